@@ -1,0 +1,38 @@
+# Every target makes what it needs: a new clone needs only Python 3.11, make, gcc and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := balancer loader sched tools workers
+
+.PHONY: demo test lint types bench docs clean
+demo: $(STAMP)
+	$(BIN)/counterpoise demo
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadfile
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy $(addprefix -p counterpoise.,$(PACKAGES)) -m counterpoise
+
+bench: $(STAMP)
+	$(BIN)/counterpoise bench loader
+
+docs: $(STAMP)
+	$(BIN)/python -m counterpoise.tools.write_docs
+
+# torch first, by its exact version: a range would let pip take a build for another device.
+# The folder typing/ gives mypy the package under its own name.
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q torch==2.13.0
+	$(BIN)/pip install -q -e '.[dev]'
+	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/counterpoise
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

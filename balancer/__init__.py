@@ -1,0 +1,1 @@
+"""Planning, wire format and coordinator: who computes which samples, when, and nothing else."""

@@ -1,0 +1,1 @@
+"""The side of the trainer: DataLoader, steps, loss scaling, samplers."""

@@ -1,0 +1,1 @@
+"""Pipeline schedules: passes, programs, checking, simulation, transforms."""

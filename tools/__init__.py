@@ -1,0 +1,1 @@
+"""The command line: demo, worker, balancer, schedule, plan, bench."""

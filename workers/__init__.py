@@ -1,0 +1,1 @@
+"""Sources, probing, decoding and the daemon that streams samples."""
