@@ -91,9 +91,7 @@ def test_the_package_list_equals_the_folders(root: Path) -> None:
     listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     tops = {p.name for p in root.iterdir() if (p / "__init__.py").exists()} - {"tests"}
     found = {p.parent.relative_to(root) for top in tops for p in (root / top).rglob("__init__.py")}
-    assert set(listed) == {"counterpoise"} | {
-        "counterpoise." + ".".join(p.parts) for p in found
-    }
+    assert set(listed) == {"counterpoise"} | {"counterpoise." + ".".join(p.parts) for p in found}
 
 
 def test_no_other_python_file_stands_at_the_root(root: Path) -> None:
