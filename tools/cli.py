@@ -1,0 +1,66 @@
+"""The command `counterpoise`: a group that loads a command only when it is asked for.
+
+One place turns errors into messages: a mistake of the caller (ValueError) or of the system
+(OSError) becomes one line on standard error and exit status 2.
+"""
+
+import importlib
+import sys
+
+import click
+
+from .. import __version__
+
+COMMANDS = {
+    "balancer": "balancer",
+    "bench": "bench",
+    "demo": "demo",
+    "schedule": "schedule",
+    "worker": "worker",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are `command` objects in modules of this folder."""
+
+    def __init__(self, modules: dict[str, str], **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type]
+        self.modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands, sorted."""
+        return sorted(self.modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the module of a command, or None for an unknown name."""
+        module = self.modules.get(cmd_name)
+        if module is None:
+            return None
+        loaded = importlib.import_module(f".{module}", __package__)
+        command: click.Command = loaded.command
+        return command
+
+
+group = LazyGroup(
+    COMMANDS,
+    name="counterpoise",
+    help="Feed, balance and schedule vision-language training in PyTorch.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+click.version_option(__version__, prog_name="counterpoise")(group)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; exit with 0 (done), 1 (ran, and found something wrong) or 2 (could not run)."""
+    try:
+        status = group.main(arguments, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except (ValueError, OSError) as error:
+        click.echo(f"counterpoise: {error}", err=True)
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)
