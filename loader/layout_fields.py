@@ -1,0 +1,103 @@
+"""The fields of a batch that both layouts treat alike: images, and whatever else samples carry."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Sample = Mapping[str, Any]
+Batch = dict[str, Any]
+Array = npt.NDArray[Any]
+# Asked once per tensor for a writable buffer of so many bytes, aligned to 8 bytes.
+Allocate = Callable[[int], Any]
+
+# Fields that have a meaning of their own; every other one is collated by its kind alone.
+KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
+
+
+def allocate_tensor(nbytes: int) -> Array:
+    """Return a new writable buffer of nbytes bytes, owned by torch's CPU allocator."""
+    buffer: Array = torch.empty(nbytes, dtype=torch.uint8).numpy()
+    return buffer
+
+
+def empty_array(allocate: Allocate, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return an array of that shape on a buffer of its own, contents undefined."""
+    kind = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
+        return np.empty(shape, kind)
+    return np.frombuffer(allocate(nbytes), kind, nbytes // kind.itemsize).reshape(shape)
+
+
+def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
+    """Return values as a tensor of that dtype, on a buffer of its own."""
+    given = np.asarray(values)
+    array = empty_array(allocate, given.shape, dtype)
+    array[...] = given
+    return torch.from_numpy(array)
+
+
+def collate_images(samples: Sequence[Sample], dummy_tile: int, allocate: Allocate) -> Batch:
+    """All tiles in one array, and who owns them; nothing at all for data without images."""
+    tiles = [np.asarray(s["pixel_values"]) for s in samples if "pixel_values" in s]
+    if not (tiles or dummy_tile or not samples):
+        return {}
+    owners = [np.asarray(s.get("tiles_per_image", ()), dtype=np.int64) for s in samples]
+    counts = [len(np.atleast_1d(s["pixel_values"])) if "pixel_values" in s else 0 for s in samples]
+    for place, (count, owned) in enumerate(zip(counts, owners, strict=True)):
+        if count != owned.sum():
+            raise ValueError(
+                f"sample {place} has {count} tiles in pixel_values, but its tiles_per_image "
+                f"{owned.tolist()} makes {owned.sum()}; give one entry per image"
+            )
+    held = [array for array in tiles if len(array)]
+    if held:
+        pixels = _concatenated("pixel_values", held, allocate)
+    else:
+        side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
+        blank = np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8)
+        pixels = filled_tensor(allocate, blank, np.uint8)
+    return {
+        "pixel_values": pixels,
+        "tiles_per_image": filled_tensor(allocate, np.concatenate([*owners, ()]), np.int32),
+        "images_per_sample": filled_tensor(allocate, [*map(len, owners)] or [0], np.int32),
+    }
+
+
+def collate_others(samples: Sequence[Sample], allocate: Allocate) -> Batch:
+    """Every field without a meaning of its own, by its kind alone."""
+    names = {name: None for sample in samples for name in sample if name not in KNOWN_FIELDS}
+    batch: Batch = {}
+    for name in names:
+        missing = [place for place, sample in enumerate(samples) if name not in sample]
+        if missing:
+            raise ValueError(
+                f"field {name!r} is missing in samples {missing} of {len(samples)}; "
+                "give it to every sample, or to none"
+            )
+        batch.update(_field(name, [sample[name] for sample in samples], allocate))
+    return batch
+
+
+def _field(name: str, values: list[Any], allocate: Allocate) -> Iterable[tuple[str, Any]]:
+    if all(isinstance(value, np.ndarray) and value.ndim for value in values):
+        yield name, _concatenated(name, values, allocate)
+        yield f"{name}_lengths", filled_tensor(allocate, [len(value) for value in values], np.int32)
+    elif any(isinstance(value, (str, bytes)) for value in values):
+        yield name, values
+    else:
+        stacked = np.asarray(values)
+        yield name, filled_tensor(allocate, stacked, stacked.dtype)
+
+
+def _concatenated(name: str, arrays: list[Array], allocate: Allocate) -> torch.Tensor:
+    """One copy of every array, into one buffer; raises ValueError where shapes do not fit."""
+    kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
+    if len(kinds) > 1:
+        raise ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")
+    joined = empty_array(allocate, (sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+    np.concatenate(arrays, out=joined)
+    return torch.from_numpy(joined)
