@@ -1,0 +1,97 @@
+"""The colours of passes, the same in every picture.
+
+Found by a random search that raised the smallest distance (CIE76, Lab) between any two kinds, as
+seen with normal, protan, deutan and tritan vision (Machado et al., 2009), to 30; a test holds it
+above 25. Colour is never the only sign: passes carry their letter where it fits, and kinds that
+finish what another began (W, T, encoder backward) are striped.
+"""
+
+from dataclasses import dataclass
+
+WHITE = "#ffffff"
+INK = "#101418"
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """How a kind of pass looks: its word in the legend, its fill, and whether it is striped."""
+
+    word: str
+    fill: str
+    striped: bool = False
+
+
+PAINTS = {
+    "F": Paint("forward", "#4961d4"),
+    "B": Paint("backward", "#fbb02d"),
+    "I": Paint("backward, inputs", "#cf6230"),
+    "W": Paint("backward, weights", "#3ab08b", striped=True),
+    "S": Paint("vocabulary S", "#74296f"),
+    "T": Paint("vocabulary T", "#b68ad4", striped=True),
+    "C": Paint("barrier", "#444a40"),
+    "EF": Paint("encoder forward", "#bff1fb"),
+    "EB": Paint("encoder backward", "#f1ef96", striped=True),
+}
+OTHER = ("#8a9099", "#d7b98e", "#6f8f6a", "#9db4c8")
+
+
+def paint(kind: str, kinds: tuple[str, ...] = ()) -> Paint:
+    """Return how to paint a kind; one that is not ours gets a quiet colour by its place in `kinds`.
+
+    >>> paint("F").word
+    'forward'
+    >>> paint("X", ("F", "X")).fill
+    '#d7b98e'
+    """
+    known = PAINTS.get(kind)
+    if known is not None:
+        return known
+    place = kinds.index(kind) if kind in kinds else 0
+    return Paint(kind, OTHER[place % len(OTHER)])
+
+
+def tint(fill: str, chunk: int, chunks: int) -> str:
+    """Return the fill for a chunk of a stage: the first as it is, later ones nearer to white.
+
+    >>> tint("#4961d4", 0, 2), tint("#4961d4", 1, 2)
+    ('#4961d4', '#95a3e6')
+    """
+    share = 0.42 * chunk / max(chunks - 1, 1)
+    return "#" + "".join(f"{round(c + (255 - c) * share):02x}" for c in _bytes(fill))
+
+
+def ink(fill: str) -> str:
+    """Return the colour of text on a fill, white or near black, whichever stands out more.
+
+    >>> ink("#4961d4"), ink("#fbb02d")
+    ('#ffffff', '#101418')
+    """
+    return max((WHITE, INK), key=lambda text: contrast(text, fill))
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2, 1.4.3).
+
+    >>> round(contrast("#000000", "#ffffff"))
+    21
+    """
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _bytes(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def linear(colour: str) -> tuple[float, float, float]:
+    """Return red, green and blue of an sRGB colour as linear light, 0 to 1."""
+    red, green, blue = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (byte / 255 for byte in _bytes(colour))
+    )
+    return red, green, blue
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = linear(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

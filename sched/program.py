@@ -1,0 +1,179 @@
+"""Programs: what every pipeline rank does, in order.
+
+A program is every rank's list of passes, the rank that holds each stage, and the barriers at
+which all ranks meet. It has no times: `simulate` gives it some, `check` proves it sound.
+Its text form is a grid, one row per rank, and round-trips.
+
+Placements: in the loop form rank r holds stages r, r + p, r + 2p ... (interleaved 1F1B); in the V
+form the second chunk runs back, so rank r of p holds stages r and 2p - 1 - r.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from .passes import Pass, parse_pass
+
+Where = Literal["every", "first", "last", "barrier"]
+Shape = Literal["loop", "v"]
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A collective of all ranks, once a microbatch, on a communicator of its own.
+
+    It starts when the pass `after` has ended on every rank (or on the first or last stage, or
+    when another barrier has ended) and holds back each pass of `before`. A `blocking` barrier
+    holds back whatever its ranks do next; the others run beside the passes.
+
+    >>> str(Barrier("CX", "F", "last", (("every", "S"),)))
+    'CX = last F -> every S'
+    """
+
+    name: str
+    after: str
+    source: Where
+    before: tuple[tuple[Where, str], ...]
+    blocking: bool = False
+
+    def __str__(self) -> str:
+        """The text form; `parse_barrier` reads it."""
+        targets = ", ".join(f"{where} {kind}" for where, kind in self.before)
+        tail = " (blocking)" if self.blocking else ""
+        return f"{self.name} = {self.source} {self.after} -> {targets}{tail}"
+
+
+def parse_barrier(text: str) -> Barrier:
+    """Read a barrier from its text form. Raises ValueError for anything else.
+
+    >>> parse_barrier("CG = barrier CS -> last B, last I").before
+    (('last', 'B'), ('last', 'I'))
+    """
+    places = "every|first|last"
+    match = re.fullmatch(
+        rf"([A-Z_]+) = ({places}|barrier) ([A-Z_]+) -> "
+        rf"((?:{places}) [A-Z_]+(?:, (?:{places}) [A-Z_]+)*)( \(blocking\))?",
+        text.strip(),
+    )
+    if match is None:
+        raise ValueError(f"{text!r} is not a barrier; write one like CS = every S -> every T")
+    name, source, after, targets, blocking = match.groups()
+    pairs = tuple(tuple(item.split()) for item in targets.split(", "))
+    return Barrier(name, after, source, pairs, blocking is not None)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Every rank's passes in order.
+
+    `ranks[r]`: the passes of rank r. `placement[s]`: the rank that holds stage s.
+    `microbatches`: how many a step has, numbered from 0.
+    """
+
+    ranks: tuple[tuple[Pass, ...], ...]
+    placement: tuple[int, ...]
+    microbatches: int
+    barriers: tuple[Barrier, ...] = ()
+    name: str = ""
+
+    @property
+    def stages(self) -> int:
+        """How many stages the model has, over all ranks and chunks."""
+        return len(self.placement)
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages that a rank holds, in model order: its chunks 0, 1, ..."""
+        return tuple(s for s, holder in enumerate(self.placement) if holder == rank)
+
+    def chunk(self, stage: int) -> int:
+        """Which chunk of its rank a stage is."""
+        return self.placement[:stage].count(self.placement[stage])
+
+    @property
+    def passes(self) -> int:
+        """How many passes there are, over all ranks."""
+        return sum(map(len, self.ranks))
+
+    def __str__(self) -> str:
+        """The grid; `parse_program` reads it."""
+        return format_program(self)
+
+
+def place(ranks: int, chunks: int = 1, shape: Shape = "loop") -> tuple[int, ...]:
+    """The rank of every stage. Raises ValueError for sizes below one or a V of odd chunks.
+
+    >>> place(3, 2)
+    (0, 1, 2, 0, 1, 2)
+    >>> place(3, 2, "v")
+    (0, 1, 2, 2, 1, 0)
+    """
+    if ranks < 1 or chunks < 1:
+        raise ValueError(f"got {ranks} ranks and {chunks} chunks; give at least one of each")
+    if shape == "v" and chunks != 2:
+        raise ValueError(f"the V form has 2 chunks a rank, got {chunks}; use the loop form")
+    row = tuple(range(ranks))
+    return row + row[::-1] if shape == "v" else row * chunks
+
+
+def format_program(program: Program) -> str:
+    r"""Write a program as a header and a grid.
+
+    >>> program = Program(((Pass(0, "F", 0), Pass(0, "B", 0)),), (0,), 1, name="tiny")
+    >>> print(format_program(program))
+    schedule: tiny
+    placement: 0
+    microbatches: 1
+    0: 0F0 0B0
+    >>> parse_program(str(program)) == program
+    True
+    """
+    head = [f"schedule: {program.name}"] if program.name else []
+    head.append("placement: " + " ".join(map(str, program.placement)))
+    head.append(f"microbatches: {program.microbatches}")
+    head += [f"barrier: {barrier}" for barrier in program.barriers]
+    rows = [[str(item) for item in row] for row in program.ranks]
+    width = max((len(cell) for row in rows for cell in row), default=0)
+    label = len(str(len(rows) - 1))
+    grid = [
+        f"{rank:>{label}}: " + " ".join(cell.ljust(width) for cell in row)
+        for rank, row in enumerate(rows)
+    ]
+    return "\n".join(line.rstrip() for line in head + grid)
+
+
+def parse_program(text: str) -> Program:
+    """Read a program from its text form. Raises ValueError naming the line that is wrong."""
+    head: dict[str, str] = {}
+    barriers: list[Barrier] = []
+    rows: list[tuple[Pass, ...]] = []
+    for number, line in enumerate(text.strip().splitlines(), start=1):
+        key, colon, value = (part.strip() for part in line.partition(":"))
+        try:
+            if key == "barrier":
+                barriers.append(parse_barrier(value))
+            elif key in ("schedule", "placement", "microbatches"):
+                head[key] = value
+            elif colon and key == str(len(rows)):
+                rows.append(tuple(map(parse_pass, value.split())))
+            elif line.strip():
+                raise ValueError(f"expected a header or row {len(rows)}:, got {line.strip()!r}")
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    placement = tuple(_integers("placement", head))
+    microbatches = (_integers("microbatches", head) or [0])[0]
+    return Program(tuple(rows), placement, microbatches, tuple(barriers), head.get("schedule", ""))
+
+
+def _integers(key: str, head: dict[str, str]) -> list[int]:
+    if key not in head:
+        raise ValueError(f"the program has no line {key}:; add one, see format_program")
+    try:
+        return [int(word) for word in head[key].split()]
+    except ValueError:
+        raise ValueError(f"{key}: {head[key]!r} must be whole numbers") from None
+
+
+def count_kinds(program: Program) -> dict[str, int]:
+    """How many passes of each kind a program has."""
+    return dict(Counter(item.kind for row in program.ranks for item in row))
