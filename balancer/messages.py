@@ -1,0 +1,371 @@
+"""Every message of the protocol: a frozen record each, and who says it to whom.
+
+Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
+worker says hello, is told the job, prepares its source and reports ready; then it is given leases
+(samples to probe or to decode) and answers sample by sample. A rank says hello with the job, begins
+a run (an epoch, from a position), asks for microbatches some way ahead, and acknowledges each that
+it has copied. Everything can be said twice: asking again and answering again change nothing.
+
+Payloads (decoded samples) are not part of a record: they travel as raw frames behind it. `PAYLOADS`
+says how many frames a kind carries: none, one, or one for each of its items.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+PROTOCOL_VERSION = 1
+
+Payloads = Literal["none", "one", "items"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A sample in a lease: its ordinal and what the worker needs to find it.
+
+    `index` is a position in the source; `pickled` is used instead by loops without balancing, whose
+    sampler may yield anything (it never leaves the machine).
+    """
+
+    ordinal: int
+    index: int
+    pickled: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A sample in a delivered microbatch: its name and the layout of its payload frame."""
+
+    ordinal: int
+    key: str
+    header: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A sample that could not be used, and why."""
+
+    ordinal: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """One result of a probe lease: name, cost per resource, expected payload size in bytes."""
+
+    ordinal: int
+    key: str
+    cost: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a loss is divided by: samples and label tokens without holes, at three levels."""
+
+    samples: int
+    label_tokens: int
+    rank_samples: int
+    rank_label_tokens: int
+    step_samples: int
+    step_label_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in an epoch: the window (first ordinal, first step), the step, the microbatch."""
+
+    start: int
+    window_step: int
+    step: int
+    microbatch: int
+
+
+# --- worker to coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHello:
+    """A worker process is there; `name` is its slot, `incarnation` grows with every restart."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    name: str
+    incarnation: int
+    host: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """The worker's source is open: its number of samples, and what shaped them."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    count: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBeat:
+    """The worker process named is alive."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    name: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDone:
+    """Costs found under a lease; the results may come in several messages."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    lease: int
+    results: tuple[Probed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeDone:
+    """One decoded sample; `cost` as in Probed, empty when the sample was probed before."""
+
+    PAYLOADS: ClassVar[Payloads] = "one"
+    lease: int
+    ordinal: int
+    key: str
+    cost: tuple[int, ...]
+    header: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFailed:
+    """A sample that cannot be used; `io` marks an I/O error that outlived its retries."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    lease: int
+    ordinal: int
+    key: str
+    reason: str
+    io: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """The worker cannot serve this job at all, and why."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBye:
+    """The worker ends of its own accord."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+
+
+# --- coordinator to worker
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The job: a JSON description of the source (empty where the worker was born with it)."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to probe or decode some samples; `kind` is "probe" or "decode"."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    lease: int
+    kind: str
+    epoch: int
+    refs: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """The rest of a lease is no longer wanted."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    lease: int
+
+
+# --- rank to coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class RankHello:
+    """A trainer process is there, playing these data-parallel ranks, with this job (JSON)."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    ranks: tuple[int, ...]
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start (or join) a run: an epoch from a position. All ranks must name the same run."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    run: int
+    epoch: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A unit of work of a loop without balancing; `pin`: the only slot that may do it, or -1."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    run: int
+    step: int
+    pin: int
+    pickled: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send this microbatch when it is complete."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    run: int
+    rank: int
+    step: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The microbatch has been copied; its memory can go."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    run: int
+    rank: int
+    step: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Ask whether anybody is there."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class RankBye:
+    """The trainer process is done with the job."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+
+
+# --- coordinator to rank
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The job runs: samples in the source and the workers' fingerprint."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    count: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A microbatch: its samples (a payload frame each), its holes, its weights, what comes after.
+
+    `microbatches` is how many the rank has in this step; `after` the position once all of them are
+    delivered; `costs` the sum per resource.
+    """
+
+    PAYLOADS: ClassVar[Payloads] = "items"
+    run: int
+    rank: int
+    step: int
+    microbatch: int
+    microbatches: int
+    weights: Weights
+    costs: tuple[int, ...]
+    after: Place
+    items: tuple[Item, ...]
+    holes: tuple[Hole, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """The run has no step of this number: `steps` is the first that does not exist."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    run: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The run cannot go on, and why; `kind` is "data", "plan", "worker" or "protocol"."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The answer to Ping: workers ready, bytes of payload held, what the run waits for."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    workers: int
+    held_bytes: int
+    waiting: str
+
+
+# --- coordinator to either
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The peer cannot take part, and why."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The coordinator is done with the peer: a worker ends, a rank has said goodbye."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+
+
+FROM_WORKER = (
+    WorkerHello,
+    WorkerReady,
+    WorkerBeat,
+    ProbeDone,
+    DecodeDone,
+    SampleFailed,
+    WorkerFailed,
+    WorkerBye,
+)
+TO_WORKER = (Welcome, Lease, Revoke, Refused, Bye)
+FROM_RANK = (RankHello, Begin, Offer, Ask, Ack, Ping, RankBye)
+TO_RANK = (Ready, Batch, EpochEnd, Trouble, Status, Refused, Bye)
+
+KINDS = {kind.__name__: kind for kind in (*FROM_WORKER, *TO_WORKER, *FROM_RANK, *TO_RANK)}
+
+FromWorker = (
+    WorkerHello
+    | WorkerReady
+    | WorkerBeat
+    | ProbeDone
+    | DecodeDone
+    | SampleFailed
+    | WorkerFailed
+    | WorkerBye
+)
+ToWorker = Welcome | Lease | Revoke | Refused | Bye
+FromRank = RankHello | Begin | Offer | Ask | Ack | Ping | RankBye
+ToRank = Ready | Batch | EpochEnd | Trouble | Status | Refused | Bye
+Message = FromWorker | ToWorker | FromRank | ToRank
