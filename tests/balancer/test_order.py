@@ -1,0 +1,56 @@
+"""The epoch's order is DistributedSampler's, number by number."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler
+
+from counterpoise.balancer.order import _partners, permutation
+
+SIZES = (0, 1, 2, 3, 17, 1000, 32767, 32768, 32769, 199_999, 200_000, 200_001)
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("seed", [0, 1, 2**31 + 7, 2**32 + 5, -3])
+def test_it_equals_torch_randperm(count: int, seed: int) -> None:
+    generator = torch.Generator()
+    generator.manual_seed(seed + 4)
+    expected = torch.randperm(count, generator=generator).numpy()
+    found = permutation(count, seed, epoch=4)
+    assert found.dtype == np.int64
+    assert np.array_equal(found, expected)
+
+
+def test_it_is_what_distributed_sampler_deals() -> None:
+    samplers = [DistributedSampler(range(40), 4, rank, seed=3) for rank in range(4)]
+    for sampler in samplers:
+        sampler.set_epoch(2)
+    dealt = np.array([list(sampler) for sampler in samplers]).T.reshape(-1)
+    assert np.array_equal(dealt, permutation(40, seed=3, epoch=2))
+
+
+def test_huge_counts_draw_64_bits_a_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.balancer.order._WIDE_FROM", 10)
+    words = np.random.RandomState(5).randint(0, 2**32, size=18, dtype=np.uint32).tolist()
+    expected = [((words[2 * k] << 32) | words[2 * k + 1]) % (10 - k) + k for k in range(9)]
+    assert _partners(10, 5).tolist() == expected
+
+
+def test_without_shuffle_it_is_the_source_order() -> None:
+    assert permutation(5, 1, 2, shuffle=False).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_negative_count_is_refused() -> None:
+    with pytest.raises(ValueError, match="zero or more"):
+        permutation(-1, 0, 0)
+
+
+def test_it_does_not_import_torch() -> None:
+    code = (
+        "import sys; from counterpoise.balancer.order import permutation; "
+        "permutation(300_000, 0, 0); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
