@@ -1,0 +1,48 @@
+"""Randomness that follows from (seed, epoch, key) and from nothing else.
+
+Which worker decodes a sample, and when, must not change its augmentation. Transforms that accept
+`rng` get a generator of their own; for plain datasets, which draw from the global generators of
+`random`, numpy and torch, these are seeded around the call and put back afterwards.
+"""
+
+import hashlib
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+
+def entropy(seed: int, epoch: int, key: str) -> int:
+    """Return 128 bits that are the same on every machine and differ wherever an argument does.
+
+    >>> entropy(0, 0, "a") == entropy(0, 0, "a") != entropy(0, 1, "a")
+    True
+    """
+    text = f"{seed}\x00{epoch}\x00{key}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+
+
+def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
+    """Return a sample's own generator (PCG64 seeded through SeedSequence)."""
+    return np.random.default_rng(np.random.SeedSequence(entropy(seed, epoch, key)))
+
+
+@contextmanager
+def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
+    """Seed the global generators of `random`, numpy and (if imported) torch; restore them after."""
+    bits = entropy(seed, epoch, key)
+    torch = sys.modules.get("torch")
+    kept = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
+    random.seed(bits)
+    np.random.seed([bits >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)])
+    if torch:
+        torch.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        if torch:
+            torch.set_rng_state(kept[2])

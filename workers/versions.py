@@ -1,0 +1,31 @@
+"""Which libraries made the bytes, and short hashes of such facts."""
+
+import hashlib
+import json
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from .. import __version__
+
+
+@cache
+def library_versions(*names: str) -> dict[str, str]:
+    """Return the installed versions of counterpoise, numpy, Pillow and `names`, importing none."""
+    found = {"counterpoise": __version__}
+    for name in ("numpy", "pillow", *names):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def digest(facts: Any) -> str:
+    """Return 16 hex digits that stand for JSON-able facts, whatever the order of their keys.
+
+    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 2, "b": 1})
+    True
+    """
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
