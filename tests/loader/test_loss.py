@@ -82,7 +82,7 @@ def infos_of(step: list[list[Samples]]) -> list[list[StepInfo]]:
 
 lengths = st.tuples(st.integers(1, 7), st.integers(0, 7)).map(lambda t: (t[0], min(t)))
 groups = st.lists(lengths, max_size=4)
-# Ranks of microbatches of (length, labelled tokens): every rank has the same number of microbatches.
+# Ranks of equally many microbatches of samples, each (length, labelled tokens).
 shapes = st.integers(1, 3).flatmap(
     lambda n: st.lists(st.lists(groups, min_size=n, max_size=n), min_size=1, max_size=4)
 )
