@@ -1,9 +1,9 @@
 """The colours of passes, the same in every picture.
 
-Found by a random search that raised the smallest distance (CIE76, Lab) between any two kinds, as
-seen with normal, protan, deutan and tritan vision (Machado et al., 2009), to 30; a test holds it
-above 25. Colour is never the only sign: passes carry their letter where it fits, and kinds that
-finish what another began (W, T, encoder backward) are striped.
+Found by a random search that raised the smallest distance (CIE76, Lab) between any two kinds of
+the first block, as seen with normal, protan, deutan and tritan vision (Machado et al., 2009), to
+30; a test holds it above 25. Colour is never the only sign: passes carry their letter where it
+fits, and kinds that finish what another began (W, T, encoder backward) are striped.
 """
 
 from dataclasses import dataclass
@@ -26,11 +26,18 @@ PAINTS = {
     "B": Paint("backward", "#fbb02d"),
     "I": Paint("backward, inputs", "#cf6230"),
     "W": Paint("backward, weights", "#3ab08b", striped=True),
-    "S": Paint("vocabulary S", "#74296f"),
-    "T": Paint("vocabulary T", "#b68ad4", striped=True),
-    "C": Paint("barrier", "#444a40"),
+    "S": Paint("vocabulary, softmax", "#74296f"),
+    "T": Paint("vocabulary, gradients", "#b68ad4", striped=True),
+    "C": Paint("continuation", "#444a40"),
     "EF": Paint("encoder forward", "#bff1fb"),
     "EB": Paint("encoder backward", "#f1ef96", striped=True),
+    # Rarer ones, which stand beside few of the others.
+    "L": Paint("vocabulary, logits", "#8f2f5b"),
+    "E": Paint("vocabulary, exponentials", "#c26a94"),
+    "G": Paint("vocabulary, gradients", "#dcb2c6", striped=True),
+    "IF": Paint("embedding forward", "#cfd8de"),
+    "IB": Paint("embedding backward", "#94a3ad", striped=True),
+    "O": Paint("optimizer", "#2b3a42"),
 }
 OTHER = ("#8a9099", "#d7b98e", "#6f8f6a", "#9db4c8")
 

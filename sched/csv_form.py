@@ -1,0 +1,93 @@
+"""The CSV of torch.distributed.pipelining: one row per rank, one cell per action.
+
+Torch's `_PipelineScheduleRuntime._load_csv` reads what `write_csv` writes: its "compute_only"
+form where a program has only forward and backward passes, its "compute_comms" form where it is
+lowered. `read_csv` reads both, and what torch's `_dump_csv` writes: an empty cell is an idle step
+and says nothing; `(0F7;7B3)OVERLAP_F_B` means that a rank may run two passes at once, and is read
+as the passes in it, in order. Torch's actions have no text form for kinds of ours (S, T, EF ...).
+"""
+
+import csv
+import io
+import re
+
+from .passes import NO_MICROBATCH, Pass, format_pass, parse_pass
+from .program import Program
+
+COMPUTE = ("F", "B", "I", "W")
+MESSAGES = ("SEND_F", "RECV_F", "SEND_B", "RECV_B")
+TORCH_KINDS = (*COMPUTE, *MESSAGES, "UNSHARD", "RESHARD", "REDUCE_GRAD")
+_GROUP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+
+
+def write_csv(program: Program) -> str:
+    r"""Write a program as torch's CSV. Raises ValueError if it has a kind that torch lacks.
+
+    >>> row = (Pass(0, "F", 0), Pass(0, "B", 0))
+    >>> write_csv(Program((row,), (0,), 1))
+    '0F0,0B0\n'
+    """
+    foreign = sorted({item.kind for row in program.ranks for item in row} - set(TORCH_KINDS))
+    if foreign:
+        raise ValueError(
+            f"torch's CSV has no kind {', '.join(foreign)}; it has {' '.join(TORCH_KINDS)}: "
+            "export this program as text"
+        )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([format_pass(item) for item in row] for row in program.ranks)
+    return text.getvalue()
+
+
+def read_csv(text: str, name: str = "") -> Program:
+    r"""Read torch's CSV. The placement is what the rows say, microbatches are counted.
+
+    Raises ValueError for a cell that is no action of torch's (naming rank and cell), a stage on
+    two ranks, a stage that nobody holds, and a table without passes.
+
+    >>> read_csv("0F0,,0B0\n1F0,1B0\n").placement
+    (0, 1)
+    """
+    lines = csv.reader(io.StringIO(text))
+    rows = tuple(_read_row(rank, cells) for rank, cells in enumerate(lines))
+    numbers = [item.microbatch for row in rows for item in row]
+    microbatches = max(numbers, default=NO_MICROBATCH) + 1
+    if not microbatches:
+        raise ValueError("the CSV holds no pass; give one row per rank, with cells such as 0F0")
+    return Program(rows, _placement(rows), microbatches, name=name)
+
+
+def _read_row(rank: int, cells: list[str]) -> tuple[Pass, ...]:
+    row: list[Pass] = []
+    for number, cell in enumerate(cells, start=1):
+        group = _GROUP.fullmatch(cell.strip())
+        words = (word.strip() for word in (group[1] if group else cell).split(";"))
+        place = f"rank {rank}, cell {number}"
+        row.extend(_read_pass(word, place) for word in words if word)
+    return tuple(row)
+
+
+def _read_pass(word: str, place: str) -> Pass:
+    try:
+        item = parse_pass(word)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+    if item.kind not in TORCH_KINDS:
+        known = " ".join(TORCH_KINDS)
+        raise ValueError(f"{place}: torch has no kind {item.kind!r}, it has {known}")
+    return item
+
+
+def _placement(rows: tuple[tuple[Pass, ...], ...]) -> tuple[int, ...]:
+    holder: dict[int, int] = {}
+    for rank, row in enumerate(rows):
+        for item in row:
+            if holder.setdefault(item.stage, rank) != rank:
+                raise ValueError(
+                    f"stage {item.stage} is on rank {holder[item.stage]} and on rank {rank}; "
+                    "keep each stage on one rank"
+                )
+    missing = sorted(set(range(max(holder) + 1)) - set(holder))
+    if missing:
+        raise ValueError(f"stage {missing[0]} is on no rank; number the stages 0 to {max(holder)}")
+    return tuple(holder[stage] for stage in sorted(holder))

@@ -1,0 +1,255 @@
+"""A still picture of timelines: one standalone SVG, light or dark as the viewer wishes.
+
+Panels lie below each other on one time axis and one memory axis. Up to PASS_LIMIT passes are
+rectangles, one each, with a title; beyond that those of one row and kind share a path.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import ceil, floor, log10
+from xml.sax.saxutils import escape
+
+from .palette import ink, paint, tint
+from .passes import NO_MICROBATCH
+from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, rows
+from .summary import format_memory, format_time, peak
+from .timeline import Curve, Slot, Timeline
+
+PASS_LIMIT = 6000
+GUTTER, MARGIN = 64, 24
+MEMORY, LANE = 64, 12
+
+STYLE = """
+svg{font:11px Inter,system-ui,"Segoe UI",Helvetica,Arial,sans-serif;font-feature-settings:"tnum"}
+.paper{fill:#fff}.row{fill:#f3f3f0}.hatch{stroke:#d9d9d3}.grid{stroke:#e2e3e0}.end{stroke:#2b3037}
+text{fill:#626a73}.ink,.name{fill:#16191d;font-weight:600}.name{font-size:15px}.title{font-size:20px}
+.right{text-anchor:end}.middle{text-anchor:middle}
+.in{text-anchor:middle;font-weight:550}.line{fill:none;stroke-linejoin:round}.top{stroke-width:2.2}
+.under{fill:#1c4e80;fill-opacity:.07}.m{stroke:#74b9c4}.top{stroke:#1c4e80}
+.halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
+@media (prefers-color-scheme:dark){
+.paper{fill:#15181c}.row{fill:#1b1f24}.hatch{stroke:#3d444d}.grid{stroke:#2b3036}.end{stroke:#dfe3e8}
+text{fill:#98a0a9}.ink,.name{fill:#eceae4}.under{fill:#a9dcf0}.m{stroke:#3f7f9c}.top{stroke:#a9dcf0}
+.halo{stroke:#15181c}}
+"""
+PATTERNS = """<pattern id="hatch" patternUnits="userSpaceOnUse" width="6" height="6"
+ patternTransform="rotate(45)"><path class="hatch" d="M0 0V6" stroke-width="1.6"/></pattern>
+<pattern id="stripes" patternUnits="userSpaceOnUse" width="6" height="6"
+ patternTransform="rotate(-45)"><path d="M0 0V6" stroke="#fff" stroke-opacity=".26"
+ stroke-width="2.2"/></pattern>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The common axes of all panels: from nanoseconds and bytes to pixels."""
+
+    width: float
+    span_ns: int
+    memory_bytes: int
+    names: tuple[str, ...]
+    memory_unit: str
+    merge: bool
+
+    def x(self, ns: int) -> float:
+        """Return where a time lies, in pixels from the left edge of the picture."""
+        return MARGIN + GUTTER + self.width * ns / max(self.span_ns, 1)
+
+
+def render_svg(
+    timelines: Sequence[Timeline],
+    *,
+    title: str = "",
+    memory_unit: str = "bytes",
+    width: int = 1200,
+) -> str:
+    """Return the picture, `width` pixels wide. Raises ValueError without timelines.
+
+    `memory_unit`: "bytes", or the word for what the timelines' memory counts.
+    """
+    if not timelines:
+        raise ValueError("nothing to draw: got no timelines; give at least one")
+    scale = Scale(
+        width - GUTTER - 2 * MARGIN,
+        max(timeline.makespan_ns for timeline in timelines),
+        max(peak(timeline).bytes for timeline in timelines),
+        kind_names(timelines),
+        memory_unit,
+        sum(len(row.slots) for t in timelines for row in rows(t)) > PASS_LIMIT,
+    )
+    parts: list[str] = []
+    y = float(MARGIN)
+    if title:
+        parts.append(_text(MARGIN, y + 14, title, "name title"))
+        y += 34
+    parts.append(_legend(scale, y))
+    y += 34
+    for timeline in timelines:
+        panel, y = _panel(timeline, scale, y)
+        parts += panel
+    height = ceil(y - 8)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img">\n'
+        f"<title>{escape(title or ', '.join(t.name for t in timelines))}</title>\n"
+        f"<style>{STYLE}{_fills(scale, timelines)}</style>\n<defs>{PATTERNS}</defs>\n"
+        f'<rect class="paper" width="{width}" height="{height}" rx="10"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def _fills(scale: Scale, timelines: Sequence[Timeline]) -> str:
+    """One class for each kind and chunk, and one for the text upon it."""
+    most = max(map(chunks, timelines))
+    rules: list[str] = []
+    for name in scale.names:
+        for chunk in range(most if is_staged(name) else 1):
+            fill = tint(paint(name, scale.names).fill, chunk, most)
+            rules.append(f".k{name}{chunk}{{fill:{fill}}}.t{name}{chunk}{{fill:{ink(fill)}}}")
+    return "\n".join(rules)
+
+
+def _legend(scale: Scale, y: float) -> str:
+    parts: list[str] = []
+    x = float(MARGIN)
+    for name in scale.names:
+        look = paint(name, scale.names)
+        box = f'x="{x}" y="{y}" width="20" height="13" rx="3"'
+        parts.append(f'<rect class="k{name}0" {box}/>')
+        if look.striped:
+            parts.append(f'<rect fill="url(#stripes)" {box}/>')
+        words = f'<tspan class="ink">{name}</tspan> {escape(look.word)}'
+        parts.append(f'<text x="{x + 27}" y="{y + 10.5}">{words}</text>')
+        x += 27 + 6.1 * (len(name) + 1 + len(look.word)) + 20
+    box = f'x="{x}" y="{y}" width="20" height="13" rx="3"'
+    parts.append(f'<rect class="row" {box}/><rect fill="url(#hatch)" {box}/>')
+    parts.append(_text(x + 27, y + 10.5, "bubble"))
+    return "".join(parts)
+
+
+def _panel(timeline: Timeline, scale: Scale, y: float) -> tuple[list[str], float]:
+    """A panel's parts and where the next one begins."""
+    pitch = 24 if len(timeline.ranks) <= 8 else 17 if len(timeline.ranks) <= 16 else 11
+    most = peak(timeline)
+    figures = f"{format_time(timeline.makespan_ns)}, bubble {100 * timeline.bubble_ratio:.1f} %"
+    if most.bytes:
+        figures += f", peak {format_memory(most.bytes, scale.memory_unit)}"
+    right = scale.x(scale.span_ns)
+    parts = [
+        _text(MARGIN, y + 14, timeline.name, "name"),
+        _text(right, y + 14, figures, "ink right"),
+    ]
+    top = y + 24
+    y = top
+    body: list[str] = []
+    for row in rows(timeline):
+        height = LANE if row.lane else pitch
+        body += _row(row, timeline, scale, y, height)
+        y += height
+    foot = y + 14 + MEMORY if most.bytes else y + 4
+    parts += _grid(scale, top, foot) + body
+    end = scale.x(timeline.makespan_ns)
+    parts.append(f'<path class="end" d="M{end:.1f} {top}V{y}" stroke-width="1.5"/>')
+    if most.bytes:
+        parts += _memory(timeline, scale, y + 22, foot)
+    return parts, foot + 36
+
+
+def _grid(scale: Scale, top: float, foot: float) -> list[str]:
+    step = _nice_step(scale.span_ns / 10)
+    times = range(0, scale.span_ns + 1, step)
+    lines = "".join(f"M{scale.x(time):.1f} {top}V{foot}" for time in times)
+    texts = [
+        _text(scale.x(time), foot + 14, format_time(time) if time else "0", "middle")
+        for time in times
+    ]
+    return [f'<path class="grid" d="{lines}"/>', *texts]
+
+
+def _nice_step(rough: float) -> int:
+    """The next of 1, 2, 5, 10, ... nanoseconds that is no less than `rough`."""
+    power = 10 ** max(0, floor(log10(max(rough, 1))))
+    return int(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough))
+
+
+def _row(row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> Iterator[str]:
+    if height > 11 or int(row.label.split()[-1]) % 2 == 0:
+        yield _text(MARGIN, y + height / 2 + 4, row.label)
+    left, width = scale.x(0), scale.x(timeline.makespan_ns) - scale.x(0)
+    box = f'x="{left}" y="{y + 1}" width="{width:.1f}" height="{height - 2}" rx="2"'
+    yield f'<rect class="row" {box}/>'
+    if not row.lane:
+        yield f'<rect fill="url(#hatch)" {box}/>'
+    if scale.merge:
+        yield from _merged(row, timeline, scale, y, height)
+        return
+    for slot in row.slots:
+        yield _pass(slot, row, timeline, scale, y, height)
+
+
+def _pass(slot: Slot, row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> str:
+    left, width = _extent(slot, scale)
+    look = f"{slot.what.kind}{chunk_of(slot.what, timeline.placement)}"
+    box = f'x="{left:.1f}" y="{y + 1}" width="{width:.1f}" height="{height - 2}" rx="2"'
+    name = label(slot, row.lane)
+    times = f"{format_time(slot.start_ns)} to {format_time(slot.end_ns)}"
+    text = f'<rect class="k{look}" {box}><title>{name}, {times}</title></rect>'
+    if paint(slot.what.kind, scale.names).striped:
+        text += f'<rect fill="url(#stripes)" pointer-events="none" {box}/>'
+    words = "" if row.lane or height < 16 else _inside(slot, width)
+    if words:
+        middle = f'x="{left + width / 2:.1f}" y="{y + height / 2 + 4}"'
+        text += f'<text class="in t{look}" {middle} pointer-events="none">{words}</text>'
+    return text
+
+
+def _inside(slot: Slot, width: float) -> str:
+    """What fits into a pass: kind and microbatch, the microbatch alone, or nothing."""
+    number = "" if slot.what.microbatch == NO_MICROBATCH else str(slot.what.microbatch)
+    for words in (slot.what.kind + number, number):
+        if width >= 4 + 7 * len(words):
+            return words
+    return ""
+
+
+def _extent(slot: Slot, scale: Scale) -> tuple[float, float]:
+    left, right = scale.x(slot.start_ns), scale.x(slot.end_ns)
+    gap = 0.5 if right - left > 4 else 0.0
+    return left + gap, max(right - left - 2 * gap, 0.4)
+
+
+def _merged(row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> Iterator[str]:
+    def look(slot: Slot) -> str:
+        return f"{slot.what.kind}{chunk_of(slot.what, timeline.placement)}"
+
+    for name, slots in groupby(sorted(row.slots, key=look), key=look):
+        boxes = (_extent(slot, scale) for slot in slots)
+        path = "".join(f"M{x:.1f} {y + 1}h{w:.1f}v{height - 2}h-{w:.1f}z" for x, w in boxes)
+        yield f'<path class="k{name}" d="{path}"/>'
+
+
+def _memory(timeline: Timeline, scale: Scale, top: float, foot: float) -> Iterator[str]:
+    most = peak(timeline)
+
+    def height(held: int) -> float:
+        return foot - (foot - top) * held / max(scale.memory_bytes, 1)
+
+    def path(curve: Curve) -> str:
+        steps = "".join(f"H{scale.x(time):.1f}V{height(held):.1f}" for time, held in curve)
+        return f"M{scale.x(0)} {foot}{steps}H{scale.x(timeline.makespan_ns):.1f}"
+
+    yield _text(MARGIN, (top + foot) / 2 + 4, "memory")
+    yield f'<path class="under" d="{path(timeline.memory[most.rank])}V{foot}z"/>'
+    for rank, curve in enumerate(timeline.memory):
+        if rank != most.rank:
+            yield f'<path class="line m" d="{path(curve)}"/>'
+    yield f'<path class="line top" d="{path(timeline.memory[most.rank])}"/>'
+    x, y = scale.x(most.time_ns), height(most.bytes)
+    words = f"{format_memory(most.bytes, scale.memory_unit)} on rank {most.rank}"
+    yield _text(x + 4, y - 6, words, "ink halo")
+
+
+def _text(x: float, y: float, words: str, look: str = "") -> str:
+    style = f' class="{look}"' if look else ""
+    return f'<text{style} x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
