@@ -26,7 +26,8 @@ class Sample:
     """A sample on its way: what is known of it, who has it, where it will go.
 
     `nbytes` is the payload's expected size until it arrives, then the size; `reason` says why the
-    sample is a hole; `settled` means that it was decoded once or is a hole.
+    sample is a hole, `fatal` that the hole ends the run when its microbatch is due; `settled` means
+    that the sample was decoded once or is a hole.
     """
 
     ordinal: int
@@ -44,6 +45,7 @@ class Sample:
     reserved: int = 0
     settled: bool = False
     reason: str = ""
+    fatal: bool = False
     strikes: int = 0
 
 
@@ -67,10 +69,11 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A microbatch that is ready: the message and its payload frames."""
+    """A microbatch that is ready: the message, its payload frames, and what makes it unusable."""
 
     message: Batch
     payloads: tuple[object, ...]
+    fatal: Sample | None
 
 
 class Delivery:
@@ -162,14 +165,19 @@ class Delivery:
         self._change_missing(sample, -1)
         self._evict()
 
-    def failed(self, sample: Sample, reason: str) -> None:
+    def failed(self, sample: Sample, reason: str, fatal: bool = False) -> None:
         """Turn a sample into a hole."""
         self._release(sample)
         if sample.payload is not None or sample.reason:
             return
-        sample.reason = reason
+        sample.reason, sample.fatal = reason, fatal
         self._settle(sample)
         self._change_missing(sample, -1)
+
+    def discard_unplanned(self, sample: Sample) -> None:
+        """Drop the payload of a sample that no step took (it was decoded to be measured)."""
+        if sample.step < 0:
+            self._drop(sample)
 
     def ready(self, rank: int, number: int, microbatch: int) -> Parcel | None:
         """Return a microbatch if it is complete and may leave."""
@@ -192,7 +200,8 @@ class Delivery:
             items=tuple(Item(s.ordinal, s.key, s.header) for s in good),
             holes=tuple(Hole(s.ordinal, s.key, s.reason) for s in batch.samples if s.reason),
         )
-        return Parcel(message, tuple(s.payload for s in good))
+        fatal = next((sample for sample in batch.samples if sample.fatal), None)
+        return Parcel(message, tuple(s.payload for s in good), fatal)
 
     def taken(self, rank: int, number: int, microbatch: int) -> None:
         """Forget an acknowledged microbatch; saying it twice changes nothing."""

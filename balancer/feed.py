@@ -1,8 +1,8 @@
-"""From the epoch's order to planned steps: which samples to probe next, when a window can be planned.
+"""From the epoch's order to planned steps: what to probe next, when a window can be planned.
 
-Descriptors may arrive in any order; a window is planned when the last of its costs is known. Nothing
-but the position (a window's first ordinal and first step) carries over from one window to the next,
-so a run can start at any of them.
+Descriptors may arrive in any order; a window is planned when the last of its costs is known.
+Nothing but the position (a window's first ordinal and first step) carries over from one window to
+the next, so a run can start at any of them.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ import numpy as np
 
 from .delivery import Delivery, Sample
 from .messages import Place
-from .plan import GlobalBatch, Planned, Window
+from .plan import GlobalBatch, Int64, Planned, Window
 
 
 class Planner(Protocol):
@@ -33,7 +33,7 @@ class Feed:
     def __init__(
         self,
         epoch: int,
-        order: Sequence[int],
+        order: Int64,
         at: Place,
         planner: Planner,
         resources: int,
@@ -78,11 +78,9 @@ class Feed:
         sample.key, sample.cost, sample.nbytes = key, cost, max(nbytes, sample.nbytes)
         self._unknown -= sample.ordinal < self._window_end
 
-    def failed(self, sample: Sample, key: str, reason: str) -> None:
-        """Turn a sample that cannot be probed into a hole: it costs nothing and keeps its place."""
-        if sample.cost is None:
-            self.probed(sample, key, (0,) * self.resources, 0)
-            self.delivery.failed(sample, reason)
+    def failed(self, sample: Sample, key: str) -> None:
+        """Take in a sample that cannot be probed: it costs nothing and keeps its place."""
+        self.probed(sample, key, (0,) * self.resources, 0)
 
     def advance(self, steps_ahead: int) -> None:
         """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
@@ -124,7 +122,7 @@ class Feed:
             )
             self._deliver(batch, after, planned.oversize if batch is planned.batches[0] else ())
         for ordinal in range(self.start, after_window):
-            del self.samples[ordinal]
+            self.delivery.discard_unplanned(self.samples.pop(ordinal))
         self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
         self.start, self.step = after_window, last
         self._open_window()

@@ -109,7 +109,8 @@ def _record(kind: Any) -> Check:
 
 def _check(hint: Any) -> Check:
     if is_dataclass(hint):
-        return _record(hint)
+        kind: Any = hint
+        return _record(kind)
     if hint in (int, str, bytes, bool):
         return _exactly(hint)
     return _tuple_of(_check(get_args(hint)[0]))
@@ -119,7 +120,7 @@ def _exactly(kind: type) -> Check:
     def check(value: Any) -> Any:
         if type(value) is not kind:
             raise WireError(f"{kind.__name__} expected, got {type(value).__name__}")
-        if kind is int and not -MAX_INTEGER <= value <= MAX_INTEGER:
+        if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
             raise WireError(f"integer {value} does not fit into 64 bits")
         return value
 

@@ -15,5 +15,5 @@ BENCHES = {
 command = LazyGroup(
     BENCHES,
     name="bench",
-    help="Measure counterpoise against its baselines; `bench NAME --json` ends with one JSON object.",
+    help="Measure ours against baselines; `bench NAME --json` ends with one JSON object.",
 )

@@ -51,7 +51,7 @@ click.version_option(__version__, prog_name="counterpoise")(group)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exit with 0 (done), 1 (ran, and found something wrong) or 2 (could not run)."""
+    """Run the command line; exit with 0 (done), 1 (found something wrong) or 2 (could not run)."""
     try:
         status = group.main(arguments, standalone_mode=False)
     except click.ClickException as error:

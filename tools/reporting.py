@@ -11,7 +11,7 @@ progress_console = Console(stderr=True)
 
 
 def emit(report: Mapping[str, object], as_json: bool, *tables: Table) -> None:
-    """Print tables, or with as_json the report as one line; nothing else goes to standard output."""
+    """Print tables, or with as_json the report as one line of standard output."""
     if as_json:
         sys.stdout.write(json.dumps(report, sort_keys=True) + "\n")
         sys.stdout.flush()

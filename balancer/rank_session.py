@@ -1,0 +1,167 @@
+"""A rank's side of the protocol: which microbatches to ask for, and in which order to hand them on.
+
+A rank takes microbatches strictly in order: step by step, within a step microbatch by microbatch,
+within a microbatch rank by rank where one process plays several. It asks `prefetch` of them ahead.
+How many microbatches a step has is known once the first of them has come.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .messages import (
+    Ack,
+    Ask,
+    Batch,
+    Begin,
+    EpochEnd,
+    Message,
+    Offer,
+    Ping,
+    Place,
+    RankHello,
+    Ready,
+    Refused,
+    Status,
+    Trouble,
+)
+from .tables import RANK
+
+Position = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A microbatch that has arrived, with its payload frames."""
+
+    batch: Batch
+    payloads: tuple[object, ...]
+
+
+class RankSession:
+    """The state machine of a trainer process. Methods return the messages to send."""
+
+    def __init__(self, ranks: tuple[int, ...], job: str, prefetch: int) -> None:
+        self.state = "joining"
+        self.hello = RankHello(ranks, job)
+        self.ranks = ranks
+        self.prefetch = max(prefetch, 1) * len(ranks)
+        self.ready: Ready | None = None
+        self.status: Status | None = None
+        self.trouble = ""
+        self.trouble_kind = ""
+        self.dropped = 0
+        self.run = -1
+        self.end: int | None = None
+        self._counts: dict[int, int] = {}
+        self._asked: dict[Position, bool] = {}
+        self._arrived: dict[Position, Arrival] = {}
+        self._start = (0, 0)
+        self._next: Position = (0, 0, 0)
+        self._frontier: Position = (0, 0, 0)
+
+    def handle(self, message: Message, payloads: Sequence[object] = ()) -> None:
+        """Take in one message; what it changes is seen through `take`, `ready`, `trouble`."""
+        row = RANK.get((self.state, type(message).__name__))
+        if row is None:
+            self.dropped += 1
+            return
+        self.state, action = row
+        if action == "take_batch":
+            self._take_batch(message, payloads)  # type: ignore[arg-type]
+        else:
+            getattr(self, f"_{action}")(message)
+
+    def begin(self, epoch: int, at: Place) -> list[Message]:
+        """Start the next run at a position."""
+        self.run += 1
+        self.state = "running"
+        self.end = None
+        self._counts.clear()
+        self._asked.clear()
+        self._arrived.clear()
+        self._start = (at.step, at.microbatch)
+        self._next = self._frontier = (*self._start, 0)
+        return [Begin(self.run, epoch, at)]
+
+    def offer(self, step: int, pickled: bytes, pin: int = -1) -> list[Message]:
+        """Offer one batch of a loop without balancing."""
+        return [Offer(self.run, step, pin, pickled)]
+
+    def asks(self) -> list[Message]:
+        """Return the asks that may go out now; each is returned once."""
+        new: list[Message] = []
+        while len(self._asked) + len(self._arrived) < self.prefetch:
+            position = self._skip_to_existing(self._frontier)
+            if position is None or (self.end is not None and position[0] >= self.end):
+                break
+            self._asked[position] = True
+            self._frontier = self._after(position)
+            new.append(self._ask(position))
+        return new
+
+    def ask_again(self) -> list[Message]:
+        """Return what is still unanswered, and a ping: for a peer that has been silent."""
+        return [Ping(), *[self._ask(position) for position in sorted(self._asked)]]
+
+    def take(self) -> tuple[Arrival, list[Message]] | None:
+        """Return the next microbatch in order and its acknowledgement, if it has arrived."""
+        position = self._skip_to_existing(self._next)
+        arrival = self._arrived.pop(position, None) if position is not None else None
+        if position is None or arrival is None:
+            return None
+        self._next = self._after(position)
+        for step in [s for s in self._counts if s < position[0]]:
+            del self._counts[step]
+        batch = arrival.batch
+        return arrival, [Ack(batch.run, batch.rank, batch.step, batch.microbatch)]
+
+    def at_end(self) -> bool:
+        """Whether the run has no further microbatch."""
+        position = self._skip_to_existing(self._next)
+        return self.end is not None and position is not None and position[0] >= self.end
+
+    def _ask(self, position: Position) -> Ask:
+        step, microbatch, index = position
+        return Ask(self.run, self.ranks[index], step, microbatch)
+
+    def _after(self, position: Position) -> Position:
+        step, microbatch, index = position
+        if index + 1 < len(self.ranks):
+            return step, microbatch, index + 1
+        return step, microbatch + 1, 0
+
+    def _skip_to_existing(self, position: Position) -> Position | None:
+        """Move to the next step where this one is over; None while that is not known."""
+        step, microbatch, _ = position
+        # A run may begin inside a step: where it begins exists.
+        if microbatch == 0 or (step, microbatch) == self._start:
+            return position
+        count = self._counts.get(step)
+        if count is None:
+            return None
+        return position if microbatch < count else (step + 1, 0, 0)
+
+    def _note_ready(self, message: Ready) -> None:
+        self.ready = message
+        if self.state == "joining":
+            self.state = "attached"
+
+    def _take_batch(self, batch: Batch, payloads: Sequence[object]) -> None:
+        if batch.run != self.run or batch.rank not in self.ranks:
+            return
+        self._counts[batch.step] = batch.microbatches
+        position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
+        if self._asked.pop(position, False):
+            self._arrived[position] = Arrival(batch, tuple(payloads))
+
+    def _note_end(self, message: EpochEnd) -> None:
+        if message.run == self.run:
+            self.end = message.steps
+            self._asked = {p: True for p in self._asked if p[0] < message.steps}
+
+    def _note_status(self, message: Status) -> None:
+        self.status = message
+
+    def _fail(self, message: Trouble | Refused) -> None:
+        self.trouble = message.reason
+        self.trouble_kind = message.kind if isinstance(message, Trouble) else "refused"

@@ -1,0 +1,167 @@
+"""One run: an epoch, from a position, on its way through the workers to the ranks.
+
+A run joins the feed (what to probe, when to plan), the delivery (what to decode, what is ready) and
+the leases (who does it). A loop without balancing has no feed: it offers its batches one by one.
+"""
+
+from dataclasses import dataclass
+
+from .delivery import Delivery, Parcel, Sample
+from .feed import Feed, Planner
+from .job import Job
+from .leases import Held, LeaseBook
+from .messages import Begin, DecodeDone, Lease, Offer, Place, ProbeDone, Ref, SampleFailed
+from .plan import Int64
+
+# Leases a worker has at a time: one to work on, one to go on with.
+LEASES_PER_WORKER = 2
+PROBE_LEASE = 16
+DECODE_LEASE = 4
+# Steps planned ahead of the front, so that nobody waits for planning.
+STEPS_AHEAD = 3
+# A sample that was first in line at so many deaths of workers is not tried again.
+DEADLY_STRIKES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """What a run knows of a worker: its address and the slot that batches can be pinned to."""
+
+    peer: bytes
+    slot: int
+
+
+class Run:
+    """The state of one run; every method returns what it decided and sends nothing."""
+
+    def __init__(self, begin: Begin, job: Job, order: Int64, planner: Planner | None) -> None:
+        self.number = begin.run
+        self.begin = begin
+        self.job = job
+        self.delivery = Delivery(begin.run, job.buffer_bytes, job.on_error == "skip", job.label)
+        self.leases = LeaseBook(job.lease_s)
+        self.feed: Feed | None = None
+        self.offered = 0
+        if planner is not None:
+            self.feed = Feed(
+                begin.epoch, order, begin.at, planner, len(job.resources), self.delivery
+            )
+
+    def offer(self, offer: Offer) -> None:
+        """Take in one batch of a loop without balancing."""
+        if offer.step < self.offered:
+            return
+        self.offered = offer.step + 1
+        sample = Sample(offer.step, -1, offer.pickled, offer.pin, cost=())
+        after = Place(0, 0, offer.step + 1, 0)
+        self.delivery.add_step(offer.step, [[[sample]]], after)
+
+    def advance(self) -> None:
+        """Plan what can be planned; raises ValueError when a step cannot be."""
+        if self.feed is not None:
+            self.feed.advance(STEPS_AHEAD)
+
+    def grant(self, worker: WorkerView, now: float) -> Lease | None:
+        """Give a worker its next lease, if it can take one and there is work with credit."""
+        if len(self.leases.of(worker.peer)) >= LEASES_PER_WORKER:
+            return None
+        for kind in self._kinds():
+            samples = self._work(kind, worker.slot)
+            if samples:
+                held = self.leases.grant(worker.peer, kind, samples, now)
+                refs = tuple(Ref(s.ordinal, s.index, s.pickled) for s in samples)
+                return Lease(held.number, kind, self.begin.epoch, refs)
+        return None
+
+    def probed(self, worker: bytes, message: ProbeDone, now: float) -> None:
+        """Take in the results of a probe lease."""
+        for result in message.results:
+            found = self.leases.result(worker, message.lease, result.ordinal, now)
+            if found and self.feed:
+                self.feed.probed(found[1], result.key, result.cost, result.nbytes)
+
+    def decoded(
+        self, worker: bytes, message: DecodeDone, payload: object, nbytes: int, now: float
+    ) -> None:
+        """Take in one decoded sample; under a probe lease it brings its costs along."""
+        found = self.leases.result(worker, message.lease, message.ordinal, now)
+        if not found:
+            return
+        kind, sample = found
+        sample.key = sample.key or message.key
+        if kind == "probe" and self.feed:
+            self.feed.probed(sample, message.key, message.cost, nbytes)
+        self.delivery.arrived(sample, message.header, payload, nbytes)
+
+    def failed(self, worker: bytes, message: SampleFailed, now: float) -> None:
+        """Take in a sample that cannot be used."""
+        found = self.leases.result(worker, message.lease, message.ordinal, now)
+        if found:
+            self._make_hole(found[1], message.key, message.reason, message.io)
+
+    def lose_worker(self, worker: bytes, died: bool) -> None:
+        """Take back a worker's leases; if it died, suspect the sample it was working on."""
+        lost = self.leases.lose(worker)
+        if died and lost:
+            suspect = next(iter(lost[0].samples.values()))
+            suspect.strikes += 1
+            if suspect.strikes >= DEADLY_STRIKES:
+                reason = f"{DEADLY_STRIKES} worker processes died while they worked on it"
+                self._make_hole(suspect, suspect.key or str(suspect.index), reason, False)
+        for held in lost:
+            self._take_back(held)
+
+    def withdraw(self, lease: int) -> None:
+        """Take back a lease that never reached its worker: nobody was working on it."""
+        held = self.leases.withdraw(lease)
+        if held is not None:
+            self._take_back(held)
+
+    def expire(self, now: float) -> list[Held]:
+        """Take back leases that ran out; return them, to be revoked."""
+        late = self.leases.expired(now)
+        for held in late:
+            self._take_back(held)
+        return late
+
+    def parcel(self, rank: int, step: int, microbatch: int) -> Parcel | None:
+        """Return a microbatch if it is ready."""
+        return self.delivery.ready(rank, step, microbatch)
+
+    def past_end(self, step: int) -> int | None:
+        """Return the number of the first step that does not exist, if `step` is not before it."""
+        if self.feed is None or not self.feed.ended or step < self.feed.step:
+            return None
+        return self.feed.step
+
+    def waiting(self) -> str:
+        """Say in a few words what the run waits for."""
+        if self.feed is not None and not self.delivery.steps:
+            return "costs of the next window"
+        return "decoded samples" if self.delivery.steps else "batches to be offered"
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Decode first, unless the ranks are about to run out of planned steps."""
+        if self.feed is None:
+            return ("decode",)
+        if len(self.delivery.steps) < STEPS_AHEAD - 1:
+            return "probe", "decode"
+        return "decode", "probe"
+
+    def _work(self, kind: str, slot: int) -> list[Sample]:
+        if kind == "probe":
+            return self.feed.work(PROBE_LEASE) if self.feed else []
+        return self.delivery.work(slot, DECODE_LEASE if self.feed else 1)
+
+    def _take_back(self, held: Held) -> None:
+        for sample in reversed(held.samples.values()):
+            if held.kind == "probe" and self.feed:
+                self.feed.give_back(sample)
+            else:
+                self.delivery.give_back(sample)
+
+    def _make_hole(self, sample: Sample, key: str, reason: str, io: bool) -> None:
+        sample.key = sample.key or key
+        if self.feed:
+            self.feed.failed(sample, key)
+        self.delivery.failed(sample, reason, fatal=io or self.job.on_error == "raise")

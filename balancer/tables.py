@@ -1,0 +1,78 @@
+"""The protocol as tables: what each side does with each message, in each state.
+
+The coordinator and the sessions only walk these; `docs/protocol.md` is written from them. A pair
+that is not in a table is dropped and counted.
+"""
+
+Table = dict[tuple[str, str], tuple[str, str]]
+
+# What the coordinator does with a peer's message: (state, message) -> (next state, action).
+COORDINATOR: Table = {
+    ("absent", "WorkerHello"): ("worker waiting", "greet_worker"),
+    ("worker waiting", "WorkerHello"): ("worker waiting", "greet_worker"),
+    ("worker preparing", "WorkerHello"): ("worker waiting", "greet_worker"),
+    ("worker ready", "WorkerHello"): ("worker waiting", "greet_worker"),
+    ("worker waiting", "job"): ("worker preparing", "send_job"),
+    ("worker ready", "job ended"): ("worker waiting", "forget_source"),
+    ("worker preparing", "job ended"): ("worker waiting", "forget_source"),
+    ("worker preparing", "WorkerReady"): ("worker ready", "accept_worker"),
+    ("worker preparing", "WorkerFailed"): ("absent", "report_worker"),
+    ("worker ready", "ProbeDone"): ("worker ready", "take_costs"),
+    ("worker ready", "DecodeDone"): ("worker ready", "take_payload"),
+    ("worker ready", "SampleFailed"): ("worker ready", "take_failure"),
+    ("worker waiting", "WorkerBye"): ("absent", "release_worker"),
+    ("worker preparing", "WorkerBye"): ("absent", "release_worker"),
+    ("worker ready", "WorkerBye"): ("absent", "release_worker"),
+    ("worker waiting", "silence"): ("absent", "lose_worker"),
+    ("worker preparing", "silence"): ("absent", "lose_worker"),
+    ("worker ready", "silence"): ("absent", "lose_worker"),
+    ("absent", "WorkerBeat"): ("absent", "note_beat"),
+    ("absent", "RankHello"): ("rank attached", "greet_rank"),
+    ("rank attached", "RankHello"): ("rank attached", "greet_rank"),
+    ("rank running", "RankHello"): ("rank attached", "greet_rank"),
+    ("rank attached", "Begin"): ("rank running", "begin"),
+    ("rank running", "Begin"): ("rank running", "begin"),
+    ("rank running", "Offer"): ("rank running", "take_offer"),
+    ("rank running", "Ask"): ("rank running", "note_ask"),
+    ("rank running", "Ack"): ("rank running", "free"),
+    ("absent", "Ping"): ("absent", "answer"),
+    ("rank attached", "Ping"): ("rank attached", "answer"),
+    ("rank running", "Ping"): ("rank running", "answer"),
+    ("rank attached", "RankBye"): ("absent", "release_rank"),
+    ("rank running", "RankBye"): ("absent", "release_rank"),
+    ("rank attached", "gone"): ("absent", "release_rank"),
+    ("rank running", "gone"): ("absent", "release_rank"),
+    ("worker waiting", "gone"): ("absent", "lose_worker"),
+    ("worker preparing", "gone"): ("absent", "lose_worker"),
+    ("worker ready", "gone"): ("absent", "lose_worker"),
+}
+
+# What a worker does with the coordinator's messages.
+WORKER: Table = {
+    ("joining", "Welcome"): ("serving", "open_source"),
+    ("serving", "Welcome"): ("serving", "open_source"),
+    ("serving", "Lease"): ("serving", "queue_lease"),
+    ("serving", "Revoke"): ("serving", "drop_lease"),
+    ("joining", "Refused"): ("ended", "end"),
+    ("serving", "Refused"): ("ended", "end"),
+    ("joining", "Bye"): ("ended", "end"),
+    ("serving", "Bye"): ("ended", "end"),
+}
+
+# What a rank does with the coordinator's messages.
+RANK: Table = {
+    ("joining", "Ready"): ("attached", "note_ready"),
+    ("attached", "Ready"): ("attached", "note_ready"),
+    ("running", "Ready"): ("running", "note_ready"),
+    ("running", "Batch"): ("running", "take_batch"),
+    ("running", "EpochEnd"): ("running", "note_end"),
+    ("joining", "Trouble"): ("failed", "fail"),
+    ("attached", "Trouble"): ("failed", "fail"),
+    ("running", "Trouble"): ("failed", "fail"),
+    ("joining", "Status"): ("joining", "note_status"),
+    ("attached", "Status"): ("attached", "note_status"),
+    ("running", "Status"): ("running", "note_status"),
+    ("joining", "Refused"): ("failed", "fail"),
+    ("attached", "Refused"): ("failed", "fail"),
+    ("running", "Refused"): ("failed", "fail"),
+}

@@ -1,0 +1,73 @@
+"""A worker's side of the protocol: what to say, and which sample to work on next.
+
+Messages in, actions out; no socket, no clock. The shell that drives it is workers/daemon.py.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from .messages import Bye, Lease, Message, Ref, Refused, Revoke, Welcome
+from .tables import WORKER
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An action: open the source that the job describes (empty: the one the worker has)."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An action: end; the reason is empty where nothing went wrong."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One sample to probe or to decode under a lease."""
+
+    lease: int
+    kind: str
+    epoch: int
+    ref: Ref
+
+
+class WorkerSession:
+    """The state machine of a worker; `handle` walks the table, `next_task` gives the work."""
+
+    def __init__(self) -> None:
+        self.state = "joining"
+        self.dropped = 0
+        self._tasks: deque[Task] = deque()
+
+    def handle(self, message: Message) -> Open | End | None:
+        """Take in one message; return what the shell must do, if anything."""
+        row = WORKER.get((self.state, type(message).__name__))
+        if row is None:
+            self.dropped += 1
+            return None
+        self.state, action = row
+        result: Open | End | None = getattr(self, f"_{action}")(message)
+        return result
+
+    def next_task(self) -> Task | None:
+        """Return the next sample to work on, oldest lease first."""
+        return self._tasks.popleft() if self._tasks else None
+
+    def _open_source(self, message: Welcome) -> Open:
+        self._tasks.clear()
+        return Open(message.job)
+
+    def _queue_lease(self, message: Lease) -> None:
+        self._tasks.extend(
+            Task(message.lease, message.kind, message.epoch, ref) for ref in message.refs
+        )
+
+    def _drop_lease(self, message: Revoke) -> None:
+        self._tasks = deque(task for task in self._tasks if task.lease != message.lease)
+
+    def _end(self, message: Refused | Bye) -> End:
+        self._tasks.clear()
+        return End(message.reason if isinstance(message, Refused) else "")

@@ -1,0 +1,124 @@
+"""The system under a simulated network: nothing lost, nothing twice, whatever the timing."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from counterpoise.balancer.job import Job
+from counterpoise.balancer.plan import PlanConfig
+from counterpoise.balancer.simulation import Outcome, Settings, Simulation
+
+
+def cost(index: int) -> tuple[int, ...]:
+    return index * 7919 % 9, 20 + index * 104729 % 480, 1 + index % 50
+
+
+def job(ranks: int = 2, **changes: object) -> Job:
+    plan = PlanConfig(
+        ranks=ranks,
+        samples_per_step=16,
+        accumulate="auto",
+        resources=("tiles", "tokens", "label_tokens"),
+        budgets=(12, 900, None),
+        grouping="isf",
+        partition="greedy",
+        seed=3,
+    )
+    return replace(Job(plan=plan), **changes)  # type: ignore[arg-type]
+
+
+def settings(**changes: object) -> Settings:
+    default = Settings(job=job(), count=150, cost=cost, workers=3, processes=((0,), (1,)))
+    return replace(default, **changes)  # type: ignore[arg-type]
+
+
+def keys(outcome: Outcome) -> Counter[str]:
+    return Counter(
+        key for rank in outcome.delivered.values() for _, _, names, _ in rank for key in names
+    )
+
+
+ALL = Counter(f"k{index}" for index in range(150))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_sample_arrives_once_and_the_batches_do_not_depend_on_timing(seed: int) -> None:
+    reference = Simulation(settings(workers=1), seed=1000).run()
+    outcome = Simulation(settings(workers=1 + seed % 4, duplicate=0.2), seed=seed).run()
+    assert not outcome.trouble
+    assert keys(outcome) == ALL
+    assert outcome.delivered == reference.delivered
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_workers_that_crash_change_nothing(seed: int) -> None:
+    reference = Simulation(settings(), seed=1000).run()
+    crashes = tuple((0.2 + 0.9 * n, (seed + n) % 3) for n in range(5))
+    outcome = Simulation(settings(crashes=crashes), seed=seed).run()
+    assert not outcome.trouble
+    assert outcome.delivered == reference.delivered
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_the_byte_budget_holds(seed: int, on_error: str) -> None:
+    small = job(buffer_bytes=1200, on_error=on_error)
+    outcome = Simulation(settings(job=small, payload_bytes=100), seed=seed).run()
+    assert not outcome.trouble
+    assert keys(outcome) == ALL
+    assert outcome.most_held <= 1200 + 100 * 16
+
+
+def test_a_budget_too_small_for_one_microbatch_names_what_is_needed() -> None:
+    outcome = Simulation(settings(job=job(buffer_bytes=300)), seed=0).run()
+    assert "raise buffer_bytes to at least" in outcome.trouble
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_broken_samples_become_holes_and_nothing_else_moves(seed: int) -> None:
+    broken, unreadable = frozenset({3, 50}), frozenset({20, 21, 149})
+    outcome = Simulation(
+        settings(job=job(on_error="skip"), broken=broken, unreadable=unreadable), seed=seed
+    ).run()
+    assert not outcome.trouble
+    assert sorted(outcome.holes) == sorted(f"k{index}" for index in broken | unreadable)
+    assert keys(outcome) == ALL - Counter(outcome.holes)
+
+
+def test_a_broken_sample_is_named_where_errors_are_raised() -> None:
+    outcome = Simulation(settings(unreadable=frozenset({20})), seed=0).run()
+    assert outcome.trouble == "sample 'k20': decode failed"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_samples_that_are_decoded_to_be_measured_arrive_too(seed: int) -> None:
+    outcome = Simulation(settings(decode_first=True), seed=seed).run()
+    assert not outcome.trouble
+    assert outcome.delivered == Simulation(settings(), seed=1000).run().delivered
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_process_can_play_all_ranks(seed: int) -> None:
+    outcome = Simulation(settings(processes=((0, 1),)), seed=seed).run()
+    assert outcome.delivered == Simulation(settings(), seed=1000).run().delivered
+
+
+def test_a_run_resumes_at_every_step() -> None:
+    whole = Simulation(settings(processes=((0, 1),)), seed=1).run()
+    steps = sorted({step for step, *_ in whole.delivered[0]})
+    places = sorted(set(whole.places), key=lambda place: place.step)
+    for place in places[:-1]:
+        rest = Simulation(settings(processes=((0, 1),), at=place), seed=place.step).run()
+        for rank in (0, 1):
+            expected = [each for each in whole.delivered[rank] if each[0] >= place.step]
+            assert rest.delivered[rank] == expected
+    assert places[-1].step == steps[-1] + 1
+
+
+def test_a_run_resumes_inside_a_step() -> None:
+    whole = Simulation(settings(processes=((0, 1),)), seed=1).run()
+    place = replace(whole.places[2], microbatch=1)
+    rest = Simulation(settings(processes=((0, 1),), at=place), seed=2).run()
+    expected = [each for each in whole.delivered[1] if each[:2] >= (place.step, 1)]
+    assert rest.delivered[1] == expected
