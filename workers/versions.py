@@ -6,6 +6,8 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from .. import __version__
 
 
@@ -29,3 +31,12 @@ def digest(facts: Any) -> str:
     """
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def digest_arrays(text: bytes, *arrays: np.ndarray[Any, Any]) -> str:
+    """Return 16 hex digits that stand for bytes and for the contents of arrays."""
+    state = hashlib.blake2b(text, digest_size=8)
+    for array in arrays:
+        state.update(f"{array.dtype.str}{array.shape}".encode())
+        state.update(np.ascontiguousarray(array).data)
+    return state.hexdigest()

@@ -1,0 +1,75 @@
+"""Arrays kept in a file between runs: beside the shard they describe, or in a cache folder.
+
+Such a file is only ever a shortcut. It is replaced as a whole, so that readers see the old one or
+the new one; one that is missing, damaged or about another state of the shard reads as None; one
+that cannot be written is done without.
+"""
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def identity(shard: Path) -> tuple[int, int]:
+    """Return what tells one state of a file from another: its size and mtime in nanoseconds."""
+    state = shard.stat()
+    return state.st_size, state.st_mtime_ns
+
+
+def kept_path(shard: Path, suffix: str, cache: Path | None = None) -> Path:
+    """Return where the file that describes `shard` belongs.
+
+    The first of: the folder `cache`, $COUNTERPOISE_CACHE, the shard's own folder where it may be
+    written to, ~/.cache/counterpoise. In a cache folder the name holds a hash of the shard's path.
+    """
+    named = cache or os.environ.get("COUNTERPOISE_CACHE")
+    if not named and _may_write(shard.parent):
+        return shard.with_name(f"{shard.name}.{suffix}.npz")
+    folder = Path(named) if named else Path.home() / ".cache" / "counterpoise"
+    place = hashlib.blake2b(os.fsencode(shard.resolve()), digest_size=8).hexdigest()
+    return folder / f"{shard.name}.{place}.{suffix}.npz"
+
+
+def read_arrays(path: Path, about: tuple[int, int]) -> Arrays | None:
+    """Return the arrays of a file that was written about the same state, else None."""
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            arrays = dict(kept)
+        stamp = arrays.pop("stamp").tolist()
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return arrays if stamp == [FORMAT, *about] else None
+
+
+def write_arrays(path: Path, about: tuple[int, int], arrays: Arrays) -> bool:
+    """Replace a file as a whole; return whether that was possible."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, stamp=np.array([FORMAT, *about], np.int64), **arrays)  # type: ignore[arg-type]
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError:
+        with suppress(OSError):
+            Path(temporary).unlink()
+        return False
+    return True
+
+
+def _may_write(folder: Path) -> bool:
+    """Whether a folder is meant to be written to; root may write anywhere, so its mode counts."""
+    try:
+        return bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
+    except OSError:
+        return False

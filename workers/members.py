@@ -1,0 +1,62 @@
+"""What a member's extension means, after webdataset's decoders; nothing is ever unpickled.
+
+| last part of the extension | value |
+|---|---|
+| txt text transcript | str (UTF-8) |
+| json jsn | what the JSON says |
+| cls cls2 index count inx id | int |
+| npy | numpy array |
+| an image's | left to the transform |
+| pyd pickle pkl pth pt joblib | refused |
+| anything else | bytes |
+"""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+PICKLED = {"pyd", "pickle", "pkl", "pth", "pt", "joblib"}
+
+
+def _text(data: bytes) -> str:
+    return data.decode()
+
+
+def _array(data: bytes) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    return array
+
+
+DECODERS: dict[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), int),
+    "npy": _array,
+}
+
+
+def decode_member(extension: str, data: bytes) -> Any:
+    """Return a member's value; ValueError says what is wrong with it.
+
+    >>> decode_member("txt", b"hi"), decode_member("cls", b"7"), decode_member("mp3", b"x")
+    ('hi', 7, b'x')
+    """
+    kind = extension.rpartition(".")[2]
+    if kind not in DECODERS:
+        return data
+    try:
+        return DECODERS[kind](data)
+    except (ValueError, RecursionError, EOFError) as error:
+        raise ValueError(f"{extension}: {type(error).__name__}: {error}") from error
+
+
+def refuse_pickled(extension: str) -> None:
+    """Raise ValueError for a member that only unpickling could read."""
+    if extension.rpartition(".")[2] in PICKLED:
+        raise ValueError(
+            f"{extension}: pickled members are refused, since unpickling runs code; "
+            "write them as json or npy"
+        )

@@ -1,0 +1,95 @@
+"""Which files a data pattern means: a path, a glob, a brace pattern, or a list of these.
+
+Only local files are read: URLs and webdataset's `pipe:` are refused. With a root, every file must
+lie below it once symbolic links are followed, and relative patterns start there.
+"""
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from braceexpand import braceexpand  # comes with webdataset
+
+Pattern = str | Path | Sequence[str | Path]
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
+
+
+def find_shards(pattern: Pattern, root: str | Path | None = None) -> tuple[Path, ...]:
+    """Return the files of a pattern, sorted, each once.
+
+    A folder means its *.tar. Raises FileNotFoundError where a path is missing or a glob matches
+    nothing, ValueError for a URL or a path outside the root.
+    """
+    found: dict[Path, Path] = {}
+    for text in named(pattern):
+        for path in _matches(text, Path(root).resolve() if root is not None else None):
+            found.setdefault(path.resolve(), path)
+    return tuple(sorted(found.values()))
+
+
+def named(pattern: Pattern) -> tuple[str, ...]:
+    """Return a pattern as a tuple of strings; ValueError for none, and for URLs and pipes."""
+    texts = (pattern,) if isinstance(pattern, str | Path) else tuple(pattern)
+    if not texts or not all(str(text) for text in texts):
+        raise ValueError("no data was named; give a path, a glob or a brace pattern of tar shards")
+    for text in map(str, texts):
+        if SCHEME.match(text):
+            raise ValueError(
+                f"{text!r} is no local path: URLs and pipes are not read; "
+                "copy or mount the shards and give their path"
+            )
+    return tuple(map(str, texts))
+
+
+def _matches(text: str, root: Path | None) -> Iterator[Path]:
+    for candidate in _expanded(text):
+        # joined and normalized first: a pattern that leaves the root is not even looked at
+        path = Path(candidate).expanduser() if root is None else root / candidate
+        if root is not None:
+            _bound(Path(_normal(path)), root, text)
+        for match in _existing(path, text):
+            yield match if root is None else _bound(match.resolve(), root, text)
+
+
+def _expanded(text: str) -> list[str]:
+    if Path(text).exists():
+        return [text]
+    try:
+        return list(braceexpand(text))
+    except ValueError as error:
+        raise ValueError(f"pattern {text!r}: {error}; write {{00..12}} or {{a,b}}") from None
+
+
+def _existing(path: Path, text: str) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = sorted(path.glob("*.tar"))
+        wanted = f"{path}/*.tar"
+    else:
+        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
+        wanted = str(path)
+    found = [file for file in found if file.is_file()]
+    if not found:
+        kind = "no file matches" if glob.has_magic(wanted) else "no such file:"
+        origin = "" if wanted == text else f" (from {text!r})"
+        raise FileNotFoundError(f"{kind} {wanted}{origin}; check the path")
+    return found
+
+
+def _bound(path: Path, root: Path, text: str) -> Path:
+    if not path.is_relative_to(root):
+        raise ValueError(f"{text!r} leaves the root {root}; name files below it")
+    return path
+
+
+def _normal(path: Path) -> str:
+    """Resolve .. in the text alone, following no links."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == "..":
+            parts[1:] = parts[1:-1]
+        else:
+            parts.append(part)
+    return str(Path(*parts))

@@ -1,0 +1,92 @@
+"""Reading pieces of shards: a few files kept open, pieces taken by offset.
+
+`pread` moves no file position, so threads and forked processes share the files freely; pickling
+leaves them behind.
+"""
+
+import errno
+import io
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+
+class _Opened:
+    """A file descriptor that closes when nobody uses it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class ShardFiles:
+    """The shards that were read last, at most `limit` open at once."""
+
+    def __init__(self, limit: int = 64) -> None:
+        self.limit = limit
+        self._opened: OrderedDict[Path, _Opened] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes; OSError where the file is shorter than that."""
+        opened = self._open(path)
+        data = os.pread(opened.fd, size, offset)
+        while len(data) < size:
+            more = os.pread(opened.fd, size - len(data), offset + len(data))
+            if not more:
+                text = f"ends before byte {offset + size}; it changed after it was indexed"
+                raise OSError(errno.EIO, text, str(path))
+            data += more
+        return data
+
+    def piece(self, path: Path, offset: int, size: int) -> io.BufferedReader:
+        """Return a read-only file over a piece of a shard; only what is asked for is read."""
+        return io.BufferedReader(_Piece(self, path, offset, size))
+
+    def _open(self, path: Path) -> _Opened:
+        with self._lock:
+            opened = self._opened.get(path)
+            if opened is None:
+                opened = self._opened[path] = _Opened(path)
+            self._opened.move_to_end(path)
+            if len(self._opened) > self.limit:
+                self._opened.popitem(last=False)
+            return opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"limit": self.limit}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+class _Piece(io.RawIOBase):
+    def __init__(self, files: ShardFiles, path: Path, offset: int, size: int) -> None:
+        super().__init__()
+        self._files, self._path, self._offset, self._size = files, path, offset, size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = max(0, min(len(buffer), self._size - self._at))
+        if count:
+            buffer[:count] = self._files.read(self._path, self._offset + self._at, count)
+        self._at += count
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise ValueError(f"cannot seek to {start + offset}")
+        self._at = start + offset
+        return self._at

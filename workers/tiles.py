@@ -1,0 +1,73 @@
+"""Dynamic tiles: an image becomes a grid of squares, and a thumbnail where there are several.
+
+After InternVL 1.5 (Chen et al. 2024, section 3.2) and its published preprocessing: of all grids
+with at most `max_tiles` squares, the one whose shape is nearest to the image's; of grids of the
+same shape, the larger one where the image has more than half its pixels.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def grid(width: int, height: int, tile_size: int = 448, max_tiles: int = 12) -> tuple[int, int]:
+    """Return (columns, rows) for an image of width x height pixels.
+
+    >>> grid(448, 448), grid(800, 400), grid(800, 1200), grid(4000, 1000)
+    ((1, 1), (2, 1), (2, 3), (4, 1))
+    """
+    aspect = width / height
+    best, nearest = (1, 1), float("inf")
+    for columns, rows in _grids(max_tiles):
+        distance = abs(aspect - columns / rows)
+        fills = width * height > 0.5 * tile_size * tile_size * columns * rows
+        if distance < nearest or (distance == nearest and fills):
+            best, nearest = (columns, rows), distance
+    return best
+
+
+def tile_count(shape: tuple[int, int], thumbnail: bool = True) -> int:
+    """Return how many tiles a grid makes, its thumbnail included.
+
+    >>> tile_count((1, 1)), tile_count((2, 3)), tile_count((2, 3), thumbnail=False)
+    (1, 7, 6)
+    """
+    count = shape[0] * shape[1]
+    return count + (thumbnail and count > 1)
+
+
+def cut(image: Image.Image, shape: tuple[int, int], out: Pixels) -> None:
+    """Resize an RGB image to a grid and write its tiles, row by row, into `out`.
+
+    `out` is uint8 (tiles, 3, size, size); one place more than the grid has is for the thumbnail.
+    """
+    columns, rows = shape
+    size = out.shape[-1]
+    fitted = _resized(image, columns * size, rows * size)
+    for band, channel in enumerate(fitted.split()):
+        squares = np.asarray(channel).reshape(rows, size, columns, size).swapaxes(1, 2)
+        out[: columns * rows, band].reshape(rows, columns, size, size)[...] = squares
+    if len(out) > columns * rows:
+        for band, channel in enumerate(_resized(image, size, size).split()):
+            out[-1, band] = np.asarray(channel)
+
+
+def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
+    return image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=2.0)
+
+
+@lru_cache(maxsize=64)
+def _grids(max_tiles: int) -> tuple[tuple[int, int], ...]:
+    """Return all grids by area; ties in area by columns, so that the choice is defined."""
+
+    def all_grids() -> Iterator[tuple[int, int]]:
+        for columns in range(1, max_tiles + 1):
+            for rows in range(1, max_tiles // columns + 1):
+                yield columns, rows
+
+    return tuple(sorted(all_grids(), key=lambda shape: (shape[0] * shape[1], shape)))
