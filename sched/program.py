@@ -25,7 +25,8 @@ class Barrier:
 
     It starts when the pass `after` has ended on every rank (or on the first or last stage, or
     when another barrier has ended) and holds back each pass of `before`. A `blocking` barrier
-    holds back whatever its ranks do next; the others run beside the passes.
+    holds back whatever its ranks do next; the others run beside the passes. `communicator`: what
+    it runs on; its own, named like itself, unless said otherwise.
 
     >>> str(Barrier("CX", "F", "last", (("every", "S"),)))
     'CX = last F -> every S'
@@ -36,11 +37,13 @@ class Barrier:
     source: Where
     before: tuple[tuple[Where, str], ...]
     blocking: bool = False
+    communicator: str = ""
 
     def __str__(self) -> str:
         """The text form; `parse_barrier` reads it."""
         targets = ", ".join(f"{where} {kind}" for where, kind in self.before)
-        tail = " (blocking)" if self.blocking else ""
+        tail = f" on {self.communicator}" if self.communicator else ""
+        tail += " (blocking)" if self.blocking else ""
         return f"{self.name} = {self.source} {self.after} -> {targets}{tail}"
 
 
@@ -53,14 +56,15 @@ def parse_barrier(text: str) -> Barrier:
     places = "every|first|last"
     match = re.fullmatch(
         rf"([A-Z_]+) = ({places}|barrier) ([A-Z_]+) -> "
-        rf"((?:{places}) [A-Z_]+(?:, (?:{places}) [A-Z_]+)*)( \(blocking\))?",
+        rf"((?:{places}) [A-Z_]+(?:, (?:{places}) [A-Z_]+)*)"
+        r"(?: on ([A-Z_]+))?( \(blocking\))?",
         text.strip(),
     )
     if match is None:
         raise ValueError(f"{text!r} is not a barrier; write one like CS = every S -> every T")
-    name, source, after, targets, blocking = match.groups()
+    name, source, after, targets, communicator, blocking = match.groups()
     pairs = tuple(tuple(item.split()) for item in targets.split(", "))
-    return Barrier(name, after, source, pairs, blocking is not None)  # type: ignore[arg-type]
+    return Barrier(name, after, source, pairs, blocking is not None, communicator or "")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

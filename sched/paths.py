@@ -1,0 +1,64 @@
+"""Longest paths and cycles in a graph of integer arrays."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """What `longest_paths` found.
+
+    `start[n]`: the length of the longest path to node n. `best[n]`: the node before it on that
+    path, -1 at its beginning. `stuck`: nodes on or behind a cycle; their starts mean nothing.
+    """
+
+    start: list[int]
+    best: list[int]
+    stuck: list[int]
+
+
+def longest_paths(source: Ints, target: Ints, length: Ints, count: int) -> Paths:
+    """The longest path to each of `count` nodes, edges having a length, in topological order.
+
+    >>> one = np.array([0, 0, 1]), np.array([1, 2, 2]), np.array([5, 1, 2])
+    >>> longest_paths(*one, count=3)
+    Paths(start=[0, 5, 7], best=[-1, 0, 1], stuck=[])
+    """
+    order = np.argsort(source, kind="stable")
+    first = np.searchsorted(source[order], np.arange(count + 1)).tolist()
+    ends, lengths = target[order].tolist(), length[order].tolist()
+    waiting = np.bincount(target, minlength=count).tolist()
+    start, best = [0] * count, [-1] * count
+    ready = [node for node in range(count) if not waiting[node]]
+    while ready:
+        node = ready.pop()
+        begin = start[node]
+        for edge in range(first[node], first[node + 1]):
+            end, arrival = ends[edge], begin + lengths[edge]
+            if arrival > start[end] or best[end] < 0:
+                start[end], best[end] = arrival, node
+            waiting[end] -= 1
+            if not waiting[end]:
+                ready.append(end)
+    return Paths(start, best, [node for node in range(count) if waiting[node] > 0])
+
+
+def find_cycle(source: Ints, target: Ints, stuck: list[int]) -> list[int]:
+    """A cycle among the stuck nodes, in the direction of the edges.
+
+    >>> find_cycle(np.array([0, 1, 2, 2]), np.array([1, 2, 1, 3]), [1, 2, 3])
+    [1, 2]
+    """
+    inside = np.zeros(int(max(source.max(), target.max())) + 1, bool)
+    inside[stuck] = True
+    keep = inside[source] & inside[target]
+    before = dict(zip(target[keep].tolist(), source[keep].tolist(), strict=True))
+    node, seen = stuck[0], dict[int, int]()
+    while node not in seen:
+        seen[node] = len(seen)
+        node = before[node]
+    return list(reversed([n for n, at in seen.items() if at >= seen[node]]))

@@ -1,0 +1,16 @@
+"""What a checker finds."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a program.
+
+    `proof`: which proof failed. `what`: the sentence for the user. `culprits`: (rank, index in the
+    rank's list) of the passes to mark.
+    """
+
+    proof: str
+    what: str
+    culprits: tuple[tuple[int, int], ...] = ()
