@@ -115,6 +115,10 @@ class RankSession:
         batch = arrival.batch
         return arrival, [Ack(batch.run, batch.rank, batch.step, batch.microbatch)]
 
+    def has_next(self) -> bool:
+        """Whether `take` has something to give."""
+        return self._skip_to_existing(self._next) in self._arrived
+
     def at_end(self) -> bool:
         """Whether the run has no further microbatch."""
         position = self._skip_to_existing(self._next)

@@ -1,0 +1,152 @@
+"""The trainer's shell: a socket to the balancer, driven by a rank session.
+
+Nothing runs in the background but ZeroMQ's own thread, which needs no Python: messages that were
+asked for ahead arrive while the trainer computes.
+"""
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from typing import NoReturn
+
+import zmq
+
+from ..balancer.messages import Message, Place, RankBye, Ready
+from ..balancer.rank_session import Arrival, RankSession
+from ..balancer.sockets import connect, receive, send
+
+logger = logging.getLogger(__name__)
+
+# How often an unanswered wait is followed by a ping, and after how long a silent balancer is lost.
+PING_S = 1.0
+PATIENCE_S = 30.0
+# A wait that is answered, but in vain, is mentioned after so long.
+MENTION_S = 10.0
+
+
+class LoaderError(RuntimeError):
+    """The loader cannot go on: broken data, an impossible plan, a balancer that is gone."""
+
+
+class Connection:
+    """A rank's connection to a balancer; not safe to share between threads or processes."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        ranks: tuple[int, ...],
+        job: str,
+        prefetch: int,
+        watch: Callable[[], str] = lambda: "",
+        watched_fd: int | None = None,
+    ) -> None:
+        """Say hello.
+
+        `watch` returns why the local processes have failed, empty if they have not; it is asked
+        when `watched_fd` is readable and at every ping.
+        """
+        self.endpoint = endpoint
+        self.session = RankSession(ranks, job, prefetch)
+        self._watch = watch
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex[:8]}".encode()
+        self._socket = connect(self._context, endpoint, name)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        if watched_fd is not None:
+            self._poller.register(watched_fd, zmq.POLLIN)
+        self._heard = time.monotonic()
+        self._say([self.session.hello])
+
+    def wait_ready(self) -> Ready:
+        """Wait until the job runs; return how many samples there are. Raises LoaderError."""
+        self._wait(lambda: self.session.ready is not None, None)
+        ready = self.session.ready
+        if ready is None:
+            self._fail("the job did not start")
+        return ready
+
+    def begin(self, epoch: int, at: Place) -> None:
+        """Start the next run."""
+        self._say(self.session.begin(epoch, at))
+        self._say(self.session.asks())
+
+    def offer(self, step: int, pickled: bytes, pin: int = -1) -> None:
+        """Offer one batch of a loop without balancing."""
+        self._say(self.session.offer(step, pickled, pin))
+
+    def next(self, timeout_s: float | None = None) -> Arrival | None:
+        """Return the next microbatch in order, or None at the end of the run.
+
+        Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`.
+        """
+        self._drain()
+        taken = self.session.take()
+        if taken is None:
+            self._wait(lambda: self._has_next(), timeout_s)
+            taken = self.session.take()
+            if taken is None:
+                return None
+        arrival, messages = taken
+        self._say(messages)
+        self._say(self.session.asks())
+        return arrival
+
+    def close(self) -> None:
+        """Say goodbye and let go of the socket."""
+        if not self._socket.closed:
+            self._say([RankBye()])
+            self._socket.close(linger=200)
+            self._context.destroy(linger=200)
+
+    def _has_next(self) -> bool:
+        return self.session.has_next() or self.session.at_end()
+
+    def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
+        started = self._heard = time.monotonic()
+        mentioned = False
+        while not done():
+            waited = time.monotonic() - started
+            if timeout_s is not None and waited > timeout_s:
+                raise TimeoutError(f"no batch within {timeout_s} s")
+            left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
+            if self._poller.poll(int(1000 * left) + 1):
+                self._drain()
+                self._check_processes()
+                self._say(self.session.asks())
+            else:
+                self._check_silence()
+                self._say(self.session.ask_again())
+            if waited > MENTION_S and not mentioned and self.session.status is not None:
+                mentioned = True
+                logger.warning("waiting for %s", self.session.status.waiting)
+
+    def _drain(self) -> None:
+        while (received := receive(self._socket)) is not None:
+            self._heard = time.monotonic()
+            self.session.handle(*received)
+        if self.session.trouble:
+            self._fail(self.session.trouble)
+
+    def _check_processes(self) -> None:
+        reason = self._watch()
+        if reason:
+            self._fail(reason)
+
+    def _check_silence(self) -> None:
+        self._check_processes()
+        silent = time.monotonic() - self._heard
+        if silent > PATIENCE_S:
+            self._fail(
+                f"the balancer at {self.endpoint} has not answered for {silent:.0f} s: "
+                "is it running, and is the address right?"
+            )
+
+    def _say(self, messages: list[Message]) -> None:
+        for message in messages:
+            send(self._socket, message)
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise LoaderError(reason)

@@ -1,0 +1,203 @@
+"""A worker's shell: take leases from the balancer, work on them sample by sample, send the results.
+
+What a sample is, the handler knows: one for sources, another for loops without balancing. A small
+thread with a socket of its own says that the process is alive, since a decode can take long.
+"""
+
+import contextlib
+import math
+import os
+import socket as sockets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import zmq
+
+from ..balancer.messages import (
+    DecodeDone,
+    Message,
+    Probed,
+    ProbeDone,
+    Ref,
+    SampleFailed,
+    WorkerBeat,
+    WorkerBye,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
+)
+from ..balancer.sockets import connect, receive, send
+from ..balancer.worker_session import End, Open, Task, WorkerSession
+from .job import describe_error
+from .source import SampleError
+
+BEAT_S = 1.0
+# A wait for work ends at least this often, to look whether the worker should end.
+IDLE_MS = 500
+# The last results may still be on their way when a worker ends.
+LINGER_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded sample: its name, costs (empty if known before), layout, payload (one buffer)."""
+
+    key: str
+    cost: tuple[int, ...]
+    header: bytes
+    payload: object
+
+
+class Handler(Protocol):
+    """What a worker can do with a reference to a sample.
+
+    SampleError means that the sample is broken, OSError that reading failed after all retries.
+    """
+
+    def open(self, job: str) -> tuple[int, str]:
+        """Open what the job describes; return the number of samples and the fingerprint."""
+
+    def probe(self, ref: Ref, epoch: int) -> Probed | Decoded:
+        """Measure a sample; where that takes decoding it, return it decoded."""
+
+    def decode(self, ref: Ref, epoch: int) -> Decoded:
+        """Decode a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a worker is: `name` is its slot on its host, `incarnation` counts restarts."""
+
+    name: str
+    slot: int
+    incarnation: int
+
+    @property
+    def routing_id(self) -> bytes:
+        """A name that no other process has."""
+        return f"{self.name}.{self.incarnation}.{os.getpid()}".encode()
+
+
+def local_identity(slot: int, incarnation: int) -> Identity:
+    """Return the identity of a worker of this process' parent."""
+    return Identity(f"{sockets.gethostname()}/{os.getppid()}/{slot}", slot, incarnation)
+
+
+def run_worker(
+    endpoint: str,
+    identity: Identity,
+    handler: Handler,
+    stop: Callable[[], bool] = lambda: False,
+    until_lost_s: float | None = None,
+) -> str:
+    """Work until the balancer says goodbye or `stop` says so; return why, empty if all is well.
+
+    `until_lost_s` ends a worker that has not heard of a balancer for so long.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    threading.Thread(target=_beat, args=(context, endpoint, identity), daemon=True).start()
+    try:
+        with connect(context, endpoint, identity.routing_id) as socket:
+            socket.setsockopt(zmq.LINGER, LINGER_MS)
+            return _Worker(socket, identity, handler).work(stop, until_lost_s)
+    finally:
+        context.term()
+
+
+def _beat(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, identity: Identity) -> None:
+    """Say that the process is alive, until the context ends."""
+    with contextlib.suppress(zmq.ContextTerminated):
+        with connect(context, endpoint, b"beat." + identity.routing_id) as socket:
+            while True:
+                send(socket, WorkerBeat(identity.name, identity.incarnation))
+                socket.poll(int(1000 * BEAT_S))
+
+
+class _Worker:
+    """The loop of a worker: drain the socket, then work on one sample."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]", identity: Identity, handler: Handler) -> None:
+        self.socket = socket
+        self.identity = identity
+        self.handler = handler
+        self.session = WorkerSession()
+        self.probes: list[Probed] = []
+        self.probe_lease = 0
+        self.heard = time.monotonic()
+
+    def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
+        self._say_hello()
+        while not stop():
+            end = self._drain()
+            if end is not None:
+                return end.reason
+            task = self.session.next_task()
+            if self.probes and (task is None or task.lease != self.probe_lease):
+                self._send_probes()
+            if task is not None:
+                self._do(task)
+            elif not self.socket.poll(IDLE_MS) and self._silence_s() > (until_lost_s or math.inf):
+                return f"no balancer has answered for {until_lost_s:.0f} s"
+        self._say(WorkerBye())
+        return ""
+
+    def _silence_s(self) -> float:
+        return time.monotonic() - self.heard
+
+    def _say_hello(self) -> None:
+        name, slot = self.identity.name, self.identity.slot
+        self._say(WorkerHello(name, self.identity.incarnation, sockets.gethostname(), slot))
+
+    def _drain(self) -> End | None:
+        while (received := receive(self.socket)) is not None:
+            self.heard = time.monotonic()
+            action = self.session.handle(received[0])
+            if isinstance(action, Open):
+                self._open(action.job)
+            elif isinstance(action, End):
+                return action
+        return None
+
+    def _open(self, job: str) -> None:
+        self.probes.clear()
+        try:
+            count, fingerprint = self.handler.open(job)
+        except (ValueError, OSError, ImportError) as error:
+            self._say(WorkerFailed(describe_error(error)))
+            return
+        self._say(WorkerReady(count, fingerprint))
+
+    def _do(self, task: Task) -> None:
+        ref = task.ref
+        work = self.handler.probe if task.kind == "probe" else self.handler.decode
+        try:
+            result = work(ref, task.epoch)
+        except SampleError as error:
+            self._fail(task, error.key, error.reason, io=False)
+        except OSError as error:
+            self._fail(task, str(ref.index), describe_error(error), io=True)
+        except Exception as error:
+            self._fail(task, str(ref.index), describe_error(error), io=False)
+        else:
+            self._give(task, result)
+
+    def _give(self, task: Task, result: Probed | Decoded) -> None:
+        if isinstance(result, Probed):
+            self.probe_lease = task.lease
+            self.probes.append(result)
+            return
+        done = DecodeDone(task.lease, task.ref.ordinal, result.key, result.cost, result.header)
+        self._say(done, result.payload)
+
+    def _send_probes(self) -> None:
+        self._say(ProbeDone(self.probe_lease, tuple(self.probes)))
+        self.probes.clear()
+
+    def _fail(self, task: Task, key: str, reason: str, io: bool) -> None:
+        self._say(SampleFailed(task.lease, task.ref.ordinal, key, reason, io))
+
+    def _say(self, message: Message, *payloads: object) -> None:
+        send(self.socket, message, payloads)
