@@ -1,0 +1,60 @@
+"""What the pools of the tests run. Imported by name, here and in the pools' processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+def serve(payload, directory, ready):
+    Path(directory, "socket").touch()
+    ready(f"ipc://{directory}/socket")
+    signal.pause()
+
+
+def serve_and_die(payload, directory, ready):
+    ready(f"ipc://{directory}/socket")
+    os._exit(7)
+
+
+def serve_badly(payload, directory, ready):
+    raise OSError("the port is taken")
+
+
+def wait(payload, slot):
+    signal.pause()
+
+
+def never_listen(payload, slot):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    write(payload, slot, "deaf")
+    while True:
+        signal.pause()
+
+
+def die_once(payload, slot):
+    if slot.index == 1 and slot.incarnation == 0:
+        os._exit(3)
+    signal.pause()
+
+
+def raise_error(payload, slot):
+    raise KeyError("width")
+
+
+def start_a_child(payload, slot):
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    write(payload, slot, str(child.pid))
+    signal.pause()
+
+
+def write_environment(payload, slot):
+    write(payload, slot, os.environ.get("COUNTERPOISE_TEST_WORD", "") + "|" + str(Path.cwd()))
+
+
+def write(folder, slot, text):
+    """Write a file in one piece."""
+    path = Path(folder, f"{slot.index}.{slot.incarnation}")
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").rename(path)

@@ -1,0 +1,197 @@
+"""A pool's processes do what the job says, and end with the pool."""
+
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # the pools' processes import pool_jobs by name
+import pool_jobs
+
+from counterpoise.workers.pool import Job, start_pool
+
+LIMIT_S = 30.0
+
+
+def until(condition, what):
+    """Wait for a condition; the test fails if it does not come true."""
+    deadline, bell = time.monotonic() + LIMIT_S, threading.Event()
+    while not (value := condition()):
+        assert time.monotonic() < deadline, what
+        bell.wait(0.01)
+    return value
+
+
+def next_reports(pool, event, count=1):
+    """The next reports of one kind."""
+    found = []
+    while True:
+        found += [report for report in pool.poll_reports() if report.event == event]
+        if len(found) >= count:
+            return found
+        assert select.select([pool], [], [], LIMIT_S)[0], f"no {event} report"
+
+
+def pids_of(pool, started):
+    return [report.pid for report in started] + [pool.supervisor_pid]
+
+
+def gone(pids):
+    return not any(Path("/proc", str(pid)).exists() for pid in pids)
+
+
+@pytest.fixture(params=["zygote", "fork"])
+def method(request):
+    return request.param
+
+
+def test_closing_leaves_no_process_and_no_directory(method):
+    with start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve), method) as pool:
+        pids = pids_of(pool, next_reports(pool, "started", 3))
+        directory = Path(pool.endpoint.removeprefix("ipc://")).parent
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert not gone(pids)
+    until(lambda: gone(pids), "processes are left")
+    assert not directory.exists()
+    pool.close()
+    assert pool.poll_reports() == []
+
+
+def test_a_job_without_a_balancer_is_ready_at_once(method):
+    with start_pool(Job(pool_jobs.wait, None, 1), method) as pool:
+        assert Path(pool.endpoint).is_dir()
+        assert [r.worker for r in next_reports(pool, "started")] == [0]
+
+
+def test_a_dropped_pool_ends(method):
+    pool = start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve), method)
+    pids = [report.pid for report in next_reports(pool, "started", 3)]
+    del pool
+    gc.collect()
+    until(lambda: gone(pids), "processes are left")
+
+
+def test_a_killed_worker_is_reported_and_started_again(method):
+    with start_pool(Job(pool_jobs.wait, None, 2, restart=1), method) as pool:
+        victim = next_reports(pool, "started", 2)[1]
+        os.kill(victim.pid, signal.SIGKILL)
+        (again,) = next_reports(pool, "started")
+        assert (again.worker, again.incarnation) == (1, 1)
+        os.kill(again.pid, signal.SIGTERM)
+        (end,) = next_reports(pool, "exited")
+        assert (end.worker, end.incarnation, end.signal, end.restarted) == (1, 1, 15, False)
+
+
+def test_a_worker_that_exits_reports_its_status(method):
+    with start_pool(Job(pool_jobs.die_once, None, 2, restart=4), method) as pool:
+        (end,) = next_reports(pool, "exited")
+        assert (end.worker, end.code, end.signal, end.restarted) == (1, 3, None, True)
+
+
+def test_an_error_in_a_worker_is_reported_in_one_line(method):
+    with start_pool(Job(pool_jobs.raise_error, None, 1), method) as pool:
+        (failure,) = next_reports(pool, "failed")
+        assert (failure.worker, failure.message) == (0, "worker 0 raised KeyError: 'width'")
+
+
+def test_a_balancer_that_dies_ends_the_pool(method):
+    with start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve_and_die), method) as pool:
+        (failure,) = next_reports(pool, "failed")
+        assert failure.worker is None
+        assert failure.message.endswith("ended with status 7")
+
+
+def test_a_balancer_that_cannot_start_is_an_error(method):
+    with pytest.raises(RuntimeError, match="the balancer raised OSError: the port is taken"):
+        start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve_badly), method)
+
+
+def test_the_workers_end_with_a_killed_supervisor(method):
+    with start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve), method) as pool:
+        directory = Path(pool.endpoint.removeprefix("ipc://")).parent
+        pids = [report.pid for report in next_reports(pool, "started", 3)]
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        (failure,) = next_reports(pool, "failed")
+        assert "supervisor was killed" in failure.message
+        until(lambda: gone(pids), "processes are left")
+    assert not directory.exists()
+
+
+def test_workers_that_ignore_signals_end_too(method, tmp_path):
+    with start_pool(Job(pool_jobs.never_listen, tmp_path, 1), method) as pool:
+        pids = pids_of(pool, next_reports(pool, "started"))
+        until((tmp_path / "0.0").exists, "the worker did not start")
+    until(lambda: gone(pids), "processes are left")
+
+
+def test_what_a_worker_started_ends_with_it(method, tmp_path):
+    with start_pool(Job(pool_jobs.start_a_child, tmp_path, 1), method):
+        until((tmp_path / "0.0").exists, "the worker did not start")
+        child = int((tmp_path / "0.0").read_text())
+        assert not gone([child])
+    until(lambda: gone([child]), "the worker's child is left")
+
+
+def test_workers_see_the_trainers_surroundings_of_now(method, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COUNTERPOISE_TEST_WORD", "spring")
+    with start_pool(Job(pool_jobs.write_environment, tmp_path, 1), method):
+        until((tmp_path / "0.0").exists, "the worker did not start")
+    assert (tmp_path / "0.0").read_text() == f"spring|{tmp_path}"
+
+
+def test_pools_live_side_by_side_on_one_zygote():
+    def parent(pid):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    with start_pool(Job(pool_jobs.wait, None, 1)) as first:
+        with start_pool(Job(pool_jobs.wait, None, 1, pool_jobs.serve)) as second:
+            assert first.endpoint != second.endpoint
+            assert parent(first.supervisor_pid) == parent(second.supervisor_pid) != os.getpid()
+        assert not gone(pids_of(first, next_reports(first, "started")))
+
+
+def test_a_dead_zygote_is_replaced():
+    with start_pool(Job(pool_jobs.wait, None, 1)) as pool:
+        stat = Path(f"/proc/{pool.supervisor_pid}/stat").read_text()
+    zygote = int(stat.rpartition(")")[2].split()[1])
+    os.kill(zygote, signal.SIGKILL)
+    os.waitpid(zygote, os.WNOHANG)
+    until(lambda: "Z" in stat_of(zygote), "the zygote lives")
+    with start_pool(Job(pool_jobs.wait, None, 1)) as pool:
+        assert next_reports(pool, "started")
+
+
+def stat_of(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except FileNotFoundError:
+        return "Z"
+
+
+def test_a_forked_pool_runs_closures(tmp_path):
+    word = "spring"
+    job = Job(lambda payload, slot: pool_jobs.write(tmp_path, slot, payload()), lambda: word, 1)
+    with start_pool(job, "fork"):
+        until((tmp_path / "0.0").exists, "the worker did not start")
+    assert (tmp_path / "0.0").read_text() == "spring"
+
+
+def test_what_cannot_be_pickled_is_named():
+    with pytest.raises(TypeError, match=r"<lambda>.*top level.*multiprocessing_context='fork'"):
+        start_pool(Job(pool_jobs.wait, lambda: 1, 1))
+    with pytest.raises(TypeError, match=r"lock.*multiprocessing_context='fork'"):
+        start_pool(Job(pool_jobs.wait, threading.Lock(), 1))
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="got 'spawn'"):
+        start_pool(Job(pool_jobs.wait, None, 1), "spawn")
+    with pytest.raises(ValueError, match="0 or more workers"):
+        Job(pool_jobs.wait, None, -1)

@@ -1,0 +1,196 @@
+"""The process all pools of a trainer are forked from: imports once, then starts pools in no time.
+
+A trainer has threads, locks and perhaps a CUDA context, so forking it is a gamble, and starting
+a new interpreter for every worker costs seconds. The zygote is one new interpreter per trainer:
+it imports torch and the trainer's main module (as `__mp_main__`, as multiprocessing's spawn
+does), and then does nothing but fork a supervisor per request.
+
+Its only tie to the trainer is a socket. First the kernel is told to kill the zygote with the
+trainer, because imports cannot be interrupted; once they are done, the socket's end is its end:
+it terminates the supervisors that are left, waits for them, and goes.
+"""
+
+import contextlib
+import gc
+import importlib
+import mmap
+import multiprocessing
+import multiprocessing.process
+import multiprocessing.spawn
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from .job import Job, Report, describe_error
+from .supervisor import die_with, fork_with_default_signals, outlive, run, send_report, wake_on
+
+FAREWELL_S = 3.0
+MESSAGE_BYTES = 4096
+PRELOADED = (
+    "numpy",
+    "torch",
+    "torch.utils.data",
+    "PIL.Image",
+    "msgpack",
+    "zmq",
+    ".codec",
+    ".daemon",
+)
+NO_GUARD = (
+    "a loader with workers was started while the workers' process was importing this script; put "
+    "the script's work below `if __name__ == '__main__':`, or pass multiprocessing_context='fork'"
+)
+
+
+def is_importing_main() -> bool:
+    """Whether this process is a pool's and is running the trainer's main module right now."""
+    return bool(getattr(multiprocessing.process.current_process(), "_inheriting", False))
+
+
+def main(descriptor: int, trainer: int) -> NoReturn:
+    """Be the zygote of the process `trainer`, at the other end of the socket `descriptor`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with(trainer)
+    link = socket.socket(fileno=descriptor)
+    try:
+        preparation, *watched = _receive_preparation(link)
+        _import_what_workers_need(_read_preparation(preparation))
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            link.send(b"failed " + describe_error(error).encode()[: MESSAGE_BYTES - 16])
+        os._exit(1)
+    link.send(b"ready")
+    outlive(trainer)
+    _serve_requests(link, watched)
+    os._exit(0)
+
+
+def _receive_preparation(link: socket.socket) -> list[int]:
+    return list(socket.recv_fds(link, MESSAGE_BYTES, 2)[1])
+
+
+def _read_preparation(descriptor: int) -> dict[str, object]:
+    with os.fdopen(descriptor, "rb") as file:
+        preparation: dict[str, object] = pickle.load(file)
+    return preparation
+
+
+def _import_what_workers_need(preparation: dict[str, object]) -> None:
+    """Import our modules, then the trainer's main module, in that order."""
+    # OpenBLAS would start its threads on import, and threads do not survive a fork.
+    limited = "OPENBLAS_NUM_THREADS" not in os.environ
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in PRELOADED:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name, __package__)
+    if limited:
+        del os.environ["OPENBLAS_NUM_THREADS"]
+    sys.modules["torch"].set_num_threads(1)
+    process = multiprocessing.process.current_process()
+    process._inheriting = True  # type: ignore[attr-defined]
+    try:
+        multiprocessing.spawn.prepare(preparation)
+    finally:
+        del process._inheriting  # type: ignore[attr-defined]
+    gc.collect()
+    gc.freeze()
+
+
+def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:
+    """Fork a supervisor for every request until the trainer is gone, then end those left."""
+    wake = wake_on((signal.SIGCHLD, signal.SIGTERM))
+    children: set[int] = set()
+    poller = select.poll()
+    for descriptor in (link.fileno(), wake, *watched):
+        poller.register(descriptor, select.POLLIN)
+    while True:
+        ready = {descriptor for descriptor, _ in poller.poll()}
+        if ready.intersection(watched):
+            break
+        if wake in ready and signal.SIGTERM in os.read(wake, 4096):
+            break
+        _reap(children)
+        if link.fileno() not in ready:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, 4)
+        if not message:
+            break
+        if message.startswith(b"kill ") and (pid := int(message[5:])) in children:
+            os.kill(pid, signal.SIGKILL)
+        elif message == b"start":
+            children.add(_fork_supervisor(descriptors, unused=(link.fileno(), wake, *watched)))
+        for descriptor in descriptors:
+            os.close(descriptor)
+    link.close()
+    _say_farewell(children, wake)
+
+
+def _fork_supervisor(descriptors: Sequence[int], unused: Sequence[int]) -> int:
+    zygote = os.getpid()
+    pid = fork_with_default_signals()
+    if pid == 0:
+        for descriptor in unused:
+            os.close(descriptor)
+        os.setsid()
+        _be_supervisor(zygote, *descriptors)
+    return pid
+
+
+def _be_supervisor(zygote: int, request: int, report: int, *watched: int) -> NoReturn:
+    """Unpickle the job and supervise it; until it runs, a signal to this process ends it."""
+    try:
+        die_with(zygote)
+        send_report(report, Report("loading", pid=os.getpid()))
+        job = _read_job(request)
+        os.close(request)
+        outlive(zygote)
+    except BaseException as error:
+        message = (
+            f"the workers' process could not load the job: {describe_error(error)}; define what it "
+            "needs at the top level of a module, or pass multiprocessing_context='fork'"
+        )
+        send_report(report, Report("failed", pid=os.getpid(), message=message))
+        os._exit(1)
+    gc.freeze()
+    run(job, report, watched)
+
+
+def _read_job(request: int) -> Job:
+    """The job in a request's memory file: the trainer's surroundings first, then the job."""
+    with mmap.mmap(request, 0, access=mmap.ACCESS_READ) as memory:
+        surroundings = pickle.load(memory)
+        sys.path[:] = surroundings["sys_path"]
+        os.chdir(surroundings["dir"])
+        os.environ.clear()
+        os.environ.update(surroundings["environ"])
+        job = pickle.load(memory)
+    if not isinstance(job, Job):
+        raise TypeError(f"expected a Job, got {type(job).__name__}")
+    return job
+
+
+def _reap(children: set[int]) -> None:
+    for pid in list(children):
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        children.discard(pid)
+
+
+def _say_farewell(children: set[int], wake: int) -> None:
+    """End the supervisors; each needs about a second if its workers do not listen."""
+    for number, limit_s in ((signal.SIGTERM, FAREWELL_S), (signal.SIGKILL, FAREWELL_S)):
+        for pid in children:
+            os.kill(pid, number)
+        deadline = time.monotonic() + limit_s
+        _reap(children)
+        while children and (left := deadline - time.monotonic()) > 0:
+            if select.select([wake], [], [], left)[0]:
+                os.read(wake, 4096)
+            _reap(children)
