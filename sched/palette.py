@@ -43,7 +43,7 @@ OTHER = ("#8a9099", "#d7b98e", "#6f8f6a", "#9db4c8")
 
 
 def paint(kind: str, kinds: tuple[str, ...] = ()) -> Paint:
-    """Return how to paint a kind; one that is not ours gets a quiet colour by its place in `kinds`.
+    """Return how to paint a kind; any other gets a quiet colour by its place in `kinds`.
 
     >>> paint("F").word
     'forward'
@@ -54,7 +54,7 @@ def paint(kind: str, kinds: tuple[str, ...] = ()) -> Paint:
     if known is not None:
         return known
     place = kinds.index(kind) if kind in kinds else 0
-    return Paint(kind, OTHER[place % len(OTHER)])
+    return Paint("collective", OTHER[place % len(OTHER)])
 
 
 def tint(fill: str, chunk: int, chunks: int) -> str:

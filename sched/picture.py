@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import floor, log10
 
 from .kinds import is_kind, kind
-from .palette import PAINTS
+from .palette import PAINTS, paint
 from .passes import NO_MICROBATCH, Pass, format_pass
 from .timeline import Slot, Timeline
 
@@ -19,14 +20,25 @@ class Row:
 
 
 def rows(timeline: Timeline) -> tuple[Row, ...]:
-    """Return the ranks' rows, then the lanes of communicators that take time."""
-    ranks = (Row(f"rank {rank}", slots) for rank, slots in enumerate(timeline.ranks))
+    """Return the ranks' rows, then the lanes of communicators that take time.
+
+    Sends, receives and entries into collectives that take no time of the rank are left out.
+    """
+    ranks = (
+        Row(f"rank {rank}", tuple(slot for slot in slots if _is_seen(slot)))
+        for rank, slots in enumerate(timeline.ranks)
+    )
     lanes = (
         Row(name, slots, lane=True)
         for name, slots in sorted(timeline.lanes.items())
         if any(slot.end_ns > slot.start_ns for slot in slots)
     )
     return (*ranks, *lanes)
+
+
+def _is_seen(slot: Slot) -> bool:
+    name = slot.what.kind
+    return slot.end_ns > slot.start_ns or (is_kind(name) and kind(name).role == "compute")
 
 
 def kind_names(timelines: Sequence[Timeline]) -> tuple[str, ...]:
@@ -57,14 +69,34 @@ def chunk_of(what: Pass, placement: tuple[int, ...]) -> int:
     return placement[: what.stage].count(placement[what.stage])
 
 
-def label(slot: Slot, lane: bool) -> str:
-    """Return the name of a pass in a picture; on a lane its stage means nothing and is left out.
+def label(slot: Slot, bare: bool) -> str:
+    """Return the name of a pass; bare, without its stage (which means nothing on a lane).
 
-    >>> label(Slot(Pass(0, "CS", 3), 0, 1), lane=True)
-    'CS3'
+    >>> label(Slot(Pass(2, "F", 3), 0, 1), bare=True)
+    'F3'
     """
-    if not lane:
-        return format_pass(slot.what)
-    return slot.what.kind + (
-        "" if slot.what.microbatch == NO_MICROBATCH else str(slot.what.microbatch)
-    )
+    what = slot.what
+    if not bare:
+        return format_pass(what)
+    return what.kind + ("" if what.microbatch == NO_MICROBATCH else str(what.microbatch))
+
+
+def word(name: str, names: tuple[str, ...] = ()) -> str:
+    """Return what a legend says of a kind.
+
+    >>> word("W"), word("RESHARD"), word("CS")
+    ('backward, weights', 'drop the gathered parameters', 'collective')
+    """
+    if name in PAINTS or not is_kind(name):
+        return paint(name, names).word
+    return kind(name).what
+
+
+def nice_step(rough: float) -> int:
+    """Return the next of 1, 2, 5, 10, ... nanoseconds that is no less than `rough`.
+
+    >>> nice_step(3), nice_step(60), nice_step(0)
+    (5, 100, 1)
+    """
+    power = 10 ** max(0, floor(log10(max(rough, 1))))
+    return int(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough))

@@ -14,7 +14,7 @@ from importlib import resources
 
 from .palette import ink, paint, tint
 from .passes import Pass
-from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, rows
+from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, rows, word
 from .summary import CAUSES, causes, format_memory, format_time, peak
 from .timeline import Curve, Timeline
 
@@ -74,7 +74,7 @@ def _kind(name: str, names: tuple[str, ...], most: int) -> Json:
     fills = [tint(look.fill, chunk, most) for chunk in levels]
     return {
         "name": name,
-        "word": look.word,
+        "word": word(name, names),
         "striped": look.striped,
         "staged": is_staged(name),
         "fills": [[fill, ink(fill)] for fill in fills],

@@ -7,13 +7,13 @@ rectangles, one each, with a title; beyond that those of one row and kind share 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import ceil, floor, log10
+from math import ceil
 from xml.sax.saxutils import escape
 
 from .palette import ink, paint, tint
 from .passes import NO_MICROBATCH
-from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, rows
-from .summary import format_memory, format_time, peak
+from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, nice_step, rows, word
+from .summary import figures, format_memory, format_time, peak
 from .timeline import Curve, Slot, Timeline
 
 PASS_LIMIT = 6000
@@ -114,14 +114,14 @@ def _legend(scale: Scale, y: float) -> str:
     parts: list[str] = []
     x = float(MARGIN)
     for name in scale.names:
-        look = paint(name, scale.names)
+        look, said = paint(name, scale.names), word(name, scale.names)
         box = f'x="{x}" y="{y}" width="20" height="13" rx="3"'
         parts.append(f'<rect class="k{name}0" {box}/>')
         if look.striped:
             parts.append(f'<rect fill="url(#stripes)" {box}/>')
-        words = f'<tspan class="ink">{name}</tspan> {escape(look.word)}'
+        words = f'<tspan class="ink">{name}</tspan> {escape(said)}'
         parts.append(f'<text x="{x + 27}" y="{y + 10.5}">{words}</text>')
-        x += 27 + 6.1 * (len(name) + 1 + len(look.word)) + 20
+        x += 27 + 6.1 * (len(name) + 1 + len(said)) + 20
     box = f'x="{x}" y="{y}" width="20" height="13" rx="3"'
     parts.append(f'<rect class="row" {box}/><rect fill="url(#hatch)" {box}/>')
     parts.append(_text(x + 27, y + 10.5, "bubble"))
@@ -132,13 +132,10 @@ def _panel(timeline: Timeline, scale: Scale, y: float) -> tuple[list[str], float
     """A panel's parts and where the next one begins."""
     pitch = 24 if len(timeline.ranks) <= 8 else 17 if len(timeline.ranks) <= 16 else 11
     most = peak(timeline)
-    figures = f"{format_time(timeline.makespan_ns)}, bubble {100 * timeline.bubble_ratio:.1f} %"
-    if most.bytes:
-        figures += f", peak {format_memory(most.bytes, scale.memory_unit)}"
     right = scale.x(scale.span_ns)
     parts = [
         _text(MARGIN, y + 14, timeline.name, "name"),
-        _text(right, y + 14, figures, "ink right"),
+        _text(right, y + 14, ", ".join(figures(timeline, scale.memory_unit)), "ink right"),
     ]
     top = y + 24
     y = top
@@ -157,7 +154,7 @@ def _panel(timeline: Timeline, scale: Scale, y: float) -> tuple[list[str], float
 
 
 def _grid(scale: Scale, top: float, foot: float) -> list[str]:
-    step = _nice_step(scale.span_ns / 10)
+    step = nice_step(scale.span_ns / 10)
     times = range(0, scale.span_ns + 1, step)
     lines = "".join(f"M{scale.x(time):.1f} {top}V{foot}" for time in times)
     texts = [
@@ -165,12 +162,6 @@ def _grid(scale: Scale, top: float, foot: float) -> list[str]:
         for time in times
     ]
     return [f'<path class="grid" d="{lines}"/>', *texts]
-
-
-def _nice_step(rough: float) -> int:
-    """The next of 1, 2, 5, 10, ... nanoseconds that is no less than `rough`."""
-    power = 10 ** max(0, floor(log10(max(rough, 1))))
-    return int(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough))
 
 
 def _row(row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> Iterator[str]:

@@ -52,6 +52,14 @@ def bubble_words(idle: Bubbles) -> dict[str, int]:
     return dict(zip(CAUSES[1:], _parts(idle), strict=True))
 
 
+def figures(timeline: Timeline, memory_unit: str = "bytes") -> tuple[str, ...]:
+    """Return the key figures in words: makespan, bubble, and peak memory where there is any."""
+    words = [format_time(timeline.makespan_ns), f"bubble {100 * timeline.bubble_ratio:.1f} %"]
+    if most := peak(timeline).bytes:
+        words.append(f"peak {format_memory(most, memory_unit)}")
+    return tuple(words)
+
+
 def format_time(ns: int) -> str:
     """Write a time in the unit that suits it.
 

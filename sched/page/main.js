@@ -151,7 +151,7 @@ function kin(panel, microbatch, solid) {
         const text = { class: "label", x: panel.x(row.s[i]) + width / 2, y: panel.boxes[rank].middle + .5, style: `fill: ${ink}` };
         if (label) parts.push(svg("text", text, null, label));
       }
-      parts.push(outline(panel, row, rank, i, { class: "kin" }));
+      parts.push(outline(panel, row, rank, i, { class: "kin outline" }));
     }
   });
   return parts;

@@ -1,0 +1,384 @@
+"""The compare page in headless Chromium: what a person would see and do, read from the DOM.
+
+The browser is driven over its DevTools pipe with the standard library: the mouse and the keyboard
+are real input events, and what the console says is collected by the browser itself.
+"""
+
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from counterpoise.sched import Costs, Pass, Program, schedule, simulate
+from counterpoise.sched import render_html as page_module
+from counterpoise.sched.render_html import render_html
+from counterpoise.sched.timeline import Timeline
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PATIENCE_S = 120.0
+MS = 10**6
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--remote-debugging-pipe",
+)
+# Words for the scripts of the tests: a panel's plot, and the middle of a pass in it.
+WORDS = """
+const plot = (number) => document.querySelectorAll(".plot")[number];
+const find = (number, name) => plot(number).querySelector(`[data-pass="${name}"]`);
+const box = (node) => {
+  const at = node.getBoundingClientRect();
+  return [at.x, at.y, at.width, at.height];
+};
+const center = (node) => {
+  const [x, y, width, height] = box(node);
+  return [x + width / 2, y + height / 2];
+};
+const frame = () => new Promise(requestAnimationFrame);
+const tip = () => {
+  const node = document.getElementById("tip");
+  return node.hidden ? null : node.innerText;
+};
+"""
+
+
+class Browser:
+    """One tab, and the messages that go to and fro."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (theirs, self.outgoing), (self.incoming, ours) = os.pipe(), os.pipe()
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, ours)]
+        self.process = subprocess.Popen(
+            [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"],
+            preexec_fn=lambda: [os.dup2(end, at) for end, at in zip(ends, (3, 4), strict=True)],
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for end in (theirs, ours, *ends):
+            os.close(end)
+        self.buffer, self.number, self.session = b"", 0, None
+        self.faults: list[str] = []
+        self.loaded = False
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=1400,
+            height=1100,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
+    def call(self, method: str, **params: object) -> dict[str, Any]:
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.outgoing, json.dumps(message).encode() + b"\0")
+        while (answer := self._receive()).get("id") != self.number:
+            pass
+        assert "error" not in answer, answer
+        return dict(answer["result"])
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self.buffer:
+            ready, _, _ = select.select([self.incoming], [], [], PATIENCE_S)
+            assert ready, "the browser says nothing"
+            self.buffer += os.read(self.incoming, 1 << 16)
+        text, self.buffer = self.buffer.split(b"\0", 1)
+        message: dict[str, Any] = json.loads(text)
+        self._watch(message.get("method", ""), message.get("params", {}))
+        return message
+
+    def _watch(self, method: str, params: dict[str, Any]) -> None:
+        if method == "Runtime.exceptionThrown":
+            self.faults.append(json.dumps(params["exceptionDetails"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.faults.append(params["entry"]["text"])
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            self.faults.append(json.dumps(params["args"]))
+        elif method == "Page.loadEventFired":
+            self.loaded = True
+
+    def open(self, page: str) -> None:
+        file = self.folder / "page.html"
+        file.write_text(page, encoding="utf-8")
+        self.faults, self.loaded = [], False
+        self.call("Page.navigate", url=file.as_uri())
+        while not self.loaded:
+            self._receive()
+        self.see("null")
+
+    def see(self, expression: str) -> Any:
+        """The value of an expression, once the page has drawn what it owes."""
+        code = f"(async () => {{ {WORDS} await frame(); await frame(); return ({expression}); }})()"
+        done = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in done, done
+        return done["result"].get("value")
+
+    def mouse(self, kind: str, at: list[float], **more: object) -> None:
+        self.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], **more)
+
+    def move(self, at: list[float], pressed: bool = False) -> None:
+        self.mouse("mouseMoved", at, button="left" if pressed else "none", buttons=int(pressed))
+
+    def press(self, at: list[float]) -> None:
+        self.mouse("mousePressed", at, button="left", clickCount=1)
+
+    def release(self, at: list[float]) -> None:
+        self.mouse("mouseReleased", at, button="left", clickCount=1)
+
+    def key(self, key: str, text: str = "") -> None:
+        more = {"text": text} if text else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **more)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.outgoing)
+        os.close(self.incoming)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    browser = Browser(tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Browser]:
+    """The page of `timelines()`; whatever a test does with it, the console stays silent."""
+    chromium.open(render_html(timelines(), title="A & <b>"))
+    yield chromium
+    chromium.see("null")
+    assert chromium.faults == []
+
+
+def timelines() -> list[Timeline]:
+    """Two schedules of different lengths and kinds, the second with chunks."""
+    rows = tuple(
+        tuple(Pass(s, "F", m) for s in (low, high) for m in range(3))
+        + tuple(Pass(s, k, m) for s in (high, low) for k in "IW" for m in range(3))
+        for low, high in ((0, 2), (1, 3))
+    )
+    split = Program(rows, (0, 1, 0, 1), 3, name="split")
+    costs = Costs({"F": 2 * MS, "B": 4 * MS, "I": 2 * MS, "W": MS})
+    return [simulate(schedule("1f1b", ranks=3, microbatches=5), costs), simulate(split, costs)]
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    text = render_html(timelines())
+    assert not re.findall(r"(?:src|href)=\"(?!data:)", text)
+    assert "@import" not in text
+    assert set(re.findall(r"https?://[^\s\"'`)]+", text)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_every_pass_is_drawn_where_and_as_long_as_it_is(page: Browser) -> None:
+    left, _, whole, _ = page.see('box(plot(0).querySelector(".area"))')
+    scale = whole / max(one.makespan_ns for one in timelines())
+    panels = page.see(
+        """[...document.querySelectorAll(".plot")].map((one) =>
+        [...one.querySelectorAll(".pass")].map((node) => [
+          node.dataset.row, node.dataset.pass, node.getAttribute("fill"), ...box(node)
+        ]))"""
+    )
+    for timeline, drawn in zip(timelines(), panels, strict=True):
+        expected = {
+            (f"rank {rank}", str(slot.what)): slot
+            for rank, row in enumerate(timeline.ranks)
+            for slot in row
+        }
+        assert len(drawn) == len(expected)
+        for row, name, fill, x, _, width, height in drawn:
+            slot = expected.pop((row, name))
+            assert x == pytest.approx(left + slot.start_ns * scale, abs=1)
+            assert width == pytest.approx((slot.end_ns - slot.start_ns) * scale, abs=1.5)
+            assert height > 5
+            assert re.fullmatch("#[0-9a-f]{6}", fill)
+        assert not expected
+
+
+def test_passes_say_their_kind_and_microbatch(page: Browser) -> None:
+    labels = page.see('[...plot(0).querySelectorAll(".label")].map((node) => node.textContent)')
+    assert sorted(labels) == sorted(3 * [f"{kind}{m}" for kind in "FB" for m in range(5)])
+
+
+def test_the_legend_names_every_kind_and_the_bubble(page: Browser) -> None:
+    legend = page.see('document.getElementById("legend").textContent')
+    for words in ("F forward", "B backward", "I backward, inputs", "W backward", "bubble"):
+        assert words in legend
+    assert page.see('document.querySelector("h1").textContent') == "A & <b>"
+
+
+def test_key_figures_are_those_of_the_timelines(page: Browser) -> None:
+    rows = page.see(
+        '[...document.querySelectorAll("#glance tbody tr")].map((row) => row.innerText)'
+    )
+    for timeline, row in zip(timelines(), rows, strict=True):
+        assert timeline.name in row
+        assert f"{timeline.makespan_ns // MS}\u202fms" in row
+        assert f"{100 * timeline.bubble_ratio:.1f}\u202f%" in row
+
+
+def test_each_rank_has_a_memory_curve(page: Browser) -> None:
+    drawn = page.see(
+        """[...document.querySelectorAll(".plot")]
+        .map((one) => one.querySelectorAll(".memory-line").length)"""
+    )
+    assert drawn == [len(one.ranks) for one in timelines()]
+
+
+def test_hovering_a_pass_tells_what_it_is(page: Browser) -> None:
+    assert page.see("tip()") is None
+    page.move(page.see('center(find(0, "1B3"))'))
+    said = page.see("tip()")
+    slot = next(s for s in timelines()[0].ranks[1] if str(s.what) == "1B3")
+    for words in ("1B3", "backward", "rank\t1", "microbatch\t3", "duration\t4\u202fms", "memory"):
+        assert words in said
+    assert f"start\t{slot.start_ns // MS}\u202fms" in said
+    assert f"end\t{slot.end_ns // MS}\u202fms" in said
+    outlined = page.see('box(document.querySelector(".hovered"))')
+    assert outlined == pytest.approx(page.see('box(find(0, "1B3"))'), abs=1.5)
+    page.move([2, 2])
+    assert page.see("tip()") is None
+
+
+def test_hovering_tells_stage_and_chunk(page: Browser) -> None:
+    page.move(page.see('center(find(1, "2I0"))'))
+    assert "stage\t2, chunk 1" in page.see("tip()")
+
+
+def test_hovering_a_gap_tells_how_long_the_bubble_is(page: Browser) -> None:
+    left = page.see('box(plot(0).querySelector(".area"))[0]')
+    page.move([left + 4, page.see('center(find(0, "2F0"))[1]')])
+    said = page.see("tip()")
+    assert said.startswith("bubble")
+    assert "length\t4\u202fms" in said
+
+
+def scale(page: Browser) -> float:
+    """Pixels a millisecond, as the axis says; the grids of all panels agree with it."""
+    marks = page.see(
+        """[...document.querySelectorAll("#axis text")]
+        .map((mark) => [+mark.getAttribute("x"), parseFloat(mark.textContent)])"""
+    )
+    grids = page.see(
+        """[...document.querySelectorAll(".plot")].map((one) =>
+        [...one.querySelectorAll(".grid line")].map((line) => +line.getAttribute("x1")))"""
+    )
+    (x, first), (right, last) = marks[0], marks[-1]
+    assert len({tuple(grid) for grid in grids}) == 1
+    assert grids[0][-1] - grids[0][0] == pytest.approx(right - x)
+    return float((right - x) / (last - first))
+
+
+def test_buttons_and_keys_zoom_all_panels_in_step(page: Browser) -> None:
+    start = scale(page)
+    page.see('document.getElementById("in").click()')
+    page.key("+", "+")
+    assert scale(page) > 2 * start
+    assert page.see('find(0, "2B4").style.display') == "none"
+    page.key("-", "-")
+    page.see('document.getElementById("out").click()')
+    assert scale(page) == pytest.approx(start, abs=0.5)
+    page.key("+", "+")
+    page.key("0", "0")
+    assert scale(page) == pytest.approx(start)
+
+
+def test_dragging_zooms_to_the_range_and_a_double_click_goes_back(page: Browser) -> None:
+    start = scale(page)
+    x, y = page.see('center(find(0, "0F1"))')
+    page.press([x, y])
+    page.move([x + 60, y], pressed=True)
+    page.move([x + 120, y], pressed=True)
+    page.release([x + 120, y])
+    assert scale(page) > 3 * start
+    page.see('plot(0).dispatchEvent(new MouseEvent("dblclick", { bubbles: true }))')
+    assert scale(page) == pytest.approx(start)
+
+
+def test_the_wheel_with_ctrl_zooms_about_the_pointer(page: Browser) -> None:
+    start = scale(page)
+    at = page.see('center(find(0, "1B0"))')
+    page.mouse("mouseWheel", at, deltaX=0, deltaY=-300, modifiers=2)
+    assert scale(page) > 1.5 * start
+    assert page.see('center(find(0, "1B0"))') == pytest.approx(at, abs=1)
+
+
+def test_arrow_keys_walk_from_pass_to_pass(page: Browser) -> None:
+    page.see("plot(0).focus()")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.key(key)
+    assert page.see("tip()").startswith("1F")
+    page.key("Escape")
+    assert page.see("tip()") is None
+
+
+def test_a_click_follows_a_microbatch_through_all_panels(page: Browser) -> None:
+    at = page.see('center(find(0, "1F2"))')
+    page.move(at)
+    page.press(at)
+    page.release(at)
+    same = sum(s.what.microbatch == 2 for one in timelines() for row in one.ranks for s in row)
+    assert page.see('document.querySelectorAll(".kin.outline").length') == same
+    assert page.see('document.querySelectorAll(".veil").length') == 2
+    page.key("Escape")
+    assert page.see('document.querySelectorAll(".veil").length') == 0
+
+
+def test_c_shows_the_critical_path(page: Browser) -> None:
+    page.key("c", "c")
+    shown = page.see('document.querySelectorAll(".critical").length')
+    assert shown == sum(len(one.critical) for one in timelines())
+
+
+def test_a_large_page_paints_on_a_canvas_and_still_hovers(
+    page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "DOM_LIMIT", 10)
+    page.open(render_html(timelines()))
+    assert page.see('document.querySelectorAll(".pass").length') == 0
+    colours = page.see(
+        """(() => {
+          const canvas = plot(0).querySelector("canvas");
+          const { width, height } = canvas;
+          const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+          const hex = (byte) => byte.toString(16).padStart(2, "0");
+          const found = new Set();
+          for (let i = 0; i < data.length; i += 4)
+            found.add("#" + hex(data[i]) + hex(data[i + 1]) + hex(data[i + 2]));
+          return [...found];
+        })()"""
+    )
+    assert {"#4961d4", "#fbb02d"} <= set(colours)
+    x, y, _, _ = page.see('box(plot(0).querySelector(".area"))')
+    page.move([x + 3, y + 8])
+    assert page.see("tip()").startswith("0F0")
+
+
+def test_text_from_outside_cannot_break_out_of_the_page(page: Browser) -> None:
+    first, second = timelines()
+    fields = {name: getattr(first, name) for name in Timeline.__slots__}
+    bad = Timeline(**fields | {"name": "</script><img src=x>"})
+    page.open(render_html([bad, second], subtitle="@DATA@ </title><img src=y>"))
+    names = page.see('[...document.querySelectorAll("h2")].map((h) => h.firstChild.textContent)')
+    assert names == ["</script><img src=x>", "split"]
+    assert page.see('document.querySelectorAll("img").length') == 0
