@@ -113,8 +113,8 @@ class Vision(nn.Module):
         """Join neighbouring patches: (tiles, patches, width) to (tiles, tokens_per_tile, more)."""
         side = round(self.shape.tokens_per_tile**0.5)
         each = self.shape.tile // self.shape.patch // side
-        x = x.reshape(len(x), side, each, side, each, -1).transpose(2, 3)
-        return x.reshape(len(x), side * side, -1)
+        x = x.reshape(len(x), side, each, side, each, self.shape.width).transpose(2, 3)
+        return x.reshape(len(x), side * side, each * each * self.shape.width)
 
 
 class VisionLanguageModel(nn.Module):
@@ -145,10 +145,14 @@ class VisionLanguageModel(nn.Module):
         return logits
 
     def _place_images(self, x: Tensor, ids: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        """Put the features of all owned tiles on the image tokens; a dummy tile's weigh 0."""
+        """Put the features of all owned tiles on the image tokens; a dummy tile's weigh 0.
+
+        The encoder runs in every microbatch, on no tiles where there are none: DDP waits for the
+        gradients of all parameters.
+        """
         tiles = batch.get("pixel_values")
         if tiles is None or not len(tiles):
-            return x
+            tiles = torch.zeros(0, 3, self.shape.tile, self.shape.tile, dtype=torch.uint8)
         features = self.vision(tiles)
         owned = features[: int(batch["tiles_per_image"].sum())].flatten(0, 1)
         places = ids == self.shape.image_token

@@ -51,10 +51,11 @@ def test_a_pack_is_the_sum_of_its_samples(model: VisionLanguageModel) -> None:
 
 
 @pytest.mark.parametrize("layout", [collate_padded, collate_packed])
-def test_an_empty_batch_with_a_dummy_tile_touches_every_parameter_with_zero(
-    model: VisionLanguageModel, layout: Any
+@pytest.mark.parametrize("dummy_tile", [0, SHAPE.tile])
+def test_an_empty_batch_touches_every_parameter_with_zero(
+    model: VisionLanguageModel, layout: Any, dummy_tile: int
 ) -> None:
-    batch = layout([], dummy_tile=SHAPE.tile)
+    batch = layout([], dummy_tile=dummy_tile)
     loss = sum_loss(model(batch), batch["labels"])
     loss.backward()
     assert loss.item() == 0.0
