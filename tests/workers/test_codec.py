@@ -1,0 +1,259 @@
+"""What goes through the codec comes back; what the codec has not made does not come in."""
+
+import collections
+import dataclasses
+
+import hypothesis.extra.numpy as shapes
+import msgpack
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterpoise.workers.codec import CodecError, decode, encode, payload_of
+
+Pair = collections.namedtuple("Pair", ["image", "label"])
+
+
+@dataclasses.dataclass
+class Record:
+    tensor: torch.Tensor
+    name: str
+
+
+def there_and_back(value):
+    """Encode, send the header as msgpack, and decode on a writable buffer."""
+    header, buffers = encode(value)
+    packed = msgpack.unpackb(msgpack.packb(header))
+    return decode(packed, payload_of(buffers), allow_object=True)
+
+
+def same(left, right):
+    """Equal in value, type, dtype and shape, all the way down."""
+    assert type(left) is type(right)
+    if isinstance(left, torch.Tensor):
+        assert left.dtype == right.dtype
+        assert left.shape == right.shape
+        assert torch.equal(left.nan_to_num(), right.nan_to_num())
+    elif isinstance(left, np.ndarray):
+        assert left.dtype == right.dtype
+        assert left.shape == right.shape
+        np.testing.assert_array_equal(left, right)
+    elif isinstance(left, dict):
+        assert list(left) == list(right)
+        for name in left:
+            same(left[name], right[name])
+    elif isinstance(left, list | tuple):
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            same(one, other)
+    elif isinstance(left, float) and left != left:
+        assert right != right
+    else:
+        assert left == right
+
+
+DTYPES = ["?", "i1", "<i2", "<i4", "<i8", "u1", "<u4", "<f2", "<f4", "<f8", "<c8"]
+arrays = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: shapes.arrays(
+        dtype, shapes.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+    )
+)
+numbers = st.integers(-(2**63), 2**63 - 1) | st.floats()
+fields = st.dictionaries(
+    st.text(max_size=8), arrays | numbers | st.text() | st.binary(), max_size=5
+)
+TENSORS = [
+    torch.bool,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+]
+
+
+@st.composite
+def tensors(draw):
+    """Tensors of many kinds, some of them views: transposed, sliced, expanded, shared."""
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    seed = draw(st.integers(0, 1 << 30))
+    values = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(seed))
+    tensor = values.to(draw(st.sampled_from(TENSORS)))
+    view = draw(st.sampled_from(["plain", "transposed", "sliced", "expanded", "shared"]))
+    if view == "transposed" and tensor.ndim > 1:
+        return tensor.transpose(0, -1)
+    if view == "sliced" and tensor.ndim > 0:
+        return tensor[..., ::2]
+    if view == "expanded":
+        return tensor.unsqueeze(0).expand(3, *tensor.shape)
+    return tensor.share_memory_() if view == "shared" else tensor
+
+
+leaves = tensors() | arrays | numbers | st.text() | st.binary() | st.none() | st.booleans()
+structures = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.builds(Pair, inner, inner)
+        | st.dictionaries(st.text(max_size=4) | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(fields)
+def test_fields_come_back(value):
+    header, _ = encode(value)
+    assert list(header) == ["fields"]
+    same(value, there_and_back(value))
+
+
+@given(structures)
+def test_objects_come_back(value):
+    same(value, there_and_back(value))
+
+
+@given(fields)
+def test_arrays_are_aligned_writable_views(value):
+    header, buffers = encode(value)
+    room = np.zeros(sum(map(len, buffers)) + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    payload = room[start : start + sum(map(len, buffers))]
+    payload[:] = np.frombuffer(b"".join(buffers), np.uint8)
+    for field in decode(header, payload).values():
+        if isinstance(field, np.ndarray) and field.size:
+            assert field.ctypes.data % 64 == 0
+            assert field.flags.writeable
+            assert np.shares_memory(field, room)
+
+
+def test_tensors_are_writable_views():
+    header, buffers = encode((torch.arange(6).view(2, 3), torch.ones(5, dtype=torch.bfloat16)))
+    payload = payload_of(buffers)
+    first, second = decode(header, payload, allow_object=True)
+    first[0, 0] = 77
+    second.zero_()
+    again, zeros = decode(header, payload, allow_object=True)
+    assert again[0, 0] == 77
+    assert not zeros.any()
+
+
+def test_buffers_are_not_copies():
+    image = np.zeros((3, 8, 8), np.uint8)
+    _, buffers = encode({"image": image})
+    assert np.shares_memory(np.frombuffer(buffers[0], np.uint8), image)
+    tensor = torch.zeros(1000)
+    _, buffers = encode([tensor])
+    assert any(np.shares_memory(np.frombuffer(b, np.uint8), tensor.numpy()) for b in buffers)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_read_only_payload_makes_read_only_arrays_and_no_warning():
+    header, buffers = encode({"image": np.ones(4)})
+    assert not decode(header, b"".join(buffers))["image"].flags.writeable
+    header, buffers = encode([torch.ones(4)])
+    assert decode(header, b"".join(buffers), allow_object=True)[0].sum() == 4
+
+
+def test_the_memory_format_stays():
+    images = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    (back,) = there_and_back([images])
+    assert back.stride() == images.stride()
+
+
+def test_an_expanded_tensor_becomes_its_elements():
+    (back,) = there_and_back([torch.arange(3).expand(1000, 3)])
+    assert back.shape == (1000, 3)
+    assert back.is_contiguous()
+
+
+def test_other_tensors_travel_too():
+    weight = torch.nn.Parameter(torch.ones(3))
+    needs_gradient = torch.ones(2, requires_grad=True)
+    sparse = torch.eye(3).to_sparse()
+    conjugate = torch.tensor([1 + 2j]).conj()
+    back = there_and_back([weight, needs_gradient, sparse, conjugate])
+    assert isinstance(back[0], torch.nn.Parameter)
+    assert back[1].requires_grad
+    assert back[2].is_sparse
+    assert back[3].item() == 1 - 2j
+
+
+def test_a_tensor_that_is_there_twice_stays_one():
+    tensor = torch.ones(3)
+    first, second = there_and_back([tensor, tensor])
+    assert first is second
+
+
+def test_own_classes_travel_as_objects():
+    record = there_and_back(Record(torch.ones(2), "ones"))
+    assert record.name == "ones"
+    assert record.tensor.tolist() == [1, 1]
+
+
+def test_an_object_is_refused_unless_it_is_allowed():
+    header, buffers = encode([1])
+    with pytest.raises(CodecError, match="another host"):
+        decode(header, payload_of(buffers))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        None,
+        {"a": 1},
+        [["x"]],
+        [["x", "array"]],
+        [[3, "number", 4]],
+        [["x", "number", True]],
+        [["x", "number", "3"]],
+        [["x", "pickle", 8]],
+        [["x", "array", "|O", [1]]],
+        [["x", "array", "<f4", [-1]]],
+        [["x", "array", "<f4", [2, 2]]],
+        [["x", "array", "<f4", [1 << 40, 1 << 40, 1 << 40]]],
+        [["x", "array", "<f4", [0, 1 << 62]]],
+        [["x", "array", "<f4", [1.0]]],
+        [["x", "array", "<f4", [1] * 9]],
+        [["x", "bytes", 9]],
+        [["x", "bytes", 7]],
+        [["x", "bytes", True]],
+        [["x" * 300, "bytes", 8]],
+        [["x", "bytes", 8], ["x", "number", 1]],
+        [["x", "number", 1]] * 300,
+        [["x", "text", 8]],
+    ],
+)
+def test_malformed_fields_are_refused(layout):
+    with pytest.raises(CodecError):
+        decode({"fields": layout}, b"\xff" * 8)
+
+
+@given(
+    st.recursive(
+        st.integers() | st.text() | st.booleans() | st.none() | st.floats() | st.binary(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.binary(max_size=200),
+)
+def test_whatever_a_stranger_sends_is_a_codec_error(header, payload):
+    for candidate in (header, {"fields": header}, {"fields": [header]}, {"object": header}):
+        try:
+            decode(candidate, payload)
+        except CodecError:
+            continue
+        assert candidate in ({"fields": []},), candidate
+
+
+@given(fields, st.data())
+def test_a_damaged_layout_never_reads_beyond_the_payload(value, data):
+    header, buffers = encode(value)
+    payload = b"".join(buffers)
+    cut = data.draw(st.integers(0, max(0, len(payload) - 1)))
+    if payload:
+        with pytest.raises(CodecError):
+            decode(header, payload[:cut])

@@ -1,0 +1,193 @@
+"""Samples as fields: named arrays and scalars, written and read without pickle.
+
+The header says what the fields are, in order; the payload is their bytes, each field at the next
+multiple of 64. Offsets are therefore not written down, and a reader cannot be sent astray by them:
+it walks the fields, and every length is checked against the payload before it is used. What comes
+from another host is read by this module only.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64
+MAX_FIELDS = 256
+MAX_NAME_CHARACTERS = 256
+MAX_DIMENSIONS = 8
+MAX_EXTENT = 1 << 40
+# one width, one byte order (the machines' own, little-endian)
+DTYPES = {
+    np.dtype(name).str: np.dtype(name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+Fields = Mapping[str, "npt.NDArray[Any] | int | float | str | bytes"]
+Buffer = bytes | memoryview
+
+
+class CodecError(ValueError):
+    """A header or payload that `encode` cannot have made."""
+
+
+def holds_fields(value: object) -> bool:
+    """Whether a value is a plain dict of named arrays, numbers, text and bytes.
+
+    >>> holds_fields({"label": 3, "text": "cat"}), holds_fields({"sizes": [1, 2]})
+    (True, False)
+    """
+    return (
+        type(value) is dict
+        and len(value) <= MAX_FIELDS
+        and all(type(name) is str and len(name) <= MAX_NAME_CHARACTERS for name in value)
+        and all(_is_field(field) for field in value.values())
+    )
+
+
+def encode_fields(fields: Fields) -> tuple[list[list[Any]], list[Buffer]]:
+    """Describe the fields, and list the buffers whose concatenation is the payload.
+
+    >>> layout, buffers = encode_fields({"label": 3, "text": "cat"})
+    >>> layout, b"".join(buffers)
+    ([['label', 'number', 3], ['text', 'text', 3]], b'cat')
+    """
+    layout: list[list[Any]] = []
+    contents: list[Buffer] = []
+    for name, value in fields.items():
+        if isinstance(value, np.ndarray):
+            layout.append([name, "array", value.dtype.str, list(value.shape)])
+            contents.append(bytes_of(value))
+        elif isinstance(value, str):
+            contents.append(value.encode("utf-8", "surrogatepass"))
+            layout.append([name, "text", len(contents[-1])])
+        elif isinstance(value, bytes):
+            layout.append([name, "bytes", len(value)])
+            contents.append(value)
+        else:
+            layout.append([name, "number", value])
+    return layout, aligned(contents)
+
+
+def decode_fields(layout: object, payload: memoryview) -> dict[str, Any]:
+    """Return the fields, arrays as views of the payload. Raises CodecError for anything malformed.
+
+    >>> decode_fields([["label", "number", 3], ["text", "text", 3]], memoryview(b"cat"))
+    {'label': 3, 'text': 'cat'}
+    """
+    if not isinstance(layout, list) or len(layout) > MAX_FIELDS:
+        raise CodecError(f"a layout is a list of at most {MAX_FIELDS} fields")
+    fields: dict[str, Any] = {}
+    end = 0
+    for entry in layout:
+        name, kind, *rest = _entry(entry)
+        if name in fields:
+            raise CodecError(f"two fields are called {name!r}")
+        if kind == "number":
+            fields[name] = _number(rest)
+            continue
+        dtype, shape = _extent(kind, rest)
+        count = int(np.prod(shape, dtype=object)) if shape else 1
+        if count == 0:
+            fields[name] = _empty(kind, dtype, shape)
+            continue
+        start = padded(end)
+        end = start + count * dtype.itemsize
+        if end > len(payload):
+            raise CodecError(f"{name!r} ends at byte {end}, the payload has {len(payload)}")
+        fields[name] = _value(kind, dtype, shape, payload[start:end])
+    if end != len(payload):
+        raise CodecError(f"the fields end at byte {end}, the payload has {len(payload)}")
+    return fields
+
+
+def padded(size: int) -> int:
+    """The next multiple of 64."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def aligned(contents: Sequence[Buffer]) -> list[Buffer]:
+    """The buffers that are not empty, and zeros between them: each begins at a multiple of 64."""
+    return list(_with_padding(contents))
+
+
+def bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """The array's elements in C order as bytes, without a copy where they lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _with_padding(contents: Sequence[Buffer]) -> Iterator[Buffer]:
+    end = 0
+    for content in contents:
+        if len(content) == 0:
+            continue
+        if padded(end) > end:
+            yield bytes(padded(end) - end)
+        yield content
+        end = padded(end) + len(content)
+
+
+def _is_field(value: object) -> bool:
+    if type(value) is int:
+        return -(1 << 63) <= value < 1 << 63
+    if isinstance(value, np.ndarray):
+        return (
+            type(value) is np.ndarray
+            and DTYPES.get(value.dtype.str) == value.dtype
+            and value.dtype.metadata is None
+            and value.ndim <= MAX_DIMENSIONS
+        )
+    return type(value) in (float, str, bytes)
+
+
+def _entry(entry: object) -> list[Any]:
+    match entry:
+        case [str() as name, str(), *_] if len(name) <= MAX_NAME_CHARACTERS:
+            return list(entry)
+    raise CodecError("a field is a list of its name, its kind and its size")
+
+
+def _number(rest: list[Any]) -> int | float:
+    match rest:
+        case [int() | float() as value] if not isinstance(value, bool):
+            return value
+    raise CodecError("a number is one integer or float")
+
+
+def _extent(kind: str, rest: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    match kind, rest:
+        case "array", [str() as name, [*shape]] if name in DTYPES:
+            dtype = DTYPES[name]
+        case (("text" | "bytes"), [length]):
+            dtype, shape = DTYPES["|u1"], [length]
+        case _:
+            raise CodecError(f"no such field: {kind!r} of {str(rest)[:80]}")
+    if len(shape) > MAX_DIMENSIONS or not all(_is_length(length) for length in shape):
+        raise CodecError(f"no such shape: {str(shape)[:80]}")
+    return dtype, tuple(shape)
+
+
+def _is_length(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_EXTENT
+
+
+def _empty(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> object:
+    if kind == "array":
+        try:
+            return np.empty(shape, dtype)
+        except ValueError as error:
+            raise CodecError(f"no such shape: {shape}") from error
+    return "" if kind == "text" else b""
+
+
+def _value(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview) -> object:
+    if kind == "array":
+        return np.frombuffer(data, dtype).reshape(shape)
+    if kind == "bytes":
+        return bytes(data)
+    try:
+        return str(data, "utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise CodecError(f"not text: {error}") from error
