@@ -52,7 +52,9 @@ def group_loads(costs: Int64, group_of: Int64, groups: int) -> Int64:
     """
     loads = np.zeros((groups, costs.shape[1]), dtype=np.int64)
     inside = group_of >= 0
-    np.add.at(loads, group_of[inside], costs[inside])
+    numbers, inner = group_of[inside], costs[inside]
+    for column in range(costs.shape[1]):
+        np.add.at(loads[:, column], numbers, inner[:, column])
     return loads
 
 

@@ -18,6 +18,7 @@ PLANNER_VERSION = 1
 MODES = ("exact", "window", "epoch")
 GROUPINGS = ("balanced", "isf", "fixed", "random", "length", "device")
 PARTITIONS = ("two_resource", "greedy", "ascending", "kk", "random", "given")
+COUNTED = ("fixed", "random", "length", "device")
 ORDERINGS = ("given", "disttrain", "two_opt", "multi_start")
 OVERSIZE = ("alone", "refuse")
 
@@ -27,12 +28,12 @@ class PlanConfig:
     """What the planner is asked to do; wrong or contradictory values raise ValueError.
 
     ranks: data-parallel ranks. samples_per_step: samples of a global batch; in modes `window` and
-    `epoch`, where groups decide, only the size below which the epoch's rest is a partial step.
+    `epoch`, where budgets decide, about how many are expected: it sizes the window.
     accumulate: microbatches per rank and step; "auto" lets all ranks raise it together, step by
     step, from accumulate_from upwards. resources and budgets: the costs' columns, and the most of
     each that a microbatch may hold (None: no limit). oversize: a sample over budget gets a
     microbatch of its own ("alone") or is left out ("refuse"); both are reported.
-    batch_size: samples of a microbatch, for grouping `fixed` only.
+    batch_size: samples of a microbatch, for the groupings that count (COUNTED) only.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -58,7 +59,7 @@ class PlanConfig:
         _check_counts(self)
         _check_names(self)
         _check_budgets(self)
-        _check_fixed(self)
+        _check_counted(self)
 
     def digest(self) -> str:
         """Return 32 hex digits that change whenever a plan could."""
@@ -169,19 +170,20 @@ def _check_budgets(config: PlanConfig) -> None:
             _positive(f"budget of {name}", budget, " or None")
 
 
-def _check_fixed(config: PlanConfig) -> None:
-    if config.grouping != "fixed":
+def _check_counted(config: PlanConfig) -> None:
+    unlimited = all(budget is None for budget in config.budgets)
+    if config.grouping not in COUNTED:
         if config.batch_size is not None:
-            raise ValueError(f"batch_size belongs to grouping 'fixed', not {config.grouping!r}")
-        if config.mode != "exact" and all(budget is None for budget in config.budgets):
+            raise ValueError(f"batch_size belongs to {COUNTED}, not to {config.grouping!r}")
+        if config.mode != "exact" and unlimited:
             raise ValueError(f"mode {config.mode!r} needs a budget: without one, use 'exact'")
         return
-    _positive("batch_size of grouping 'fixed'", config.batch_size)
-    if any(budget is not None for budget in config.budgets):
-        raise ValueError("grouping 'fixed' cannot hold budgets: give None, or use 'balanced'")
-    if config.mode != "exact":
-        raise ValueError(f"grouping 'fixed' plans in mode 'exact' only, not {config.mode!r}")
-    if config.accumulate == "auto":
+    _positive(f"batch_size of grouping {config.grouping!r}", config.batch_size)
+    if not unlimited:
+        raise ValueError(
+            f"grouping {config.grouping!r} cannot hold budgets: give None, or use 'balanced'"
+        )
+    if config.accumulate == "auto" or config.mode != "exact":
         return
     wanted = config.ranks * config.accumulate * (config.batch_size or 0)
     if config.samples_per_step != wanted:

@@ -123,7 +123,7 @@ def test_a_short_window_must_be_the_last() -> None:
         ({"budgets": (9, 0)}, "budget of tokens is 0"),
         ({"grouping": "magic"}, "grouping is 'magic', allowed are"),
         ({"mode": "strict"}, "mode is 'strict'"),
-        ({"batch_size": 4}, "belongs to grouping 'fixed'"),
+        ({"batch_size": 4}, "batch_size belongs to"),
         ({"grouping": "fixed", "batch_size": 4}, "cannot hold budgets"),
         ({"resources": ("tiles", "tiles")}, "name one twice"),
     ],

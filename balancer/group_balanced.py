@@ -1,0 +1,106 @@
+"""Grouping that fills every microbatch evenly in all resources: the default."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .grouping import Grouping
+from .loads import budget_array, group_loads, least_groups, oversized
+from .plan import Int64, check_costs
+from .scale import UNIT, scaled
+
+CHUNK = 4096
+ROUNDS = 24
+LOOK = 64
+
+
+def balanced(
+    costs: Int64,
+    budgets: Sequence[int | None],
+    parts: int | None = None,
+    seed: int = 0,
+    rounds: int = ROUNDS,
+    most: int | None = None,
+) -> Grouping:
+    """Group all samples (n, resources) within budgets into `parts` groups of even loads, or more.
+
+    Longest processing time in several resources, then two-ended best swaps (research of this
+    project; the placement follows Graham 1969 with a max-norm score, no bound proven). parts
+    defaults to the least that the sums allow. Samples are placed 4,096 at a time (every k-th of
+    the window), refined all together; if that takes more than `most` groups they are not refined.
+    Samples over budget are alone, and reported.
+
+    >>> balanced(np.array([[5], [4], [3], [6]]), budgets=[9]).group_of.tolist()
+    [0, 0, 1, 1]
+    """
+    costs = check_costs(costs, len(budgets))
+    limits = budget_array(budgets)
+    over = oversized(costs, limits)
+    fitting, oversize = np.flatnonzero(~over), np.flatnonzero(over)
+    wanted = least_groups(costs[fitting], limits) if parts is None else parts - len(oversize)
+    group_of = np.full(len(costs), -1, dtype=np.int64)
+    groups = 0
+    if len(fitting):
+        small, tight = scaled(costs[fitting], limits, max(1, wanted))
+        inner, groups = _placed(small, tight, max(1, wanted))
+        if most is None or groups + len(oversize) <= most:
+            inner = refined(small, tight, inner, groups, rounds, seed)
+        group_of[fitting] = inner
+    group_of[oversize] = groups + np.arange(len(oversize))
+    nothing = np.empty(0, dtype=np.int64)
+    return Grouping(group_of, groups + len(oversize), nothing, oversize)
+
+
+def _placed(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
+    """Place chunk by chunk; a chunk gets its share of the parts."""
+    from .kernels_pack import place
+
+    chunks = max(1, min(round(len(costs) / CHUNK), parts))
+    group_of = np.empty(len(costs), dtype=np.int64)
+    groups = 0
+    for chunk in range(chunks):
+        some = np.ascontiguousarray(costs[chunk::chunks])
+        share = parts * (chunk + 1) // chunks - parts * chunk // chunks
+        inner = np.empty(len(some), dtype=np.int64)
+        loads = np.zeros((len(some) + share, costs.shape[1]), dtype=np.int64)
+        order = np.argsort(-some.sum(axis=1), kind="stable")
+        found = place(order, some, budgets, share, inner, loads)
+        group_of[chunk::chunks] = inner + groups
+        groups += found
+    return group_of, groups
+
+
+def refined(
+    costs: Int64,
+    budgets: Int64,
+    group_of: Int64,
+    groups: int,
+    rounds: int,
+    seed: int = 0,
+    moves: bool = True,
+    look: int = LOOK,
+    sets: Int64 | None = None,
+) -> Int64:
+    """Return group_of after two-ended swaps of scaled costs; see kernels_pack.two_ended.
+
+    sets (rows, groups): swap only between groups of one row. Without it groups of one item that
+    is about a whole group by itself stay out; the others all take part.
+    """
+    from .kernels_pack import two_ended_within
+
+    count = np.bincount(group_of, minlength=groups)
+    room = count + 4 * moves
+    start = np.concatenate(([0], np.cumsum(room)))
+    slots = np.full(start[-1], -1, dtype=np.int64)
+    order = np.argsort(group_of, kind="stable")
+    inside = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    slots[start[group_of[order]] + inside] = order
+    loads = group_loads(costs, group_of, groups)
+    if sets is None:
+        lonely = (count == 1) & (loads > UNIT - UNIT // 16).any(axis=1)
+        sets = np.flatnonzero(~lonely)[None]
+    two_ended_within(slots, start, count, loads, costs, budgets, sets, rounds, seed, moves, look)
+    result = np.empty_like(group_of)
+    filled = np.arange(len(slots)) - np.repeat(start[:-1], room) < np.repeat(count, room)
+    result[slots[filled]] = np.repeat(np.arange(groups), room)[filled]
+    return result

@@ -1,0 +1,60 @@
+"""Grouping by count, batch_size samples at a time: what loops do without balancing."""
+
+import numpy as np
+
+from .grouping import Grouping
+from .order import permutation
+from .plan import Int64
+from .scale import scaled
+
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
+def fixed(samples: int, batch_size: int) -> Grouping:
+    """Group samples in the order given; the last group may be smaller.
+
+    >>> fixed(5, batch_size=2).group_of.tolist()
+    [0, 0, 1, 1, 2]
+    """
+    return _sliced(np.arange(samples, dtype=np.int64), batch_size)
+
+
+def random(samples: int, batch_size: int, seed: int) -> Grouping:
+    """Group samples in a random order: the baseline of OmniBal's Table 3."""
+    return _sliced(permutation(samples, seed, 0), batch_size)
+
+
+def length(costs: Int64, batch_size: int, seed: int) -> Grouping:
+    """Group samples (n, resources) of like size: OmniBal's length-group, little padding.
+
+    >>> length(np.array([[1], [9], [2], [8]]), batch_size=2, seed=0).group_of.tolist()
+    [0, 1, 0, 1]
+    """
+    return _sliced(_by_size(costs, seed), batch_size)
+
+
+def device(costs: Int64, batch_size: int, seed: int) -> Grouping:
+    """Group so that groups are alike across devices: OmniBal's device-group, much padding.
+
+    Samples sorted by size are dealt round the groups, so every group has one of each size class.
+
+    >>> device(np.array([[1], [9], [2], [8]]), batch_size=2, seed=0).group_of.tolist()
+    [0, 1, 1, 0]
+    """
+    order = _by_size(costs, seed)
+    groups = -(-len(order) // batch_size)
+    group_of = np.empty(len(order), dtype=np.int64)
+    group_of[order] = np.arange(len(order)) % max(1, groups)
+    return Grouping(group_of, groups, _NOTHING, _NOTHING)
+
+
+def _by_size(costs: Int64, seed: int) -> Int64:
+    small, _ = scaled(costs, np.full(costs.shape[1], 2**62), len(costs))
+    shuffled = permutation(len(costs), seed, 0)
+    return shuffled[np.argsort(small.sum(axis=1)[shuffled], kind="stable")]
+
+
+def _sliced(order: Int64, batch_size: int) -> Grouping:
+    group_of = np.empty(len(order), dtype=np.int64)
+    group_of[order] = np.arange(len(order)) // batch_size
+    return Grouping(group_of, -(-len(order) // batch_size), _NOTHING, _NOTHING)
