@@ -1,6 +1,16 @@
 """Pipeline schedules: passes, programs, checking, simulation, transforms."""
 
-from . import gen_1f1b, gen_dualpipev, gen_gpipe, gen_interleaved, gen_zb, gen_zbv
+from . import (
+    gen_1f1b,
+    gen_dualpipev,
+    gen_gpipe,
+    gen_interlaced,
+    gen_interleaved,
+    gen_vhalf,
+    gen_zb,
+    gen_zbv,
+    vocabulary,
+)
 from .check import check, problems
 from .costs import Costs, unit_costs
 from .kinds import Kind, Need, kind, kinds, register_kind
@@ -12,7 +22,17 @@ from .registry import Schedule, register, schedule, schedules
 from .simulate import simulate
 from .timeline import Bubbles, Slot, Timeline
 
-GENERATORS = (gen_1f1b, gen_dualpipev, gen_gpipe, gen_interleaved, gen_zb, gen_zbv)
+GENERATORS = (
+    gen_1f1b,
+    gen_dualpipev,
+    gen_gpipe,
+    gen_interlaced,
+    gen_interleaved,
+    gen_vhalf,
+    gen_zb,
+    gen_zbv,
+    vocabulary,
+)
 
 __all__ = [
     "NO_MICROBATCH",

@@ -2,10 +2,10 @@
 
 4 ranks, 6 microbatches, a backward twice as long as a forward:
 
-    0: F0 F1 F2 F3 .. .. .. .. .. B0 B0 F4 B1 B1 F5 B2 B2 .. B3 B3 .. B4 B4 .. B5 B5
-    1: .. F0 F1 F2 .. .. .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 .. B4 B4 .. B5 B5
-    2: .. .. F0 F1 .. B0 B0 F2 B1 B1 F3 B2 B2 F4 B3 B3 F5 B4 B4 .. B5 B5
-    3: .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5
+    0: F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 F4 B1 B1 F5 B2 B2 .. B3 B3 .. B4 B4 .. B5 B5
+    1: .. F0 F1 F2 .. .. .. .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 .. B4 B4 .. B5 B5 .. ..
+    2: .. .. F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 F4 B3 B3 F5 B4 B4 .. B5 B5 .. .. .. ..
+    3: .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 .. .. .. .. .. ..
 
 Rank r runs p - 1 - r forwards ahead (its warm-up), then a forward and a backward in turn, then
 the backwards that are left. It holds at most p - r microbatches. PipeDream-Flush (Narayanan et

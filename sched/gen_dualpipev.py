@@ -4,10 +4,10 @@ In the steady phase each forward stands next to a backward of the rank's other c
 communication of one (all-to-all of mixture-of-experts layers) can hide under the other. 2 ranks,
 4 microbatches:
 
-    0: 0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3
-    1: 1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
+    0: 0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3B1 3F2 0B0 0B0 3B2 3B2 3F3 ... 0B1 0B1 3B3 ...
+    1: ... 1F0 2F0 1F1 2F1 1F2 2B0 2B0 2F2 1B0 1B0 1F3 2B1 2B1 2F3 1B1 1B1 2B2 2B2 1B2 ...
 
-Cut-down DualPipe (DeepSeek-V3 report, 2024; Sea AI Lab's variant); the order is torch's, its
+Half of DualPipe (DeepSeek-V3 report, 2024; Sea AI Lab's variant); the order is torch's, its
 overlapped pairs written one after the other, forward first.
 """
 

@@ -1,11 +1,11 @@
 """GPipe: all forwards, then all backwards.
 
-4 ranks, 4 microbatches:
+4 ranks, 4 microbatches, a backward twice as long as a forward:
 
-    0: F0 F1 F2 F3 .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
-    1: .. F0 F1 F2 F3 .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
-    2: .. .. F0 F1 F2 F3 .. .. B0 B0 B1 B1 B2 B2 B3 B3
-    3: .. .. .. F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3
+    0: F0 F1 F2 F3 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
+    1: .. F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. ..
+    2: .. .. F0 F1 F2 F3 .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. ..
+    3: .. .. .. F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. .. .. ..
 
 Every rank holds all microbatches. Huang et al., 2019.
 """

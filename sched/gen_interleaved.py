@@ -2,8 +2,8 @@
 
 2 ranks, 2 chunks (stages 0 and 2 on rank 0), 4 microbatches, backward as long as forward:
 
-    0: 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3
-    1: ... 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3
+    0: 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ... 2B2 ... 2B3 0B2 0B3
+    1: ... 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 ...
 
 Microbatches go through the chunks in rounds of as many as there are ranks. A rank first runs
 2(p - 1 - r) forwards and a round for every chunk but the last, then forwards and backwards in
@@ -23,15 +23,22 @@ from .registry import register
 
 @register("interleaved", "interleaved 1F1B over several chunks a rank (Megatron-LM)")
 def interleaved(
-    *, ranks: int, microbatches: int, chunks: int = 2, warmup: str = "megatron"
+    *,
+    ranks: int,
+    microbatches: int,
+    chunks: int = 2,
+    warmup: str = "megatron",
+    extra_warmup: int = 0,
 ) -> Program:
-    """Interleaved 1F1B. `warmup`: "megatron" or "reduced".
+    """Interleaved 1F1B. `warmup`: "megatron" or "reduced", and `extra_warmup` more forwards.
 
     Raises ValueError for fewer than one chunk, an unknown warm-up, or microbatches that do not
     divide into equal rounds (of at least `ranks`, unless there are fewer).
     """
     if warmup not in ("megatron", "reduced"):
         raise ValueError(f"unknown warmup {warmup!r}; give 'megatron' or 'reduced'")
+    if extra_warmup < 0:
+        raise ValueError(f"extra_warmup is {extra_warmup}; give 0 or more forwards")
     rounds = max(1, microbatches // ranks)
     if microbatches % rounds:
         low = microbatches // ranks * ranks
@@ -43,7 +50,7 @@ def interleaved(
     placement = place(ranks, chunks)
     ahead = 2 if warmup == "megatron" else 1
     rows = tuple(
-        _row(rank, ranks, microbatches, chunks, size, ahead * (ranks - 1 - rank))
+        _row(rank, ranks, microbatches, chunks, size, ahead * (ranks - 1 - rank) + extra_warmup)
         for rank in range(ranks)
     )
     return Program(rows, placement, microbatches, name="interleaved")

@@ -3,11 +3,11 @@
 Rank r holds stages r and 2p - 1 - r, so the last stage is on rank 0, where the first is: the
 backward starts where the forward ends. 2 ranks, 3 microbatches, all passes alike:
 
-    0: 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2
-    1: ... 1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 1F2 2F2 2I1 2W1 1I1 2I2 1I2 ...
+    0: 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 ...
+    1: ... 1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
 
-F0 runs ahead, then both chunks advance in turn, each I with its W; at the end the W that rank r
-kept back fill the gaps. Qi et al., 2024 ("controllable memory"); the order is torch's.
+The first chunk runs ahead, then both advance in turn, each I with its W; at the end the W that
+rank r kept back fill the gaps. Qi et al., 2024 ("controllable memory"); the order is torch's.
 """
 
 from .passes import Pass

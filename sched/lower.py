@@ -6,28 +6,38 @@ in the order of the sends, which is all that tagless transfers (NCCL) can match 
 torch's (`_add_send_recv`). A receive is posted when the message is on its way; only the pass that
 uses it waits for it.
 
-Collectives: every rank enters a barrier with a pass of the barrier's name, in the order of its
-own passes. Each barrier class has a communicator of its own. On a single one the ranks of
-Algorithm 1 would enter in different orders and stop: the last rank broadcasts with its forward,
-the others enter when their vocabulary pass needs the result.
-
-A barrier that follows another one (Algorithm 2's reduction follows the softmax statistics) needs a
-rank in between, to rescale: a continuation C. It stands behind the pass that follows, which the
-first collective can hide under; `continue_after=0` puts it at once.
+Collectives: every rank enters a barrier with a pass of the barrier's name; it does not wait there,
+the passes that need the result do. Each barrier class has a communicator of its own: on a single
+one the ranks of Algorithm 1 would enter in different orders and stop, since the last rank
+broadcasts with its forward and the others come when their vocabulary pass needs it. Where a rank
+makes nothing for a barrier it enters with whatever it does when the barrier starts, so that nobody
+waits for it. A barrier that follows another one (Algorithm 2's reduction follows the statistics of
+the softmax) needs the ranks in between, to rescale: a continuation C, in front of the first pass
+that starts when the statistics are there. Both places are read off a simulated timeline, whose
+order of events they keep, so they cannot close a circle.
 """
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import replace
 
+import numpy as np
+
+from .costs import Costs, unit_costs
 from .kinds import BACKWARD
 from .passes import Pass
 from .program import Barrier, Program
+from .simulate import simulate
+from .timeline import Slot, Timeline
 
 
-def lower(program: Program, *, continue_after: int = 1) -> Program:
+def lower(program: Program, costs: Costs | None = None, *, continuations: bool = True) -> Program:
     """The program with sends, receives, collectives and continuations.
 
-    Raises ValueError if the program has them already or cannot run to its end.
+    `costs`: what the places of late collectives are found with; only their proportions matter.
+    `continuations`: whether a rank continues a barrier between its passes, with C; without them
+    the second collective follows by itself, for runtimes that rescale on the collectives' stream.
+    Raises ValueError if the program has messages already or cannot run to its end.
 
     >>> from .registry import schedule
     >>> for row in lower(schedule("1f1b", ranks=2, microbatches=1)).ranks:
@@ -37,71 +47,78 @@ def lower(program: Program, *, continue_after: int = 1) -> Program:
     """
     if any("SEND" in item.kind or "RECV" in item.kind for row in program.ranks for item in row):
         raise ValueError("the program has sends and receives already; lower it only once")
-    return _messages(_collectives(program, continue_after))
+    if program.barriers:
+        timeline = simulate(program, _positive(costs))
+        program = _collectives(program, timeline, continuations)
+    return _messages(program)
 
 
-def _collectives(program: Program, continue_after: int) -> Program:
-    if not program.barriers:
-        return program
-    follows = [b for b in program.barriers if b.source == "barrier"]
-    rows = []
-    for rank, row in enumerate(program.ranks):
-        out: list[Pass] = []
-        waiting: deque[tuple[int, Barrier, int]] = deque()
-        for at, item in enumerate(row):
-            while waiting and (waiting[0][0] <= at or _needed(waiting[0], item, program)):
-                _, barrier, microbatch = waiting.popleft()
-                out += [Pass(rank, "C", microbatch), Pass(rank, barrier.name, microbatch)]
-            for barrier in program.barriers:
-                if _receives(barrier, item, rank, program):
-                    out.append(Pass(rank, barrier.name, item.microbatch))
-            out.append(item)
-            for barrier in program.barriers:
-                if _enters(barrier, item, program):
-                    out.append(Pass(rank, barrier.name, item.microbatch))
-                    waiting.extend(
-                        (at + 1 + continue_after, after, item.microbatch)
-                        for after in follows
-                        if after.after == barrier.name
-                    )
-        for _, barrier, microbatch in waiting:
-            out += [Pass(rank, "C", microbatch), Pass(rank, barrier.name, microbatch)]
-        rows.append(tuple(out))
-    held = {barrier.after for barrier in follows}
+def _positive(costs: Costs | None) -> Costs:
+    """Costs in which every pass takes time, so that no two events of a rank coincide."""
+    costs = costs or unit_costs(10, 20, 3)
+    return replace(
+        costs, pass_ns={k: np.maximum(np.asarray(v), 1) for k, v in costs.pass_ns.items()}
+    )
+
+
+def _collectives(program: Program, timeline: Timeline, continuations: bool) -> Program:
+    rows = tuple(
+        _enter(rank, slots, program, timeline, continuations)
+        for rank, slots in enumerate(timeline.ranks)
+    )
+    if not continuations:
+        return replace(program, ranks=rows)
+    held = {barrier.after for barrier in program.barriers if barrier.source == "barrier"}
     barriers = tuple(
         replace(b, before=(*b.before, ("every", "C"))) if b.name in held else b
         for b in program.barriers
     )
-    return replace(program, ranks=tuple(rows), barriers=barriers)
+    return replace(program, ranks=rows, barriers=barriers)
 
 
-def _enters(barrier: Barrier, item: Pass, program: Program) -> bool:
-    """Whether a rank enters the barrier behind this pass."""
+def _enter(
+    rank: int,
+    slots: tuple[Slot, ...],
+    program: Program,
+    timeline: Timeline,
+    continuations: bool,
+) -> tuple[Pass, ...]:
+    """The rank's row with its collectives: some behind its passes, some by time."""
+    front: dict[int, list[Pass]] = {}
+    starts, ends = [slot.start_ns for slot in slots], [slot.end_ns for slot in slots]
+    for barrier in program.barriers:
+        if barrier.source == "barrier":
+            for event in timeline.lanes[barrier.after] if continuations else ():
+                at = bisect_left(starts, event.end_ns)
+                pair = [Pass(rank, "C", event.what.microbatch)]
+                pair.append(Pass(rank, barrier.name, event.what.microbatch))
+                front.setdefault(at, []).extend(pair)
+        elif barrier.source != "every" and rank != _source(barrier, program):
+            for event in timeline.lanes[barrier.name]:
+                at = bisect_left(ends, event.start_ns)
+                front.setdefault(at, []).append(Pass(rank, barrier.name, event.what.microbatch))
+    out = []
+    for at, item in enumerate(slot.what for slot in slots):
+        out += [*front.get(at, ()), item]
+        out += [
+            Pass(rank, barrier.name, item.microbatch)
+            for barrier in program.barriers
+            if _makes(barrier, item, program)
+        ]
+    return (*out, *front.get(len(slots), ()))
+
+
+def _source(barrier: Barrier, program: Program) -> int:
+    """The rank that makes what a barrier from the first or last stage carries."""
+    return program.placement[0 if barrier.source == "first" else -1]
+
+
+def _makes(barrier: Barrier, item: Pass, program: Program) -> bool:
+    """Whether the rank enters the barrier behind this pass."""
     if item.kind != barrier.after or barrier.source == "barrier":
         return False
-    if barrier.source == "every":
-        return True
-    return item.stage == (0 if barrier.source == "first" else program.stages - 1)
-
-
-def _receives(barrier: Barrier, item: Pass, rank: int, program: Program) -> bool:
-    """Whether a rank that makes nothing for the barrier enters it in front of this pass."""
-    if barrier.source not in ("first", "last"):
-        return False
-    source = program.placement[0 if barrier.source == "first" else -1]
-    return rank != source and ("every", item.kind) in barrier.before
-
-
-def _needed(waiting: tuple[int, Barrier, int], item: Pass, program: Program) -> bool:
-    """Whether the pass waits for the barrier, so that the continuation cannot stand behind it."""
-    _, barrier, microbatch = waiting
-    if item.microbatch != microbatch:
-        return False
     ends = {"first": 0, "last": program.stages - 1}
-    return any(
-        item.kind == kind and (where == "every" or item.stage == ends[where])
-        for where, kind in barrier.before
-    )
+    return barrier.source == "every" or item.stage == ends[barrier.source]
 
 
 def _messages(program: Program) -> Program:
