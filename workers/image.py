@@ -12,7 +12,7 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import BinaryIO
 
 from PIL import Image
@@ -37,7 +37,7 @@ UPRIGHT = {
 }
 # Decoders may shrink to no less than this multiple of the size asked for, as Pillow's thumbnail().
 GAP = 2
-_headers = threading.Lock()
+_silence = threading.Lock()
 
 
 class ImageError(ValueError):
@@ -76,16 +76,16 @@ def decode_image(
         if target is not None:
             width, height = target[::-1] if orientation >= 5 else target
             image.draft(None, (GAP * width, GAP * height))
-        image.load()
+        # TIFF files warn on load too, so one thread at a time loads them
+        with _quietly() if image.format == "TIFF" else nullcontext():
+            image.load()
         upright = to_rgb(image)
         return upright.transpose(UPRIGHT[orientation]) if orientation > 1 else upright
 
 
 def _open(data: bytes | BinaryIO, max_pixels: int) -> tuple[Image.Image, int]:
     file = io.BytesIO(data) if isinstance(data, bytes) else data
-    # catch_warnings swaps process-wide filters: one thread at a time, for as long as a header takes
-    with _headers, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quietly():
         Image.init()
         image = Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
         width, height = image.size
@@ -127,6 +127,14 @@ def _late_exif(file: BinaryIO) -> bytes:
             at += size + 12
     finally:
         file.seek(kept)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence warnings. This swaps process-wide filters, so one thread at a time may do it."""
+    with _silence, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager

@@ -153,8 +153,8 @@ def _overrides(fd: int, info: tarfile.TarInfo, body: int, shard: Path) -> dict[s
 def _pax_records(data: bytes) -> Iterator[tuple[str, str]]:
     r"""Yield the records "length key=value\n" of a pax header.
 
-    >>> list(_pax_records(b"15 path=a.jpg\n\n"))
-    [('path', 'a.jpg\n')]
+    >>> list(_pax_records(b"14 path=a.jpg\n"))
+    [('path', 'a.jpg')]
     """
     at = 0
     while match := re.compile(rb"(\d+) ([^=]+)=").match(data, at):

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from .registry import name_of
+
 
 class ByteTokenizer:
     """UTF-8 bytes as tokens 0..255, then the special ones. Nothing is lost, nothing is learned.
@@ -38,7 +40,7 @@ class ByteTokenizer:
 
     def spec(self) -> dict[str, object]:
         """Return what a remote worker needs to make the same tokenizer."""
-        return {"name": "counterpoise.workers.tokenizer:ByteTokenizer", "args": {}}
+        return {"name": name_of(type(self)), "args": {}}
 
     def array(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Return the bytes of a text as uint8 (n,), without a Python object for each."""

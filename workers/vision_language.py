@@ -196,7 +196,7 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 
 def _tokenizing(tokenizer: Tokenizer) -> Callable[[str], np.ndarray[Any, Any]]:
-    if isinstance(tokenizer, ByteTokenizer):
+    if type(tokenizer) is ByteTokenizer:
         return tokenizer.array
 
     def tokenize(text: str) -> np.ndarray[Any, Any]:

@@ -1,0 +1,82 @@
+"""The awkward files of the real data: each decodes, or is given up with Pillow's reason."""
+
+import json
+import warnings
+
+import pytest
+
+from counterpoise.workers.dead_letter import DeadLetter, append_letter, read_letters
+from counterpoise.workers.policy import ErrorPolicy, Hole, attempt
+from counterpoise.workers.source import SampleError
+from counterpoise.workers.tar_dataset import TarDataset
+from counterpoise.workers.vision_language import VisionLanguage
+
+TRANSFORMS = [None, VisionLanguage(tile_size=28, tokens_per_tile=4)]
+
+
+@pytest.fixture(scope="module")
+def manifest(data):
+    return {
+        entry["file"]: entry for entry in json.loads((data / "awkward/manifest.json").read_text())
+    }
+
+
+@pytest.fixture
+def awkward(data, manifest, shard):
+    """A shard with every awkward file under its own key, and the file of each key."""
+    names = {f"{number:02}": name for number, name in enumerate(manifest)}
+    members = {
+        f"{key}.{name.rpartition('.')[2]}": (data / "awkward" / name).read_bytes()
+        for key, name in names.items()
+    }
+    return shard("awkward.tar", members), names
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=["plain", "vision_language"])
+def test_exactly_the_broken_ones_are_dead_lettered(awkward, manifest, transform, tmp_path):
+    path, names = awkward
+    dataset = TarDataset(path, transform)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for index in range(len(dataset)):
+            key = dataset.key(index)
+            outcome = attempt(
+                lambda index=index: dataset[index], key, ErrorPolicy("skip"), pytest.fail
+            )
+            if isinstance(outcome, Hole):
+                letter = DeadLetter(key, str(path), outcome.reason, outcome.kind)
+                append_letter(tmp_path / "dead.jsonl", letter)
+            elif names[key].endswith(".txt"):
+                assert not any("jpg" in name or "png" in name for name in outcome)
+                assert transform is None or len(outcome["pixel_values"]) == 0
+    letters = {names[letter.key]: letter for letter in read_letters(tmp_path / "dead.jsonl")}
+    broken = {name for name, entry in manifest.items() if "error" in entry["observed_pillow"]}
+    assert set(letters) == broken
+    for name, letter in letters.items():
+        observed = manifest[name]["observed_pillow"]["error"]
+        assert observed.partition(" 'out")[0] in letter.reason
+        assert letter.kind == "data"
+
+
+def test_under_raise_the_error_names_the_key_and_the_cause(awkward, manifest):
+    path, names = awkward
+    dataset = TarDataset(path, TRANSFORMS[1])
+    index = list(names.values()).index("truncated_jpeg.jpg")
+    with pytest.raises(
+        SampleError, match=f"sample '{index:02}': jpg: OSError: image file is trunc"
+    ):
+        attempt(lambda: dataset[index], dataset.key(index), ErrorPolicy(), pytest.fail)
+
+
+def test_those_that_decode_have_the_size_they_are_known_to_have(awkward, manifest):
+    path, names = awkward
+    dataset = TarDataset(path)
+    for index in range(len(dataset)):
+        observed = manifest[names[dataset.key(index)]]["observed_pillow"]
+        if "error" in observed or not observed:
+            continue
+        (image,) = (value for name, value in dataset[index].items() if name != "__key__")
+        width, height = observed["size"]
+        turned = observed["orientation"] >= 5
+        assert image.shape == ((width, height, 3) if turned else (height, width, 3))
+        assert dataset.probe(index).cost["pixels"] == width * height

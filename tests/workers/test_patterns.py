@@ -1,0 +1,81 @@
+"""Patterns name files, or say clearly why not."""
+
+import pytest
+
+from counterpoise.workers.patterns import find_shards
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("m-00.tar", "m-01.tar", "m-02.tar", "n.tar", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "deep.tar").touch()
+    return tmp_path
+
+
+def _names(found):
+    return [path.name for path in found]
+
+
+def test_a_path_a_glob_braces_and_a_list(folder):
+    assert _names(find_shards(folder / "n.tar")) == ["n.tar"]
+    assert _names(find_shards(f"{folder}/m-*.tar")) == ["m-00.tar", "m-01.tar", "m-02.tar"]
+    assert _names(find_shards(f"{folder}/m-{{00..01}}.tar")) == ["m-00.tar", "m-01.tar"]
+    both = [f"{folder}/n.tar", f"{folder}/m-{{00,02}}.tar"]
+    assert _names(find_shards(both)) == ["m-00.tar", "m-02.tar", "n.tar"]
+
+
+def test_a_folder_means_its_tars(folder):
+    assert _names(find_shards(folder)) == ["m-00.tar", "m-01.tar", "m-02.tar", "n.tar"]
+    assert len(find_shards(f"{folder}/**/*.tar")) == 5
+
+
+def test_a_file_that_two_patterns_name_is_read_once(folder):
+    assert len(find_shards([f"{folder}/m-*.tar", f"{folder}/m-00.tar"])) == 3
+
+
+def test_a_file_may_have_braces_in_its_name(folder):
+    (folder / "odd{1..2}.tar").touch()
+    assert _names(find_shards(f"{folder}/odd{{1..2}}.tar")) == ["odd{1..2}.tar"]
+
+
+@pytest.mark.parametrize("pattern", ["gone.tar", "x*.tar", "m-{00..03}.tar", "sub/none"])
+def test_what_is_not_there_is_an_error(folder, pattern):
+    with pytest.raises(FileNotFoundError, match=r"no (such file|file matches).*check the path"):
+        find_shards(f"{folder}/{pattern}")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["pipe:cat x.tar", "s3://bucket/x.tar", "http://host/x.tar", "file:///x.tar", "gs://b/x"],
+)
+def test_urls_and_pipes_are_refused(pattern):
+    with pytest.raises(ValueError, match="URLs and pipes are not read"):
+        find_shards(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["", [], [""]])
+def test_no_pattern_is_an_error(pattern):
+    with pytest.raises(ValueError, match="no data was named"):
+        find_shards(pattern)
+
+
+def test_unbalanced_braces_are_an_error():
+    with pytest.raises(ValueError, match="braces"):
+        find_shards("a{1..")
+
+
+def test_a_root_bounds_what_is_read(folder):
+    root = folder / "sub"
+    assert _names(find_shards("*.tar", root)) == ["deep.tar"]
+    assert _names(find_shards(str(root / "deep.tar"), root)) == ["deep.tar"]
+    for outside in ("../n.tar", f"{folder}/n.tar", "../*.tar", "x/../../n.tar", "/etc/passwd"):
+        with pytest.raises(ValueError, match="leaves the root"):
+            find_shards(outside, root)
+
+
+def test_a_link_out_of_the_root_is_not_followed(folder):
+    (folder / "sub" / "link.tar").symlink_to(folder / "n.tar")
+    with pytest.raises(ValueError, match="leaves the root"):
+        find_shards("link.tar", folder / "sub")

@@ -1,0 +1,47 @@
+"""All samples of the real shards can be probed; what was probed is what decoding turns out."""
+
+import pytest
+
+from counterpoise.workers.image import image_size
+from counterpoise.workers.tar_dataset import TarDataset
+from counterpoise.workers.vision_language import VisionLanguage
+
+
+@pytest.fixture(scope="module")
+def dataset(data, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    return TarDataset(str(data / "shards" / "*.tar"), VisionLanguage(), cache=cache)
+
+
+def test_every_sample_can_be_probed(dataset):
+    assert len(dataset) == 1336
+    probes = [dataset.probe(index) for index in range(len(dataset))]
+    assert len({probe.key for probe in probes}) == 1336
+    for index, probe in enumerate(probes):
+        told = dataset.raw(index)["json"]
+        assert (probe.cost["tiles"] > 0) == (told["n_images"] > 0)
+        assert probe.cost["tokens"] > 256 * probe.cost["tiles"]
+        assert probe.cost["label_tokens"] > 0
+
+
+def test_sizes_are_those_of_the_metadata(dataset):
+    for index in range(0, len(dataset), 11):
+        raw = dataset.raw(index)
+        told = raw["json"]["images"]
+        names = [f"img{n}" for n in range(len(told))] if len(told) > 1 else [""]
+        for name, image in zip(names, told, strict=False):
+            (member,) = (
+                m for m in raw if m.startswith(name) and m.split(".")[-1] in ("jpg", "png")
+            )
+            assert image_size(raw[member]) == (image["width"], image["height"])
+
+
+def test_probed_costs_are_the_decoded_sizes(dataset):
+    for index in range(0, len(dataset), 53):
+        probe, sample = dataset.probe(index), dataset[index]
+        assert probe.cost == {
+            "tiles": len(sample["pixel_values"]),
+            "tokens": len(sample["input_ids"]),
+            "label_tokens": int((sample["labels"] != -100).sum()),
+        }
+        assert probe.nbytes == sum(field.nbytes for field in sample.values())

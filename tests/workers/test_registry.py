@@ -1,0 +1,70 @@
+"""Only what was registered can be named from elsewhere."""
+
+import functools
+import os
+
+import pytest
+
+from counterpoise.workers import members
+from counterpoise.workers.registry import BUILT_IN, build, name_of, registered, spec_of
+
+ALLOWED = "counterpoise.workers.members:decode_member"
+
+
+def test_what_is_not_registered_is_refused_with_the_list():
+    for name in ("os:system", "counterpoise.workers.tokenizer:os", "nonsense", ALLOWED):
+        with pytest.raises(ValueError, match=r"no such transform: .*VisionLanguage.*--allow"):
+            build({"name": name, "args": {}}, registered())
+
+
+def test_an_allowed_function_gets_its_arguments():
+    allowed = registered([ALLOWED])
+    assert build({"name": ALLOWED, "args": {}}, allowed) is members.decode_member
+    assert build({"name": ALLOWED, "args": {"data": b"7"}}, allowed)("cls") == 7
+
+
+def test_nested_specs_are_held_to_the_same_list():
+    inner = {"name": "os:system", "args": {}}
+    with pytest.raises(ValueError, match="no such transform: 'os:system'"):
+        build({"name": BUILT_IN[0], "args": {"tokenizer": inner}}, registered())
+
+
+@pytest.mark.parametrize("spec", [None, "os:system", {}, {"name": 1, "args": {}}, {"name": "a:b"}])
+def test_a_malformed_spec_is_refused(spec):
+    with pytest.raises(ValueError, match="given as name and args"):
+        build(spec, registered())
+
+
+@pytest.mark.parametrize("name", ["gone.away:thing", "counterpoise.workers.members:gone"])
+def test_an_allowed_name_must_exist(name):
+    with pytest.raises(ValueError, match=r"no such transform: .*cannot be imported"):
+        build({"name": name, "args": {}}, registered([name]))
+
+
+def test_an_allowed_name_must_be_callable():
+    name = "counterpoise.workers.members:PICKLED"
+    with pytest.raises(ValueError, match="not callable"):
+        build({"name": name, "args": {}}, registered([name]))
+
+
+def test_arguments_must_fit():
+    with pytest.raises(ValueError, match=r"does not take \['colour'\]"):
+        build({"name": BUILT_IN[0], "args": {"colour": 1}}, registered())
+
+
+@pytest.mark.parametrize("name", ["os", "os.system", "os:", ":x", "a b:c", "os:system()"])
+def test_an_allowed_name_must_have_the_form(name):
+    with pytest.raises(ValueError, match=r"write package\.module:function"):
+        registered([name])
+
+
+def test_specs_of_functions_and_partials():
+    assert spec_of(members.decode_member) == {"name": ALLOWED, "args": {}}
+    assert spec_of(functools.partial(members.decode_member, data=1))["args"] == {"data": 1}
+
+
+def test_what_has_no_importable_name_has_no_spec():
+    for nameless in (lambda raw: raw, functools.partial(print, 1), object()):
+        with pytest.raises(ValueError, match="cannot be named for a remote worker"):
+            spec_of(nameless)
+    assert name_of(os.path.join) == "posixpath:join"

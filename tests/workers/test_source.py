@@ -1,0 +1,145 @@
+"""What a source offers, and that any map-style dataset becomes one."""
+
+import pickle
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from counterpoise.workers.source import (
+    PlainSource,
+    Probe,
+    SampleError,
+    as_source,
+    checked,
+    sample_nbytes,
+)
+
+TEXTS = ["a", "bcd", "ef"]
+
+
+class Whole:
+    """A dataset that is a source by itself."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return index
+
+    def key(self, index):
+        return f"w{index}"
+
+    def probe(self, index):
+        return Probe(self.key(index), {"tokens": index}, 4)
+
+    def load(self, index, epoch, seed):
+        return index, epoch, seed
+
+    def fingerprint(self):
+        return "f"
+
+
+class Rolling:
+    """A dataset that draws from every global generator."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        torch = sys.modules["torch"]
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_an_error_names_the_sample_and_the_reason_and_travels():
+    error = pickle.loads(pickle.dumps(SampleError("k1", "no text")))
+    assert (error.key, error.reason, str(error)) == ("k1", "no text", "sample 'k1': no text")
+    assert isinstance(error, ValueError)
+
+
+def test_a_whole_source_is_kept_as_it_is():
+    whole = Whole()
+    assert as_source(whole) is whole
+
+
+def test_what_a_dataset_offers_itself_is_kept():
+    source = PlainSource(Whole())
+    assert source.key(1) == "w1"
+    assert source.probe(1) == Probe("w1", {"tokens": 1}, 4)
+    assert source.load(1, epoch=2, seed=3) == (1, 2, 3)
+    assert source.fingerprint() == "f"
+
+
+def test_a_plain_dataset_costs_one_sample_each_and_is_named_by_index():
+    source = as_source(TEXTS)
+    assert [source.key(i) for i in range(len(source))] == ["0", "1", "2"]
+    assert source.probe(2) == Probe("2", {"samples": 1})
+    assert source[1] == source.load(1, epoch=0, seed=0) == "bcd"
+
+
+def test_a_cost_table_is_read_without_loading():
+    class Unloadable(list):
+        def __getitem__(self, index):
+            raise OSError("was loaded")
+
+    source = PlainSource(Unloadable(TEXTS), cost={"tiles": [1, 2, 3], "tokens": np.arange(3)})
+    assert source.probe(2).cost == {"tiles": 3, "tokens": 2}
+    assert PlainSource(TEXTS, cost=np.array([7, 8, 9])).probe(1).cost == {"cost": 8}
+    assert not source.decode_first
+
+
+def test_a_cost_function_measures_the_loaded_sample():
+    source = PlainSource(TEXTS, cost=lambda text: {"tokens": len(text)})
+    assert source.decode_first
+    assert source.probe(1) == Probe("1", {"tokens": 3}, 3)
+
+
+@pytest.mark.parametrize("table", [{"tokens": [1, 2]}, {"tokens": [1, -2, 3]}, {"t": [1.5, 2, 3]}])
+def test_a_wrong_table_is_refused(table):
+    with pytest.raises(ValueError, match="3 non-negative integers"):
+        PlainSource(TEXTS, cost=table)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "3"])
+def test_a_cost_is_a_non_negative_integer(value):
+    with pytest.raises(ValueError, match="non-negative integer"):
+        checked({"tokens": value})
+
+
+def test_an_empty_dataset_is_refused():
+    with pytest.raises(ValueError, match="empty"):
+        PlainSource([])
+
+
+def test_what_is_no_dataset_is_refused():
+    with pytest.raises(ValueError, match="map-style"):
+        PlainSource(iter(TEXTS))
+
+
+def test_global_randomness_follows_from_seed_epoch_and_key_alone():
+    import torch
+
+    source = PlainSource(Rolling())
+    torch.manual_seed(1)
+    first = source.load(3, epoch=1, seed=5)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    torch.rand(7)
+    random.random()
+    state = random.getstate()
+    assert source.load(3, epoch=1, seed=5) == first
+    assert random.getstate() == state != before[0]
+    draws = {source.load(i, e, s) for i in (1, 3) for e in (0, 1) for s in (5, 6)}
+    assert len(draws) == 8
+
+
+def test_bytes_of_a_sample_count_arrays_and_text():
+    import torch
+
+    sample = {"a": np.zeros((2, 3), np.int32), "t": torch.zeros(5), "s": "é", "l": [b"xy", 1.0]}
+    assert sample_nbytes(sample) == 24 + 20 + 2 + 2 + 8
+
+
+def test_fingerprints_tell_datasets_apart():
+    assert as_source(TEXTS).fingerprint() == as_source(list(TEXTS)).fingerprint()
+    assert as_source(TEXTS).fingerprint() != as_source(TEXTS[:2]).fingerprint()

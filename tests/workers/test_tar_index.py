@@ -1,0 +1,154 @@
+"""The header scan finds every member of every tar, and says where a damaged one is damaged."""
+
+import io
+import os
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterpoise.workers import kept_arrays, tar_index
+from counterpoise.workers.tar_index import open_index, scan
+
+NAMES = st.text("abcé/xyz漢", min_size=1, max_size=150).map(lambda text: text.strip("/") or "a")
+
+
+def _contents(path, index):
+    data = path.read_bytes()
+    return {
+        index.key(i): {m.extension: data[m.offset : m.offset + m.size] for m in index.sample(i)}
+        for i in range(len(index))
+    }
+
+
+@given(
+    keys=st.lists(NAMES, min_size=1, max_size=8, unique=True),
+    kind=st.sampled_from([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT]),
+    order=st.randoms(use_true_random=False),
+    sizes=st.integers(0, 1500),
+)
+def test_every_member_is_found_whatever_names_sizes_and_order(
+    tmp_path_factory, keys, kind, order, sizes
+):
+    wanted = {key: {"jpg": bytes([n]) * (sizes + n), "json": b"{}"} for n, key in enumerate(keys)}
+    members = [(f"{key}.{ext}", body) for key in keys for ext, body in wanted[key].items()]
+    order.shuffle(members)
+    path = tmp_path_factory.mktemp("tar") / "a.tar"
+    with tarfile.open(path, "w", format=kind) as tar:
+        for name, body in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            tar.addfile(info, io.BytesIO(body))
+    index = scan(path)
+    assert _contents(path, index) == wanted
+    first = list(dict.fromkeys(name.rsplit(".", 1)[0] for name, _ in members))
+    assert [index.key(i) for i in range(len(index))] == first
+
+
+def test_keys_split_as_webdataset_splits_them(shard):
+    import webdataset
+
+    names = ["a.jpg", "d.v1/b.img0.PNG", "d.v1/b.json", "./c.tar.gz", "plain", ".hidden.txt", "e."]
+    names += ["__meta__/x.json", "_y.txt"]
+    path = shard("a.tar", [(name, b"x") for name in names])
+    theirs = [
+        (s["__key__"], {name for name in s if not name.startswith("__")})
+        for s in webdataset.WebDataset(str(path), shardshuffle=False)
+    ]
+    index = scan(path)
+    ours = [(index.key(i), {m.extension for m in index.sample(i)}) for i in range(len(index))]
+    assert ours == theirs
+
+
+def test_folders_and_links_are_no_members(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, kind in (("d.x", tarfile.DIRTYPE), ("l.jpg", tarfile.SYMTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+    assert len(scan(tmp_path / "a.tar")) == 0
+
+
+@pytest.mark.parametrize("size", [0, 100, 512, 600, 1024, 1100, 2000])
+def test_a_truncated_shard_is_named_with_the_offset(shard, size):
+    path = shard("a.tar", {"a.jpg": b"x" * 700, "b.jpg": b"y" * 10})
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match=rf"a\.tar is truncated: at byte {size // 1536 * 1536} "):
+        scan(path)
+
+
+def test_what_is_no_tar_is_refused(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"PK" + b"x" * 2000)
+    with pytest.raises(ValueError, match="no tar file, or damaged, at byte 0"):
+        scan(tmp_path / "a.tar")
+
+
+def test_the_same_member_twice_is_an_error(shard):
+    path = shard("a.tar", [("a.jpg", b"1"), ("b.jpg", b"2"), ("a.JPG", b"3")])
+    with pytest.raises(ValueError, match=r"'a\.JPG' stands there twice .*bodies at 512 and 2560"):
+        scan(path)
+
+
+def test_an_index_is_kept_and_used_while_the_shard_stays_as_it_was(shard, monkeypatch):
+    path = shard("a.tar", {"a.jpg": b"1"})
+    index = open_index(path)
+    assert path.with_name("a.tar.index.npz").exists()
+    monkeypatch.setattr(tar_index, "scan", lambda _: pytest.fail("scanned again"))
+    again = open_index(path)
+    assert (again.key(0), again.sample(0), again.digest) == ("a", index.sample(0), index.digest)
+
+
+def test_a_changed_shard_is_scanned_again(shard):
+    path = shard("a.tar", {"a.jpg": b"1"})
+    open_index(path)
+    shard("a.tar", {"a.jpg": b"1", "b.jpg": b"2"})
+    os.utime(path, ns=(0, 12345))
+    assert len(open_index(path)) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04junk", b"\x93NUMPY"])
+def test_a_damaged_index_is_made_again(shard, damage):
+    path = shard("a.tar", {"a.jpg": b"1"})
+    open_index(path)
+    kept = path.with_name("a.tar.index.npz")
+    good = kept.read_bytes()
+    kept.write_bytes(damage)
+    assert len(open_index(path)) == 1
+    assert len(kept.read_bytes()) == len(good)
+
+
+def test_a_read_only_folder_is_left_alone(shard, tmp_path, monkeypatch):
+    path = shard("data/a.tar", {"a.jpg": b"1"})
+    path.parent.chmod(0o555)
+    monkeypatch.delenv("COUNTERPOISE_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    open_index(path)
+    path.parent.chmod(0o755)
+    assert [file.name for file in path.parent.iterdir()] == ["a.tar"]
+    assert len(list((tmp_path / "home/.cache/counterpoise").iterdir())) == 1
+
+
+def test_a_cache_folder_may_be_named(shard, tmp_path, monkeypatch):
+    path = shard("data/a.tar", {"a.jpg": b"1"})
+    monkeypatch.setenv("COUNTERPOISE_CACHE", str(tmp_path / "env"))
+    open_index(path)
+    open_index(path, tmp_path / "argument")
+    assert len(list((tmp_path / "env").iterdir())) == 1
+    assert len(list((tmp_path / "argument").iterdir())) == 1
+    assert [file.name for file in path.parent.iterdir()] == ["a.tar"]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(shard, tmp_path):
+    path = shard("a.tar", {"a.jpg": b"1"})
+    (tmp_path / "file").touch()
+    assert len(open_index(path, tmp_path / "file" / "below")) == 1
+
+
+def test_arrays_are_read_back_only_about_the_same_state(tmp_path):
+    path = tmp_path / "x.npz"
+    assert kept_arrays.write_arrays(path, (1, 2), {"a": np.arange(3)})
+    assert kept_arrays.read_arrays(path, (1, 2))["a"].tolist() == [0, 1, 2]
+    assert kept_arrays.read_arrays(path, (1, 3)) is None
+    assert kept_arrays.read_arrays(tmp_path / "none.npz", (1, 2)) is None

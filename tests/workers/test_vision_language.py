@@ -1,0 +1,160 @@
+"""The vision-language transform: what is probed is what is decoded."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from counterpoise.workers.registry import build, registered
+from counterpoise.workers.source import SampleError
+from counterpoise.workers.tokenizer import ByteTokenizer
+from counterpoise.workers.vision_language import VisionLanguage, image_members
+
+SMALL = {"tile_size": 8, "max_tiles": 4, "tokens_per_tile": 2}
+
+
+def _cost(sample):
+    return {
+        "tiles": len(sample["pixel_values"]),
+        "tokens": len(sample["input_ids"]),
+        "label_tokens": int((sample["labels"] != -100).sum()),
+    }
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), max_size=4),
+    texts=st.lists(st.text(max_size=20), min_size=1, max_size=4),
+    placed=st.booleans(),
+    form=st.sampled_from(["conversations", "document", "txt"]),
+    kind=st.sampled_from(["JPEG", "PNG", "GIF"]),
+    thumbnail=st.booleans(),
+    orientation=st.integers(1, 8),
+)
+def test_a_probed_cost_is_what_decoding_turns_out(
+    picture,
+    sizes,
+    texts,
+    placed,
+    form,
+    kind,
+    thumbnail,
+    orientation,
+):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {} if kind == "GIF" else {"exif": exif}
+    raw = {"__key__": "k"}
+    for number, (width, height) in enumerate(sizes):
+        raw[f"img{number}.{kind.lower()}"] = picture(width, height, kind, **options)
+    texts = [text.replace("<image>", "") for text in texts]
+    if placed:
+        texts[0] += "<image>" * len(sizes)
+    if form == "conversations":
+        pairs = zip(texts, ["human", "gpt"] * 4, strict=False)
+        raw["json"] = {"conversations": [{"from": who, "value": text} for text, who in pairs]}
+    elif form == "document":
+        raw["json"] = {"document": "".join(texts)}
+    else:
+        raw["txt"] = "".join(texts)
+    transform = VisionLanguage(**SMALL, thumbnail=thumbnail)
+    probe, sample = transform.probe(raw), transform(raw)
+    assert probe.key == "k"
+    assert probe.cost == _cost(sample)
+    assert probe.nbytes == sum(field.nbytes for field in sample.values())
+    assert (sample["input_ids"] == 259).sum() == 2 * len(sample["pixel_values"])
+    assert sample["tiles_per_image"].sum() == len(sample["pixel_values"])
+    assert len(sample["tiles_per_image"]) == len(sizes)
+
+
+def test_fields_have_their_shapes_and_types(picture):
+    sample = VisionLanguage(**SMALL)({"__key__": "a", "jpg": picture(16, 8), "txt": "hi"})
+    assert {name: (field.dtype.str, field.shape) for name, field in sample.items()} == {
+        "pixel_values": ("|u1", (3, 3, 8, 8)),
+        "tiles_per_image": ("<i4", (1,)),
+        "input_ids": ("<i4", (10,)),
+        "labels": ("<i4", (10,)),
+    }
+    assert sample["input_ids"].tolist() == [257, *[259] * 6, 104, 105, 258]
+    assert sample["labels"].tolist() == [-100] * 7 + [104, 105, 258]
+
+
+def test_a_text_alone_has_no_pixels():
+    sample = VisionLanguage(**SMALL)({"__key__": "a", "txt": "hi"})
+    assert sample["pixel_values"].shape == (0, 3, 8, 8)
+    assert sample["tiles_per_image"].shape == (0,)
+
+
+def test_an_empty_text_gives_no_image_and_no_crash():
+    transform = VisionLanguage(**SMALL)
+    assert transform({"__key__": "a", "txt": ""})["input_ids"].tolist() == [257, 258]
+    assert transform.probe({"__key__": "a", "txt": ""}).cost["tiles"] == 0
+
+
+def test_images_stand_in_their_natural_order(picture):
+    raw = {f"img{n}.png": picture(8, 8, seed=n) for n in (10, 2, 1, 0)}
+    assert image_members(raw) == ("img0.png", "img1.png", "img2.png", "img10.png")
+    pixels = VisionLanguage(**SMALL)({"__key__": "a", **raw, "txt": "x"})["pixel_values"]
+    alone = [VisionLanguage(**SMALL)({"__key__": "a", "png": raw[n]}) for n in image_members(raw)]
+    assert np.array_equal(pixels, np.concatenate([one["pixel_values"] for one in alone]))
+
+
+@pytest.mark.parametrize("data", [b"", b"version https://git-lfs", b"\x89PNG\r\n\x1a\n"])
+def test_a_broken_image_is_named_with_its_member(data):
+    transform = VisionLanguage(**SMALL)
+    for use in (transform, transform.probe):
+        with pytest.raises(SampleError, match=r"sample 'a': img1\.jpg: UnidentifiedImageError"):
+            use({"__key__": "a", "img1.jpg": data, "txt": "x"})
+
+
+def test_the_users_tokenizer_and_ids_are_used():
+    transform = VisionLanguage(
+        tokenizer=lambda text: [len(word) for word in text.split()],
+        image_token_id=99,
+        eos_token_id=77,
+        human="a question follows",
+        **SMALL,
+    )
+    turns = [{"from": "human", "value": "how are you"}, {"from": "gpt", "value": "very well"}]
+    sample = transform({"__key__": "a", "json": {"conversations": turns}})
+    assert sample["input_ids"].tolist() == [1, 8, 7, 3, 3, 3, 4, 4, 77]
+    assert sample["labels"].tolist() == [-100] * 6 + [4, 4, 77]
+
+
+def test_a_tokenizer_without_image_id_needs_one():
+    with pytest.raises(ValueError, match="give image_token_id"):
+        VisionLanguage(tokenizer=lambda _: [1])
+
+
+@pytest.mark.parametrize(
+    "setting", [{"tile_size": 0}, {"max_tiles": 0}, {"tokens_per_tile": 0}, {"max_tokens": 0}]
+)
+def test_settings_are_bounded(setting):
+    with pytest.raises(ValueError, match=f"{next(iter(setting))} must be 1 to"):
+        VisionLanguage(**setting)
+
+
+def test_a_spec_makes_the_same_transform_again(picture):
+    transform = VisionLanguage(**SMALL, max_tokens=50, thumbnail=False)
+    again = build(json.loads(json.dumps(transform.spec())), registered())
+    assert again.fingerprint() == transform.fingerprint()
+    raw = {"__key__": "a", "jpg": picture(30, 20), "txt": "hi"}
+    for name, field in transform(raw).items():
+        assert np.array_equal(field, again(raw)[name])
+
+
+def test_fingerprints_tell_settings_and_tokenizers_apart():
+    class Shouting(ByteTokenizer):
+        def __call__(self, text):
+            return super().__call__(text.upper())
+
+    prints = {
+        VisionLanguage(**SMALL).fingerprint(),
+        VisionLanguage(**{**SMALL, "tile_size": 16}).fingerprint(),
+        VisionLanguage(lambda _: [1], image_token_id=2, **SMALL).fingerprint(),
+        VisionLanguage(lambda _: [1, 1], image_token_id=2, **SMALL).fingerprint(),
+        VisionLanguage(Shouting(), **SMALL).fingerprint(),
+    }
+    assert len(prints) == 5
