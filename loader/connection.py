@@ -16,6 +16,7 @@ import zmq
 from ..balancer.messages import Message, Place, RankBye, Ready
 from ..balancer.rank_session import Arrival, RankSession
 from ..balancer.sockets import connect, receive, send
+from .errors import LoaderError
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +25,6 @@ PING_S = 1.0
 PATIENCE_S = 30.0
 # A wait that is answered, but in vain, is mentioned after so long.
 MENTION_S = 10.0
-
-
-class LoaderError(RuntimeError):
-    """The loader cannot go on: broken data, an impossible plan, a balancer that is gone."""
 
 
 class Connection:

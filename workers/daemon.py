@@ -32,6 +32,7 @@ from ..balancer.messages import (
 from ..balancer.sockets import connect, receive, send
 from ..balancer.worker_session import End, Open, Task, WorkerSession
 from .job import describe_error
+from .policy import kind_of, reason_of
 from .source import SampleError
 
 BEAT_S = 1.0
@@ -52,13 +53,13 @@ class Decoded:
 
 
 class Handler(Protocol):
-    """What a worker can do with a reference to a sample.
-
-    SampleError means that the sample is broken, OSError that reading failed after all retries.
-    """
+    """What a worker can do with a reference to a sample; what it raises is told to the ranks."""
 
     def open(self, job: str) -> tuple[int, str]:
         """Open what the job describes; return the number of samples and the fingerprint."""
+
+    def key(self, ref: Ref) -> str:
+        """Name a sample."""
 
     def probe(self, ref: Ref, epoch: int) -> Probed | Decoded:
         """Measure a sample; where that takes decoding it, return it decoded."""
@@ -109,11 +110,11 @@ def run_worker(
 
 def _beat(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, identity: Identity) -> None:
     """Say that the process is alive, until the context ends."""
-    with contextlib.suppress(zmq.ContextTerminated):
-        with connect(context, endpoint, b"beat." + identity.routing_id) as socket:
-            while True:
-                send(socket, WorkerBeat(identity.name, identity.incarnation))
-                socket.poll(int(1000 * BEAT_S))
+    name = b"beat." + identity.routing_id
+    with contextlib.suppress(zmq.ContextTerminated), connect(context, endpoint, name) as socket:
+        while True:
+            send(socket, WorkerBeat(identity.name, identity.incarnation))
+            socket.poll(int(1000 * BEAT_S))
 
 
 class _Worker:
@@ -175,12 +176,8 @@ class _Worker:
         work = self.handler.probe if task.kind == "probe" else self.handler.decode
         try:
             result = work(ref, task.epoch)
-        except SampleError as error:
-            self._fail(task, error.key, error.reason, io=False)
-        except OSError as error:
-            self._fail(task, str(ref.index), describe_error(error), io=True)
         except Exception as error:
-            self._fail(task, str(ref.index), describe_error(error), io=False)
+            self._fail(task, error)
         else:
             self._give(task, result)
 
@@ -196,8 +193,12 @@ class _Worker:
         self._say(ProbeDone(self.probe_lease, tuple(self.probes)))
         self.probes.clear()
 
-    def _fail(self, task: Task, key: str, reason: str, io: bool) -> None:
-        self._say(SampleFailed(task.lease, task.ref.ordinal, key, reason, io))
+    def _fail(self, task: Task, error: Exception) -> None:
+        key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)
+        failed = SampleFailed(
+            task.lease, task.ref.ordinal, key, reason_of(error), kind_of(error) == "io"
+        )
+        self._say(failed)
 
     def _say(self, message: Message, *payloads: object) -> None:
         send(self.socket, message, payloads)

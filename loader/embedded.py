@@ -1,0 +1,65 @@
+"""Balancer and workers on the trainer's own machine: started with the loader, gone with it."""
+
+from dataclasses import dataclass
+
+from ..balancer.coordinator import Coordinator
+from ..balancer.job import Job
+from ..balancer.serve import serve
+from ..workers.daemon import local_identity, run_worker
+from ..workers.job import Job as PoolJob
+from ..workers.job import Ready, WorkerSlot
+from ..workers.pool import Pool, start_pool
+from ..workers.source import Source
+from ..workers.source_handler import SourceHandler
+
+# How many times in all worker processes that died are started again.
+RESTARTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a pool is born with; `endpoint` is set where the balancer is another process's."""
+
+    job: Job
+    source: Source | None
+    endpoint: str = ""
+
+
+def start_embedded(payload: Payload, workers: int, method: str = "zygote") -> Pool:
+    """Start workers, and a balancer unless the payload names one; see `start_pool` for errors."""
+    return start_pool(
+        PoolJob(
+            work=_work,
+            payload=payload,
+            workers=workers,
+            serve=None if payload.endpoint else _serve,
+            restart=RESTARTS,
+        ),
+        method,
+    )
+
+
+def failure(pool: Pool) -> str:
+    """Return why the pool cannot go on, empty while it can."""
+    for report in pool.poll_reports():
+        if report.event == "failed" and report.worker is None:
+            return report.message
+        if report.event == "exited" and report.worker is not None and not report.restarted:
+            how = f"signal {report.signal}" if report.signal else f"status {report.code}"
+            return f"worker {report.worker} ended with {how} and is not started again"
+    return ""
+
+
+def _serve(payload: Payload, directory: str, ready: Ready) -> None:
+    serve(Coordinator(payload.job), f"ipc://{directory}/balancer", ready)
+
+
+def _work(payload: Payload, slot: WorkerSlot) -> None:
+    plan = payload.job.plan
+    handler = SourceHandler(
+        payload.source, payload.job.resources, plan.seed if plan else 0, local=True
+    )
+    endpoint = payload.endpoint or slot.endpoint
+    reason = run_worker(endpoint, local_identity(slot.index, slot.incarnation), handler)
+    if reason:
+        raise RuntimeError(reason)

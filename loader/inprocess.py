@@ -1,0 +1,117 @@
+"""The whole system in the trainer's process: what num_workers=0 means for a balanced loader.
+
+The same coordinator and sessions as anywhere, joined by function calls. Nothing is prefetched:
+samples are measured and decoded while the trainer waits.
+"""
+
+from collections import deque
+from typing import Any
+
+from ..balancer.coordinator import Coordinator, Send
+from ..balancer.job import Job, to_json
+from ..balancer.messages import (
+    DecodeDone,
+    Message,
+    Place,
+    Probed,
+    ProbeDone,
+    RankBye,
+    Ready,
+    SampleFailed,
+    WorkerHello,
+    WorkerReady,
+)
+from ..balancer.rank_session import Arrival, RankSession
+from ..balancer.worker_session import Open, Task, WorkerSession
+from ..workers.daemon import Decoded
+from ..workers.policy import kind_of, reason_of
+from ..workers.source import SampleError, Source
+from ..workers.source_handler import SourceHandler
+from .errors import LoaderError
+
+_WORKER, _RANK = b"worker", b"rank"
+
+
+class InProcess:
+    """A stand-in for Connection without sockets and processes."""
+
+    def __init__(self, job: Job, source: Source, ranks: tuple[int, ...]) -> None:
+        seed = job.plan.seed if job.plan else 0
+        self.session = RankSession(ranks, to_json(job), prefetch=1)
+        self._handler = SourceHandler(source, job.resources, seed, local=True)
+        self._coordinator = Coordinator(job)
+        self._worker = WorkerSession()
+        self._queue: deque[Send] = deque()
+        self._tell(_WORKER, WorkerHello("in process", 0, "here", 0))
+        self._tell(_RANK, self.session.hello)
+        self._deliver_all()
+
+    def wait_ready(self) -> Ready:
+        """Return how many samples there are."""
+        if self.session.ready is None:
+            raise LoaderError(self.session.trouble or "the job did not start")
+        return self.session.ready
+
+    def begin(self, epoch: int, at: Place) -> None:
+        """Start the next run."""
+        for message in (*self.session.begin(epoch, at), *self.session.asks()):
+            self._tell(_RANK, message)
+
+    def next(self, timeout_s: float | None = None) -> Arrival | None:  # noqa: ARG002
+        """Work until the next microbatch is there; return it, or None at the end of the run."""
+        while True:
+            self._deliver_all()
+            if self.session.trouble:
+                raise LoaderError(self.session.trouble)
+            taken = self.session.take()
+            if taken is not None:
+                break
+            if self.session.at_end():
+                return None
+            task = self._worker.next_task()
+            if task is None:
+                raise LoaderError("nothing to do, and nothing delivered: this is a bug of ours")
+            self._do(task)
+        arrival, messages = taken
+        for message in (*messages, *self.session.asks()):
+            self._tell(_RANK, message)
+        return arrival
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._tell(_RANK, RankBye())
+
+    def _tell(self, peer: bytes, message: Message, *payloads: object) -> None:
+        size = sum(payload_bytes(payload) for payload in payloads)
+        self._queue.extend(self._coordinator.handle(peer, message, payloads, size))
+
+    def _deliver_all(self) -> None:
+        while self._queue:
+            effect = self._queue.popleft()
+            if effect.peer == _RANK:
+                self.session.handle(effect.message, effect.payloads)
+                for message in self.session.asks() if self.session.state == "running" else []:
+                    self._tell(_RANK, message)
+            elif isinstance(self._worker.handle(effect.message), Open):
+                self._tell(_WORKER, WorkerReady(*self._handler.open("")))
+
+    def _do(self, task: Task) -> None:
+        work = self._handler.probe if task.kind == "probe" else self._handler.decode
+        ordinal = task.ref.ordinal
+        try:
+            result = work(task.ref, task.epoch)
+        except Exception as error:
+            key = error.key if isinstance(error, SampleError) else self._handler.key(task.ref)
+            io = kind_of(error) == "io"
+            self._tell(_WORKER, SampleFailed(task.lease, ordinal, key, reason_of(error), io))
+            return
+        if isinstance(result, Probed):
+            self._tell(_WORKER, ProbeDone(task.lease, (result,)))
+        elif isinstance(result, Decoded):
+            done = DecodeDone(task.lease, ordinal, result.key, result.cost, result.header)
+            self._tell(_WORKER, done, result.payload)
+
+
+def payload_bytes(payload: Any) -> int:
+    """Return how many bytes a buffer holds."""
+    return memoryview(payload).nbytes

@@ -1,0 +1,95 @@
+"""The resume state: what `next()` has returned, as a few JSON values, the same on every rank."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..balancer.job import Job
+from ..balancer.messages import Place
+from ..balancer.plan import PLANNER_VERSION, PlanConfig
+
+LEDGER_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A position in an epoch, and what a plan must have in common to continue there.
+
+    start, window_step: the first ordinal and the first step of the window that `step` is in;
+    microbatch: how many of the step's microbatches every rank has been given.
+    """
+
+    epoch: int
+    start: int
+    window_step: int
+    step: int
+    microbatch: int
+    seed: int
+    shuffle: bool
+    samples_per_step: int
+    mode: str
+    ranks: int
+    digest: str
+    planner: int = PLANNER_VERSION
+    version: int = LEDGER_VERSION
+
+    @property
+    def place(self) -> Place:
+        """The position as the protocol writes it."""
+        return Place(self.start, self.window_step, self.step, self.microbatch)
+
+
+def write_ledger(job: Job, plan: PlanConfig, epoch: int, place: Place) -> dict[str, Any]:
+    """Return the ledger of a position as JSON values."""
+    return asdict(
+        Ledger(
+            epoch=epoch,
+            start=place.start,
+            window_step=place.window_step,
+            step=place.step,
+            microbatch=place.microbatch,
+            seed=plan.seed,
+            shuffle=job.shuffle,
+            samples_per_step=plan.samples_per_step,
+            mode=plan.mode,
+            ranks=plan.ranks,
+            digest=plan.digest(),
+        )
+    )
+
+
+def read_ledger(state: Any, job: Job, plan: PlanConfig) -> Ledger:
+    """Return the ledger in `state`; ValueError if this loader cannot continue there.
+
+    Between steps, exact mode can continue with other ranks, accumulation or workers; inside a step
+    or a window of several steps the plan must be the very same.
+    """
+    try:
+        ledger = Ledger(**state)
+    except TypeError as error:
+        raise ValueError(f"not a ledger of counterpoise: {error}") from error
+    if ledger.version != LEDGER_VERSION or ledger.planner != PLANNER_VERSION:
+        raise ValueError(
+            f"the ledger is of version {ledger.version}, planner {ledger.planner}; this side has "
+            f"{LEDGER_VERSION}, {PLANNER_VERSION}: resume with the counterpoise that wrote it"
+        )
+    current = {
+        "seed": plan.seed,
+        "shuffle": job.shuffle,
+        "mode": plan.mode,
+        "samples_per_step": plan.samples_per_step,
+    }
+    other = [
+        f"{name} was {getattr(ledger, name)!r} and is {value!r}"
+        for name, value in current.items()
+        if getattr(ledger, name) != value
+    ]
+    if other:
+        raise ValueError("the ledger belongs to another order of samples: " + "; ".join(other))
+    inside = ledger.microbatch > 0 or ledger.step != ledger.window_step
+    if inside and ledger.digest != plan.digest():
+        raise ValueError(
+            f"the ledger stands inside step {ledger.step} (microbatch {ledger.microbatch}) or its "
+            "window, where only the very same plan can continue: resume with the same ranks, "
+            "accumulate and budgets, or save between steps"
+        )
+    return ledger

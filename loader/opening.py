@@ -1,0 +1,97 @@
+"""How a balanced loader gets its connection: in this process, to local ones, or elsewhere."""
+
+from dataclasses import dataclass
+
+from ..balancer.job import Job, to_json
+from ..workers.pool import Pool
+from ..workers.source import Source
+from .balanced import Feeding
+from .connection import Connection
+from .embedded import Payload, failure, start_embedded
+from .errors import LoaderError
+from .inprocess import InProcess
+from .topology import is_distributed, share
+
+
+class LocalConnection(Connection):
+    """A connection whose processes are its own: they end with it."""
+
+    def __init__(
+        self, pool: Pool, endpoint: str, played: tuple[int, ...], job: Job, prefetch: int
+    ) -> None:
+        self._pool = pool
+        super().__init__(
+            endpoint,
+            played,
+            to_json(job),
+            prefetch,
+            watch=lambda: failure(pool),
+            watched_fd=pool.fileno(),
+        )
+
+    def close(self) -> None:
+        """Say goodbye and end the processes."""
+        super().close()
+        self._pool.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is needed to connect: `source` is None where only remote workers can read the data."""
+
+    job: Job
+    source: Source | None
+    played: tuple[int, ...]
+    workers: int
+    prefetch: int
+    method: str
+    balancer: str | None
+
+    def connect(self) -> Feeding:
+        """Connect, starting processes where no address was given; all ranks call it together.
+
+        Raises LoaderError and ValueError that say what to do.
+        """
+        if self.balancer is not None:
+            return Connection(self.balancer, self.played, to_json(self.job), self.prefetch)
+        if self.source is None:
+            raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
+        if len(self.played) == self.job.ranks:
+            return self._alone()
+        if not is_distributed():
+            raise ValueError(
+                "several ranks without torch.distributed cannot find each other: start "
+                "`counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
+            )
+        if self.workers == 0:
+            raise ValueError("several ranks share their workers: give num_workers >= 1")
+        return self._together()
+
+    def _alone(self) -> Feeding:
+        if self.workers == 0:
+            return InProcess(self.job, self._needed_source(), self.played)
+        pool = self._start("")
+        return LocalConnection(pool, pool.endpoint, self.played, self.job, self.prefetch)
+
+    def _together(self) -> Feeding:
+        """Rank 0 starts the balancer; every rank starts its own workers, which connect to it."""
+        if 0 in self.played:
+            try:
+                pool = self._start("")
+            except Exception as error:
+                share("", str(error))
+                raise
+            endpoint = share(pool.endpoint, "")
+        else:
+            endpoint = share("", "")
+            pool = self._start(endpoint)
+        return LocalConnection(pool, endpoint, self.played, self.job, self.prefetch)
+
+    def _start(self, endpoint: str) -> Pool:
+        payload = Payload(self.job, self._needed_source(), endpoint)
+        return start_embedded(payload, self.workers, self.method)
+
+    def _needed_source(self) -> Source:
+        if self.source is None:
+            raise LoaderError("there is no data to read on this machine")
+        return self.source

@@ -1,0 +1,66 @@
+"""From the loader's keyword arguments to a plan: defaults that fit together, mistakes named."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ..balancer.plan import PlanConfig
+from ..workers.source import SampleError, Source
+
+DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
+# A source whose first samples are broken is asked for the names of its costs so many times.
+TRIES = 100
+
+
+def make_plan(
+    *,
+    balance: str,
+    resources: tuple[str, ...],
+    ranks: int,
+    batch_size: int | None,
+    samples_per_step: int | None,
+    accumulate: int | Literal["auto"],
+    budgets: Mapping[str, int] | None,
+    **rest: Any,
+) -> PlanConfig:
+    """Return the plan that the arguments ask for.
+
+    `balance` is the grouping; with "fixed" every microbatch has batch_size samples. Without
+    samples_per_step a step has batch_size samples for every rank and microbatch. Raises ValueError
+    for budgets of unknown resources and whatever PlanConfig refuses.
+    """
+    unknown = sorted(set(budgets or {}) - set(resources))
+    if unknown:
+        raise ValueError(
+            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}"
+        )
+    per_rank = (batch_size or 1) * (1 if accumulate == "auto" else accumulate)
+    return PlanConfig(
+        ranks=ranks,
+        samples_per_step=samples_per_step or ranks * per_rank,
+        accumulate=accumulate,
+        resources=resources,
+        budgets=tuple((budgets or {}).get(name) for name in resources),
+        grouping=balance,
+        batch_size=batch_size if balance == "fixed" else None,
+        **rest,
+    )
+
+
+def find_resources(source: Source | None, budgets: Mapping[str, int] | None) -> tuple[str, ...]:
+    """Return the names of a source's costs, in its own order.
+
+    A source may have them as `resources`; else its first sample that can be probed tells.
+    """
+    if source is None:
+        extra = tuple(name for name in budgets or {} if name not in DEFAULT_RESOURCES)
+        return DEFAULT_RESOURCES + extra
+    named = getattr(source, "resources", None)
+    if named is not None:
+        return tuple(named)
+    reason = ""
+    for index in range(min(len(source), TRIES)):
+        try:
+            return tuple(source.probe(index).cost)
+        except SampleError as error:
+            reason = str(error)
+    raise ValueError(f"none of the first {TRIES} samples can be measured, the last: {reason}")

@@ -1,0 +1,61 @@
+"""`counterpoise worker`: a process that reads, decodes and streams samples for a balancer."""
+
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..workers.daemon import Identity, run_worker
+from ..workers.source import Source
+from ..workers.source_handler import SourceHandler
+from ..workers.tar_dataset import TarDataset
+
+logger = logging.getLogger("counterpoise")
+
+
+@click.command("worker")
+@click.argument("balancer", metavar="ADDRESS")
+@click.option(
+    "--root",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read only below this folder.",
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="PACKAGE.MODULE:FUNCTION",
+    help="Run this transform if a job asks for it (besides the registered ones); repeatable.",
+)
+@click.option("--cache", type=click.Path(path_type=Path), help="Where indexes and costs are kept.")
+@click.option(
+    "--until-lost",
+    type=float,
+    metavar="SECONDS",
+    help="End when no balancer has answered for so long (default: wait for ever).",
+)
+def command(
+    balancer: str, root: Path, allow: tuple[str, ...], cache: Path | None, until_lost: float | None
+) -> None:
+    """Work for the balancer at ADDRESS until it says goodbye.
+
+    \b
+    Example:
+      counterpoise worker tcp://10.0.0.1:5555 --root /data --allow mylab.augment:crop
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+
+    def build(described: dict[str, Any]) -> Source:
+        source = TarDataset.from_spec(described, root, allow, cache)
+        logger.info("serving %d samples of %s", len(source), ", ".join(source.pattern))
+        return source
+
+    handler = SourceHandler(None, (), 0, local=False, build=build)
+    identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
+    logger.info("working for %s, reading below %s", balancer, root)
+    reason = run_worker(balancer, identity, handler, until_lost_s=until_lost)
+    if reason:
+        raise ValueError(reason)

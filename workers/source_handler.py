@@ -1,0 +1,98 @@
+"""What a worker does with a source's samples: measure, decode, pack them for the wire."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from ..balancer.job import from_json
+from ..balancer.messages import Probed, Ref
+from .codec import encode, payload_of
+from .daemon import Decoded
+from .policy import ErrorPolicy, attempt
+from .source import Probe, SampleError, Source
+
+# Reading is tried again after these many pauses; broken samples are not.
+RETRIES = ErrorPolicy("raise")
+
+
+class SourceHandler:
+    """Probes and decodes by index; see workers/daemon.py.
+
+    Born with a source (in a local pool), or able to `build` one from a job's description. `local`
+    says that payloads stay on this machine, so that any Python object may be one.
+    """
+
+    def __init__(
+        self,
+        source: Source | None,
+        resources: tuple[str, ...],
+        seed: int,
+        local: bool,
+        build: Callable[[dict[str, Any]], Source] | None = None,
+    ) -> None:
+        self.source = source
+        self.resources = resources
+        self.seed = seed
+        self.local = local
+        self.build = build
+
+    def open(self, job: str) -> tuple[int, str]:
+        """Return the number of samples and the fingerprint; ValueError says what is missing."""
+        if job and self.build is not None:
+            told = from_json(job)
+            self.resources = told.resources
+            self.seed = told.plan.seed if told.plan else 0
+            self.source = self.build(told.source)
+        source = self._source()
+        return len(source), source.fingerprint()
+
+    def key(self, ref: Ref) -> str:
+        """Name a sample."""
+        return self._source().key(ref.index)
+
+    def probe(self, ref: Ref, epoch: int) -> Probed | Decoded:
+        """Measure a sample; where that takes decoding it, keep what was decoded."""
+        source = self._source()
+        measure = getattr(source, "measure", None)
+        if getattr(source, "decode_first", False) and measure is not None:
+            sample = self._load(ref, epoch)
+            found = Probe(source.key(ref.index), measure(sample))
+            return self._packed(found.key, self._cost(found), sample)
+        found = self._patiently(ref, lambda: source.probe(ref.index))
+        return Probed(ref.ordinal, found.key, self._cost(found), found.nbytes or 0)
+
+    def decode(self, ref: Ref, epoch: int) -> Decoded:
+        """Decode a sample."""
+        return self._packed(self.key(ref), (), self._load(ref, epoch))
+
+    def _source(self) -> Source:
+        if self.source is None:
+            raise ValueError("this worker was given no source: start it with a job that names one")
+        return self.source
+
+    def _load(self, ref: Ref, epoch: int) -> Any:
+        return self._patiently(ref, lambda: self._source().load(ref.index, epoch, self.seed))
+
+    def _patiently(self, ref: Ref, action: Callable[[], Any]) -> Any:
+        return attempt(action, str(ref.index), RETRIES, time.sleep)
+
+    def _cost(self, found: Probe) -> tuple[int, ...]:
+        missing = [name for name in self.resources if name not in found.cost]
+        if missing:
+            raise SampleError(
+                found.key,
+                f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
+            )
+        return tuple(int(found.cost[name]) for name in self.resources)
+
+    def _packed(self, key: str, cost: tuple[int, ...], sample: Any) -> Decoded:
+        header, buffers = encode(sample)
+        if "object" in header and not self.local:
+            raise SampleError(
+                key,
+                f"the transform made a {type(sample).__name__}; only a dict of arrays, numbers and "
+                "text can go to another host",
+            )
+        return Decoded(key, cost, msgpack.packb(header), payload_of(buffers))
