@@ -42,10 +42,10 @@ def _is_seen(slot: Slot) -> bool:
 
 
 def kind_names(timelines: Sequence[Timeline]) -> tuple[str, ...]:
-    """Return the kinds that are drawn, in the order of the palette, then of appearance."""
-    found = dict.fromkeys(s.what.kind for t in timelines for row in rows(t) for s in row.slots)
+    """Return the kinds that are drawn, in the order of the palette, then by name."""
+    found = {slot.what.kind for t in timelines for row in rows(t) for slot in row.slots}
     order = {name: place for place, name in enumerate(PAINTS)}
-    return tuple(sorted(found, key=lambda name: order.get(name, len(order))))
+    return tuple(sorted(found, key=lambda name: (order.get(name, len(order)), name)))
 
 
 def chunks(timeline: Timeline) -> int:

@@ -15,7 +15,7 @@ from importlib import resources
 from .palette import ink, paint, tint
 from .passes import Pass
 from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, rows, word
-from .summary import CAUSES, causes, format_memory, format_time, peak
+from .summary import BYTES, CAUSES, Unit, causes, format_memory, format_time, peak
 from .timeline import Curve, Timeline
 
 DOM_LIMIT = 6000
@@ -28,11 +28,11 @@ def render_html(
     *,
     title: str = "Pipeline schedules",
     subtitle: str = "",
-    memory_unit: str = "bytes",
+    unit: Unit = BYTES,
 ) -> str:
     """Return the page. Raises ValueError without timelines.
 
-    `memory_unit`: "bytes", or the word for what the timelines' memory counts.
+    `unit`: what the timelines' memory counts.
     """
     if not timelines:
         raise ValueError("nothing to draw: got no timelines; give at least one")
@@ -41,21 +41,21 @@ def render_html(
         "SCRIPT": "(() => {\n" + "\n".join(map(_part, SCRIPTS)) + "})();",
         "TITLE": html.escape(title),
         "SUBTITLE": html.escape(subtitle),
-        "DATA": _json(page_data(timelines, memory_unit)),
+        "DATA": _json(page_data(timelines, unit)),
     }
     return re.sub(r"@([A-Z]+)@", lambda mark: parts[mark[1]], _part("page.html"))
 
 
-def page_data(timelines: Sequence[Timeline], memory_unit: str = "bytes") -> Json:
+def page_data(timelines: Sequence[Timeline], unit: Unit = BYTES) -> Json:
     """Return what the page's scripts read; a row's passes are columns, to keep the page small."""
     names = kind_names(timelines)
     most = max(map(chunks, timelines))
     return {
         "limit": DOM_LIMIT,
-        "memoryUnit": memory_unit,
+        "memoryUnit": {"word": unit.word, "size": unit.size},
         "causes": list(CAUSES),
         "kinds": [_kind(name, names, most) for name in names],
-        "schedules": [_schedule(t, names, memory_unit) for t in timelines],
+        "schedules": [_schedule(t, names, unit) for t in timelines],
     }
 
 
@@ -81,7 +81,7 @@ def _kind(name: str, names: tuple[str, ...], most: int) -> Json:
     }
 
 
-def _schedule(timeline: Timeline, names: tuple[str, ...], memory_unit: str) -> Json:
+def _schedule(timeline: Timeline, names: tuple[str, ...], unit: Unit) -> Json:
     most = peak(timeline)
     has_memory = most.bytes > 0
     figures = [
@@ -89,7 +89,7 @@ def _schedule(timeline: Timeline, names: tuple[str, ...], memory_unit: str) -> J
         ("bubble", f"{100 * timeline.bubble_ratio:.1f} %"),
     ]
     if has_memory:
-        figures.append(("peak memory", format_memory(most.bytes, memory_unit)))
+        figures.append(("peak memory", format_memory(most.bytes, unit)))
     return {
         "name": timeline.name,
         "note": _note(timeline),

@@ -10,34 +10,16 @@ from itertools import groupby
 from math import ceil
 from xml.sax.saxutils import escape
 
-from .palette import ink, paint, tint
+from .palette import paint
 from .passes import NO_MICROBATCH
-from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, nice_step, rows, word
-from .summary import figures, format_memory, format_time, peak
+from .picture import Row, chunk_of, chunks, kind_names, label, nice_step, rows
+from .summary import BYTES, Unit, figures, format_memory, format_time, peak
+from .svg_style import PATTERNS, STYLE, fills, legend
 from .timeline import Curve, Slot, Timeline
 
 PASS_LIMIT = 6000
 GUTTER, MARGIN = 64, 24
 MEMORY, LANE = 64, 12
-
-STYLE = """
-svg{font:11px Inter,system-ui,"Segoe UI",Helvetica,Arial,sans-serif;font-feature-settings:"tnum"}
-.paper{fill:#fff}.row{fill:#f3f3f0}.hatch{stroke:#d9d9d3}.grid{stroke:#e2e3e0}.end{stroke:#2b3037}
-text{fill:#626a73}.ink,.name{fill:#16191d;font-weight:600}.name{font-size:15px}.title{font-size:20px}
-.right{text-anchor:end}.middle{text-anchor:middle}
-.in{text-anchor:middle;font-weight:550}.line{fill:none;stroke-linejoin:round}.top{stroke-width:2.2}
-.under{fill:#1c4e80;fill-opacity:.07}.m{stroke:#74b9c4}.top{stroke:#1c4e80}
-.halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
-@media (prefers-color-scheme:dark){
-.paper{fill:#15181c}.row{fill:#1b1f24}.hatch{stroke:#3d444d}.grid{stroke:#2b3036}.end{stroke:#dfe3e8}
-text{fill:#98a0a9}.ink,.name{fill:#eceae4}.under{fill:#a9dcf0}.m{stroke:#3f7f9c}.top{stroke:#a9dcf0}
-.halo{stroke:#15181c}}
-"""
-PATTERNS = """<pattern id="hatch" patternUnits="userSpaceOnUse" width="6" height="6"
- patternTransform="rotate(45)"><path class="hatch" d="M0 0V6" stroke-width="1.6"/></pattern>
-<pattern id="stripes" patternUnits="userSpaceOnUse" width="6" height="6"
- patternTransform="rotate(-45)"><path d="M0 0V6" stroke="#fff" stroke-opacity=".26"
- stroke-width="2.2"/></pattern>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +30,9 @@ class Scale:
     span_ns: int
     memory_bytes: int
     names: tuple[str, ...]
-    memory_unit: str
+    unit: Unit
     merge: bool
+    chunks: int
 
     def x(self, ns: int) -> float:
         """Return where a time lies, in pixels from the left edge of the picture."""
@@ -60,12 +43,12 @@ def render_svg(
     timelines: Sequence[Timeline],
     *,
     title: str = "",
-    memory_unit: str = "bytes",
+    unit: Unit = BYTES,
     width: int = 1200,
 ) -> str:
     """Return the picture, `width` pixels wide. Raises ValueError without timelines.
 
-    `memory_unit`: "bytes", or the word for what the timelines' memory counts.
+    `unit`: what the timelines' memory counts.
     """
     if not timelines:
         raise ValueError("nothing to draw: got no timelines; give at least one")
@@ -74,16 +57,17 @@ def render_svg(
         max(timeline.makespan_ns for timeline in timelines),
         max(peak(timeline).bytes for timeline in timelines),
         kind_names(timelines),
-        memory_unit,
+        unit,
         sum(len(row.slots) for t in timelines for row in rows(t)) > PASS_LIMIT,
+        max(map(chunks, timelines)),
     )
     parts: list[str] = []
     y = float(MARGIN)
     if title:
         parts.append(_text(MARGIN, y + 14, title, "name title"))
         y += 34
-    parts.append(_legend(scale, y))
-    y += 34
+    drawn, y = legend(scale.names, scale.chunks, MARGIN, width - MARGIN, y)
+    parts.append(drawn)
     for timeline in timelines:
         panel, y = _panel(timeline, scale, y)
         parts += panel
@@ -92,40 +76,11 @@ def render_svg(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img">\n'
         f"<title>{escape(title or ', '.join(t.name for t in timelines))}</title>\n"
-        f"<style>{STYLE}{_fills(scale, timelines)}</style>\n<defs>{PATTERNS}</defs>\n"
+        f"<style>{STYLE}{fills(scale.names, scale.chunks)}</style>\n<defs>{PATTERNS}</defs>\n"
         f'<rect class="paper" width="{width}" height="{height}" rx="10"/>\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )
-
-
-def _fills(scale: Scale, timelines: Sequence[Timeline]) -> str:
-    """One class for each kind and chunk, and one for the text upon it."""
-    most = max(map(chunks, timelines))
-    rules: list[str] = []
-    for name in scale.names:
-        for chunk in range(most if is_staged(name) else 1):
-            fill = tint(paint(name, scale.names).fill, chunk, most)
-            rules.append(f".k{name}{chunk}{{fill:{fill}}}.t{name}{chunk}{{fill:{ink(fill)}}}")
-    return "\n".join(rules)
-
-
-def _legend(scale: Scale, y: float) -> str:
-    parts: list[str] = []
-    x = float(MARGIN)
-    for name in scale.names:
-        look, said = paint(name, scale.names), word(name, scale.names)
-        box = f'x="{x}" y="{y}" width="20" height="13" rx="3"'
-        parts.append(f'<rect class="k{name}0" {box}/>')
-        if look.striped:
-            parts.append(f'<rect fill="url(#stripes)" {box}/>')
-        words = f'<tspan class="ink">{name}</tspan> {escape(said)}'
-        parts.append(f'<text x="{x + 27}" y="{y + 10.5}">{words}</text>')
-        x += 27 + 6.1 * (len(name) + 1 + len(said)) + 20
-    box = f'x="{x}" y="{y}" width="20" height="13" rx="3"'
-    parts.append(f'<rect class="row" {box}/><rect fill="url(#hatch)" {box}/>')
-    parts.append(_text(x + 27, y + 10.5, "bubble"))
-    return "".join(parts)
 
 
 def _panel(timeline: Timeline, scale: Scale, y: float) -> tuple[list[str], float]:
@@ -135,7 +90,7 @@ def _panel(timeline: Timeline, scale: Scale, y: float) -> tuple[list[str], float
     right = scale.x(scale.span_ns)
     parts = [
         _text(MARGIN, y + 14, timeline.name, "name"),
-        _text(right, y + 14, ", ".join(figures(timeline, scale.memory_unit)), "ink right"),
+        _text(right, y + 14, ", ".join(figures(timeline, scale.unit)), "ink right"),
     ]
     top = y + 24
     y = top
@@ -237,7 +192,7 @@ def _memory(timeline: Timeline, scale: Scale, top: float, foot: float) -> Iterat
             yield f'<path class="line m" d="{path(curve)}"/>'
     yield f'<path class="line top" d="{path(timeline.memory[most.rank])}"/>'
     x, y = scale.x(most.time_ns), height(most.bytes)
-    words = f"{format_memory(most.bytes, scale.memory_unit)} on rank {most.rank}"
+    words = f"{format_memory(most.bytes, scale.unit)} on rank {most.rank}"
     yield _text(x + 4, y - 6, words, "ink halo")
 
 

@@ -4,6 +4,16 @@ from dataclasses import dataclass
 
 from .timeline import Bubbles, Timeline
 
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a timeline's memory counts: `size` of its numbers are one `word`."""
+
+    word: str = "bytes"
+    size: int = 1
+
+
+BYTES = Unit()
 CAUSES = ("work", "warm-up", "steady", "cool-down", "imbalance", "communication")
 
 
@@ -52,11 +62,11 @@ def bubble_words(idle: Bubbles) -> dict[str, int]:
     return dict(zip(CAUSES[1:], _parts(idle), strict=True))
 
 
-def figures(timeline: Timeline, memory_unit: str = "bytes") -> tuple[str, ...]:
+def figures(timeline: Timeline, unit: Unit = BYTES) -> tuple[str, ...]:
     """Return the key figures in words: makespan, bubble, and peak memory where there is any."""
     words = [format_time(timeline.makespan_ns), f"bubble {100 * timeline.bubble_ratio:.1f} %"]
     if most := peak(timeline).bytes:
-        words.append(f"peak {format_memory(most, memory_unit)}")
+        words.append(f"peak {format_memory(most, unit)}")
     return tuple(words)
 
 
@@ -72,14 +82,14 @@ def format_time(ns: int) -> str:
     return f"{ns} ns"
 
 
-def format_memory(held: int, unit: str = "bytes") -> str:
-    """Write memory in binary multiples, or with `unit` as a count of whatever it counts.
+def format_memory(held: int, unit: Unit = BYTES) -> str:
+    """Write memory in binary multiples of bytes, or as a count of whatever the unit is.
 
-    >>> format_memory(3 * 2**29), format_memory(4, "microbatches")
-    ('1.5 GiB', '4 microbatches')
+    >>> format_memory(3 * 2**29), format_memory(9, Unit("microbatches", 2))
+    ('1.5 GiB', '4.5 microbatches')
     """
-    if unit != "bytes":
-        return f"{held} {unit}"
+    if unit.word != "bytes":
+        return f"{_three(held / unit.size)} {unit.word}"
     value, name = float(held), "B"
     for name in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or name == "TiB":

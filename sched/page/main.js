@@ -34,7 +34,9 @@ function legend() {
   };
   const items = data.kinds.map((kind) => item(swatch(kind.fills[0][0], kind.striped && "url(#stripes)"), kind.name, kind.word));
   const idle = item(swatch("var(--row)", "url(#hatch)"), "", "bubble");
-  document.getElementById("legend").append(...items, idle);
+  const cut = data.kinds.find((kind) => kind.fills.length > 1);
+  const later = cut ? [item(swatch(cut.fills.at(-1)[0]), "", "later chunk: lighter")] : [];
+  document.getElementById("legend").append(...items, ...later, idle);
 }
 
 // The table of key figures; where the time goes, as bars on one scale.
