@@ -221,9 +221,7 @@ class Coordinator:
             self._switch_run()
 
     def _report_worker(self, peer: bytes, failed: WorkerFailed) -> None:
-        name = self._workers[peer].hello.name
-        self._workers.pop(peer, None)
-        self._fail("worker", f"worker {name}: {failed.reason}")
+        self._fail("worker", f"worker {self._workers[peer].hello.name}: {failed.reason}")
 
     def _take_costs(self, peer: bytes, message: ProbeDone) -> None:
         if self.run is not None:
@@ -265,6 +263,8 @@ class Coordinator:
             self._start_job(from_json(hello.job))
         if self._is_ready():
             self._send(peer, Ready(self.count, self.fingerprint))
+        if self.trouble is not None:
+            self._send(peer, self.trouble)
 
     def _replace_rank(self, old: _Rank, peer: bytes) -> None:
         """A rank has started anew: the run it was in is over for everybody."""

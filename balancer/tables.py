@@ -16,7 +16,7 @@ COORDINATOR: Table = {
     ("worker ready", "job ended"): ("worker waiting", "forget_source"),
     ("worker preparing", "job ended"): ("worker waiting", "forget_source"),
     ("worker preparing", "WorkerReady"): ("worker ready", "accept_worker"),
-    ("worker preparing", "WorkerFailed"): ("absent", "report_worker"),
+    ("worker preparing", "WorkerFailed"): ("worker waiting", "report_worker"),
     ("worker ready", "ProbeDone"): ("worker ready", "take_costs"),
     ("worker ready", "DecodeDone"): ("worker ready", "take_payload"),
     ("worker ready", "SampleFailed"): ("worker ready", "take_failure"),

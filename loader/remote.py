@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+VISION_LANGUAGE = "counterpoise.workers.vision_language:VisionLanguage"
+
 
 class RemoteDataset:
     """Tar shards on the workers' side, below the --root they were started with.
@@ -15,7 +17,7 @@ class RemoteDataset:
     def __init__(
         self,
         pattern: str | Sequence[str],
-        transform: str | None = "vision_language",
+        transform: str | None = VISION_LANGUAGE,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self.pattern = [pattern] if isinstance(pattern, str) else list(pattern)

@@ -15,7 +15,7 @@ logger = logging.getLogger("counterpoise")
 @click.option("--listen", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS")
 @click.option("--insecure", is_flag=True, help="Allow an address that other hosts can reach.")
 def command(listen: str, insecure: bool) -> None:
-    """Serve one training job at a time: trainers bring it, workers decode for it.
+    r"""Serve one training job at a time: trainers bring it, workers decode for it.
 
     \b
     Example, three terminals:

@@ -40,7 +40,7 @@ logger = logging.getLogger("counterpoise")
 def command(
     balancer: str, root: Path, allow: tuple[str, ...], cache: Path | None, until_lost: float | None
 ) -> None:
-    """Work for the balancer at ADDRESS until it says goodbye.
+    r"""Work for the balancer at ADDRESS until it says goodbye.
 
     \b
     Example:
