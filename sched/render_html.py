@@ -52,7 +52,7 @@ def page_data(timelines: Sequence[Timeline], unit: Unit = BYTES) -> Json:
     most = max(map(chunks, timelines))
     return {
         "limit": DOM_LIMIT,
-        "memoryUnit": {"word": unit.word, "size": unit.size},
+        "memoryUnit": {"word": unit.word, "size": unit.size, "one": unit.one},
         "causes": list(CAUSES),
         "kinds": [_kind(name, names, most) for name in names],
         "schedules": [_schedule(t, names, unit) for t in timelines],

@@ -61,18 +61,16 @@ def _complete(slot: Slot, timeline: Timeline, process: int, thread: int, lane: b
 
 def _arrows(timeline: Timeline, process: int) -> Iterator[Event]:
     """Where a pass's output goes, for those that leave their rank."""
+    number = process << 32
     found = {slot.what: (rank, slot) for rank, row in enumerate(timeline.ranks) for slot in row}
-    number = 0
     for what, (rank, slot) in found.items():
         for heir in _heirs(what):
             if heir not in found or found[heir][0] == rank:
                 continue
             there, taken = found[heir]
-            ident = f"{process}.{number}"
             number += 1
-            both: Event = {"name": format_pass(what), "cat": "flow", "id": ident, "pid": process}
-            begin = {**both, "ph": "s", "tid": rank, "ts": slot.start_ns / 1000}
-            yield begin
+            both: Event = {"name": format_pass(what), "cat": "flow", "id": number, "pid": process}
+            yield {**both, "ph": "s", "tid": rank, "ts": slot.start_ns / 1000}
             yield {**both, "ph": "f", "bp": "e", "tid": there, "ts": taken.start_ns / 1000}
 
 

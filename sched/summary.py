@@ -7,10 +7,11 @@ from .timeline import Bubbles, Timeline
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a timeline's memory counts: `size` of its numbers are one `word`."""
+    """What a timeline's memory counts: `size` of its numbers are `one`, more are `word`."""
 
     word: str = "bytes"
     size: int = 1
+    one: str = "byte"
 
 
 BYTES = Unit()
@@ -85,11 +86,11 @@ def format_time(ns: int) -> str:
 def format_memory(held: int, unit: Unit = BYTES) -> str:
     """Write memory in binary multiples of bytes, or as a count of whatever the unit is.
 
-    >>> format_memory(3 * 2**29), format_memory(9, Unit("microbatches", 2))
-    ('1.5 GiB', '4.5 microbatches')
+    >>> format_memory(3 * 2**29), format_memory(9, Unit("tiles", 2, "tile"))
+    ('1.5 GiB', '4.5 tiles')
     """
     if unit.word != "bytes":
-        return f"{_three(held / unit.size)} {unit.word}"
+        return f"{_three(held / unit.size)} {unit.one if held == unit.size else unit.word}"
     value, name = float(held), "B"
     for name in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or name == "TiB":

@@ -5,6 +5,7 @@ torch's CSV if it ends in .csv, else the grid that `export --format text` writes
 """
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,14 +14,14 @@ from typing import Any
 
 import click
 
-from ..sched import Costs, Program, lower, parse_program, schedule, schedules
+from ..sched import Costs, Program, Schedule, lower, parse_program, schedule, schedules
 from ..sched.csv_form import read_csv
 from ..sched.summary import Unit
 
 MS = 1_000_000
 Command = Callable[..., Any]
 # Divisible by up to 12 chunks: what a microbatch holds on a rank, in the simulator's whole numbers.
-MICROBATCHES = Unit("microbatches", 27720)
+MICROBATCHES = Unit("microbatches", 27720, "microbatch")
 TIMES = (
     ("f", "forward through all that a rank holds", "1"),
     ("b", "full backward through it", "twice F"),
@@ -140,8 +141,9 @@ def _or(given: int | None, default: int) -> int:
 def read_program(target: str, size: Size) -> Program:
     """Read or make the program that a target names. Raises ValueError if there is none."""
     name, _, words = target.partition(":")
-    if name in {found.name for found in schedules()}:
-        options = _options(target, words)
+    registered = {found.name: found for found in schedules()}
+    if name in registered:
+        options = _options(registered[name], words)
         program = schedule(name, ranks=size.ranks, microbatches=size.microbatches, **options)
         program = replace(program, name=target)
     elif Path(target).exists():
@@ -149,20 +151,35 @@ def read_program(target: str, size: Size) -> Program:
     elif "." in target or "/" in target:
         raise ValueError(f"there is no file {target}; give a file or a name of `schedule list`")
     else:
-        known = ", ".join(found.name for found in schedules())
+        known = ", ".join(registered)
         raise ValueError(f"unknown schedule {name!r}; give a file, or one of {known}")
     return lower(program) if size.lowered else program
 
 
-def _options(target: str, words: str) -> dict[str, int | str | bool]:
+def _options(found: Schedule, words: str) -> dict[str, int | str | bool]:
+    """Options as written, in the types that the generator asks for."""
+    asked = inspect.signature(found.generate).parameters
     options: dict[str, int | str | bool] = {}
     for word in filter(None, words.split(",")):
         key, equals, value = word.partition("=")
         if not equals:
-            raise ValueError(f"{target!r}: got option {word!r}; write NAME:OPTION=VALUE,...")
-        flags = {"true": True, "false": False}
-        options[key] = int(value) if value.lstrip("-").isdigit() else flags.get(value, value)
+            raise ValueError(f"{found.name}: got option {word!r}; write NAME:OPTION=VALUE,...")
+        kind = asked[key].annotation if key in asked else str
+        options[key] = _option(f"{found.name}: {key}", kind, value)
     return options
+
+
+def _option(what: str, kind: object, value: str) -> int | str | bool:
+    if kind is bool:
+        if value not in ("true", "false"):
+            raise ValueError(f"{what} got {value!r}; give true or false")
+        return value == "true"
+    if kind is int:
+        try:
+            return int(value)
+        except ValueError:
+            raise ValueError(f"{what} got {value!r}; give a whole number") from None
+    return value
 
 
 def _read_file(path: Path) -> Program:

@@ -54,7 +54,8 @@ def rank_table(timeline: Timeline, unit: Unit) -> Table:
     )
     for rank, (work, idle, ratio, most) in enumerate(rows):
         times = (format_time(ns) if ns else "-" for ns in (work, *bubble_words(idle).values()))
-        held = format_memory(most, unit).removesuffix(f" {unit.word}")
+        held = format_memory(most, unit)
+        held = held if unit.word == "bytes" else held.split()[0]
         table.add_row(str(rank), *times, f"{100 * ratio:.1f} %", held)
     return table
 

@@ -17,7 +17,7 @@ function timeText(ns, unit = unitFor(ns)) {
 }
 
 function memoryText(value, unit) {
-  if (unit.word !== "bytes") return `${trim(value / unit.size, 2)}\u202f${unit.word}`;
+  if (unit.word !== "bytes") return `${trim(value / unit.size, 2)}\u202f${value === unit.size ? unit.one : unit.word}`;
   const names = ["B", "KiB", "MiB", "GiB", "TiB"];
   let step = 0;
   while (value >= 1024 && step < names.length - 1) { value /= 1024; step += 1; }

@@ -1,0 +1,177 @@
+"""`counterpoise schedule` as a user meets it: what it prints, what it writes, how it exits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from counterpoise.sched import check, parse_program, schedules
+from counterpoise.sched.csv_form import read_csv
+from counterpoise.tools.cli import main
+
+Said = tuple[int, str, str]
+COMMANDS = ("list", "show", "check", "simulate", "compare", "export")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run `counterpoise schedule` with these words; its status, output and errors."""
+
+    def call(*words: str) -> Said:
+        with pytest.raises(SystemExit) as ended:
+            main(["schedule", *words])
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(run, name: str) -> None:
+    status, out, _ = run(name, "--help")
+    assert status == 0
+    assert f"Example: counterpoise schedule {name}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("name", ["list", "check", "simulate", "compare"])
+def test_what_reports_has_json(run, name: str) -> None:
+    words = () if name == "list" else ("1f1b",)
+    status, out, _ = run(name, *words, "--json")
+    assert status == 0
+    assert isinstance(json.loads(out.splitlines()[-1]), dict)
+
+
+def test_list_names_every_schedule(run) -> None:
+    _, out, _ = run("list", "--json")
+    assert set(json.loads(out)["schedules"]) == {one.name for one in schedules()}
+
+
+def test_show_draws_to_scale_and_passes_shows_the_grid(run) -> None:
+    _, out, _ = run("show", "1f1b", "--stages", "2", "--microbatches", "3")
+    assert "rank 1  .. F0 B0 B0 F1 B1 B1 F2 B2 B2" in out
+    _, out, _ = run("show", "1f1b", "--stages", "2", "--microbatches", "3", "--passes")
+    assert parse_program(out).microbatches == 3
+
+
+def test_simulate_reports_makespan_bubbles_by_cause_and_peak(run) -> None:
+    _, out, _ = run("simulate", "1f1b", "--json")
+    report = json.loads(out)
+    assert report["makespan_ns"] == 33_000_000
+    assert report["bubble"] == pytest.approx(9 / 33)
+    assert report["peak_microbatches_by_rank"] == [4, 3, 2, 1]
+    for work, idle in zip(report["work_ns"], report["bubbles_ns"], strict=True):
+        assert work + sum(idle.values()) == report["makespan_ns"]
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zbv", "dualpipev"])
+def test_times_are_a_ranks_share_whatever_its_chunks(run, name: str) -> None:
+    _, out, _ = run("simulate", name, "--json")
+    assert set(json.loads(out)["work_ns"]) == {24_000_000}
+
+
+def test_options_of_a_schedule_follow_its_name(run) -> None:
+    _, out, _ = run("show", "interleaved:chunks=3", "--passes")
+    assert parse_program(out).stages == 12
+
+
+def test_a_sound_program_passes_the_check(run) -> None:
+    status, out, _ = run("check", "zbv")
+    assert status == 0
+    assert "sound" in out
+
+
+def test_a_fault_is_shown_in_the_grid_and_exits_with_one(run, tmp_path: Path) -> None:
+    file = tmp_path / "swapped.txt"
+    file.write_text("placement: 0 1\nmicrobatches: 1\n0: 0F0 0B0\n1: 1B0 1F0\n")
+    status, out, _ = run("check", str(file))
+    assert status == 1
+    assert "1B0" in out
+    status, out, _ = run("check", str(file), "--json")
+    assert status == 1
+    assert json.loads(out)["problems"]
+
+
+def test_a_limit_on_memory_is_part_of_the_check(run) -> None:
+    assert run("check", "1f1b", "--limit", "4")[0] == 0
+    assert run("check", "gpipe", "--limit", "4")[0] == 1
+
+
+def test_compare_writes_the_page_and_prints_the_figures(run, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ("--stages", "2", "--microbatches", "4", "--out", str(page))
+    status, out, err = run("compare", "1f1b", "zb-h1", *words)
+    assert status == 0
+    assert "zb-h1" in out
+    assert str(page) in err
+    assert "data-pass" in page.read_text()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "svg", "json", "html", "txt"])
+def test_export_goes_by_the_suffix(run, tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"one.{suffix}"
+    assert run("export", "zbv", "--out", str(file))[0] == 0
+    text = file.read_text()
+    starts = {"csv": "0F0,", "svg": "<svg", "json": '{"traceEvents"', "html": "<!doctype"}
+    assert text.startswith(starts.get(suffix, "schedule: zbv"))
+
+
+def test_what_is_exported_is_read_again(run, tmp_path: Path) -> None:
+    for name, read in (("one.csv", read_csv), ("one.txt", parse_program)):
+        file = tmp_path / name
+        run("export", "interleaved", "--out", str(file))
+        check(read(file.read_text()))
+        status, out, _ = run("simulate", str(file), "--json")
+        assert status == 0
+        assert json.loads(out)["ranks"] == 4
+
+
+def test_a_lowered_program_keeps_its_makespan(run) -> None:
+    plain, lowered = (
+        json.loads(run("simulate", "zb-h1", "--p2p", "0.5", "--json", *more)[1])["makespan_ns"]
+        for more in ((), ("--lower",))
+    )
+    assert plain == lowered
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("show", "1f1b", "--microbatches", "0"), "give at least one of each"),
+        (("show", "1f1b", "--stages", "-1"), "give at least one of each"),
+        (("show", "dualpipev", "--microbatches", "2"), "as many microbatches as its 8 stages"),
+        (("show", "interleaved:chunks=0"), "0 chunks; give at least one"),
+        (("show", "interleaved:chunks=x"), "chunks got 'x'; give a whole number"),
+        (("show", "nope"), "unknown schedule 'nope'; give a file, or one of"),
+        (("show", "no/such.csv"), "there is no file no/such.csv"),
+        (("show", "1f1b:depth=3"), "1f1b has no option 'depth'"),
+        (("show", "1f1b:depth"), "got option 'depth'; write NAME:OPTION=VALUE"),
+        (("simulate", "1f1b", "--f", "nan"), "--f got 'nan'; give milliseconds"),
+        (("simulate", "1f1b", "--b", "-2"), "--b got '-2'; give milliseconds"),
+        (("simulate", "1f1b", "--p2p", "soon"), "--p2p got 'soon'; give milliseconds"),
+        (("compare", "1f1b", "--out", "page.doc"), "--out page.doc is no page"),
+        (("export", "1f1b", "--out", "one.doc"), "add --format"),
+        (("export", "1f1b-alg1", "--format", "csv"), "torch's CSV has no kind"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_status_two(run, words: Said, message: str) -> None:
+    status, out, err = run(*words)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("placement: 0\nmicrobatches: 1\n0: hello\n", "line 3: 'hello' is not a pass"),
+        ("microbatches: 1\n0: 0F0\n", "no line placement:"),
+    ],
+)
+def test_a_broken_file_is_named(run, tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "broken.txt"
+    file.write_text(text)
+    status, _, err = run("check", str(file))
+    assert status == 2
+    assert message in err
+    assert "broken.txt: " in err
