@@ -232,7 +232,7 @@ class TarDataset:
 def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
     return {
-        name: np.asarray(_named_image(name, value)) if is_image(name) else value
+        name: np.array(_named_image(name, value)) if is_image(name) else value
         for name, value in raw.items()
     }
 

@@ -121,7 +121,8 @@ def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
         try:
             info = tarfile.TarInfo.frombuf(header, "utf-8", ERRORS)
         except tarfile.HeaderError as error:
-            raise ValueError(f"{shard} is no tar file, or damaged, at byte {at}: {error}") from None
+            what = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
+            raise ValueError(f"{shard} is {what} ({error}); write it again") from None
         size = int(overrides.get("size", info.size))
         body = at + BLOCK
         stored = size if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES else 0

@@ -75,7 +75,7 @@ class VisionLanguage:
             ("tile_size", tile_size, 4096),
             ("max_tiles", max_tiles, 1024),
             ("tokens_per_tile", tokens_per_tile, 1 << 16),
-            ("max_pixels", max_pixels, MAX_PIXELS),
+            ("max_pixels", max_pixels, 1 << 40),
             ("max_tokens", 1 if max_tokens is None else max_tokens, 1 << 31),
         ):
             if not 1 <= value <= top:

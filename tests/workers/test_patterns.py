@@ -35,6 +35,13 @@ def test_a_file_that_two_patterns_name_is_read_once(folder):
     assert len(find_shards([f"{folder}/m-*.tar", f"{folder}/m-00.tar"])) == 3
 
 
+def test_what_is_kept_beside_shards_is_no_shard(folder):
+    before = find_shards(f"{folder}/*.t*")
+    (folder / "n.tar.index.npz").touch()
+    (folder / "notes.txt").unlink()
+    assert set(before) - set(find_shards(f"{folder}/*")) == {folder / "notes.txt"}
+
+
 def test_a_file_may_have_braces_in_its_name(folder):
     (folder / "odd{1..2}.tar").touch()
     assert _names(find_shards(f"{folder}/odd{{1..2}}.tar")) == ["odd{1..2}.tar"]

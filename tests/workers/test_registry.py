@@ -1,12 +1,13 @@
 """Only what was registered can be named from elsewhere."""
 
 import functools
+import importlib.metadata
 import os
 
 import pytest
 
-from counterpoise.workers import members
-from counterpoise.workers.registry import BUILT_IN, build, name_of, registered, spec_of
+from counterpoise.workers import members, registry
+from counterpoise.workers.registry import BUILT_IN, GROUP, build, name_of, registered, spec_of
 
 ALLOWED = "counterpoise.workers.members:decode_member"
 
@@ -21,6 +22,12 @@ def test_an_allowed_function_gets_its_arguments():
     allowed = registered([ALLOWED])
     assert build({"name": ALLOWED, "args": {}}, allowed) is members.decode_member
     assert build({"name": ALLOWED, "args": {"data": b"7"}}, allowed)("cls") == 7
+
+
+def test_entry_points_register_names(monkeypatch):
+    point = importlib.metadata.EntryPoint("any", ALLOWED, GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == GROUP else [])
+    assert build({"name": ALLOWED, "args": {}}, registered()) is members.decode_member
 
 
 def test_nested_specs_are_held_to_the_same_list():

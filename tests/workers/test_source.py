@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import subprocess
 import sys
 
 import numpy as np
@@ -143,3 +144,9 @@ def test_bytes_of_a_sample_count_arrays_and_text():
 def test_fingerprints_tell_datasets_apart():
     assert as_source(TEXTS).fingerprint() == as_source(list(TEXTS)).fingerprint()
     assert as_source(TEXTS).fingerprint() != as_source(TEXTS[:2]).fingerprint()
+
+
+@pytest.mark.parametrize("name", ["source", "tar_dataset", "vision_language", "registry", "policy"])
+def test_sources_are_opened_without_torch(name):
+    code = f"import sys, counterpoise.workers.{name}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0

@@ -1,5 +1,6 @@
 """The header scan finds every member of every tar, and says where a damaged one is damaged."""
 
+import gzip
 import io
 import os
 import tarfile
@@ -79,10 +80,20 @@ def test_a_truncated_shard_is_named_with_the_offset(shard, size):
         scan(path)
 
 
-def test_what_is_no_tar_is_refused(tmp_path):
-    (tmp_path / "a.tar").write_bytes(b"PK" + b"x" * 2000)
-    with pytest.raises(ValueError, match="no tar file, or damaged, at byte 0"):
-        scan(tmp_path / "a.tar")
+def test_what_is_no_tar_is_refused(shard):
+    path = shard("a.tgz", {"a.jpg": b"x"})
+    path.write_bytes(gzip.compress(path.read_bytes()) * 20)
+    with pytest.raises(ValueError, match=r"a\.tgz is no uncompressed tar file"):
+        scan(path)
+
+
+def test_a_damaged_header_is_named_with_its_offset(shard):
+    path = shard("a.tar", {"a.jpg": b"x" * 700, "b.jpg": b"y"})
+    data = bytearray(path.read_bytes())
+    data[1540] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"a\.tar is damaged at byte 1536 \(bad checksum\)"):
+        scan(path)
 
 
 def test_the_same_member_twice_is_an_error(shard):
