@@ -1,0 +1,140 @@
+"""Write docs/protocol.md from the tables and records that the code itself walks.
+
+`python -m counterpoise.tools.write_docs [FOLDER]`; a test holds the committed page current.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ..balancer import messages
+from ..balancer.tables import COORDINATOR, RANK, WORKER, Table
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+INTRODUCTION = f"""# The protocol
+
+*Written by `make docs` from `balancer/tables.py` and `balancer/messages.py`; do not edit.*
+
+Version {messages.PROTOCOL_VERSION}. Three parties talk over ZeroMQ: **workers** and **ranks**
+(trainer processes) each have a DEALER socket, the balancer's **coordinator** one ROUTER.
+
+A message is one header frame and its payload frames. The header is the msgpack array
+`[version, kind, field, ...]` with the fields in the order below; payload frames are raw bytes. A
+header is checked against the record of its kind before anything else looks at it: frame count,
+header size, container lengths, field types. What does not fit is dropped, counted, and answered
+with `Refused`.
+
+Every message may be lost with its connection and may be said twice: a rank that has waited for a
+second says its open `Ask`s again; a second `Ack`, result or hello changes nothing.
+
+What a pair (state, message) does stands in one table per party. A pair that is not in the table is
+dropped and counted. `silence`, `gone`, `job` and `job ended` are no messages: they are what the
+shell and the clock tell the coordinator.
+"""
+
+
+def protocol_page() -> str:
+    """Return the whole page."""
+    parts = [
+        INTRODUCTION,
+        "## A microbatch's way\n\n" + EXAMPLE,
+        "## Coordinator\n\n" + diagram(COORDINATOR) + table(COORDINATOR),
+        "## Worker\n\n" + diagram(WORKER) + table(WORKER),
+        "## Rank\n\n" + diagram(RANK) + table(RANK),
+        "## Messages\n",
+        "### Worker to coordinator\n\n" + "\n".join(map(record, messages.FROM_WORKER)),
+        "### Coordinator to worker\n\n" + "\n".join(map(record, messages.TO_WORKER)),
+        "### Rank to coordinator\n\n" + "\n".join(map(record, messages.FROM_RANK)),
+        "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
+        "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
+    ]
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+EXAMPLE = """```
+worker                    coordinator                     rank
+  | WorkerHello  ------------> |                            |
+  | <------------  Welcome     |                            |
+  | WorkerReady  ------------> | <------------  RankHello   |
+  |                            | Ready  ------------------> |
+  |                            | <----------------  Begin   |
+  |                            | <------------------  Ask   |
+  | <------  Lease (probe)     |                            |
+  | ProbeDone  --------------> |  ... the window is planned |
+  | <-----  Lease (decode)     |                            |
+  | DecodeDone + payload  ---> |                            |
+  |                            | Batch + payloads  -------> |
+  |                            | <------------------  Ack   |
+```
+"""
+
+
+def table(rows: Table) -> str:
+    """Return a table of transitions as Markdown.
+
+    >>> print(table({("joining", "Bye"): ("ended", "end")}))
+    | state | message | action | next state |
+    |---|---|---|---|
+    | joining | `Bye` | end | ended |
+    <BLANKLINE>
+    """
+    lines = ["| state | message | action | next state |", "|---|---|---|---|"]
+    for (state, event), (after, action) in rows.items():
+        lines.append(f"| {state} | `{event}` | {action.replace('_', ' ')} | {after} |")
+    return "\n".join(lines) + "\n"
+
+
+def diagram(rows: Table) -> str:
+    """Return the moves between states as a Mermaid diagram; what stays in a state is left out."""
+    moves: dict[tuple[str, str], list[str]] = {}
+    for (state, event), (after, _) in rows.items():
+        if state != after:
+            moves.setdefault((state, after), []).append(event)
+    lines = ["```mermaid", "stateDiagram-v2"]
+    for (state, after), events in moves.items():
+        lines.append(f"    {_word(state)} --> {_word(after)}: {', '.join(events)}")
+    return "\n".join([*lines, "```", "", ""])
+
+
+def record(kind: type[Any]) -> str:
+    """Return one kind of message with its fields as a Markdown item."""
+    hints = get_type_hints(kind)
+    listed = ", ".join(f"{each.name}: {_name(hints[each.name])}" for each in fields(kind))
+    payloads = {"one": " One payload frame.", "items": " A payload frame per item."}
+    carries = payloads.get(getattr(kind, "PAYLOADS", "none"), "")
+    text = " ".join((kind.__doc__ or "").split())
+    return f"- **{kind.__name__}**({listed}). {text}{carries}"
+
+
+def _parts() -> Iterator[type[Any]]:
+    yield from (
+        messages.Ref,
+        messages.Probed,
+        messages.Item,
+        messages.Hole,
+        messages.Weights,
+        messages.Place,
+    )
+
+
+def _name(hint: Any) -> str:
+    if isinstance(hint, type) and not getattr(hint, "__args__", ()):
+        return hint.__name__
+    return f"[{_name(hint.__args__[0])}]"
+
+
+def _word(state: str) -> str:
+    return state.replace(" ", "_")
+
+
+def main(arguments: Iterable[str]) -> None:
+    """Write the pages into a folder, by default the checkout's docs/."""
+    folder = next((Path(each) for each in arguments), DOCS)
+    (folder / "protocol.md").write_text(protocol_page())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
