@@ -1,12 +1,12 @@
 """A still picture of timelines: one standalone SVG, light or dark as the viewer wishes.
 
 Panels lie below each other on one time axis and one memory axis. Up to PASS_LIMIT passes are
-rectangles, one each, with a title; beyond that those of one row and kind share a path.
+rectangles, one each, with a title; beyond that those of one row and kind share a path, and
+passes narrower than a pixel share its column by their time.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from math import ceil
 from xml.sax.saxutils import escape
 
@@ -20,6 +20,7 @@ from .timeline import Curve, Slot, Timeline
 PASS_LIMIT = 6000
 GUTTER, MARGIN = 64, 24
 MEMORY, LANE = 64, 12
+WIDE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ def _row(row: Row, timeline: Timeline, scale: Scale, y: float, height: float) ->
 
 def _pass(slot: Slot, row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> str:
     left, width = _extent(slot, scale)
+    width = max(width, 0.4)
     look = f"{slot.what.kind}{chunk_of(slot.what, timeline.placement)}"
     box = f'x="{left:.1f}" y="{y + 1}" width="{width:.1f}" height="{height - 2}" rx="2"'
     name = label(slot, row.lane)
@@ -162,17 +164,33 @@ def _inside(slot: Slot, width: float) -> str:
 def _extent(slot: Slot, scale: Scale) -> tuple[float, float]:
     left, right = scale.x(slot.start_ns), scale.x(slot.end_ns)
     gap = 0.5 if right - left > 4 else 0.0
-    return left + gap, max(right - left - 2 * gap, 0.4)
+    return left + gap, right - left - 2 * gap
 
 
 def _merged(row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> Iterator[str]:
-    def look(slot: Slot) -> str:
-        return f"{slot.what.kind}{chunk_of(slot.what, timeline.placement)}"
-
-    for name, slots in groupby(sorted(row.slots, key=look), key=look):
-        boxes = (_extent(slot, scale) for slot in slots)
-        path = "".join(f"M{x:.1f} {y + 1}h{w:.1f}v{height - 2}h-{w:.1f}z" for x, w in boxes)
-        yield f'<path class="k{name}" d="{path}"/>'
+    """One path for each kind; passes narrower than a pixel share its column by their time."""
+    paths: dict[str, list[str]] = {}
+    columns: dict[int, dict[str, float]] = {}
+    for slot in row.slots:
+        x, width = _extent(slot, scale)
+        if width >= WIDE:
+            look = f"{slot.what.kind}{chunk_of(slot.what, timeline.placement)}"
+            path = f"M{x:.1f} {y + 1}h{width:.1f}v{height - 2}h-{width:.1f}z"
+            paths.setdefault(look, []).append(path)
+        else:
+            for column in range(int(x), ceil(x + width)):
+                shares = columns.setdefault(column, {})
+                part = min(x + width, column + 1) - max(x, column)
+                shares[slot.what.kind] = shares.get(slot.what.kind, 0.0) + part
+    for column, shares in columns.items():
+        top = y + 1
+        for kind in sorted(shares, key=scale.names.index):
+            part = min(shares[kind] * (height - 2), y + height - 1 - top)
+            path = f"M{column} {top:.1f}h1v{part:.1f}h-1z"
+            paths.setdefault(f"{kind}0", []).append(path)
+            top += part
+    for look, parts in paths.items():
+        yield f'<path class="k{look}" d="{"".join(parts)}"/>'
 
 
 def _memory(timeline: Timeline, scale: Scale, top: float, foot: float) -> Iterator[str]:

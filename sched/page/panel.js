@@ -1,5 +1,5 @@
 // One schedule: rows of passes, and below them the memory of every rank.
-// Passes are SVG nodes, or, where a page has more than data.limit of them, strokes on a canvas.
+// Passes are SVG nodes, or, where a page has more than data.limit of them, painted on a canvas.
 const GUTTER = 62;
 const MEMORY_HEIGHT = 76;
 const LANE_HEIGHT = 13;
@@ -121,7 +121,7 @@ class Panel {
       band.setAttribute("width", Math.min(end, this.width));
     }
     this.grid.replaceChildren(...ticks(view.from, view.to, this.width / 110).map((time) =>
-      svg("line", { x1: this.x(time), x2: this.x(time), y1: 0, y2: this.height })));
+      svg("line", { x1: this.x(time), x2: this.x(time), y1: this.onCanvas ? this.rowsHeight : 0, y2: this.height })));
     if (this.onCanvas) this.paint(); else this.place();
     const x = this.x(this.schedule.makespan);
     const inside = x > this.width - 64;
@@ -175,7 +175,7 @@ class Panel {
     entry.text.setAttribute("x", (Math.max(left, 0) + Math.min(right, this.width)) / 2);
   }
 
-  // Tens of thousands of passes: at most a stroke a pixel and row.
+  // Tens of thousands of passes. Those narrower than a pixel share its column by their time.
   paint() {
     const ratio = window.devicePixelRatio || 1;
     const { canvas, context } = this;
@@ -183,30 +183,66 @@ class Panel {
     canvas.height = this.rowsHeight * ratio;
     Object.assign(canvas.style, { left: `${GUTTER}px`, top: 0, width: `${this.width}px`, height: `${this.rowsHeight}px` });
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.rows.remove();
-    const style = getComputedStyle(document.documentElement);
     context.font = "550 11px Inter, system-ui, sans-serif";
     context.textAlign = "center";
     context.textBaseline = "middle";
-    this.schedule.rows.forEach((row, rank) => {
-      const { y, height } = this.boxes[rank];
-      context.fillStyle = style.getPropertyValue("--hatch");
-      context.fillRect(Math.max(0, this.x(0)), y, this.x(this.schedule.makespan) - Math.max(0, this.x(0)), height);
-      let painted = -1;
-      for (let i = firstAfter(row, this.view.from); i < row.s.length && row.s[i] < this.view.to; i += 1) {
-        const left = this.x(row.s[i]), right = left + row.d[i] * this.scale;
-        if (right * ratio < painted + 1 && right - left < 1) continue;
-        painted = Math.floor(right * ratio);
-        const [fill, ink] = this.colours(row, i);
-        context.fillStyle = fill;
-        const gap = right - left > 4 ? .5 : 0;
-        context.fillRect(left + gap, y, Math.max(right - left - 2 * gap, 1 / ratio), height);
-        const label = this.label(row, i, right - left);
-        if (!label) continue;
-        context.fillStyle = ink;
-        context.fillText(label, (left + right) / 2, y + height / 2 + .5);
+    this.paintBubbles();
+    this.schedule.rows.forEach((row, number) => this.paintRow(row, this.boxes[number], 1 / ratio));
+  }
+
+  // The rows of the SVG lie above the canvas, so here the canvas has rows of its own.
+  paintBubbles() {
+    this.rows.remove();
+    const style = getComputedStyle(document.documentElement);
+    const tile = Object.assign(document.createElement("canvas"), { width: 8, height: 8 });
+    const stroke = tile.getContext("2d");
+    stroke.strokeStyle = style.getPropertyValue("--hatch");
+    stroke.lineWidth = 1.4;
+    for (const shift of [-8, 0, 8]) { stroke.moveTo(shift, 8); stroke.lineTo(shift + 8, 0); }
+    stroke.stroke();
+    const left = Math.max(0, this.x(0)), width = this.x(this.schedule.makespan) - left;
+    for (const fill of [style.getPropertyValue("--row"), this.context.createPattern(tile, "repeat")]) {
+      this.context.fillStyle = fill;
+      for (const { y, height } of this.boxes) this.context.fillRect(left, y, width, height);
+    }
+  }
+
+  paintRow(row, { y, height }, pixel) {
+    const { context } = this;
+    const kinds = this.data.kinds.length;
+    const shares = new Float32Array(Math.ceil(this.width / pixel + 1) * kinds);
+    for (let i = firstAfter(row, this.view.from); i < row.s.length && row.s[i] < this.view.to; i += 1) {
+      const left = this.x(row.s[i]), width = row.d[i] * this.scale;
+      if (width < 1.5 * pixel) {
+        for (let x = Math.max(left, 0); x < Math.min(left + width, this.width);) {
+          const column = Math.floor(x / pixel), end = Math.min((column + 1) * pixel, left + width);
+          shares[column * kinds + row.k[i]] += (end - x) / pixel;
+          x = Math.max(end, x + 1e-6);
+        }
+        continue;
       }
-    });
+      const [fill, ink] = this.colours(row, i);
+      const gap = width > 4 ? .5 : 0;
+      context.fillStyle = fill;
+      context.fillRect(left + gap, y, width - 2 * gap, height);
+      const label = this.label(row, i, width);
+      context.fillStyle = ink;
+      if (label) context.fillText(label, left + width / 2, y + height / 2 + .5);
+    }
+    this.paintShares(shares, kinds, y, height, pixel);
+  }
+
+  paintShares(shares, kinds, y, height, pixel) {
+    const fills = this.data.kinds.map((kind) => kind.fills[0][0]);
+    for (let place = 0, top = 0; place < shares.length; place += 1) {
+      const kind = place % kinds;
+      if (kind === 0) top = y;
+      if (!shares[place]) continue;
+      const part = Math.min(shares[place] * height, y + height - top);
+      this.context.fillStyle = fills[kind];
+      this.context.fillRect(Math.floor(place / kinds) * pixel, top, pixel, part);
+      top += part;
+    }
   }
 
   // The time-ordered steps of a rank's memory as a path; within a pixel only the extremes.

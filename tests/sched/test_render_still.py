@@ -151,3 +151,20 @@ def test_times_are_written_in_the_unit_that_suits(ns: int, words: str) -> None:
 def test_memory_is_written_in_its_unit() -> None:
     assert format_memory(80 * 2**30) == "80 GiB"
     assert format_memory(5, Unit("microbatches", 2)) == "2.5 microbatches"
+
+
+def test_where_passes_are_narrower_than_a_pixel_their_area_is_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(svg_module, "PASS_LIMIT", 10)
+    timeline = simulate(schedule("1f1b", ranks=2, microbatches=600), COSTS)
+    root = ElementTree.fromstring(render_svg([timeline]))
+    areas: Counter[str] = Counter()
+    for node in root.iter(f"{NS}path"):
+        for width, height in re.findall(r"h([\d.]+)v([\d.]+)", node.get("d", "")):
+            areas[node.get("class", "")] += float(width) * float(height)
+    scale = (1200 - 64 - 48) / timeline.makespan_ns * 22
+    for kind in "FB":
+        slots = (slot for row in timeline.ranks for slot in row if slot.what.kind == kind)
+        expected = sum(slot.end_ns - slot.start_ns for slot in slots) * scale
+        assert areas[f"k{kind}0"] == pytest.approx(expected, rel=0.02)
