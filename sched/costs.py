@@ -57,7 +57,7 @@ def expand(what: str, table: Any, rows: int, columns: int) -> NDArray[np.int64]:
         array = np.asarray(table)
     except ValueError:
         raise ValueError(f"{what}: its rows differ in length; give {columns} in each") from None
-    if array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iu":
         bad = next((x for x in array.ravel().tolist() if type(x) is not int), table)
         raise ValueError(f"{what}: got {bad!r}; give whole numbers")
     if array.size and array.min() < 0:
