@@ -45,6 +45,7 @@ class _Ends:
         self.directory = ""
         self.zygote: Zygote | None = None  # None: the supervisor is a child of ours
         self.lines = b""
+        self.pids: set[int] = set()
 
     def release(self, name: str) -> None:
         """Close `lifeline` or `reports`, once."""
@@ -68,6 +69,10 @@ class _Ends:
         for report in reports:
             if report.event in ("loading", "ready"):
                 self.supervisor = report.pid
+            elif report.event == "started":
+                self.pids.add(report.pid)
+            elif report.event == "exited":
+                self.pids.discard(report.pid)
         return reports, ended or self.reports < 0
 
 
@@ -90,6 +95,11 @@ class Pool:
     def supervisor_pid(self) -> int:
         """The process id of the pool's supervisor."""
         return self._ends.supervisor
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the workers and the balancer, as far as reports have been read."""
+        return tuple(sorted(self._ends.pids))
 
     def fileno(self) -> int:
         """The descriptor to poll for reading: `poll_reports` has news then."""
@@ -184,7 +194,7 @@ def _start_by_zygote(job: Job, timeout_s: float) -> _Ends:
     ends = _Ends(lifeline, reading)
     os.set_blocking(reading, False)
     try:
-        ends.zygote = send_request([request, reports, watching, *trainer], timeout_s)
+        ends.zygote = send_request([request, reports, watching, *trainer], _modules(job), timeout_s)
     except BaseException:
         _drop(ends)
         raise
@@ -217,6 +227,11 @@ def _start_by_fork(job: Job, timeout_s: float) -> _Ends:  # noqa: ARG001
     ends.supervisor = pid
     _open.add(ends)
     return ends
+
+
+def _modules(job: Job) -> list[str]:
+    """Where the job's functions come from: a new zygote imports these, for this and later pools."""
+    return [f.__module__ for f in (job.work, job.serve) if hasattr(f, "__module__")]
 
 
 def _pickled(job: Job) -> bytes:

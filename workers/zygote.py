@@ -25,23 +25,14 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .job import Job, Report, describe_error
 from .supervisor import die_with, fork_with_default_signals, outlive, run, send_report, wake_on
 
 FAREWELL_S = 3.0
 MESSAGE_BYTES = 4096
-PRELOADED = (
-    "numpy",
-    "torch",
-    "torch.utils.data",
-    "PIL.Image",
-    "msgpack",
-    "zmq",
-    ".codec",
-    ".daemon",
-)
+PRELOADED = ["numpy", "torch", "torch.utils.data", "PIL.Image", ".codec", ".daemon"]
 NO_GUARD = (
     "a loader with workers was started while the workers' process was importing this script; put "
     "the script's work below `if __name__ == '__main__':`, or pass multiprocessing_context='fork'"
@@ -87,8 +78,7 @@ def _import_what_workers_need(preparation: dict[str, object]) -> None:
     limited = "OPENBLAS_NUM_THREADS" not in os.environ
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in PRELOADED:
-        with contextlib.suppress(ModuleNotFoundError):
-            importlib.import_module(name, __package__)
+        importlib.import_module(name, __package__)
     if limited:
         del os.environ["OPENBLAS_NUM_THREADS"]
     sys.modules["torch"].set_num_threads(1)
@@ -96,10 +86,18 @@ def _import_what_workers_need(preparation: dict[str, object]) -> None:
     process._inheriting = True  # type: ignore[attr-defined]
     try:
         multiprocessing.spawn.prepare(preparation)
+        _import_quietly(preparation["modules"])
     finally:
         del process._inheriting  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
+
+
+def _import_quietly(modules: Any) -> None:
+    """Import what the first job needs; one that cannot be imported is the job's error to report."""
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:

@@ -83,9 +83,9 @@ _lock = threading.Lock()
 _zygotes: dict[object, Zygote] = {}  # one, unless the main module changes
 
 
-def send_request(descriptors: list[int], timeout_s: float) -> Zygote:
+def send_request(descriptors: list[int], modules: list[str], timeout_s: float) -> Zygote:
     """Hand a request to the zygote; starts one if there is none or it has died."""
-    preparation = _preparation()
+    preparation = _preparation() | {"modules": modules}
     main = preparation.get("init_main_from_name"), preparation.get("init_main_from_path")
     with _lock:
         if main in _zygotes:

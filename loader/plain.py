@@ -1,0 +1,218 @@
+"""The loop without balancing: torch's iterator, with our workers and our wire behind it.
+
+Every batch is what torch's own multiprocessing iterator would yield (torch 2.13,
+`_MultiProcessingDataLoaderIter`): tasks go to the workers in turns, `prefetch_factor` per worker
+are under way, results come in order, and a worker whose IterableDataset is exhausted is passed
+over. What differs is below: tasks are offered to the balancer, pinned to a worker, and a batch
+arrives as one message, whose memory its tensors use. With `in_order=False` any worker may take any
+task, but batches still come in order, which torch allows.
+"""
+
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+from torch._utils import ExceptionWrapper
+from torch.utils.data import IterDataPipe, MapDataPipe, _DatasetKind, _utils
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _sharding_worker_init_fn
+
+from ..balancer.coordinator import Coordinator
+from ..balancer.delivery import ANY_SLOT
+from ..balancer.job import Job, to_json
+from ..balancer.messages import Place
+from ..balancer.serve import serve
+from ..workers.codec import decode
+from ..workers.daemon import local_identity, run_worker
+from ..workers.fetch_handler import Exhausted, FetchHandler, Fetching, pack_task
+from ..workers.job import Job as PoolJob
+from ..workers.job import Ready, WorkerSlot
+from ..workers.pool import Pool, start_pool
+from .connection import Connection
+
+# A batch may take as long as it likes, and none is dropped and made again: datasets with state
+# (generators, iterables) would give another one. prefetch_factor bounds what is held.
+PLAIN_JOB = Job(plan=None, lease_s=1e9, buffer_bytes=1 << 62)
+_pin: Any = _utils.pin_memory.pin_memory
+# Tensors are used where they arrived, unless they would lie across machine words.
+_WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Says what is wrong with the pool, in torch's words where it has them."""
+
+    pool: Pool
+
+    def __call__(self) -> str:
+        reports = self.pool.poll_reports()
+        ended = [r for r in reports if r.event == "exited" and r.worker is not None]
+        if ended:
+            pids = ", ".join(str(report.pid) for report in ended)
+            return f"DataLoader worker (pid(s) {pids}) exited unexpectedly"
+        lost = [r.message for r in reports if r.event == "failed" and r.worker is None]
+        return lost[0] if lost else ""
+
+
+class PlainIterator(_BaseDataLoaderIter):
+    """One pass over a DataLoader with num_workers > 0 (many, if the workers are persistent)."""
+
+    _connection: Connection | None = None
+    _pool: Pool | None = None
+
+    def __init__(self, loader: Any) -> None:
+        """Start the workers and give them their first tasks.
+
+        Raises what the sampler raises, and what `start_pool` raises.
+        """
+        super().__init__(loader)
+        if loader.prefetch_factor <= 0:
+            raise AssertionError(
+                "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+            )
+        self._in_order = loader.in_order
+        self._most_tasks = loader.prefetch_factor * self._num_workers
+        self._epoch = 0
+        self._pipe_seed: int | None = self._shared_seed  # torch's first pass uses this one
+        self._pool = _start(self._fetching(loader), self._num_workers, _method(loader))
+        self._connection = Connection(
+            self._pool.endpoint,
+            (0,),
+            to_json(PLAIN_JOB),
+            self._most_tasks,
+            watch=_Watch(self._pool),
+            watched_fd=self._pool.fileno(),
+        )
+        self._connection.wait_ready()
+        self._reset(loader, first_iter=True)
+
+    def _fetching(self, loader: Any) -> Fetching:
+        init_fn = loader.worker_init_fn
+        if isinstance(self._dataset, IterDataPipe | MapDataPipe):
+            init_fn = functools.partial(
+                _sharding_worker_init_fn, init_fn, self._world_size, self._rank
+            )
+        return Fetching(
+            self._dataset_kind,
+            self._dataset,
+            self._auto_collation,
+            self._collate_fn,
+            self._drop_last,
+            int(self._base_seed),
+            init_fn,
+        )
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Begin another pass; what is left of the one before is forgotten."""
+        super()._reset(loader, first_iter)
+        if not first_iter:
+            self._pipe_seed = self._shared_seed
+        self._sent = self._received = 0
+        self._owners: dict[int, int] = {}
+        self._active = [True] * self._num_workers
+        self._turns = itertools.cycle(range(self._num_workers))
+        self._need_connection().begin(self._epoch, Place(0, 0, 0, 0))
+        self._epoch += 1
+        for _ in range(self._most_tasks):
+            self._offer_task()
+
+    def _offer_task(self) -> None:
+        """Offer the sampler's next batch to the worker whose turn it is, if there are both."""
+        try:
+            index = self._next_index()  # type: ignore[no-untyped-call]
+        except StopIteration:
+            return
+        worker = self._next_worker()
+        if worker is None:
+            return
+        anybody = not self._in_order and self._dataset_kind == _DatasetKind.Map
+        task = pack_task(index, self._pipe_seed)
+        self._need_connection().offer(self._sent, task, ANY_SLOT if anybody else worker)
+        self._owners[self._sent] = worker
+        self._sent += 1
+
+    def _next_worker(self) -> int | None:
+        turns = itertools.islice(self._turns, self._num_workers)
+        return next((worker for worker in turns if self._active[worker]), None)
+
+    def _next_data(self) -> Any:
+        """Return the next batch; raises the dataset's error, or StopIteration at the end."""
+        while self._received < self._sent:
+            worker = self._owners.pop(self._received)
+            data = self._receive()
+            self._received += 1
+            if isinstance(data, Exhausted):
+                if self._active[worker]:
+                    self._active[worker] = False
+                    self._offer_task()
+                continue
+            self._offer_task()
+            if isinstance(data, ExceptionWrapper):
+                data.reraise()  # type: ignore[no-untyped-call]
+            if self._pin_memory:
+                data = _pin(data, self._pin_memory_device)
+            return data
+        if not self._persistent_workers:
+            self._shutdown_workers()
+        raise StopIteration
+
+    def _receive(self) -> Any:
+        try:
+            arrival = self._need_connection().next(self._timeout or None)
+        except TimeoutError:
+            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
+        if arrival is None:
+            raise RuntimeError("the balancer ended the run: this is a bug of ours")
+        header = msgpack.unpackb(arrival.batch.items[0].header)
+        return decode(header, _in_place(arrival.payloads[0]), allow_object=True)
+
+    def _need_connection(self) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("the workers of this iterator have been shut down")
+        return self._connection
+
+    def _shutdown_workers(self) -> None:
+        """End the processes; the iterator is over."""
+        connection, self._connection = self._connection, None
+        pool, self._pool = self._pool, None
+        if connection is not None:
+            connection.close()
+        if pool is not None:
+            pool.close()
+
+    def __del__(self) -> None:
+        self._shutdown_workers()
+
+
+def _method(loader: Any) -> str:
+    context = loader.multiprocessing_context
+    return "fork" if context is not None and context.get_start_method() == "fork" else "zygote"
+
+
+def _start(fetching: Fetching, workers: int, method: str) -> Pool:
+    return start_pool(PoolJob(_work, fetching, workers, _serve), method)
+
+
+def _serve(_: Fetching, directory: str, ready: Ready) -> None:
+    serve(Coordinator(PLAIN_JOB), f"ipc://{directory}/balancer", ready)
+
+
+def _work(fetching: Fetching, slot: WorkerSlot) -> None:
+    identity = local_identity(slot.index, slot.incarnation)
+    reason = run_worker(slot.endpoint, identity, FetchHandler(fetching, slot))
+    if reason:
+        raise RuntimeError(reason)
+
+
+def _in_place(frame: Any) -> memoryview:
+    """The frame's memory; a copy of it where numbers would not be aligned (small frames)."""
+    view = memoryview(frame.buffer)
+    if view.nbytes and _address(view) % _WORD_BYTES:
+        return memoryview(bytearray(view))
+    return view
+
+
+def _address(view: memoryview) -> int:
+    return np.frombuffer(view, np.uint8).ctypes.data
