@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from PIL import Image
@@ -53,39 +54,41 @@ def is_image(extension: str) -> bool:
     return extension.rpartition(".")[2] in EXTENSIONS
 
 
-def image_size(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
-    """Return (width, height) after EXIF rotation, from the header alone; ImageError otherwise."""
-    with _blaming_the_data():
-        image, orientation = _open(data, max_pixels)
-        width, height = image.size
-        return (height, width) if orientation >= 5 else (width, height)
+@dataclass(frozen=True, slots=True)
+class OpenedImage:
+    """An image of which the header is read: its upright size in pixels is known."""
+
+    file: Image.Image
+    orientation: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) after EXIF rotation."""
+        width, height = self.file.size
+        return (height, width) if self.orientation >= 5 else (width, height)
+
+    def decode(self, target: tuple[int, int] | None = None) -> Image.Image:
+        """Return the first frame, upright, in mode RGB; alpha is composited on white. Once only.
+
+        With `target` (width, height, upright) a JPEG file is decoded at a reduced size where that
+        still has twice the target's pixels each way. Raises ImageError with Pillow's reason.
+        """
+        image, orientation = self.file, self.orientation
+        with _blaming_the_data():
+            if target is not None:
+                width, height = target[::-1] if orientation >= 5 else target
+                image.draft(None, (GAP * width, GAP * height))
+            # TIFF files warn on load too, so one thread at a time loads them
+            with _quietly() if image.format == "TIFF" else nullcontext():
+                image.load()
+            upright = to_rgb(image)
+            return upright.transpose(UPRIGHT[orientation]) if orientation > 1 else upright
 
 
-def decode_image(
-    data: bytes | BinaryIO,
-    target: tuple[int, int] | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> Image.Image:
-    """Return the first frame, upright, in mode RGB; alpha is composited on white.
-
-    With `target` (width, height, upright) a JPEG file is decoded at a reduced size where that
-    still has twice the target's pixels each way. Raises ImageError with Pillow's reason.
-    """
-    with _blaming_the_data():
-        image, orientation = _open(data, max_pixels)
-        if target is not None:
-            width, height = target[::-1] if orientation >= 5 else target
-            image.draft(None, (GAP * width, GAP * height))
-        # TIFF files warn on load too, so one thread at a time loads them
-        with _quietly() if image.format == "TIFF" else nullcontext():
-            image.load()
-        upright = to_rgb(image)
-        return upright.transpose(UPRIGHT[orientation]) if orientation > 1 else upright
-
-
-def _open(data: bytes | BinaryIO, max_pixels: int) -> tuple[Image.Image, int]:
+def open_image(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> OpenedImage:
+    """Read an image's header; ImageError for what is none, or has more than `max_pixels`."""
     file = io.BytesIO(data) if isinstance(data, bytes) else data
-    with _quietly():
+    with _blaming_the_data(), _quietly():
         Image.init()
         image = Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
         width, height = image.size
@@ -93,7 +96,21 @@ def _open(data: bytes | BinaryIO, max_pixels: int) -> tuple[Image.Image, int]:
             raise ImageError(f"{width}x{height} is over the limit of {max_pixels} pixels")
         if width < 1 or height < 1:
             raise ImageError(f"{width}x{height} has no pixels")
-        return image, _orientation(image, file)
+        return OpenedImage(image, _orientation(image, file))
+
+
+def image_size(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """Return (width, height) after EXIF rotation, from the header alone; ImageError otherwise."""
+    return open_image(data, max_pixels).size
+
+
+def decode_image(
+    data: bytes | BinaryIO,
+    target: tuple[int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> Image.Image:
+    """Return an image file as upright RGB, as `OpenedImage.decode` does."""
+    return open_image(data, max_pixels).decode(target)
 
 
 def _orientation(image: Image.Image, file: BinaryIO) -> int:

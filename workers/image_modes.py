@@ -26,7 +26,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    rgba = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
+    # convert() copies even where nothing is to be done
+    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
     alpha = rgba.getchannel("A")
     if alpha.getextrema() == (255, 255):
         return rgba.convert("RGB")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .conversation import turns
-from .image import MAX_PIXELS, ImageError, decode_image, image_size, is_image
+from .image import MAX_PIXELS, ImageError, OpenedImage, is_image, open_image
 from .registry import name_of, spec_of
 from .source import Probe, SampleError
 from .tiles import cut, grid, tile_count
@@ -30,7 +30,8 @@ class _Layout:
     """All of a sample but its pixels."""
 
     key: str
-    images: tuple[str, ...]
+    names: tuple[str, ...]
+    images: tuple[OpenedImage, ...]
     grids: tuple[tuple[int, int], ...]
     tiles: tuple[int, ...]
     input_ids: Ids
@@ -103,10 +104,11 @@ class VisionLanguage:
         size = self.tile_size
         pixels = np.empty((sum(layout.tiles), 3, size, size), np.uint8)
         at = 0
-        for name, shape, count in zip(layout.images, layout.grids, layout.tiles, strict=True):
-            target = (shape[0] * size, shape[1] * size)
+        for name, opened, shape, count in zip(
+            layout.names, layout.images, layout.grids, layout.tiles, strict=True
+        ):
             try:
-                image = decode_image(raw[name], target, self.max_pixels)
+                image = opened.decode((shape[0] * size, shape[1] * size))
             except ImageError as error:
                 raise SampleError(layout.key, f"{name}: {error}") from error
             cut(image, shape, pixels[at : at + count])
@@ -158,7 +160,8 @@ class VisionLanguage:
         names = image_members(raw)
         try:
             spoken = turns(raw, len(names))
-            grids = tuple(self._grid(raw, name) for name in names)
+            images = tuple(self._opened(raw, name) for name in names)
+            grids = tuple(grid(*one.size, self.tile_size, self.max_tiles) for one in images)
             tiles = tuple(tile_count(shape, self.thumbnail) for shape in grids)
             image_tokens = [count * self.tokens_per_tile for count in tiles]
             ids, labels = lay_out(
@@ -166,14 +169,13 @@ class VisionLanguage:
             )
         except ValueError as error:
             raise SampleError(key, str(error)) from error
-        return _Layout(key, names, grids, tiles, ids, labels)
+        return _Layout(key, names, images, grids, tiles, ids, labels)
 
-    def _grid(self, raw: Raw, name: str) -> tuple[int, int]:
+    def _opened(self, raw: Raw, name: str) -> OpenedImage:
         try:
-            width, height = image_size(raw[name], self.max_pixels)
+            return open_image(raw[name], self.max_pixels)
         except ImageError as error:
             raise ImageError(f"{name}: {error}") from error
-        return grid(width, height, self.tile_size, self.max_tiles)
 
     def _marker(self, text: str, attribute: str) -> tuple[int, ...]:
         if text:

@@ -1,5 +1,7 @@
 """All samples of the real shards can be probed; what was probed is what decoding turns out."""
 
+import json
+
 import pytest
 
 from counterpoise.workers.image import image_size
@@ -45,3 +47,17 @@ def test_probed_costs_are_the_decoded_sizes(dataset):
             "label_tokens": int((sample["labels"] != -100).sum()),
         }
         assert probe.nbytes == sum(field.nbytes for field in sample.values())
+
+
+def test_raw_samples_are_those_that_webdataset_reads(dataset, data):
+    import webdataset
+
+    shards = [str(path) for path in dataset.shards]
+    theirs = webdataset.WebDataset(shards, shardshuffle=False)
+    for index, sample in enumerate(theirs):
+        ours = dataset.raw(index)
+        ours["json"] = sample["json"] if ours["json"] == json.loads(sample["json"]) else None
+        assert ours == {
+            name: sample[name] for name in sample if name not in ("__url__", "__local_path__")
+        }
+    assert index == len(dataset) - 1
