@@ -15,7 +15,8 @@ from ..sched.render_text import render_text
 from ..sched.render_trace import render_trace
 from ..sched.summary import Unit
 from .reporting import emit
-from .schedule_inputs import Prices, Size, read_program, with_costs, with_size
+from .schedule_inputs import Size, read_program, with_size
+from .schedule_prices import Prices, with_costs
 from .schedule_reports import (
     compare_table,
     list_table,

@@ -1,4 +1,4 @@
-"""What the schedule commands are given: programs by name or from a file, and what they cost.
+"""The programs that the schedule commands are given, by name or from a file.
 
 A program is written `NAME[:OPTION=VALUE,...]`, such as `interleaved:chunks=4`, or is a file:
 torch's CSV if it ends in .csv, else the grid that `export --format text` writes.
@@ -6,7 +6,6 @@ torch's CSV if it ends in .csv, else the grid that `export --format text` writes
 
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,24 +13,10 @@ from typing import Any
 
 import click
 
-from ..sched import Costs, Program, Schedule, lower, parse_program, schedule, schedules
+from ..sched import Program, Schedule, lower, parse_program, schedule, schedules
 from ..sched.csv_form import read_csv
-from ..sched.summary import Unit
 
-MS = 1_000_000
 Command = Callable[..., Any]
-# Divisible by up to 12 chunks: what a microbatch holds on a rank, in the simulator's whole numbers.
-MICROBATCHES = Unit("microbatches", 27720, "microbatch")
-TIMES = (
-    ("f", "forward through all that a rank holds", "1"),
-    ("b", "full backward through it", "twice F"),
-    ("i", "input gradients of it", "half of B"),
-    ("w", "weight gradients of it", "what I leaves of B"),
-    ("s", "a rank's vocabulary pass S", "a fifth of F"),
-    ("t", "a rank's vocabulary pass T", "as S"),
-    ("p2p", "sending from rank to rank", "0"),
-    ("collective", "a collective of the vocabulary passes", "0"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,87 +40,14 @@ def with_size(command: Command) -> Command:
         click.option("--microbatches", default=8, help="Microbatches of a step.  [8]"),
         click.option("--lower", "lowered", is_flag=True, help="Add sends, receives, collectives."),
     )
-    return _all(run, options)
+    return add_options(run, options)
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """The times given on the command line, in nanoseconds, for a rank's share of the model.
-
-    Where a rank holds several chunks each takes its part, so that schedules can be compared.
-    """
-
-    times: dict[str, int | None]
-
-    @property
-    def unit(self) -> Unit:
-        """What memory counts."""
-        return MICROBATCHES
-
-    def of(self, program: Program) -> Costs:
-        """Return what the passes of a program cost."""
-        chunks = max(map(len, map(program.stages_of, range(len(program.ranks)))), default=1)
-        times = self.times
-        forward = _or(times["f"], MS)
-        backward = _or(times["b"], 2 * forward)
-        inputs = _or(times["i"], backward // 2)
-        weights = _or(times["w"], max(0, backward - inputs))
-        softmax = _or(times["s"], forward // 5)
-        gradients = _or(times["t"], softmax)
-        staged = {"F": forward, "B": backward, "I": inputs, "W": weights}
-        half = softmax // 2
-        cut = {"S": softmax, "T": gradients, "L": half, "E": softmax - half, "G": gradients}
-        free = dict.fromkeys(("C", "IF", "IB", "O", "UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
-        barriers = (barrier.name for barrier in program.barriers)
-        return Costs(
-            {kind: time // chunks for kind, time in staged.items()} | cut | free,
-            p2p_ns=_or(times["p2p"], 0),
-            collective_ns=dict.fromkeys(barriers, _or(times["collective"], 0)),
-            buffer_bytes={"activation": MICROBATCHES.size // chunks},
-        )
-
-
-def with_costs(command: Command) -> Command:
-    """Add the flags of times to a command, as its argument `prices`."""
-
-    @functools.wraps(command)
-    def run(**given: Any) -> object:
-        times = {name: given.pop(name) for name, _, _ in TIMES}
-        return command(prices=Prices(times), **given)
-
-    options = (
-        click.option(
-            f"--{name}",
-            metavar="MS",
-            callback=_nanoseconds,
-            help=f"Milliseconds for {what}.  [{default}]",
-        )
-        for name, what, default in TIMES
-    )
-    return _all(run, tuple(options))
-
-
-def _all(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+def add_options(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+    """Return the command with these options, in this order in its help."""
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def _nanoseconds(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Milliseconds as written, in whole nanoseconds. Raises ValueError for what is no time."""
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"--{option.name} got {text!r}; give milliseconds, 0 or more, such as 1.5")
-    return round(value * MS)
-
-
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
 
 
 def read_program(target: str, size: Size) -> Program:

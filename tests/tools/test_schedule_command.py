@@ -175,3 +175,49 @@ def test_a_broken_file_is_named(run, tmp_path: Path, text: str, message: str) ->
     assert status == 2
     assert message in err
     assert "broken.txt: " in err
+
+
+PROFILE = {
+    "ranks": 2,
+    "placement": [0, 1],
+    "passes": {
+        "F": [{"per_thousand": {"tokens": 1000}}, {"per_thousand": {"tokens": 2000}}],
+        "B": [{"fixed": 1000}],
+    },
+    "buffers": {"activation": [{"fixed": 512}]},
+}
+
+
+def test_a_profile_prices_the_microbatches_by_what_they_hold(run, tmp_path: Path) -> None:
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(PROFILE))
+    words = ("--stages", "2", "--microbatches", "2", "--costs", str(file))
+    holds = ("--holds", "tokens=100", "--holds", "tokens=300")
+    status, out, _ = run("simulate", "gpipe", *words, *holds, "--json")
+    report = json.loads(out)
+    assert status == 0
+    assert report["work_ns"] == [400 + 2000, 800 + 2000]
+    assert report["peak_bytes_by_rank"] == [1024, 1024]
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        ({}, ("--stages", "3"), "1f1b has its stages on ranks 0 1 2, the profile on 0 1"),
+        ({}, (), "the microbatch does not say its tokens"),
+        ({}, ("--f", "1"), "got --costs and --f; give a profile or times, not both"),
+        ({}, ("--holds", "tokens=many"), "--holds got 'tokens=many'"),
+        ({"passes": {"F": [{"fixed": -1}], "B": []}}, (), "costs.json: "),
+        ({"passes": {"F": [{"fixed": float("nan")}]}}, (), "NaN"),
+        ({"passes": {"F": [{"fixed": 1}]}}, (), "no times for kind 'B'"),
+    ],
+)
+def test_a_bad_profile_is_one_clear_line(
+    run, tmp_path: Path, change: dict[str, object], words: tuple[str, ...], message: str
+) -> None:
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(PROFILE | change))
+    status, out, err = run("simulate", "1f1b", "--stages", "2", "--costs", str(file), *words)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
