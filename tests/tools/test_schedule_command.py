@@ -177,6 +177,7 @@ def test_a_broken_file_is_named(run, tmp_path: Path, text: str, message: str) ->
     assert "broken.txt: " in err
 
 
+PASSES = {"F": [{"per_thousand": {"tokens": 1000}}], "B": [{"fixed": 1000}]}
 PROFILE = {
     "ranks": 2,
     "placement": [0, 1],
@@ -221,3 +222,21 @@ def test_a_bad_profile_is_one_clear_line(
     assert (status, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_every_command_of_the_docs_runs(
+    run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stages = {"ranks": 4, "placement": [0, 1, 2, 3]}
+    Path("profile.json").write_text(json.dumps(PROFILE | stages | {"passes": PASSES}))
+    lines = (root / "docs" / "schedules-cli.md").read_text().splitlines()
+    words = [line.split()[2:] for line in lines if line.startswith("counterpoise schedule ")]
+    assert len(words) >= 10
+    for one in words:
+        assert run(*one)[0] == 0, one
+
+
+def test_the_drawing_in_the_docs_is_what_is_drawn(run, root: Path) -> None:
+    _, out, _ = run("show", "1f1b", "--stages", "4", "--microbatches", "6")
+    assert out.strip() in (root / "docs" / "schedules-cli.md").read_text()
