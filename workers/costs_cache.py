@@ -1,88 +1,93 @@
 """Probed costs, kept beside a shard (or in the cache folder), so that a second run need not probe.
 
-One file for each shard and transform: its name holds the transform's fingerprint, its contents
-the shard's digest. Several workers may write the same file: each first takes in what stands there,
-then replaces it as a whole. What a race loses is only probed again.
+One file for each shard and transform; the name holds a fingerprint of both. It is a log: a line of
+JSON that says what it is about, then rows of int64 (index, costs, bytes or -1, checksum). A row is
+appended as soon as it is known, in one write, so that several workers may write the same file and
+none needs to be told that it is about to end. Rows that do not check are left out, and the file is
+then written anew.
 """
 
-from dataclasses import dataclass, field
+import json
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from .kept_files import FORMAT, begin_file, identity, kept_path, replace_file
 
-from .kept_arrays import Arrays, identity, kept_path, read_arrays, write_arrays
-
-UNKNOWN = -1
-SAVE_EVERY = 256
-Integers = np.ndarray[Any, np.dtype[np.int64]]
+Row = tuple[int, ...]
 
 
-@dataclass(slots=True)
 class CostsCache:
-    """The known costs of one shard's samples: columns are resources, then bytes; -1 is unknown."""
+    """The known costs of one shard's `count` samples. What cannot be kept is no error."""
 
-    shard: Path
-    fingerprint: str
-    count: int
-    cache: Path | None = None
-    resources: tuple[str, ...] = ()
-    rows: Integers = field(init=False)
-    unsaved: int = 0
-
-    def __post_init__(self) -> None:
-        self.rows = np.full((self.count, 0), UNKNOWN, np.int64)
-        self._take_in()
+    def __init__(
+        self, shard: Path, fingerprint: str, count: int, cache: Path | None = None
+    ) -> None:
+        self.path = kept_path(shard, f"{fingerprint}.costs", cache)
+        self.about = [FORMAT, *identity(shard), count]
+        self.resources: tuple[str, ...] = ()
+        self._known: dict[int, Row] = {}
+        if not self._read() and self.path.exists():
+            with suppress(OSError):
+                self.path.unlink()
 
     def get(self, index: int) -> tuple[dict[str, int], int | None] | None:
         """Return (cost, nbytes) of a sample, or None if it has not been probed."""
-        if not self.resources or self.rows[index, 0] == UNKNOWN:
+        row = self._known.get(index)
+        if row is None:
             return None
-        *cost, nbytes = self.rows[index].tolist()
-        return dict(zip(self.resources, cost, strict=True)), None if nbytes == UNKNOWN else nbytes
+        *cost, nbytes = row
+        return dict(zip(self.resources, cost, strict=True)), None if nbytes < 0 else nbytes
 
-    def put(self, index: int, cost: dict[str, int], nbytes: int | None) -> None:
-        """Remember a sample's cost; saves now and then, and when all are known."""
-        resources = tuple(cost)
-        if not resources or (self.resources and resources != self.resources):
+    def put(self, index: int, cost: Mapping[str, int], nbytes: int | None) -> None:
+        """Remember a sample's cost, here and in the file."""
+        if not self.resources:
+            self.resources = tuple(cost)
+            begin_file(self.path, self._head())
+        if not self.resources or tuple(cost) != self.resources:
             return  # costs that differ in kind from sample to sample are not kept
-        if not self.resources:
-            self._resize(resources)
-        self.rows[index] = (*cost.values(), UNKNOWN if nbytes is None else nbytes)
-        self.unsaved += 1
-        if self.unsaved >= SAVE_EVERY or (self.rows[:, 0] != UNKNOWN).all():
-            self.save()
+        self._known[index] = (*cost.values(), -1 if nbytes is None else nbytes)
+        with suppress(OSError):
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                os.write(handle, _packed(index, self._known[index]))
+            finally:
+                os.close(handle)
 
-    def save(self) -> bool:
-        """Write what is known, joined with what others wrote; return whether that was possible."""
-        if not self.unsaved:
-            return True
-        self._take_in()
-        self.unsaved = 0
-        names = np.frombuffer("\0".join(self.resources).encode(), np.uint8)
-        arrays: Arrays = {"resources": names, "rows": self.rows}
-        return write_arrays(self._path(), self._about(), arrays)
+    def _read(self) -> bool:
+        """Take in the file; return whether it is about this shard as it is."""
+        try:
+            head, _, body = self.path.read_bytes().partition(b"\n")
+            about, resources = json.loads(head)
+            names = tuple(map(str, resources))
+        except (OSError, ValueError, TypeError):
+            return False
+        if about != self.about or not names:
+            return False
+        self.resources = names
+        width = 8 * (len(names) + 3)
+        rows = [_unpacked(body[at : at + width]) for at in range(0, len(body), width)]
+        count = self.about[-1]
+        self._known = {row[0]: row[1:] for row in rows if row and 0 <= row[0] < count}
+        if None in rows:
+            kept = (_packed(index, row) for index, row in self._known.items())
+            replace_file(self.path, self._head() + b"".join(kept))
+        return True
 
-    def _take_in(self) -> None:
-        kept = read_arrays(self._path(), self._about())
-        if kept is None or {"resources", "rows"} - kept.keys():
-            return
-        resources = tuple(kept["resources"].tobytes().decode("utf-8", "replace").split("\0"))
-        rows = kept["rows"]
-        if rows.shape != (self.count, len(resources) + 1) or rows.dtype != np.int64:
-            return
-        if not self.resources:
-            self._resize(resources)
-        if self.resources == resources:
-            missing = self.rows[:, 0] == UNKNOWN
-            self.rows[missing] = rows[missing]
+    def _head(self) -> bytes:
+        return json.dumps([self.about, self.resources]).encode() + b"\n"
 
-    def _resize(self, resources: tuple[str, ...]) -> None:
-        self.resources = resources
-        self.rows = np.full((self.count, len(resources) + 1), UNKNOWN, np.int64)
 
-    def _path(self) -> Path:
-        return kept_path(self.shard, f"costs-{self.fingerprint}", self.cache)
+def _packed(index: int, row: Row) -> bytes:
+    body = struct.pack(f"<{len(row) + 1}q", index, *row)
+    return body + struct.pack("<q", zlib.crc32(body))
 
-    def _about(self) -> tuple[int, int]:
-        return identity(self.shard)
+
+def _unpacked(data: bytes) -> Row | None:
+    """Return (index, costs..., bytes), or None for a row that was not written whole."""
+    if len(data) % 8 or zlib.crc32(data[:-8]) != int.from_bytes(data[-8:], "little"):
+        return None
+    return struct.unpack(f"<{len(data) // 8 - 1}q", data[:-8])

@@ -12,7 +12,10 @@ from pathlib import Path
 from braceexpand import braceexpand  # comes with webdataset
 
 Pattern = str | Path | Sequence[str | Path]
-KEPT = ".npz"  # indexes and costs are kept beside the shards; `folder/*` does not mean them
+KEPT = (
+    ".npz",
+    ".costs",
+)  # indexes and costs are kept beside the shards; `folder/*` does not mean them
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
 
 
@@ -71,7 +74,7 @@ def _existing(path: Path, text: str) -> list[Path]:
     else:
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         wanted = str(path)
-    found = [file for file in found if file.is_file() and file.suffix != KEPT]
+    found = [file for file in found if file.is_file() and file.suffix not in KEPT]
     if not found:
         kind = "no file matches" if glob.has_magic(wanted) else "no such file:"
         origin = "" if wanted == text else f" (from {text!r})"

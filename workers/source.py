@@ -149,10 +149,16 @@ class PlainSource:
             return found
         if self._measure is not None:
             sample = self.load(index, epoch=0, seed=0)
-            return Probe(self.key(index), checked(self._measure(sample)), sample_nbytes(sample))
+            return Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
         if self._table is None:
             return Probe(self.key(index), dict(DEFAULT_COST))
         return Probe(self.key(index), {name: int(row[index]) for name, row in self._table.items()})
+
+    def measure(self, sample: Sample) -> dict[str, int]:
+        """Return a loaded sample's cost; only where probing loads it (decode_first)."""
+        if self._measure is None:
+            raise ValueError("measuring a sample needs cost=, a function of the sample")
+        return checked(self._measure(sample))
 
     def load(self, index: int, epoch: int, seed: int) -> Sample:
         """Load a sample while the global generators are seeded from (seed, epoch, key)."""

@@ -145,10 +145,11 @@ class TarDataset:
         kept = costs.get(self._place(index)[1]) if costs is not None else None
         return Probe(self.key(index), *kept) if kept is not None else None
 
-    def save_costs(self) -> None:
-        """Keep the costs probed so far; done now and then anyway, and at a shard's last sample."""
-        for costs in self._costs.values():
-            costs.save()
+    def measure(self, sample: Sample) -> dict[str, int]:
+        """Return a loaded sample's cost by `cost`; only where probing decodes (decode_first)."""
+        if self._cost is None:
+            raise ValueError("measuring a sample needs cost=, a function of the sample")
+        return checked(self._cost(sample))
 
     def fingerprint(self) -> str:
         """Return a hash of versions, decoders, transform and indexes."""
@@ -195,7 +196,7 @@ class TarDataset:
     def _measured(self, index: int) -> Probe:
         if self._cost is not None:
             sample = self.load(index)
-            return Probe(self.key(index), checked(self._cost(sample)), sample_nbytes(sample))
+            return Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
         if self.transform is not None and self._probe is None:
             return Probe(self.key(index), dict(DEFAULT_COST))
         raw = self.raw(index, headers=True)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .kept_arrays import Arrays, identity, kept_path, read_arrays, write_arrays
+from .kept_files import Arrays, identity, kept_path, read_arrays, write_arrays
 from .versions import digest_arrays
 
 BLOCK = 512
@@ -80,7 +80,7 @@ def open_index(shard: Path, cache: Path | None = None) -> ShardIndex:
 
     A file that cannot be kept is no error. Raises ValueError for a damaged shard.
     """
-    path, about = kept_path(shard, "index", cache), identity(shard)
+    path, about = kept_path(shard, "index.npz", cache), identity(shard)
     kept = read_arrays(path, about)
     index = _unpacked(kept) if kept is not None else None
     if index is None:

@@ -1,8 +1,11 @@
 """Probed costs are kept, joined and never trusted blindly."""
 
+import multiprocessing
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from counterpoise.workers.costs_cache import CostsCache
 
@@ -14,62 +17,86 @@ def path(shard):
     return shard("a.tar", {"a.jpg": b"1"})
 
 
-def _kept(path):
-    return list(path.parent.glob("*.costs-*.npz"))
+def _known(path, count=3, fingerprint="f"):
+    costs = CostsCache(path, fingerprint, count)
+    return [costs.get(index) for index in range(count)]
 
 
-def test_what_is_put_is_got_and_kept(path):
+def test_what_is_put_is_got_and_kept_at_once(path):
     costs = CostsCache(path, "f", 3)
     assert costs.get(0) is None
     costs.put(0, COST, 10)
-    costs.put(2, {"tiles": 0, "tokens": 1}, None)
     assert costs.get(0) == (COST, 10)
-    assert costs.get(1) is None
-    costs.save()
-    again = CostsCache(path, "f", 3)
-    assert [again.get(i) for i in range(3)] == [(COST, 10), None, ({"tiles": 0, "tokens": 1}, None)]
-
-
-def test_a_full_table_is_saved_by_itself(path):
-    costs = CostsCache(path, "f", 2)
-    costs.put(0, COST, 1)
-    assert not _kept(path)
-    costs.put(1, COST, 1)
-    assert _kept(path)
+    assert _known(path) == [(COST, 10), None, None]
+    costs.put(2, {"tiles": 0, "tokens": 1}, None)
+    assert _known(path) == [(COST, 10), None, ({"tiles": 0, "tokens": 1}, None)]
 
 
 def test_two_writers_join_what_they_know(path):
     one, two = CostsCache(path, "f", 3), CostsCache(path, "f", 3)
     one.put(0, COST, 1)
     two.put(2, COST, 3)
-    one.save()
-    two.save()
-    again = CostsCache(path, "f", 3)
-    assert [again.get(i) is not None for i in range(3)] == [True, False, True]
+    one.put(1, COST, 2)
+    assert _known(path) == [(COST, 1), (COST, 2), (COST, 3)]
+
+
+def _put_some(path, first):
+    costs = CostsCache(path, "f", 400)
+    for index in range(first, 400, 4):
+        costs.put(index, {"tiles": index, "tokens": first}, index)
+
+
+def test_processes_that_write_at_once_lose_nothing(path):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_put_some, args=(path, first)) for first in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert _known(path, 400) == [({"tiles": i, "tokens": i % 4}, i) for i in range(400)]
 
 
 def test_another_fingerprint_knows_nothing(path):
-    costs = CostsCache(path, "f", 1)
-    costs.put(0, COST, 1)
-    assert CostsCache(path, "g", 1).get(0) is None
+    CostsCache(path, "f", 1).put(0, COST, 1)
+    assert _known(path, 1, "g") == [None]
 
 
-def test_another_state_of_the_shard_knows_nothing(path):
-    costs = CostsCache(path, "f", 1)
-    costs.put(0, COST, 1)
+def test_another_state_of_the_shard_knows_nothing_and_begins_anew(path):
+    CostsCache(path, "f", 1).put(0, COST, 1)
     os.utime(path, ns=(0, 1))
-    assert CostsCache(path, "f", 1).get(0) is None
+    assert _known(path, 1) == [None]
+    CostsCache(path, "f", 1).put(0, COST, 2)
+    assert _known(path, 1) == [(COST, 2)]
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"\x80\x04junk"])
+@pytest.mark.parametrize("damage", [b"", b"[]\n", b"{}\n", b"\x80\x04junk", b"[[1,2,3],null]\n"])
 def test_a_damaged_file_is_ignored_and_written_again(path, damage):
     costs = CostsCache(path, "f", 1)
     costs.put(0, COST, 1)
-    _kept(path)[0].write_bytes(damage)
+    costs.path.write_bytes(damage)
     fresh = CostsCache(path, "f", 1)
     assert fresh.get(0) is None
     fresh.put(0, COST, 1)
-    assert CostsCache(path, "f", 1).get(0) == (COST, 1)
+    assert _known(path, 1) == [(COST, 1)]
+
+
+@given(cut=st.integers(0, 160), level=st.integers(0, 255))
+def test_rows_that_were_not_written_whole_are_left_out_and_mended(tmp_path_factory, cut, level):
+    path = tmp_path_factory.mktemp("shard") / "a.tar"
+    path.touch()
+    costs = CostsCache(path, "f", 4)
+    for index in range(4):
+        costs.put(index, COST, index)
+    good = costs.path.read_bytes()
+    start = good.index(b"\n") + 1
+    at = start + min(cut, len(good) - start - 1)
+    for broken in (good[:at], good[:at] + bytes([level]) + good[at + 1 :]):
+        costs.path.write_bytes(broken)
+        assert all(known in (None, (COST, i)) for i, known in enumerate(_known(path, 4)))
+        again = CostsCache(path, "f", 4)
+        for index in range(4):
+            again.put(index, COST, index)
+        assert _known(path, 4) == [(COST, index) for index in range(4)]
 
 
 def test_costs_of_another_kind_are_not_mixed_in(path):
@@ -77,3 +104,10 @@ def test_costs_of_another_kind_are_not_mixed_in(path):
     costs.put(0, COST, 1)
     costs.put(1, {"seconds": 3}, 1)
     assert costs.get(1) is None
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(path, tmp_path):
+    (tmp_path / "file").touch()
+    costs = CostsCache(path, "f", 1, tmp_path / "file" / "below")
+    costs.put(0, COST, 1)
+    assert costs.get(0) == (COST, 1)

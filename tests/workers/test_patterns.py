@@ -38,6 +38,7 @@ def test_a_file_that_two_patterns_name_is_read_once(folder):
 def test_what_is_kept_beside_shards_is_no_shard(folder):
     before = find_shards(f"{folder}/*.t*")
     (folder / "n.tar.index.npz").touch()
+    (folder / "n.tar.0123.costs").touch()
     (folder / "notes.txt").unlink()
     assert set(before) - set(find_shards(f"{folder}/*")) == {folder / "notes.txt"}
 

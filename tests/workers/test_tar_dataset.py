@@ -156,11 +156,8 @@ def test_a_second_run_probes_nothing(texts, monkeypatch):
     assert other.known(0) is None
 
 
-def test_a_shard_that_is_not_fully_probed_is_saved_when_asked(texts):
-    dataset = TarDataset(texts, SMALL)
-    probe = dataset.probe(2)
-    assert TarDataset(texts, SMALL).known(2) is None
-    dataset.save_costs()
+def test_a_probed_cost_is_known_to_others_at_once(texts):
+    probe = TarDataset(texts, SMALL).probe(2)
     assert TarDataset(texts, SMALL).known(2) == probe
     assert TarDataset(texts, SMALL).known(3) is None
 
@@ -169,6 +166,7 @@ def test_a_cost_function_measures_what_was_decoded(texts):
     dataset = TarDataset(texts, shouted, cost=lambda text: {"tokens": len(text)})
     assert dataset.decode_first
     assert dataset.probe(0) == Probe("a0", {"tokens": 4}, 4)
+    assert dataset.measure(dataset[0]) == {"tokens": 4}
     assert TarDataset(texts, shouted).probe(0) == Probe("a0", {"samples": 1})
 
 

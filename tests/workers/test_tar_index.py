@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers import kept_arrays, tar_index
+from counterpoise.workers import kept_files, tar_index
 from counterpoise.workers.tar_index import open_index, scan
 
 NAMES = st.text("abcé/xyz漢", min_size=1, max_size=150).map(lambda text: text.strip("/") or "a")
@@ -159,7 +159,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(shard, tmp_path):
 
 def test_arrays_are_read_back_only_about_the_same_state(tmp_path):
     path = tmp_path / "x.npz"
-    assert kept_arrays.write_arrays(path, (1, 2), {"a": np.arange(3)})
-    assert kept_arrays.read_arrays(path, (1, 2))["a"].tolist() == [0, 1, 2]
-    assert kept_arrays.read_arrays(path, (1, 3)) is None
-    assert kept_arrays.read_arrays(tmp_path / "none.npz", (1, 2)) is None
+    assert kept_files.write_arrays(path, (1, 2), {"a": np.arange(3)})
+    assert kept_files.read_arrays(path, (1, 2))["a"].tolist() == [0, 1, 2]
+    assert kept_files.read_arrays(path, (1, 3)) is None
+    assert kept_files.read_arrays(tmp_path / "none.npz", (1, 2)) is None

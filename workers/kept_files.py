@@ -1,4 +1,4 @@
-"""Arrays kept in a file between runs: beside the shard they describe, or in a cache folder.
+"""Files kept between runs: beside the shard that they describe, or in a cache folder.
 
 Such a file is only ever a shortcut. It is replaced as a whole, so that readers see the old one or
 the new one; one that is missing, damaged or about another state of the shard reads as None; one
@@ -6,10 +6,11 @@ that cannot be written is done without.
 """
 
 import hashlib
+import io
 import os
 import tempfile
 import zipfile
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,17 @@ def identity(shard: Path) -> tuple[int, int]:
 
 
 def kept_path(shard: Path, suffix: str, cache: Path | None = None) -> Path:
-    """Return where the file that describes `shard` belongs.
+    """Return where the file "SHARD.suffix" that describes a shard belongs.
 
     The first of: the folder `cache`, $COUNTERPOISE_CACHE, the shard's own folder where it may be
     written to, ~/.cache/counterpoise. In a cache folder the name holds a hash of the shard's path.
     """
     named = cache or os.environ.get("COUNTERPOISE_CACHE")
     if not named and _may_write(shard.parent):
-        return shard.with_name(f"{shard.name}.{suffix}.npz")
+        return shard.with_name(f"{shard.name}.{suffix}")
     folder = Path(named) if named else Path.home() / ".cache" / "counterpoise"
     place = hashlib.blake2b(os.fsencode(shard.resolve()), digest_size=8).hexdigest()
-    return folder / f"{shard.name}.{place}.{suffix}.npz"
+    return folder / f"{shard.name}.{place}.{suffix}"
 
 
 def read_arrays(path: Path, about: tuple[int, int]) -> Arrays | None:
@@ -51,19 +52,37 @@ def read_arrays(path: Path, about: tuple[int, int]) -> Arrays | None:
 
 
 def write_arrays(path: Path, about: tuple[int, int], arrays: Arrays) -> bool:
-    """Replace a file as a whole; return whether that was possible."""
-    temporary = ""
+    """Replace a file of arrays as a whole; return whether that was possible."""
+    file = io.BytesIO()
+    np.savez(file, stamp=np.array([FORMAT, *about], np.int64), **arrays)  # type: ignore[arg-type]
+    return replace_file(path, file.getvalue())
+
+
+def replace_file(path: Path, data: bytes) -> bool:
+    """Put a whole new file in a file's place; return whether that was possible."""
+    return _put(path, data, Path.replace)
+
+
+def begin_file(path: Path, data: bytes) -> bool:
+    """Make a file that holds `data` from its first moment, unless there is one already."""
+    return _put(path, data, lambda temporary, final: final.hardlink_to(temporary))
+
+
+def _put(path: Path, data: bytes, place: Callable[[Path, Path], object]) -> bool:
+    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, stamp=np.array([FORMAT, *about], np.int64), **arrays)  # type: ignore[arg-type]
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+            file.write(data)
+        temporary.chmod(0o644)
+        place(temporary, path)
     except OSError:
-        with suppress(OSError):
-            Path(temporary).unlink()
         return False
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
     return True
 
 
