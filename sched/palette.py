@@ -26,7 +26,7 @@ PAINTS = {
     "B": Paint("backward", "#fbb02d"),
     "I": Paint("backward, inputs", "#cf6230"),
     "W": Paint("backward, weights", "#3ab08b", striped=True),
-    "S": Paint("vocabulary, softmax", "#74296f"),
+    "S": Paint("vocabulary, softmax", "#83307d"),
     "T": Paint("vocabulary, gradients", "#b68ad4", striped=True),
     "C": Paint("continuation", "#444a40"),
     "EF": Paint("encoder forward", "#bff1fb"),
@@ -38,7 +38,15 @@ PAINTS = {
     "IF": Paint("embedding forward", "#cfd8de"),
     "IB": Paint("embedding backward", "#94a3ad", striped=True),
     "O": Paint("optimizer", "#2b3a42"),
+    # Collectives of the vocabulary passes, on lanes of their own.
+    "CX": Paint("broadcast", "#6f8f6a"),
+    "CM": Paint("maximum", "#c2a878"),
+    "CS": Paint("sums", "#7a98b5"),
+    "CG": Paint("gradient sum", "#a98a8a"),
+    "CI": Paint("embedding sum", "#8f9a6b"),
+    "CJ": Paint("embedding gradient", "#8d86a8"),
 }
+PAPERS = {"light": "#f3f3f0", "dark": "#1b1f24"}
 OTHER = ("#8a9099", "#d7b98e", "#6f8f6a", "#9db4c8")
 
 
@@ -74,6 +82,16 @@ def ink(fill: str) -> str:
     ('#ffffff', '#101418')
     """
     return max((WHITE, INK), key=lambda text: contrast(text, fill))
+
+
+def edge(fill: str) -> str:
+    """Return the theme, light or dark, in which a fill needs an edge to stand out, or nothing.
+
+    >>> edge("#bff1fb"), edge("#2b3a42"), edge("#fbb02d")
+    ('light', 'dark', '')
+    """
+    least = {"light": 1.5, "dark": 2.2}
+    return next((name for name in PAPERS if contrast(fill, PAPERS[name]) < least[name]), "")
 
 
 def contrast(one: str, other: str) -> float:

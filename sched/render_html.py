@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
-from .palette import ink, paint, tint
+from .palette import edge, ink, paint, tint
 from .passes import Pass
 from .picture import Row, chunk_of, chunks, is_staged, kind_names, label, rows, word
 from .summary import BYTES, CAUSES, Unit, causes, format_memory, format_time, peak
@@ -77,6 +77,7 @@ def _kind(name: str, names: tuple[str, ...], most: int) -> Json:
         "word": word(name, names),
         "striped": look.striped,
         "staged": is_staged(name),
+        "edge": edge(look.fill),
         "fills": [[fill, ink(fill)] for fill in fills],
     }
 

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
-from .palette import ink, paint, tint
+from .palette import edge, ink, paint, tint
 from .picture import is_staged, word
 
 LINE_HEIGHT = 22
 STYLE = """
+svg{--light:rgb(0 0 0/.3);--dark:none}
 svg{font:11px Inter,system-ui,"Segoe UI",Helvetica,Arial,sans-serif;font-feature-settings:"tnum"}
 .paper{fill:#fff}.row{fill:#f3f3f0}.hatch{stroke:#d9d9d3}.grid{stroke:#e2e3e0}.end{stroke:#2b3037}
 text{fill:#626a73}.ink,.name{fill:#16191d;font-weight:600}.name{font-size:15px}.title{font-size:20px}
@@ -16,6 +17,7 @@ text{fill:#626a73}.ink,.name{fill:#16191d;font-weight:600}.name{font-size:15px}.
 .under{fill:#1c4e80;fill-opacity:.07}.m{stroke:#74b9c4}.top{stroke:#1c4e80}
 .halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
 @media (prefers-color-scheme:dark){
+svg{--light:none;--dark:rgb(255 255 255/.38)}
 .paper{fill:#15181c}.row{fill:#1b1f24}.hatch{stroke:#3d444d}.grid{stroke:#2b3036}.end{stroke:#dfe3e8}
 text{fill:#98a0a9}.ink,.name{fill:#eceae4}.under{fill:#a9dcf0}.m{stroke:#3f7f9c}.top{stroke:#a9dcf0}
 .halo{stroke:#15181c}}
@@ -30,13 +32,15 @@ PATTERNS = """<pattern id="hatch" patternUnits="userSpaceOnUse" width="6" height
 def fills(names: tuple[str, ...], chunks: int) -> str:
     """Return a class for each kind and chunk (kF0), and one for the text upon it (tF0).
 
-    >>> fills(("C",), 1)
-    '.kC0{fill:#444a40}.tC0{fill:#ffffff}'
+    >>> fills(("B",), 1)
+    '.kB0{fill:#fbb02d}.tB0{fill:#101418}'
     """
     rules: list[str] = []
     for name in names:
         for chunk in range(chunks if is_staged(name) else 1):
             fill = tint(paint(name, names).fill, chunk, chunks)
+            if edge(fill):
+                rules.append(f".k{name}{chunk}{{stroke:var(--{edge(fill)});stroke-width:.75}}")
             rules.append(f".k{name}{chunk}{{fill:{fill}}}.t{name}{chunk}{{fill:{ink(fill)}}}")
     return "\n".join(rules)
 

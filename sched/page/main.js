@@ -22,17 +22,18 @@ function patterns() {
 }
 
 function legend() {
-  const swatch = (fill, over) => {
+  const swatch = (fill, over, look = "") => {
     const node = svg("svg", { viewBox: "0 0 22 15" });
-    svg("rect", { width: 22, height: 15, rx: 3, fill }, node);
-    if (over) svg("rect", { width: 22, height: 15, rx: 3, fill: over }, node);
+    const box = { x: .5, y: .5, width: 21, height: 14, rx: 3 };
+    svg("rect", { ...box, fill, class: look }, node);
+    if (over) svg("rect", { ...box, fill: over }, node);
     return node;
   };
   const item = (node, letter, word) => {
     const line = html("li", {}, node, html("b", { textContent: letter }), ` ${word}`);
     return line;
   };
-  const items = data.kinds.map((kind) => item(swatch(kind.fills[0][0], kind.striped && "url(#stripes)"), kind.name, kind.word));
+  const items = data.kinds.map((kind) => item(swatch(kind.fills[0][0], kind.striped && "url(#stripes)", `edge-${kind.edge}`), kind.name, kind.word));
   const idle = item(swatch("var(--row)", "url(#hatch)"), "", "bubble");
   const cut = data.kinds.find((kind) => kind.fills.length > 1);
   const later = cut ? [item(swatch(cut.fills.at(-1)[0]), "", "later chunk: lighter")] : [];

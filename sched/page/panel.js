@@ -85,9 +85,9 @@ class Panel {
   }
 
   node(row, rank, i) {
-    const [fill] = this.colours(row, i);
+    const [fill] = this.colours(row, i), kind = this.data.kinds[row.k[i]];
     const node = svg("rect", {
-      class: "pass", "data-pass": row.t[i], "data-row": row.label, "data-kind": this.data.kinds[row.k[i]].name,
+      class: `pass edge-${kind.edge}`, "data-pass": row.t[i], "data-row": row.label, "data-kind": kind.name,
       y: this.boxes[rank].y, height: this.boxes[rank].height, rx: 2, fill,
     }, this.passes);
     return { node, text: null };
