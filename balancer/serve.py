@@ -7,6 +7,7 @@ from collections.abc import Callable
 import zmq
 
 from .coordinator import Coordinator, Send
+from .memory import keep_freed_memory
 from .messages import Refused
 from .sockets import listen, receive_from, send
 from .wire import WireError
@@ -24,6 +25,7 @@ def serve(
     `ready` is told the address that was bound, `malformed` each message that had to be dropped.
     Raises OSError if the address cannot be bound.
     """
+    keep_freed_memory()
     with zmq.Context() as context, listen(context, address) as socket:
         ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
         while not stop():

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import zmq
 
+from ..balancer.memory import keep_freed_memory
 from ..balancer.messages import (
     DecodeDone,
     Message,
@@ -98,6 +99,7 @@ def run_worker(
 
     `until_lost_s` ends a worker that has not heard of a balancer for so long.
     """
+    keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     threading.Thread(target=_beat, args=(context, endpoint, identity), daemon=True).start()
     try:
