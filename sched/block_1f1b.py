@@ -1,17 +1,25 @@
 """1F1B and interleaved 1F1B as a block.
 
-A rank's time goes in slots of forward, backward, output: slot n of rank r begins at
-s_r + n * interval and holds the rank's n-th forward and its (n - d_r)-th backward, where d_r is its
-warm-up. Since slot n + 1 of rank r begins before slot n of rank r + p ends, the pattern has no
-gaps; with one chunk it is Figure 9 of the vocabulary-parallelism paper:
+A rank's time goes in slots of forward, backward, output. Slot n of rank r begins at
+s_r + n * interval; the n-th forward is in slot n, the n-th backward in slot n + d_r, where d_r is
+the rank's warm-up. With one chunk the pattern is Figure 9 of the vocabulary-parallelism paper:
 
     F_r(i) = r f + i I        B_r(i) = p f + k I + (p - 1 - r)(b + o) + i I       I = f + b + o
+
+With Megatron's warm-up of several chunks, twice as long, a rank is a whole slot ahead of the next
+one: its chunks follow so closely that it must be (rank 0 runs a microbatch's next chunk p slots
+later).
 """
+
+from collections.abc import Callable
 
 from .blocks import Block, Pace, Timed
 from .gen_1f1b import one_forward_one_backward
 from .gen_interleaved import interleaved
 from .passes import Pass
+from .program import Program
+
+Slot = Callable[[Pass], int]
 
 
 def block_1f1b(*, ranks: int, microbatches: int, pace: Pace) -> Block:
@@ -19,7 +27,12 @@ def block_1f1b(*, ranks: int, microbatches: int, pace: Pace) -> Block:
     program = one_forward_one_backward(
         ranks=ranks, microbatches=microbatches, extra_warmup=pace.delay
     )
-    return _block(program.ranks, program.placement, microbatches, pace, 0, "1f1b")
+
+    def slot(item: Pass) -> int:
+        warmup = ranks - 1 - item.stage + pace.delay
+        return item.microbatch + (warmup if item.kind == "B" else 0)
+
+    return _block(program, pace, slot, pace.forward)
 
 
 def block_interleaved(
@@ -33,61 +46,51 @@ def block_interleaved(
         warmup=warmup,
         extra_warmup=pace.delay,
     )
-    early = 1 if warmup == "megatron" else 0
-    return _block(program.ranks, program.placement, microbatches, pace, early, "interleaved")
+    size = microbatches // max(1, microbatches // ranks)
+    span = max(size, ranks)  # fewer microbatches than ranks leave slots empty
+    ahead = 2 if warmup == "megatron" else 1
 
+    def slot(item: Pass) -> int:
+        chunk, rank = divmod(item.stage, ranks)
+        around, offset = divmod(item.microbatch, size)
+        begin = around * span * chunks + offset
+        if item.kind == "F":
+            return begin + chunk * span
+        first = (chunks - 1) * span + ahead * (ranks - 1 - rank) + pace.delay
+        return first + begin + (chunks - 1 - chunk) * span
 
-def _block(
-    rows: tuple[tuple[Pass, ...], ...],
-    placement: tuple[int, ...],
-    microbatches: int,
-    pace: Pace,
-    early: int,
-    name: str,
-) -> Block:
-    """`early`: 1 if a rank is ahead of the next one by a whole slot, not by a forward only.
-
-    Megatron's warm-up is twice as long, which leaves room for that, and its chunks follow so
-    closely that it must be so: rank 0 runs a microbatch's next chunk p slots later.
-    """
-    ranks, last = len(rows), len(placement) - 1
     interval = pace.forward + pace.backward + pace.output
-    timed = []
-    for rank, row in enumerate(rows):
-        begin = rank * pace.forward - early * (ranks - 1 - rank) * (interval - pace.forward)
-        timed.append(_slots(row, begin, interval, pace.forward))
-    at = {item: when for row in timed for when, _, item in row}
-    starts = [at[row[0]] for row in rows]
-    every = range(microbatches)
-    done = [at[Pass(last, "F", m)] + pace.forward for m in every]
-    first = [at[Pass(0, "F", m)] - interval for m in every]
-    final = [at[Pass(0, "B", m)] + pace.backward for m in every]
+    return _block(program, pace, slot, interval if ahead == 2 else pace.forward)
+
+
+def _block(program: Program, pace: Pace, slot: Slot, shift: int) -> Block:
+    """`slot`: of a pass. `shift`: how much later than the rank before it a rank's slots begin."""
+    interval = pace.forward + pace.backward + pace.output
     room = pace.forward + pace.backward
+    last, every = program.stages - 1, range(program.microbatches)
 
-    def place(rank: int, times: list[int]) -> tuple[int, ...]:
-        """For each time, the first place for other passes from then on."""
-        begin = starts[rank] + room
-        return tuple(begin + -(-(t - begin) // interval) * interval for t in times)
+    def at(item: Pass) -> int:
+        inside = pace.forward if item.kind == "B" else 0
+        return program.placement[item.stage] * shift + slot(item) * interval + inside
 
+    def place(times: list[int]) -> tuple[tuple[int, ...], ...]:
+        """On each rank, the first place for other passes from each of these times on."""
+        begins = [rank * shift + room for rank in range(len(program.ranks))]
+        return tuple(
+            tuple(begin + -(-(time - begin) // interval) * interval for time in times)
+            for begin in begins
+        )
+
+    rows: list[tuple[Timed, ...]] = [
+        tuple((at(item), 2, item) for item in row) for row in program.ranks
+    ]
     return Block(
-        name=name,
-        placement=placement,
-        microbatches=microbatches,
-        rows=tuple(timed),
-        output_at=tuple(place(rank, done) for rank in range(ranks)),
-        input_at=tuple(place(rank, [t - interval for t in first]) for rank in range(ranks)),
-        gradient_at=tuple(place(rank, final) for rank in range(ranks)),
+        name=program.name,
+        placement=program.placement,
+        microbatches=program.microbatches,
+        rows=tuple(rows),
+        output_at=place([at(Pass(last, "F", m)) + pace.forward for m in every]),
+        input_at=place([at(Pass(0, "F", m)) - 2 * interval for m in every]),
+        gradient_at=place([at(Pass(0, "B", m)) + pace.backward for m in every]),
         step=interval,
     )
-
-
-def _slots(row: tuple[Pass, ...], begin: int, interval: int, forward: int) -> tuple[Timed, ...]:
-    kinds = [item.kind for item in row]
-    warmup = kinds.index("B") - 1
-    seen = {"F": 0, "B": warmup}
-    timed = []
-    for item in row:
-        when = begin + seen[item.kind] * interval + (forward if item.kind == "B" else 0)
-        timed.append((when, 2, item))
-        seen[item.kind] += 1
-    return tuple(timed)

@@ -173,6 +173,7 @@ class _Builder:
         base = {b.name: first + at * count for at, b in enumerate(program.barriers)}
         launches: dict[str, dict[int, list[tuple[Ints, Ints]]]] = {}
         for barrier in program.barriers:
+            self._made_before_entered(barrier)
             for rank, passes in self._launching(barrier):
                 nodes = base[barrier.name] + self.microbatch[passes]
                 self.add(passes, nodes)
@@ -189,6 +190,15 @@ class _Builder:
             self._serialize(lane)
         index = np.arange(len(program.barriers) * count)
         return index // max(1, count), index % max(1, count)
+
+    def _made_before_entered(self, barrier: Barrier) -> None:
+        """In a lowered program, a rank enters a barrier behind the pass that makes its part."""
+        if barrier.name not in self.codes:
+            return
+        makes = "C" if barrier.source == "barrier" else barrier.after
+        makers = self._at("every" if barrier.source == "barrier" else barrier.source, makes)
+        enters = self.node((barrier.name,), self.rank[makers], self.microbatch[makers])
+        self.add(makers[enters >= 0], enters[enters >= 0])
 
     def _launching(self, barrier: Barrier) -> Iterator[tuple[int, Ints]]:
         """Per rank, the passes that start a barrier: its own where lowered, else those before."""

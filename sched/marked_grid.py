@@ -14,8 +14,8 @@ def marked_grid(program: Program, marks: Collection[tuple[int, int]]) -> str:
 
     >>> from .registry import schedule
     >>> print(marked_grid(schedule("1f1b", ranks=2, microbatches=2), {(0, 2)}))
-    0:  0F0   0F1  [0B0]  0B1
-    1:  1F0   1B0   1F1   1B1
+    0:  0F0  0F1 [0B0] 0B1
+    1:  1F0  1B0  1F1  1B1
     """
     columns = [at for _, at in marks] or [0]
     low, high = max(0, min(columns) - _NEAR), max(columns) + _NEAR + 1

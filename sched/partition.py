@@ -2,10 +2,10 @@
 
 The dynamic programme of Optimus (2024), Appendix B, after Alpa: F(l, m), the least longest stage of
 the first l layers on m stages, is the minimum over j of max(F(j, m - 1), time of layers j + 1..l).
-Many partitions reach it. Among them this one goes on to balance what the published programme
-leaves open: the time of each *rank*, over all its chunks, is what the steady phase of an
-interleaved schedule takes (by moves of single layers, so not always the best there is), and then
-the stages. Ties go to more layers on later stages, which hold fewer microbatches in 1F1B.
+Many partitions reach it, and the published programme leaves open which to take. This one takes the
+most even stages (least squares, exactly) and then, where ranks hold several chunks, moves single
+layers while the ranks get more even (a local search, so not always the best there is). Ties go to
+more layers on later stages, which hold fewer microbatches in 1F1B.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def partition(layers_ns: Sequence[int], placement: Sequence[int]) -> tuple[int, 
     >>> partition([1, 1, 1, 1, 4], [0, 1, 2])
     (2, 2, 1)
     >>> partition([2] * 6 + [3] * 2, [0, 1, 0, 1])
-    (3, 2, 1, 2)
+    (2, 2, 2, 2)
     """
     stages = len(placement)
     if stages < 1 or len(layers_ns) < stages:
@@ -79,9 +79,11 @@ def _even_stages(until: Ints, stages: int, longest: int) -> list[int]:
 def _even_ranks(
     until: Ints, borders: list[int], placement: Sequence[int], longest: int
 ) -> list[int]:
-    """Move single layers while the ranks' times get more even and no stage longer than that.
+    """Move single layers while it helps and no stage gets longer than that.
 
-    A move gives one layer from a stage to another, those in between shifted.
+    What is lessened is the sum of two bounds of the steady phase's pace: the slowest rank, and the
+    slowest stage of each chunk, summed over the chunks (the ranks go through a chunk together). A
+    move gives one layer from a stage to another, those in between shifted.
     """
     stages = len(placement)
     first, last = np.triu_indices(stages - 1)
@@ -89,6 +91,8 @@ def _even_ranks(
     inside = (at > first[:, None]) & (at <= last[:, None] + 1)
     steps = np.concatenate((np.zeros((1, stages + 1), np.int64), inside * 1, inside * -1))
     holder = np.eye(max(placement) + 1, dtype=np.int64)[np.asarray(placement)]
+    nth = np.array([list(placement[:stage]).count(placement[stage]) for stage in range(stages)])
+    chunks = [np.flatnonzero(nth == chunk) for chunk in range(int(nth.max()) + 1)]
     current = np.asarray(borders)
     while True:
         moved = current + steps
@@ -96,11 +100,11 @@ def _even_ranks(
         times = np.diff(until[moved], axis=1)
         fits = times.max(axis=1) <= longest
         moved, times = moved[fits], times[fits]
-        ranks = times @ holder
-        spread = ((ranks / ranks.mean()) ** 2).sum(axis=1)
-        order = np.lexsort((((times / times.mean()) ** 2).sum(axis=1), spread, ranks.max(axis=1)))
-        # Row 0 is to stay: only a move that betters the first two ends elsewhere.
-        best = int(order[0])
-        if (ranks[best].max(), spread[best]) >= (ranks[0].max(), spread[0]):
+        slowest = (times @ holder).max(axis=1)
+        rounds = sum(times[:, group].max(axis=1) for group in chunks)
+        spread = ((times / times.mean()) ** 2).sum(axis=1)
+        # Row 0 is to stay: only a move that is better ends elsewhere.
+        best = int(np.lexsort((spread, slowest + rounds))[0])
+        if (slowest[best] + rounds[best], spread[best]) >= (slowest[0] + rounds[0], spread[0]):
             return [int(border) for border in current]
         current = moved[best]

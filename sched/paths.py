@@ -51,7 +51,7 @@ def find_cycle(source: Ints, target: Ints, stuck: list[int]) -> list[int]:
     """A cycle among the stuck nodes, in the direction of the edges.
 
     >>> find_cycle(np.array([0, 1, 2, 2]), np.array([1, 2, 1, 3]), [1, 2, 3])
-    [1, 2]
+    [2, 1]
     """
     inside = np.zeros(int(max(source.max(), target.max())) + 1, bool)
     inside[stuck] = True
