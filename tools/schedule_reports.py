@@ -8,7 +8,7 @@ from rich.text import Text
 from ..sched import Schedule, Timeline
 from ..sched.palette import ink, paint
 from ..sched.picture import kind_names
-from ..sched.render_text import COARSE_TICKS, choose_tick, text_lines
+from ..sched.render_text import text_lines
 from ..sched.summary import CAUSES, Unit, bubble_words, format_memory, format_time, peak
 
 
@@ -82,15 +82,9 @@ def picture(timeline: Timeline, unit: Unit, columns: int | None = None) -> Text:
 
     `columns`: how wide the terminal is; None for as wide as it wants.
     """
-    tick = choose_tick(timeline)
-    lines = text_lines(timeline, tick, unit)
-    if columns is not None and max(sum(len(text) for text, _ in line) for line in lines) > columns:
-        cell = len(lines[2][1][0]) + 1 if len(lines) > 2 and len(lines[2]) > 1 else 3
-        ticks = max(10, min(COARSE_TICKS, (columns - 12) // cell))
-        lines = text_lines(timeline, max(tick, -(-timeline.makespan_ns // ticks)), unit)
     names = kind_names([timeline])
     drawn = Text()
-    for line in lines:
+    for line in text_lines(timeline, columns, unit):
         for text, kind in line:
             drawn.append(text, _style(kind, names))
         drawn.append("\n")

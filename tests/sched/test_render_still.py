@@ -112,17 +112,31 @@ def test_text_is_to_scale() -> None:
     ]
 
 
-def test_text_of_uneven_times_stays_readable() -> None:
+def test_text_of_uneven_times_is_a_character_a_piece_of_time() -> None:
     costs = Costs({"F": 1_000_003, "B": 1_999_993})
-    text = render_text(simulate(schedule("1f1b", ranks=4, microbatches=8), costs))
-    assert max(map(len, text.splitlines())) < 400
-    assert "B7" in text
+    text = render_text(simulate(schedule("1f1b", ranks=2, microbatches=2), costs), columns=44)
+    assert text.splitlines()[2:] == [
+        "rank 0  F0--F1--........B0------....B1------",
+        "rank 1  ....F0--B0------F1--B1------........",
+    ]
 
 
-def test_a_tick_of_nothing_is_refused() -> None:
-    timeline = simulate(schedule("1f1b", ranks=2, microbatches=2), Costs({"F": 1, "B": 2}))
-    with pytest.raises(ValueError, match="a tick of 0 ns shows nothing; give 1 or more"):
-        render_text(timeline, 0)
+def test_text_keeps_to_the_columns_it_is_given(timeline: Timeline) -> None:
+    for columns in (40, 80, 200):
+        lines = render_text(timeline, columns).splitlines()[2:]
+        assert max(map(len, lines)) <= columns
+
+
+def test_text_shows_every_pass_that_has_room(timeline: Timeline) -> None:
+    text = render_text(timeline, 2000)
+    for row in timeline.ranks:
+        for slot in row:
+            assert f"{slot.what.kind}{slot.what.microbatch}" in text
+
+
+def test_no_room_for_text_is_one_clear_line(timeline: Timeline) -> None:
+    with pytest.raises(ValueError, match="8 columns are too few to draw in; give 28 or more"):
+        render_text(timeline, 8)
 
 
 @pytest.mark.parametrize("render", [render_svg, render_html, render_trace])
