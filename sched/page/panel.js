@@ -123,20 +123,24 @@ class Panel {
     this.grid.replaceChildren(...ticks(view.from, view.to, this.width / 110).map((time) =>
       svg("line", { x1: this.x(time), x2: this.x(time), y1: this.onCanvas ? this.rowsHeight : 0, y2: this.height })));
     if (this.onCanvas) this.paint(); else this.place();
-    const x = this.x(this.schedule.makespan);
-    const inside = x > this.width - 64;
-    for (const side of ["x1", "x2"]) this.endLine.setAttribute(side, Math.min(x, x > this.width - 1 && x < this.width + 1 ? this.width - 1 : x));
-    this.endText.setAttribute("x", inside ? x - 7 : x + 7);
-    this.endText.setAttribute("text-anchor", inside ? "end" : "start");
-    this.endText.style.display = inside && this.view.to - this.view.from >= 0 && x <= this.width + 1 && this.crowded() ? "none" : "";
+    this.drawEnd();
     this.drawMemory();
   }
 
-  // Whether the last row-0 passes lie under the makespan's label.
-  crowded() {
-    const row = this.schedule.rows[0];
-    const last = row.s.length - 1;
-    return last >= 0 && this.x(row.s[last] + row.d[last]) > this.x(this.schedule.makespan) - 70;
+  // The makespan: a line, and beside it the time, unless passes lie there.
+  drawEnd() {
+    const x = this.x(this.schedule.makespan), edge = Math.min(x, this.width - .75);
+    const inside = x > this.width - 64;
+    for (const side of ["x1", "x2"]) this.endLine.setAttribute(side, x <= this.width + 1 ? edge : x);
+    this.endText.setAttribute("x", inside ? x - 7 : x + 7);
+    this.endText.setAttribute("text-anchor", inside ? "end" : "start");
+    this.endText.style.display = inside && this.isCrowded(x - 70) ? "none" : "";
+  }
+
+  // Whether the first rank works beyond this point.
+  isCrowded(x) {
+    const row = this.schedule.rows[0], last = row.s.length - 1;
+    return last >= 0 && this.x(row.s[last] + row.d[last]) > x;
   }
 
   place() {

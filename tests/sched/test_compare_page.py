@@ -21,6 +21,7 @@ from counterpoise.sched import Costs, Pass, Program, schedule, simulate
 from counterpoise.sched import render_html as page_module
 from counterpoise.sched.render_html import render_html
 from counterpoise.sched.timeline import Timeline
+from counterpoise.tools.cli import main
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PATIENCE_S = 120.0
@@ -213,6 +214,29 @@ def test_every_pass_is_drawn_where_and_as_long_as_it_is(page: Browser) -> None:
             assert height > 5
             assert re.fullmatch("#[0-9a-f]{6}", fill)
         assert not expected
+
+
+def test_the_command_makes_the_page(
+    chromium: Browser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("1f1b", "zb-h1", "zbv", "v-half-alg2")
+    out = tmp_path / "compared.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["schedule", "compare", *names, "--collective", "0.5", "--out", str(out)])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.count("microbatches") == len(names)
+    chromium.open(out.read_text())
+    drawn = chromium.see(
+        """[...document.querySelectorAll(".plot")].map((one) =>
+        [...one.querySelectorAll('.pass[data-row^="rank"]')].length)"""
+    )
+    programs = [schedule(name, ranks=4, microbatches=8) for name in names]
+    assert drawn == [program.passes for program in programs]
+    lanes = chromium.see(
+        """[...plot(3).querySelectorAll('.pass:not([data-row^="rank"])')].length"""
+    )
+    assert lanes == 3 * 8
+    assert chromium.faults == []
 
 
 def test_passes_say_their_kind_and_microbatch(page: Browser) -> None:
