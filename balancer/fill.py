@@ -18,7 +18,7 @@ Groups = list[list[int]]
 Mask = npt.NDArray[np.bool_]
 
 # Groups over the lower bound that a first try allows, in 1/1000; a try that fails takes less.
-_TRY = 1020
+_TRY = 1023
 
 
 def fill_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> Groups:
@@ -58,7 +58,7 @@ def fill_prefix(config: PlanConfig, costs: Int64, seed: int) -> tuple[Groups, in
         groups = _grouped(config, costs[:used], over[:used], wanted, seed)
         if len(groups) <= wanted:
             return _split(costs, groups, wanted), used
-        used = min(used - 1, used * wanted // len(groups))
+        used = min(used - 1, used * (wanted * 1023 // 1024) // len(groups))
 
 
 def fill_epoch(config: PlanConfig, costs: Int64, seed: int) -> Groups:

@@ -52,15 +52,17 @@ def balanced(
 
 
 def _placed(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
-    """Place chunk by chunk; a chunk gets its share of the parts."""
+    """Place chunk by chunk; each gets its share of the parts that those before it left."""
     from .kernels_pack import place
 
     chunks = max(1, min(round(len(costs) / CHUNK), parts))
     group_of = np.empty(len(costs), dtype=np.int64)
-    groups = 0
+    weights = [_weight(costs[chunk::chunks], budgets) for chunk in range(chunks)]
+    groups, ahead = 0, sum(weights)
     for chunk in range(chunks):
         some = np.ascontiguousarray(costs[chunk::chunks])
-        share = parts * (chunk + 1) // chunks - parts * chunk // chunks
+        share = max(1, (parts - groups) * weights[chunk] // ahead)
+        ahead -= weights[chunk]
         inner = np.empty(len(some), dtype=np.int64)
         loads = np.zeros((len(some) + share, costs.shape[1]), dtype=np.int64)
         order = np.argsort(-some.sum(axis=1), kind="stable")
@@ -68,6 +70,11 @@ def _placed(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
         group_of[chunk::chunks] = inner + groups
         groups += found
     return group_of, groups
+
+
+def _weight(costs: Int64, budgets: Int64) -> int:
+    """How many groups samples need at least, in 1/1024, and a little for each sample."""
+    return int(np.max(costs.sum(axis=0) * 1024 // budgets)) + len(costs)
 
 
 def refined(

@@ -1,0 +1,53 @@
+"""Compiling the planning kernels, on purpose and with a report: never a silent pause.
+
+numba keeps compiled code beside the modules, or in the user's cache folder where that is not
+writable; NUMBA_CACHE_DIR names another place. The first use on a machine compiles (seconds),
+later ones load (tenths of a second).
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+
+def compile_kernels(*families: str, report: Callable[[str], None] | None = None) -> float:
+    """Compile or load the named families of kernels (default: all); return the seconds it took.
+
+    report is called with one line before each family. Raises ValueError for an unknown name.
+    """
+    begin = time.perf_counter()
+    for family in families or tuple(_WARM):
+        if family not in _WARM:
+            raise ValueError(f"kernel family {family!r} is unknown, there are {tuple(_WARM)}")
+        if report is not None:
+            report(f"compiling planning kernels: {family}")
+        _WARM[family]()
+    return time.perf_counter() - begin
+
+
+def _pack() -> None:
+    from .group_balanced import balanced
+
+    balanced(np.array([[1, 2], [3, 1], [2, 2], [1, 1]]), (4, 4))
+
+
+def _isf() -> None:
+    from .group_isf import isf
+
+    isf(np.array([[1, 2], [3, 1]]), (4, 4))
+
+
+def _order() -> None:
+    from .kernels_order import swap
+
+    swap(np.arange(3), np.arange(2))
+
+
+def _deal() -> None:
+    from .deal import deal
+
+    deal("two_resource", np.array([[1, 2], [3, 1]]), 2)
+
+
+_WARM: dict[str, Callable[[], None]] = {"pack": _pack, "isf": _isf, "order": _order, "deal": _deal}
