@@ -104,7 +104,7 @@ class Panel {
     const number = row.m[i] < 0 ? "" : `${row.m[i]}`;
     const kind = this.data.kinds[row.k[i]].name;
     if (width >= 8 + 7.2 * (kind.length + number.length)) return kind + number;
-    return width >= 4 + 6.8 * number.length ? number : "";
+    return width >= 3 + 6.5 * number.length ? number : "";
   }
 
   x(time) { return (time - this.view.from) * this.scale; }
