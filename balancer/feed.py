@@ -113,6 +113,7 @@ class Feed:
         planned = self.planner.plan(window)
         after_window = self.start + planned.consumed
         last = self.step + len(planned.batches)
+        refused = _left_out(planned)
         for batch in planned.batches:
             done = batch.step + 1 == last
             after = (
@@ -120,7 +121,7 @@ class Feed:
                 if done
                 else Place(self.start, self.step, batch.step + 1, 0)
             )
-            self._deliver(batch, after, planned.oversize if batch is planned.batches[0] else ())
+            self._deliver(batch, after, refused if batch is planned.batches[0] else [])
         for ordinal in range(self.start, after_window):
             self.delivery.discard_unplanned(self.samples.pop(ordinal))
         self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
@@ -132,11 +133,17 @@ class Feed:
         if batch.step < self.first.step:
             return
         ranks = [[[self.samples[o] for o in mb.ordinals] for mb in mbs] for mbs in batch.ranks]
-        present = {sample.ordinal for mbs in ranks for mb in mbs for sample in mb}
         for ordinal in refused:
-            if ordinal not in present:
-                sample = self.samples[ordinal]
-                self.delivery.failed(sample, "over budget, and oversize is 'refuse'")
-                ranks[0][0].append(sample)
+            sample = self.samples[ordinal]
+            self.delivery.failed(sample, "over budget, and oversize is 'refuse'")
+            ranks[0][0].append(sample)
         skip = self.first.microbatch if batch.step == self.first.step else 0
         self.delivery.add_step(batch.step, ranks, after, skip)
+
+
+def _left_out(planned: Planned) -> list[int]:
+    """Return the samples over budget that no batch has."""
+    dealt = {
+        o for batch in planned.batches for mbs in batch.ranks for mb in mbs for o in mb.ordinals
+    }
+    return [ordinal for ordinal in planned.oversize if ordinal not in dealt]

@@ -5,7 +5,7 @@ timing are behind a connection, which is opened at first use.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -17,10 +17,9 @@ from ..balancer.plan import PlanConfig
 from ..balancer.rank_session import Arrival
 from ..workers.codec import decode
 from ..workers.dead_letter import DeadLetter, append_letter
-from .ledger import read_ledger, write_ledger
+from .errors import LoaderError
+from .ledger import START, Position, read_ledger, write_ledger
 from .step_info import Step, StepInfo
-
-START = Place(0, 0, 0, 0)
 
 Collate = Callable[[list[Any]], Any]
 
@@ -68,8 +67,8 @@ class BalancedLoader:
     name: str = ""
     local: bool = True
     epoch: int = 0
-    _at: Place = START
-    _resume: Place | None = None
+    _at: Position = START
+    _resume: Position | None = None
     _generation: int = 0
     _connection: Feeding | None = field(default=None, repr=False)
 
@@ -87,8 +86,13 @@ class BalancedLoader:
             connection.close()
 
     def count(self) -> int:
-        """Return the number of samples; connects if need be."""
-        return self.open().wait_ready().count
+        """Return the number of samples; connects if need be. ValueError for fewer than ranks."""
+        count = self.open().wait_ready().count
+        if count < self.plan.ranks:
+            raise ValueError(
+                f"{count} samples cannot feed {self.plan.ranks} ranks: use fewer ranks"
+            )
+        return count
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs; a position within another is dropped."""
@@ -96,7 +100,7 @@ class BalancedLoader:
             self.epoch, self._at, self._resume = epoch, START, None
             self._generation += 1
 
-    def microbatches(self) -> Iterator[Delivered]:
+    def microbatches(self) -> "Microbatches":
         """Return an iterator over the epoch's microbatches, from the loaded position if any.
 
         At its end the epoch is over and the next one's number is set. An iterator that was left
@@ -104,17 +108,14 @@ class BalancedLoader:
         """
         self._generation += 1
         self._at, self._resume = self._resume or START, None
-        return self._iterate(self._generation)
+        return Microbatches(self, self._generation)
 
     def steps(self) -> Iterator[Step]:
-        """Return an iterator over whole steps: the microbatches of this process' ranks."""
-        delivered: list[Delivered] = []
-        for each in self.microbatches():
-            delivered.append(each)
-            if each.info.last and each.info.rank == self.ranks[-1]:
-                batches = tuple(one.batch for one in delivered)
-                yield Step(each.info.step, batches, tuple(one.info for one in delivered))
-                delivered.clear()
+        """Return an iterator over whole steps: the microbatches of this process' ranks.
+
+        Where the position is inside a step, the first has what is left of it.
+        """
+        return self._collect(self.microbatches())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/ledger.py."""
@@ -122,23 +123,49 @@ class BalancedLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
-        ledger = read_ledger(state, self.job, self.plan)
+        ledger = read_ledger(state, self.job, self.plan, len(self.ranks))
         self._generation += 1
-        self.epoch, self._resume = ledger.epoch, ledger.place
+        self.epoch, self._resume = ledger.epoch, ledger.position
 
-    def _iterate(self, generation: int) -> Iterator[Delivered]:
-        connection = self.open()
-        connection.wait_ready()
-        connection.begin(self.epoch, self._at)
+    def _collect(self, microbatches: "Microbatches") -> Iterator[Step]:
         while True:
-            self._check_current(generation)
-            arrival = connection.next(self.timeout_s)
-            if arrival is None:
-                break
-            delivered = self._delivered(arrival)
-            self._advance(arrival.batch)
-            yield delivered
-        self.epoch, self._at = self.epoch + 1, START
+            before, delivered = self._at, list[Delivered]()
+            try:
+                for each in microbatches:
+                    delivered.append(each)
+                    if each.info.last and each.info.rank == self.ranks[-1]:
+                        break
+            except BaseException:
+                self._at = before
+                raise
+            if not delivered:
+                return
+            batches = tuple(one.batch for one in delivered)
+            yield Step(delivered[0].info.step, batches, tuple(one.info for one in delivered))
+
+    def _start(self) -> None:
+        """Begin the run; inside a step from its start, for what a step counts is all of it."""
+        self.count()
+        place = self._at.place
+        self.open().begin(self.epoch, replace(place, microbatch=0))
+        for _ in range(place.microbatch * len(self.ranks) + self._at.served):
+            self.open().next(self.timeout_s)
+
+    def _take(self, begun: bool) -> Delivered | None:
+        """Return the next microbatch, None at the end; after an error all processes are ended."""
+        try:
+            if not begun:
+                self._start()
+            arrival = self.open().next(self.timeout_s)
+        except LoaderError:
+            self.close()
+            raise
+        if arrival is None:
+            self.epoch, self._at = self.epoch + 1, START
+            return None
+        delivered = self._delivered(arrival)
+        self._advance(arrival.batch)
+        return delivered
 
     def _check_current(self, generation: int) -> None:
         if generation != self._generation:
@@ -148,14 +175,16 @@ class BalancedLoader:
             )
 
     def _advance(self, batch: Batch) -> None:
-        """Move the position once all ranks of this process have the microbatch."""
+        """Move the position past a microbatch: all ranks of this process must have had theirs."""
+        here = self._at.place
         if batch.rank != self.ranks[-1]:
-            return
-        if batch.microbatch + 1 == batch.microbatches:
-            self._at = batch.after
+            here = Place(here.start, here.window_step, batch.step, batch.microbatch)
+            self._at = Position(here, self.ranks.index(batch.rank) + 1)
+        elif batch.microbatch + 1 == batch.microbatches:
+            self._at = Position(batch.after)
         else:
-            start = self._at
-            self._at = Place(start.start, start.window_step, batch.step, batch.microbatch + 1)
+            here = Place(here.start, here.window_step, batch.step, batch.microbatch + 1)
+            self._at = Position(here)
 
     def _delivered(self, arrival: Arrival) -> Delivered:
         batch = arrival.batch
@@ -193,6 +222,27 @@ class BalancedLoader:
             images=costs.get("tiles", 1) > 0 if batch.items else False,
             costs=MappingProxyType(costs),
         )
+
+
+class Microbatches(Iterator[Delivered]):
+    """An iterator over an epoch's microbatches; it can be asked again after a TimeoutError."""
+
+    def __init__(self, loader: BalancedLoader, generation: int) -> None:
+        self._loader = loader
+        self._generation = generation
+        self._begun = False
+        self._over = False
+
+    def __next__(self) -> Delivered:
+        if self._over:
+            raise StopIteration
+        self._loader._check_current(self._generation)
+        delivered = self._loader._take(self._begun)
+        self._begun = True
+        self._over = delivered is None
+        if delivered is None:
+            raise StopIteration
+        return delivered
 
 
 def payload_buffer(payload: Any) -> memoryview:

@@ -11,11 +11,26 @@ LEDGER_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """Where a loader stands: a place that all ranks have reached, and how many are beyond it.
+
+    served: ranks of a process that plays several which have had the place's microbatch already.
+    """
+
+    place: Place
+    served: int = 0
+
+
+START = Position(Place(0, 0, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """A position in an epoch, and what a plan must have in common to continue there.
 
     start, window_step: the first ordinal and the first step of the window that `step` is in;
-    microbatch: how many of the step's microbatches every rank has been given.
+    microbatch: how many of the step's microbatches every rank has been given; served: how many
+    ranks of a process that plays them all have been given one more.
     """
 
     epoch: int
@@ -29,17 +44,20 @@ class Ledger:
     mode: str
     ranks: int
     digest: str
+    served: int = 0
     planner: int = PLANNER_VERSION
     version: int = LEDGER_VERSION
 
     @property
-    def place(self) -> Place:
-        """The position as the protocol writes it."""
-        return Place(self.start, self.window_step, self.step, self.microbatch)
+    def position(self) -> Position:
+        """The position as a loader has it."""
+        place = Place(self.start, self.window_step, self.step, self.microbatch)
+        return Position(place, self.served)
 
 
-def write_ledger(job: Job, plan: PlanConfig, epoch: int, place: Place) -> dict[str, Any]:
+def write_ledger(job: Job, plan: PlanConfig, epoch: int, position: Position) -> dict[str, Any]:
     """Return the ledger of a position as JSON values."""
+    place = position.place
     return asdict(
         Ledger(
             epoch=epoch,
@@ -53,15 +71,17 @@ def write_ledger(job: Job, plan: PlanConfig, epoch: int, place: Place) -> dict[s
             mode=plan.mode,
             ranks=plan.ranks,
             digest=plan.digest(),
+            served=position.served,
         )
     )
 
 
-def read_ledger(state: Any, job: Job, plan: PlanConfig) -> Ledger:
+def read_ledger(state: Any, job: Job, plan: PlanConfig, played: int) -> Ledger:
     """Return the ledger in `state`; ValueError if this loader cannot continue there.
 
-    Between steps, exact mode can continue with other ranks, accumulation or workers; inside a step
-    or a window of several steps the plan must be the very same.
+    `played` is how many ranks the loader plays. Between steps, exact mode can continue with other
+    ranks, accumulation or workers; inside a step or a window of several steps the plan must be the
+    very same.
     """
     try:
         ledger = Ledger(**state)
@@ -85,11 +105,16 @@ def read_ledger(state: Any, job: Job, plan: PlanConfig) -> Ledger:
     ]
     if other:
         raise ValueError("the ledger belongs to another order of samples: " + "; ".join(other))
-    inside = ledger.microbatch > 0 or ledger.step != ledger.window_step
+    inside = ledger.microbatch or ledger.served or ledger.step != ledger.window_step
     if inside and ledger.digest != plan.digest():
         raise ValueError(
             f"the ledger stands inside step {ledger.step} (microbatch {ledger.microbatch}) or its "
             "window, where only the very same plan can continue: resume with the same ranks, "
             "accumulate and budgets, or save between steps"
+        )
+    if ledger.served and played != plan.ranks:
+        raise ValueError(
+            f"the ledger was saved when {ledger.served} of {plan.ranks} virtual ranks had been "
+            "served: resume with virtual_ranks, or save when all have been"
         )
     return ledger

@@ -1,0 +1,111 @@
+"""A dataset with costs, augmentation and uneven speed. Imported by name, here and in workers."""
+
+import hashlib
+import os
+import random
+
+import numpy as np
+import torch
+
+from counterpoise.loader.layout import count_label_tokens
+from counterpoise.workers.source import Probe, SampleError
+
+RESOURCES = ("tiles", "tokens", "label_tokens")
+
+
+class Augmented:
+    """Samples of skewed sizes; what is drawn depends on the global generators alone."""
+
+    def __init__(self, count, broken=(), unreadable=()):
+        self.count = count
+        self.broken = frozenset(broken)
+        self.unreadable = frozenset(unreadable)
+        self.loaded = 0
+
+    def __len__(self):
+        return self.count
+
+    def key(self, index):
+        return f"k{index:04}"
+
+    def sizes(self, index):
+        return index * 7919 % 5, 3 + index * 104729 % 40
+
+    def labels(self, index):
+        tokens = self.sizes(index)[1]
+        labels = np.arange(tokens, dtype=np.int32) + index
+        labels[: 1 + index % tokens] = -100
+        return labels
+
+    def probe(self, index):
+        if index in self.broken:
+            raise SampleError(self.key(index), "its header is broken")
+        tiles, tokens = self.sizes(index)
+        labels = count_label_tokens(self.labels(index))
+        return Probe(
+            self.key(index), {"tiles": tiles, "tokens": tokens, "label_tokens": labels}, None
+        )
+
+    def __getitem__(self, index):
+        if index in self.broken | self.unreadable:
+            raise SampleError(self.key(index), "it does not decode")
+        work_a_little()
+        self.loaded += 1
+        tiles, tokens = self.sizes(index)
+        return {
+            "input_ids": np.arange(tokens, dtype=np.int32) + index,
+            "labels": self.labels(index),
+            "pixel_values": np.random.randint(0, 256, (tiles, 3, 2, 2), np.uint8),
+            "tiles_per_image": np.ones(tiles, np.int32),
+            "noise": random.random() + float(torch.rand(())),
+            "name": self.key(index),
+        }
+
+
+class Measured(Augmented):
+    """The same samples, which have to be decoded to be measured."""
+
+    probe = None
+
+
+def measure(sample):
+    """Return the costs of a decoded sample."""
+    return {
+        "tiles": len(sample["pixel_values"]),
+        "tokens": len(sample["input_ids"]),
+        "label_tokens": count_label_tokens(sample["labels"]),
+    }
+
+
+def work_a_little():
+    """Take a time that nothing can predict: some counting, as the system's randomness says."""
+    for _ in range(os.urandom(1)[0] * 8):
+        pass
+
+
+def as_list(samples):
+    """Collate nothing."""
+    return samples
+
+
+def digest(value):
+    """Return a hash of all bytes in a batch."""
+    hasher = hashlib.sha256()
+    _feed(hasher, value)
+    return hasher.hexdigest()
+
+
+def _feed(hasher, value):
+    if isinstance(value, dict):
+        for name in sorted(value):
+            hasher.update(name.encode())
+            _feed(hasher, value[name])
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _feed(hasher, each)
+    elif isinstance(value, torch.Tensor | np.ndarray):
+        array = np.asarray(value)
+        hasher.update(f"{array.dtype}{array.shape}".encode())
+        hasher.update(np.ascontiguousarray(array).tobytes())
+    else:
+        hasher.update(repr(value).encode())

@@ -1,0 +1,335 @@
+"""Balanced loaders: what arrives follows from data, seed and plan, and from nothing else."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
+import balanced_data as made
+
+from counterpoise.balancer.order import permutation
+from counterpoise.balancer.plan import Window
+from counterpoise.balancer.planner import make_planner
+from counterpoise.loader import DataLoader, LoaderError
+from counterpoise.workers import TarDataset, VisionLanguage
+
+COUNT = 61
+KEYS = Counter(f"k{index:04}" for index in range(COUNT))
+PLANS = {
+    "isf": {"balance": "isf", "budgets": {"tiles": 12, "tokens": 120}, "accumulate": "auto"},
+    "balanced": {"balance": "balanced", "budgets": {"tokens": 150}, "accumulate": "auto"},
+    "fixed": {"balance": "fixed", "batch_size": 2, "accumulate": 4},
+}
+
+
+def make(dataset=None, plan="isf", **changes):
+    given = {"shuffle": True, "seed": 3, "samples_per_step": 16, "virtual_ranks": 2}
+    given |= {"layout": "padded", **PLANS[plan], **changes}
+    return DataLoader(dataset or made.Augmented(COUNT), **given)
+
+
+def digests(loader, epochs=1):
+    """Return (epoch, step, microbatch, rank, keys, digest) of all that the loader delivers."""
+    found = []
+    for _ in range(epochs):
+        for batch in loader:
+            info = loader.step_info
+            place = info.epoch, info.step, info.microbatch, info.rank
+            found.append((*place, info.keys, made.digest(batch)))
+    loader.close()
+    return found
+
+
+def reference(plan, count, costs, shuffle=True, epoch=0):
+    """Return the plan itself, asked of the planner window by window, as ordinals' keys."""
+    order = permutation(count, plan.seed, epoch, shuffle=shuffle)
+    planner, start, step, found = make_planner(plan), 0, 0, []
+    while start < count:
+        end = min(start + planner.window_samples, count)
+        shown = np.array([costs(int(index)) for index in order[start:end]], np.int64)
+        planned = planner.plan(Window(epoch, step, start, shown, end == count))
+        for batch in planned.batches:
+            for m in range(len(batch.ranks[0])):
+                for rank, microbatches in enumerate(batch.ranks):
+                    names = [f"k{order[o]:04}" for o in microbatches[m].ordinals]
+                    found.append((epoch, batch.step, m, rank, tuple(names)))
+        start, step = start + planned.consumed, step + len(planned.batches)
+    return found
+
+
+def costs(index):
+    return tuple(made.Augmented(COUNT).probe(index).cost.values())
+
+
+# --- whatever the number of workers
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_microbatches_are_those_of_the_plan_and_hold_every_sample_once(plan):
+    loader = make(plan=plan)
+    found = digests(loader, epochs=2)
+    expected = [
+        each
+        for epoch in (0, 1)
+        for each in reference(loader._balanced.plan, COUNT, costs, epoch=epoch)
+    ]
+    assert [each[:5] for each in found] == expected
+    for epoch in (0, 1):
+        assert Counter(key for each in found if each[0] == epoch for key in each[4]) == KEYS
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_batches_are_the_same_whatever_the_number_of_workers(workers):
+    expected = digests(make(), epochs=2)
+    assert digests(make(num_workers=workers), epochs=2) == expected
+
+
+def test_augmentation_differs_between_epochs_and_seeds_but_not_between_runs():
+    def noise(**changes):
+        loader = make(plan="fixed", shuffle=False, **changes)
+        return [digest for *_, digest in digests(loader, epochs=2)]
+
+    steps = len(noise()) // 2
+    assert noise() == noise()
+    assert noise()[:steps] != noise()[steps:]
+    assert noise() != noise(seed=4)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("buffer_bytes", [6_000, 1 << 30])
+def test_samples_that_must_be_decoded_to_be_measured_make_the_same_batches(workers, buffer_bytes):
+    dataset = made.Measured(COUNT)
+    loader = make(dataset, cost=made.measure, num_workers=workers, buffer_bytes=buffer_bytes)
+    assert digests(loader) == digests(make())
+
+
+def test_what_was_decoded_to_be_measured_is_not_decoded_again():
+    dataset = made.Measured(COUNT)
+    loader = make(dataset, cost=made.measure, samples_per_step=8)
+    before = dataset.loaded
+    digests(loader)
+    assert dataset.loaded == before + COUNT
+
+
+@settings(max_examples=40)
+@given(
+    count=st.integers(2, 50),
+    ranks=st.integers(1, 3),
+    size=st.integers(1, 20),
+    tiles=st.integers(1, 12),
+    tokens=st.integers(10, 200),
+    mode=st.sampled_from(["exact", "window", "epoch"]),
+    grouping=st.sampled_from(["isf"]),
+    buffer_bytes=st.sampled_from([6_000, 20_000, 1 << 30]),
+    broken=st.sets(st.integers(0, 49), max_size=4),
+    unreadable=st.sets(st.integers(0, 49), max_size=4),
+    decode_first=st.booleans(),
+    shuffle=st.booleans(),
+)
+def test_any_plan_delivers_every_good_sample_once(
+    count, ranks, size, tiles, tokens, mode, grouping, buffer_bytes, broken, unreadable,
+    decode_first, shuffle,
+):  # fmt: skip
+    kind = made.Measured if decode_first else made.Augmented
+    bad = {index for index in broken | unreadable if index < count}
+    if ranks > count or len(bad) == count:
+        return
+    loader = make(
+        kind(count, broken, unreadable),
+        balance=grouping,
+        budgets={"tiles": tiles, "tokens": tokens},
+        samples_per_step=size,
+        virtual_ranks=ranks,
+        mode=mode,
+        on_error="skip",
+        shuffle=shuffle,
+        cost=made.measure if decode_first else None,
+        buffer_bytes=buffer_bytes,
+    )
+    found, holes = Counter(), Counter()
+    try:
+        for step in loader.steps():
+            assert len(step.infos) % ranks == 0
+            for batch, info in zip(step.microbatches, step.infos, strict=True):
+                assert list(info.keys) == batch.get("name", [])
+                found.update(info.keys)
+                holes.update(info.holes)
+            total = sum(info.samples for info in step.infos)
+            assert {info.step_samples for info in step.infos} == {total}
+    except LoaderError as error:
+        assert "raise buffer_bytes to at least" in str(error)  # noqa: PT017
+        return
+    assert holes == Counter(f"k{index:04}" for index in bad)
+    assert found + holes == Counter(f"k{index:04}" for index in range(count))
+
+
+# --- layouts and counts
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("layout", ["padded", "packed", "torch"])
+def test_step_info_counts_what_was_delivered(layout, workers):
+    collate = made.as_list if layout == "torch" else None
+    loader = make(layout=layout, collate_fn=collate, num_workers=workers)
+    for step in loader.steps():
+        counted = [_count(batch, layout) for batch in step.microbatches]
+        told = [
+            (info.samples, info.label_tokens, info.costs["tokens"], info.costs["tiles"])
+            for info in step.infos
+        ]
+        assert counted == told
+        for rank in (0, 1):
+            mine = [c for c, info in zip(counted, step.infos, strict=True) if info.rank == rank]
+            for info in (info for info in step.infos if info.rank == rank):
+                assert info.rank_samples == sum(c[0] for c in mine)
+                assert info.rank_label_tokens == sum(c[1] for c in mine)
+        for info in step.infos:
+            assert info.step_samples == sum(c[0] for c in counted)
+            assert info.step_label_tokens == sum(c[1] for c in counted)
+            assert info.microbatches * 2 == len(step.infos)
+    loader.close()
+
+
+def _count(batch, layout):
+    if layout == "torch":
+        return (
+            len(batch),
+            sum(int((sample["labels"][1:] != -100).sum()) for sample in batch),
+            sum(len(sample["input_ids"]) for sample in batch),
+            sum(len(sample["pixel_values"]) for sample in batch),
+        )
+    samples = len(batch.get("name", ()))
+    tokens = batch["attention_mask"].sum() if layout == "padded" else batch["cu_seq_lens"][-1]
+    tiles = len(batch["pixel_values"]) if samples else 0
+    return samples, int((batch["labels"] != -100).sum()), int(tokens) if samples else 0, tiles
+
+
+def test_the_last_partial_step_is_padded_with_empty_microbatches():
+    loader = make(plan="fixed")
+    *_, last = loader.steps()
+    assert last.number == COUNT // 16
+    assert len(last.microbatches) == 2 * 4
+    assert sum(info.samples for info in last.infos) == COUNT % 16
+    for batch, info in zip(last.microbatches, last.infos, strict=True):
+        if info.empty:
+            assert (batch["labels"] == -100).all()
+            assert (info.label_tokens, info.images, info.keys) == (0, False, ())
+
+
+def test_drop_last_leaves_the_partial_step_out():
+    loader = make(plan="fixed", drop_last=True)
+    numbers = [step.number for step in loader.steps()]
+    assert numbers == list(range(COUNT // 16)) == list(range(loader.num_steps))
+    assert len(loader) == len(list(loader)) == 8 * (COUNT // 16)
+
+
+def test_without_shuffling_samples_come_in_the_sources_order():
+    loader = make(plan="fixed", shuffle=False, virtual_ranks=1, batch_size=4)
+    keys = [key for _ in loader for key in loader.step_info.keys]
+    assert keys == sorted(KEYS)
+
+
+def test_batches_can_be_changed_in_place():
+    for batch in make(layout="padded"):
+        batch["input_ids"] += 1
+
+
+def test_holes_are_out_of_every_count():
+    dataset = made.Augmented(COUNT, broken={5}, unreadable={6, 30})
+    loader = make(dataset, on_error="skip")
+    infos = [info for step in loader.steps() for info in step.infos]
+    assert Counter(key for info in infos for key in info.holes) == Counter(
+        ["k0005", "k0006", "k0030"]
+    )
+    for info in infos:
+        mine = [each for each in infos if each.step == info.step]
+        assert info.step_label_tokens == sum(each.label_tokens for each in mine)
+        assert info.step_samples == sum(len(each.keys) for each in mine)
+
+
+# --- epochs and iterators
+
+
+def test_epochs_go_on_by_themselves_and_can_be_chosen():
+    whole = digests(make(), epochs=3)
+    loader = make()
+    for epoch in (2, 1):
+        loader.set_epoch(epoch)
+        assert digests(loader) == [each for each in whole if each[0] == epoch]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_was_left_behind_says_so(workers):
+    with_close = make(num_workers=workers)
+    for leave in (
+        iter,
+        lambda loader: loader.set_epoch(1),
+        lambda loader: loader.load_state_dict(loader.state_dict()),
+        lambda loader: loader.close(),
+    ):
+        loader = with_close
+        loader.set_epoch(0)
+        iterator = iter(loader)
+        next(iterator)
+        leave(loader)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="this iterator is over"):
+                next(iterator)
+    with_close.close()
+
+
+def test_an_epoch_can_be_left_in_the_middle():
+    loader, whole = make(num_workers=2), digests(make())
+    for stop in (1, 5, 2):
+        for number, _ in enumerate(loader, start=1):
+            if number == stop:
+                break
+    assert digests(loader) == whole
+
+
+def test_an_exhausted_iterator_stays_exhausted():
+    loader = make()
+    iterator = iter(loader)
+    assert len(list(iterator)) > 0
+    assert list(iterator) == []
+
+
+def test_a_loader_can_be_used_again_after_it_was_closed():
+    loader = make(num_workers=1)
+    first = digests(loader)
+    loader.set_epoch(0)
+    assert digests(loader) == first
+
+
+# --- real data
+
+
+def test_every_real_sample_is_delivered_once(data, tmp_path):
+    transform = VisionLanguage(tile_size=56, max_tiles=6, tokens_per_tile=4)
+    dataset = TarDataset(str(data / "shards" / "*.tar"), transform=transform, cache=tmp_path)
+    loader = DataLoader(
+        dataset,
+        balance="isf",
+        budgets={"tiles": 24, "tokens": 4096},
+        samples_per_step=64,
+        accumulate="auto",
+        virtual_ranks=4,
+        num_workers=2,
+        shuffle=True,
+        layout="torch",
+        collate_fn=list,
+    )
+    found = {}
+    for samples in loader:
+        for key, sample in zip(loader.step_info.keys, samples, strict=True):
+            assert key not in found
+            found[key] = made.digest(sample)
+    loader.close()
+    assert sorted(found) == sorted(dataset.key(index) for index in range(len(dataset)))
+    for index in range(0, len(dataset), 41):
+        assert found[dataset.key(index)] == made.digest(dataset[index])
