@@ -84,7 +84,7 @@ def label(slot: Slot, bare: bool) -> str:
 def word(name: str, names: tuple[str, ...] = ()) -> str:
     """Return what a legend says of a kind.
 
-    >>> word("W"), word("RESHARD"), word("CS")
+    >>> word("W"), word("RESHARD"), word("XY")
     ('backward, weights', 'drop the gathered parameters', 'collective')
     """
     if name in PAINTS or not is_kind(name):
