@@ -1,0 +1,57 @@
+"""Two ranks under DDP have the gradients of one process, step by step."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from counterpoise.tools.demo_data import ensure_demo_data
+
+TRAINER = Path(__file__).with_name("ddp_trainer.py")
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+SAMPLES = 40
+
+
+def train(command: list[str], *words: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(TRAINER), *words], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module", params=["token", "sample"])
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What one process and what each of two ranks kept of every step."""
+    out = tmp_path_factory.mktemp(request.param)
+    shards = ensure_demo_data(out / "data", samples=SAMPLES, shards=2)
+    train([sys.executable], shards, str(out), request.param)
+    train([str(TORCHRUN), "--standalone", "--nproc-per-node", "2"], shards, str(out), request.param)
+    return [torch.load(out / name) for name in ("1-0.pt", "2-0.pt", "2-1.pt")]
+
+
+def test_the_ranks_share_out_the_global_batches_of_one_process(runs: Any) -> None:
+    alone, *ranks = runs
+    together = [sorted([*a["keys"], *b["keys"]]) for a, b in zip(*ranks, strict=True)]
+    assert together == [step["keys"] for step in alone]
+    assert sum(map(len, together)) == SAMPLES
+
+
+def test_microbatches_and_label_counts_differ_between_ranks(runs: Any) -> None:
+    _, first, second = runs
+    for a, b in zip(first, second, strict=True):
+        assert len(a["counts"]) == len(b["counts"])
+    assert any(a["counts"] != b["counts"] for a, b in zip(first, second, strict=True))
+    assert len({count for step in first + second for count in step["counts"]}) > 2
+
+
+def test_gradients_of_every_step_equal_those_of_one_process(runs: Any) -> None:
+    alone, *ranks = runs
+    for rank in ranks:
+        for ours, theirs in zip(rank, alone, strict=True):
+            for a, b in zip(ours["gradients"], theirs["gradients"], strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
