@@ -1,0 +1,102 @@
+"""The demo delivers every sample in both runs, and balanced is better in every figure."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FIELDS = {
+    "delivered",
+    "distinct_keys",
+    "holes",
+    "pad_ratio",
+    "dist_ratio",
+    "work_max_over_mean",
+    "exposed_wait_s",
+    "loss_first",
+    "loss_last",
+}
+
+
+def counterpoise(cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    program = str(Path(sys.executable).with_name("counterpoise"))
+    return subprocess.run([program, *words], env=environment, capture_output=True, text=True)
+
+
+def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def check(report: dict[str, Any], samples: int) -> None:
+    random, balanced = report["random"], report["balanced"]
+    for run in (random, balanced):
+        assert set(run) == FIELDS
+        assert (run["delivered"], run["distinct_keys"], run["holes"]) == (samples, samples, 0)
+        assert run["loss_last"] < run["loss_first"]
+    assert balanced["pad_ratio"] < random["pad_ratio"]
+    assert balanced["dist_ratio"]["tiles"] < random["dist_ratio"]["tiles"]
+    assert balanced["dist_ratio"]["tokens"] < random["dist_ratio"]["tokens"]
+    assert balanced["work_max_over_mean"] < random["work_max_over_mean"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    # 100 samples in steps of 32: the last step is not full.
+    words = ["--samples", "100", "--samples-per-step", "32", "--batch-size", "2", "--workers", "1"]
+    return counterpoise(tmp_path_factory.mktemp("cache"), "demo", "--json", *words)
+
+
+def test_every_sample_arrives_and_balanced_is_better(
+    run: subprocess.CompletedProcess[str],
+) -> None:
+    check(report_of(run), 100)
+
+
+def test_both_runs_learn_the_same(run: subprocess.CompletedProcess[str]) -> None:
+    report = report_of(run)
+    for name in ("loss_first", "loss_last"):
+        assert report["random"][name] == pytest.approx(report["balanced"][name], rel=1e-2)
+
+
+def test_only_the_report_goes_to_standard_output(run: subprocess.CompletedProcess[str]) -> None:
+    assert len(run.stdout.splitlines()) == 1
+    assert "samples/s" in run.stderr
+
+
+def test_without_json_a_table_compares_the_runs(tmp_path: Path) -> None:
+    words = ["--samples", "32", "--samples-per-step", "32", "--workers", "1"]
+    done = counterpoise(tmp_path, "demo", *words)
+    assert done.returncode == 0, done.stderr
+    for title in ("random", "balanced", "padding ratio", "DistRatio of tiles", "max / mean"):
+        assert title in done.stdout
+
+
+@pytest.mark.slow
+def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
+    done = counterpoise(tmp_path, "demo", "--json", "--data", str(data / "shards" / "*.tar"))
+    check(report_of(done), 1336)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--samples-per-step", "20"], "8 ranks x 4 samples or a multiple"),
+        (["--samples", "2"], "cannot spread 2 samples"),
+        (["--data", "nowhere/*.tar"], "nowhere"),
+        (["--tile-size", "30"], "patches"),
+    ],
+)
+def test_wrong_settings_are_one_line_and_status_2(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    done = counterpoise(tmp_path, "demo", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
