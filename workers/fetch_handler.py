@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 import torch
 from torch._utils import ExceptionWrapper
-from torch.utils.data import IterDataPipe, _DatasetKind, _utils
+from torch.utils.data import IterDataPipe, _DatasetKind, _utils, default_collate
 from torch.utils.data.graph_settings import apply_random_seed
 
 from ..balancer.messages import Probed, Ref
@@ -121,10 +121,26 @@ class FetchHandler:
                 self._fetching.dataset_kind,
                 self._dataset,
                 self._fetching.auto_collation,
-                self._fetching.collate_fn,
+                _collate_fn(self._fetching.collate_fn),
                 self._fetching.drop_last,
             )
 
     def _error(self) -> Any:
         """The exception being handled, in the form that torch raises again in the trainer."""
         return _wrap_exception(where=f"in DataLoader worker process {self._slot.index}")
+
+
+def _collate_fn(chosen: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    return _collate_in_own_memory if chosen is default_collate else chosen
+
+
+def _collate_in_own_memory(samples: list[Any]) -> Any:
+    """Collate as in the trainer: in a worker torch makes new shared memory for every batch.
+
+    Its own transport needs that and ours does not; it costs several times the collating.
+    """
+    info, _worker._worker_info = _worker._worker_info, None
+    try:
+        return default_collate(samples)
+    finally:
+        _worker._worker_info = info
