@@ -67,34 +67,35 @@ class PlainState:
         """Return the index sampler, made to remember its seed and to skip what was handed out."""
         shuffler = loader.sampler
         own_seed = isinstance(shuffler, RandomSampler) and shuffler.generator is None
-        if not own_seed and not self._skip:
+        if not own_seed and not self._skip and not loader.persistent_workers:
             return sampler
         return _Following(self, sampler, shuffler if own_seed else None)
 
 
 class _Following:
-    """An index sampler of torch, watched."""
+    """An index sampler of torch, watched; a persistent iterator comes back to it every epoch."""
 
     def __init__(self, state: PlainState, sampler: Any, shuffler: Any) -> None:
         self._state = state
         self._sampler = sampler
         self._shuffler = shuffler
-        self._skip = state._skip
-        self._resume_seed = state._resume_seed
 
     def __iter__(self) -> Iterator[Any]:
+        return self._indices(self._state._skip, self._state._resume_seed)
+
+    def _indices(self, skip: int, resume_seed: int | None) -> Iterator[Any]:
         if self._shuffler is None:
-            yield from itertools.islice(iter(self._sampler), self._skip, None)
+            yield from itertools.islice(iter(self._sampler), skip, None)
             return
-        if self._resume_seed is None:
+        if resume_seed is None:
             self._state._seed = _next_seed()
-            yield from itertools.islice(iter(self._sampler), self._skip, None)
+            yield from itertools.islice(iter(self._sampler), skip, None)
             return
-        self._state._seed = self._resume_seed
-        self._shuffler.generator = torch.Generator().manual_seed(self._resume_seed)
+        self._state._seed = resume_seed
+        self._shuffler.generator = torch.Generator().manual_seed(resume_seed)
         indices = iter(self._sampler)
         try:
-            yield from itertools.islice(indices, self._skip, None)
+            yield from itertools.islice(indices, skip, None)
         finally:
             self._shuffler.generator = None
 

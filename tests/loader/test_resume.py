@@ -1,0 +1,342 @@
+"""Resume at any position, into other numbers of ranks and workers, with or without balancing."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+
+sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
+import balanced_data as made
+
+from counterpoise.loader import DataLoader
+
+COUNT, STEP, EPOCHS = 50, 12, 2
+STEPS = -(-COUNT // STEP)
+PLANS = {
+    "isf": {"balance": "isf", "budgets": {"tokens": 90}, "accumulate": "auto"},
+    "fixed": {"balance": "fixed", "batch_size": 3},
+}
+
+
+def make(plan="isf", ranks=2, dataset=None, **changes):
+    given = {"shuffle": True, "seed": 5, "samples_per_step": STEP, "virtual_ranks": ranks}
+    given |= {"layout": "torch", "collate_fn": made.as_list, **PLANS[plan]}
+    if plan == "fixed":
+        given["accumulate"] = STEP // (3 * ranks)
+    return DataLoader(dataset or made.Augmented(COUNT), **{**given, **changes})
+
+
+def through_json(ledger):
+    text = json.dumps(ledger)
+    assert len(text) < 4096
+    return json.loads(text)
+
+
+def global_batches(loader):
+    """Return (epoch, step, all samples by name) of what is left of the two epochs, and ledgers."""
+    batches, ledgers = [], []
+    while loader.state_dict()["epoch"] < EPOCHS:
+        for step in loader.steps():
+            samples = sorted(
+                (sample["name"], made.digest(sample)) for batch in step.microbatches
+                for sample in batch
+            )  # fmt: skip
+            batches.append((step.infos[0].epoch, step.number, samples))
+            ledgers.append(through_json(loader.state_dict()))
+    loader.close()
+    return batches, ledgers
+
+
+def microbatches(loader):
+    """Return what is left of the epoch, microbatch by microbatch, and a ledger after each."""
+    found, ledgers = [], []
+    for batch in loader:
+        found.append((loader.step_info, made.digest(batch)))
+        ledgers.append(through_json(loader.state_dict()))
+    loader.close()
+    return found, ledgers
+
+
+# --- exact mode, a fixed global batch
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_global_batches_are_the_same_after_every_step_with_any_number_of_ranks(plan, ranks):
+    whole, ledgers = global_batches(make(plan))
+    assert len(whole) == EPOCHS * STEPS
+    for done, ledger in enumerate(ledgers, start=1):
+        loader = make(plan, ranks)
+        loader.load_state_dict(ledger)
+        assert loader.state_dict() == {**ledger, **_own(loader)}
+        assert global_batches(loader)[0] == whole[done:]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_global_batches_are_the_same_with_other_numbers_of_workers(workers):
+    whole, ledgers = global_batches(make(num_workers=workers))
+    assert global_batches(make())[0] == whole
+    for done in (1, STEPS, STEPS + 2):
+        loader = make(ranks=4, num_workers=workers)
+        loader.load_state_dict(ledgers[done - 1])
+        assert global_batches(loader)[0] == whole[done:]
+
+
+def test_ledgers_do_not_grow_with_ranks_and_steps():
+    first, last = (global_batches(make(ranks=ranks))[1][-1] for ranks in (1, 4))
+    assert first == {**last, **_own(make(ranks=1))}
+
+
+def _own(loader):
+    """What in a ledger may differ between loaders that stand at the same place."""
+    state = loader.state_dict()
+    return {"ranks": state["ranks"], "digest": state["digest"]}
+
+
+# --- inside a step
+
+
+@pytest.mark.parametrize("mode", ["exact", "window"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_run_goes_on_after_every_microbatch(on_error, mode):
+    def new():
+        bad = {"broken": {4}, "unreadable": {17, 31}} if on_error == "skip" else {}
+        return make(dataset=made.Augmented(COUNT, **bad), on_error=on_error, mode=mode)
+
+    whole, ledgers = microbatches(new())
+    for done, ledger in enumerate(ledgers, start=1):
+        loader = new()
+        loader.load_state_dict(ledger)
+        assert microbatches(loader) == (whole[done:], ledgers[done:])
+
+
+def test_steps_resumed_inside_a_step_give_what_is_left_of_it():
+    whole, ledgers = microbatches(make("fixed"))
+    loader = make("fixed")
+    loader.load_state_dict(ledgers[0])
+    first = next(loader.steps())
+    assert first.infos == tuple(info for info, _ in whole[1:4])
+
+
+def test_holes_are_reported_once(tmp_path):
+    def new():
+        dataset = made.Augmented(COUNT, unreadable=range(0, COUNT, 5))
+        return make(dataset=dataset, on_error="skip", dead_letter=str(tmp_path / "dead"))
+
+    loader = new()
+    while True:
+        ledger = loader.state_dict()
+        loader = new()
+        loader.load_state_dict(ledger)
+        if next(iter(loader), None) is None:
+            break
+    assert len((tmp_path / "dead").read_text().splitlines()) == COUNT // 5
+
+
+# --- saved and resumed in many ways
+
+
+def test_saved_and_resumed_after_every_step_anew():
+    whole, _ = global_batches(make())
+    ledger, found = make().state_dict(), []
+    for ranks in [1, 2, 4] * STEPS:
+        loader = make(ranks=ranks)
+        loader.load_state_dict(through_json(ledger))
+        assert through_json(loader.state_dict())["step"] == ledger["step"]
+        step = next(loader.steps(), None)
+        if step is not None:
+            names = {sample["name"] for batch in step.microbatches for sample in batch}
+            found.append((step.infos[0].epoch, step.number, names))
+        ledger = loader.state_dict()
+    expected = [(epoch, step, {name for name, _ in pairs}) for epoch, step, pairs in whole]
+    assert found[: len(expected)] == expected
+
+
+def test_what_is_loaded_counts_whether_iter_came_before_or_after():
+    whole, ledgers = microbatches(make())
+    loader = make()
+    iterator = iter(loader)
+    loader.load_state_dict(ledgers[4])
+    with pytest.raises(RuntimeError, match="this iterator is over"):
+        next(iterator)
+    loader.load_state_dict(ledgers[4])
+    iterator = iter(loader)
+    assert loader.state_dict() == ledgers[4]
+    assert made.digest(next(iterator)) == whole[5][1]
+
+
+def test_before_the_first_and_after_the_last_batch():
+    whole, ledgers = microbatches(make())
+    loader = make()
+    start = loader.state_dict()
+    assert (start["epoch"], start["step"]) == (0, 0)
+    iterator = iter(loader)
+    assert loader.state_dict() == start
+    for _ in whole:
+        next(iterator)
+    at_edge = loader.state_dict()
+    assert at_edge == ledgers[-1]
+    assert (at_edge["epoch"], at_edge["step"]) == (0, STEPS)
+    assert next(iterator, None) is None
+    after = loader.state_dict()
+    assert (after["epoch"], after["step"]) == (1, 0)
+    second, _ = microbatches(loader)
+    for ledger, epochs in ((start, [whole, second]), (at_edge, [[], second]), (after, [second])):
+        resumed = make()
+        resumed.load_state_dict(ledger)
+        for epoch in epochs:
+            assert microbatches(resumed)[0] == epoch
+
+
+def test_choosing_the_loaded_epoch_keeps_the_position_and_another_drops_it():
+    whole, ledgers = microbatches(make())
+    loader = make()
+    loader.load_state_dict(ledgers[4])
+    loader.set_epoch(0)
+    assert microbatches(loader)[0] == whole[5:]
+    loader.load_state_dict(ledgers[4])
+    loader.set_epoch(7)
+    assert loader.state_dict()["step"] == 0
+
+
+def test_with_drop_last_and_without_shuffling():
+    for changes in ({"drop_last": True}, {"shuffle": False}):
+        whole, ledgers = global_batches(make(**changes))
+        loader = make(**changes)
+        loader.load_state_dict(ledgers[2])
+        assert global_batches(loader)[0] == whole[3:]
+
+
+# --- ledgers that do not fit
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"seed": 6}, "seed was 5 and is 6"),
+        ({"shuffle": False}, "shuffle was True and is False"),
+        ({"mode": "window"}, "mode was 'exact' and is 'window'"),
+        ({"samples_per_step": 16}, "samples_per_step was 12 and is 16"),
+    ],
+)
+def test_a_ledger_of_another_order_is_refused(changes, reason):
+    ledger = make().state_dict()
+    with pytest.raises(ValueError, match=reason) as refused:
+        make(**changes).load_state_dict(ledger)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_ledger_inside_a_step_needs_the_same_plan():
+    _, ledgers = microbatches(make("fixed"))
+    for ledger in ledgers[:3]:
+        with pytest.raises(ValueError, match="only the very same plan can continue"):
+            make("fixed", ranks=4).load_state_dict(ledger)
+
+
+@pytest.mark.parametrize(
+    "state", [None, [], {}, {"version": 99}, {"batches": 3}, {**make().state_dict(), "version": 9}]
+)
+def test_what_is_no_ledger_is_refused(state):
+    with pytest.raises(ValueError, match="ledger"):
+        make().load_state_dict(state)
+    with pytest.raises(ValueError, match="ledger"):
+        DataLoader(range(5)).load_state_dict(state)
+
+
+# --- without balancing
+
+
+def plain(count=23, **changes):
+    return DataLoader(list(range(count)), **{"batch_size": 4, **changes})
+
+
+def values(batches):
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_plain_loader_goes_on_after_every_batch(shuffle, workers):
+    torch.manual_seed(1)
+    loader = plain(shuffle=shuffle, num_workers=workers)
+    ledgers, whole = [through_json(loader.state_dict())], []
+    for batch in loader:
+        whole += values([batch])
+        ledgers.append(through_json(loader.state_dict()))
+    for done, ledger in enumerate(ledgers):
+        torch.manual_seed(100 + done)
+        resumed = plain(shuffle=shuffle, num_workers=workers if done == 2 else 0)
+        resumed.load_state_dict(ledger)
+        rest = values(resumed)
+        assert rest == whole[done:] or (shuffle and done == 0)
+        assert len(values(resumed)) == 6
+
+
+def test_a_plain_loader_can_be_saved_and_resumed_twice():
+    torch.manual_seed(1)
+    loader = plain(shuffle=True)
+    iterator = iter(loader)
+    whole = values([next(iterator)])
+    for _ in range(4):
+        ledger = through_json(loader.state_dict())
+        torch.manual_seed(9)
+        loader = plain(shuffle=True)
+        loader.load_state_dict(ledger)
+        assert through_json(loader.state_dict()) == ledger
+        iterator = iter(loader)
+        assert through_json(loader.state_dict())["batches"] == ledger["batches"]
+        whole += values([next(iterator)])
+    whole += values(iterator)
+    assert sorted(itertools.chain(*whole)) == list(range(23))
+
+
+def test_samplers_with_a_generator_or_batches_of_their_own_are_followed():
+    def seeded():
+        return plain(shuffle=True, generator=torch.Generator().manual_seed(4))
+
+    def batched():
+        sampler = BatchSampler(SequentialSampler(range(23)), 5, drop_last=True)
+        return plain(batch_sampler=sampler, batch_size=1)
+
+    for new in (seeded, batched):
+        whole, loader = values(new()), new()
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        resumed = new()
+        resumed.load_state_dict(through_json(loader.state_dict()))
+        assert values(resumed) == whole[2:]
+
+
+def test_persistent_workers_go_on_as_well():
+    torch.manual_seed(2)
+    loader = plain(shuffle=True, num_workers=1, persistent_workers=True)
+    whole, ledgers = [], []
+    for batch in loader:
+        whole += values([batch])
+        ledgers.append(through_json(loader.state_dict()))
+    again = []
+    for number, batch in enumerate(loader):
+        again += values([batch])
+        if number == 2:
+            break
+    loader.load_state_dict(ledgers[1])
+    assert values(loader) == whole[2:]
+    assert sorted(itertools.chain(*values(loader))) == list(range(23))
+    loader.close()
+
+
+def test_a_plain_ledger_of_another_batch_size_or_stream_is_refused():
+    ledger = plain().state_dict()
+    with pytest.raises(ValueError, match="resume with the same batch_size"):
+        plain(batch_size=8).load_state_dict(ledger)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+    with pytest.raises(ValueError, match="an IterableDataset cannot be resumed"):
+        DataLoader(Stream()).load_state_dict(ledger)
