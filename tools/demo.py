@@ -79,7 +79,7 @@ class Settings:
 @click.option("--width", default=64, show_default=True, help="Width of the model.")
 @click.option("--depth", default=2, show_default=True, help="Layers of the decoder.")
 def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None:
-    r"""Train a small vision-language model with random and with balanced microbatches.
+    """Train a small vision-language model with random and with balanced microbatches.
 
     One process plays the microbatches of 8 data-parallel ranks. Both runs see the same samples in
     the same steps from the same seed, so their losses are the same up to rounding; `random` has
@@ -90,7 +90,7 @@ def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None
     Example:
       counterpoise demo
       counterpoise demo --data 'shards/*.tar' --workers 4 --json
-    """
+    """  # noqa: D301
     settings = Settings(data or "", **sizes)
     if data is None:
         settings = replace(settings, data=_make_data(settings.seed, samples))
@@ -113,7 +113,7 @@ def _make_data(seed: int, samples: int) -> str:
 
 def _run(name: str, settings: Settings, progress: Progress) -> dict[str, Any]:
     """Train once; return the run's report."""
-    loader = _make_loader(name, settings)
+    loader = make_loader(name, settings)
     steps = settings.epochs * loader.num_steps
     task = progress.add_task(name, total=steps, live="")
     records: list[StepRecord] = []
@@ -124,7 +124,8 @@ def _run(name: str, settings: Settings, progress: Progress) -> dict[str, Any]:
     return summarize(records)
 
 
-def _make_loader(name: str, settings: Settings) -> DataLoader:
+def make_loader(name: str, settings: Settings) -> DataLoader:
+    """Return the loader of a run: "random" or "balanced"."""
     transform = VisionLanguage(
         ClippedBytes(settings.text_limit),
         tile_size=settings.tile_size,
