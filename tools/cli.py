@@ -1,7 +1,7 @@
 """The command `counterpoise`: a group that loads a command only when it is asked for.
 
-One place turns errors into messages: a mistake of the caller (ValueError) or of the system
-(OSError) becomes one line on standard error and exit status 2.
+One place turns errors into messages: a mistake of the caller (ValueError), of the system (OSError)
+or of a process of ours (RuntimeError) becomes one line on standard error and exit status 2.
 """
 
 import importlib
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.Abort:
         click.echo("interrupted", err=True)
         sys.exit(130)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         click.echo(f"counterpoise: {error}", err=True)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

@@ -5,7 +5,7 @@ text the same tokens. So a probed cost is what the decoded sample turns out to h
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,6 @@ class VisionLanguage:
         self.tokens_per_tile = tokens_per_tile
         self.max_tokens = max_tokens
         self.max_pixels = max_pixels
-        self._tokenize = _tokenizing(self.tokenizer)
         self._texts = (human, assistant)
         self.markup = Markup(
             image=_image_id(image_token_id, self.tokenizer),
@@ -177,6 +176,11 @@ class VisionLanguage:
         except ImageError as error:
             raise ImageError(f"{name}: {error}") from error
 
+    def _tokenize(self, text: str) -> np.ndarray[Any, Any]:
+        if type(self.tokenizer) is ByteTokenizer:
+            return self.tokenizer.array(text)
+        return np.asarray(self.tokenizer(text), np.int32)
+
     def _marker(self, text: str, attribute: str) -> tuple[int, ...]:
         if text:
             return tuple(int(token) for token in self._tokenize(text))
@@ -195,16 +199,6 @@ def image_members(raw: Raw) -> tuple[str, ...]:
 
 def _natural(name: str) -> list[tuple[str, int]]:
     return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
-
-
-def _tokenizing(tokenizer: Tokenizer) -> Callable[[str], np.ndarray[Any, Any]]:
-    if type(tokenizer) is ByteTokenizer:
-        return tokenizer.array
-
-    def tokenize(text: str) -> np.ndarray[Any, Any]:
-        return np.asarray(tokenizer(text), np.int32)
-
-    return tokenize
 
 
 def _image_id(given: int | None, tokenizer: Tokenizer) -> int:

@@ -1,6 +1,7 @@
 """The vision-language transform: what is probed is what is decoded."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -158,3 +159,14 @@ def test_fingerprints_tell_settings_and_tokenizers_apart():
         VisionLanguage(Shouting(), **SMALL).fingerprint(),
     }
     assert len(prints) == 5
+
+
+def test_a_transform_with_a_tokenizer_of_the_users_can_be_pickled() -> None:
+    transform = VisionLanguage(tokenizer=_Words(), image_token_id=0)
+    again = pickle.loads(pickle.dumps(transform))
+    assert again.fingerprint() == transform.fingerprint()
+
+
+class _Words:
+    def __call__(self, text: str) -> list[int]:
+        return [len(word) for word in text.split()]
