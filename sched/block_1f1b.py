@@ -91,6 +91,6 @@ def _block(program: Program, pace: Pace, slot: Slot, shift: int) -> Block:
         rows=tuple(rows),
         output_at=place([at(Pass(last, "F", m)) + pace.forward for m in every]),
         input_at=place([at(Pass(0, "F", m)) - 2 * interval for m in every]),
-        gradient_at=place([at(Pass(0, "B", m)) + pace.backward for m in every]),
+        gradient_at=place([at(Pass(0, "B", m)) + pace.backward + interval for m in every]),
         step=interval,
     )

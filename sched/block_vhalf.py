@@ -33,7 +33,7 @@ def block_vhalf(*, ranks: int, microbatches: int, pace: Pace) -> Block:
         starts.append({(s, kind): at for s, kind, at in beats})
     done = starts[0][2 * ranks - 1, "F"] + 1
     first = starts[0][0, "F"] - 2 * _UNITS
-    final = starts[0][0, "I"] + 1
+    final = starts[0][0, "I"] + 1 + _UNITS
     places = [
         tuple(4 * (at + m * _UNITS) - 2 for m in range(microbatches)) for at in (done, first, final)
     ]

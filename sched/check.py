@@ -5,8 +5,8 @@
 - words: registered kinds, stages, microbatches and ranks that exist, every pass where its stage is;
 - complete: each stage and microbatch once forward and once backward (B, or I and W), unless the
   program only goes forward; each vocabulary pass once on every rank;
-- ordered: no pass before one that it needs on its own rank, such as W before I;
 - channels: what is sent from a rank to a peer is received there, in the same order;
+- ordered: no pass before one that it needs on its own rank, such as W before I;
 - collectives: every communicator's in the same order on all ranks;
 - no wait-for cycle: in the graph that the simulator times;
 - memory: no rank holds more than the limit, if one is given.
@@ -43,8 +43,8 @@ class Limit:
 PROOFS: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
     words,
     complete,
-    order,
     channels,
+    order,
     inputs,
     collectives,
     cycle,

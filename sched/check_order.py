@@ -35,7 +35,7 @@ def channels(graph: Graph) -> Iterator[Problem]:
         if at < both:
             what = f"{graph.name(marks[0])} meets {graph.name(marks[1])} on its channel"
         else:
-            end = "a receive" if at < len(sent) else "a send"
+            end = "receive" if at < len(sent) else "send"
             what = f"{graph.name(marks[0])} has no matching {end}"
         yield Problem("channels", what, tuple(culprit(graph, node) for node in marks))
 

@@ -64,9 +64,7 @@ class CostProfile:
             ranked = (is_kind(name) and kind(name).scope == "rank") or name == "logits"
             want = self.ranks if ranked else len(self.placement)
             if len(entries) not in (1, want):
-                raise ValueError(
-                    f"{name}: costs of {len(entries)} stages, not of all {want} (or 1)"
-                )
+                raise ValueError(f"{name}: costs of {len(entries)} stages; give all {want}, or 1")
             for entry in entries:
                 numbers = [entry.fixed, *entry.per_thousand.values()]
                 expand(f"costs of {name}", numbers, len(numbers), 1)

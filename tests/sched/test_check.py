@@ -1,0 +1,170 @@
+"""The checker finds what it must, says so in one line, and marks it in the grid."""
+
+from dataclasses import replace
+
+import pytest
+
+from counterpoise.sched import (
+    Pass,
+    Program,
+    check,
+    lower,
+    parse_pass,
+    parse_program,
+    place,
+    problems,
+    schedule,
+)
+
+
+def edited(program: Program, rank: int, change: dict[str, str | None]) -> Program:
+    """The program with passes of a rank replaced, or dropped for None."""
+    row = [
+        parse_pass(new)
+        for item in program.ranks[rank]
+        if (new := change.get(str(item), str(item))) is not None
+    ]
+    rows = [*program.ranks]
+    rows[rank] = tuple(row)
+    return replace(program, ranks=tuple(rows))
+
+
+def exchanged(program: Program, rank: int, one: str, two: str) -> Program:
+    """The program with two passes of a rank exchanged."""
+    return edited(program, rank, {one: two, two: one})
+
+
+def complaint(program: Program, **options: int) -> str:
+    with pytest.raises(ValueError, match=r"\n") as caught:
+        check(program, **options)
+    return str(caught.value)
+
+
+def test_a_missing_pass() -> None:
+    program = edited(schedule("1f1b", ranks=2, microbatches=4), 1, {"1B2": None})
+    assert complaint(program).startswith("stage 1 has no B (or I and W) of microbatch 2")
+
+
+def test_a_pass_that_is_there_twice_is_marked_twice() -> None:
+    program = edited(schedule("1f1b", ranks=2, microbatches=4), 1, {"1B2": "1B1"})
+    text = complaint(program)
+    assert text.startswith("1B1 is there 2 times")
+    assert text.count("[1B1]") == 2
+
+
+def test_swapped_forward_and_backward() -> None:
+    program = exchanged(schedule("1f1b", ranks=2, microbatches=4), 1, "1F0", "1B0")
+    text = complaint(program)
+    assert text.startswith("1B0 stands before 1F0, which it needs")
+    assert "[1B0]" in text
+    assert "[1F0]" in text
+
+
+def test_weight_gradient_before_input_gradient() -> None:
+    program = exchanged(schedule("zb-h1", ranks=2, microbatches=4), 0, "0I1", "0W1")
+    assert complaint(program).startswith("0W1 stands before 0I1, which it needs")
+
+
+def test_a_crossed_pair_of_collectives() -> None:
+    lowered = lower(schedule("1f1b-alg1", ranks=3, microbatches=6))
+    text = complaint(exchanged(lowered, 1, "1CX2", "1CX3"))
+    assert text.startswith("communicator CX: rank 0 enters CX2 where rank 1 enters CX3")
+    assert "[1CX3]" in text
+
+
+def test_one_communicator_for_all_barriers_stops_algorithm_1() -> None:
+    """The real deadlock: the last rank broadcasts at its F, the others come to it at their S."""
+    own = lower(schedule("1f1b-alg1", ranks=4, microbatches=6))
+    check(own)
+    late = replace(
+        own,
+        ranks=(*(receiving_at_use(row) for row in own.ranks[:-1]), own.ranks[-1]),
+        barriers=tuple(replace(b, communicator="ALL") for b in own.barriers),
+    )
+    assert complaint(late).startswith("communicator ALL: rank 0 enters C")
+
+
+def receiving_at_use(row: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """The row with each broadcast entered right before the S that uses it."""
+    out: list[Pass] = []
+    for item in row:
+        if item.kind == "S":
+            out.append(Pass(item.stage, "CX", item.microbatch))
+        if item.kind != "CX":
+            out.append(item)
+    return tuple(out)
+
+
+def test_a_send_without_receive() -> None:
+    lowered = lower(schedule("1f1b", ranks=2, microbatches=4))
+    assert complaint(edited(lowered, 1, {"1RECV_F3": None})).startswith(
+        "0SEND_F3 has no matching receive"
+    )
+    assert complaint(edited(lowered, 0, {"0SEND_F3": None})).startswith(
+        "1RECV_F3 has no matching send"
+    )
+
+
+def test_messages_that_pass_each_other_on_a_channel() -> None:
+    lowered = lower(schedule("1f1b", ranks=2, microbatches=4))
+    text = complaint(exchanged(lowered, 1, "1RECV_F1", "1RECV_F2"))
+    assert text.startswith("0SEND_F1 meets 1RECV_F2 on its channel")
+
+
+def test_a_cycle_over_three_ranks() -> None:
+    text = """
+        placement: 0 1 2 0
+        microbatches: 2
+        0: 0F0 3F0 3B0 0F1 0B0 3F1 3B1 0B1
+        1: 1F0 1F1 1B0 1B1
+        2: 2F0 2F1 2B0 2B1
+    """
+    program = parse_program("\n".join(line.strip() for line in text.strip().splitlines()))
+    check(program)
+    stuck = exchanged(exchanged(program, 1, "1F1", "1F0"), 0, "3F0", "3F1")
+    stuck = exchanged(stuck, 0, "3B0", "3B1")
+    message = complaint(stuck)
+    assert message.startswith("deadlock, each waits for the one before it: ")
+    path = message.splitlines()[0].split(": ", 1)[1].split(" -> ")
+    assert {int(name[0]) % 3 for name in path} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "v-half", "1f1b-alg1"])
+def test_a_memory_limit_holds_exactly(name: str) -> None:
+    program = schedule(name, ranks=4, microbatches=8)
+    need = {"1f1b": 4, "interleaved": 11, "v-half": 6, "1f1b-alg1": 6}[name]
+    check(program, limit=need)
+    text = complaint(program, limit=need - 1)
+    assert f"holds {need}, more than the limit {need - 1}" in text
+    assert "[" in text
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"1F0": "1QQ0"}, "1QQ0: unknown kind 'QQ'"),
+        ({"1F0": "7F0"}, "7F0: there is no stage 7, only 2"),
+        ({"1F0": "0F0"}, "0F0: it stands on rank 1, not its own"),
+        ({"1F0": "1F9"}, "1F9: microbatches go from 0 to 3"),
+        ({"1F0": "1F"}, "1F: microbatches go from 0 to 3"),
+    ],
+)
+def test_words_that_mean_nothing(edit: dict[str, str | None], message: str) -> None:
+    program = edited(schedule("1f1b", ranks=2, microbatches=4), 1, edit)
+    assert complaint(program).startswith(message)
+
+
+def test_a_program_that_only_goes_forward_is_sound() -> None:
+    rows = tuple(tuple(Pass(r, "F", m) for m in range(4)) for r in range(2))
+    assert problems(Program(rows, place(2), 4)) == ()
+
+
+def test_an_empty_program_is_not() -> None:
+    assert problems(Program((), (), 0))[0].proof == "empty"
+
+
+def test_a_long_grid_is_cut_to_what_is_near() -> None:
+    program = exchanged(schedule("1f1b", ranks=2, microbatches=400), 1, "1F200", "1B200")
+    text = complaint(program)
+    assert max(map(len, text.splitlines())) < 120
+    assert "... " in text
