@@ -3,13 +3,14 @@
 from .cli import LazyGroup
 
 BENCHES = {
-    "loader": "bench_loader",
-    "order": "bench_order",
-    "partition": "bench_partition",
-    "plan": "bench_plan",
-    "schedules": "bench_schedules",
-    "step": "bench_step",
-    "vocab": "bench_vocab",
+    "bubbles": ("bench_bubbles", "Encoder work in the bubbles: Optimus' algorithm and ours."),
+    "loader": ("bench_loader", "Samples per second against torch's DataLoader."),
+    "order": ("bench_order", "Orders of a rank's microbatches: simulated step time."),
+    "partition": ("bench_partition", "Samples onto ranks: how far the heaviest is above the mean."),
+    "plan": ("bench_plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
+    "schedules": ("bench_schedules", "Pipeline schedules: makespan, bubble, memory."),
+    "step": ("bench_step", "Pack, partition, order: simulated step time over the ideal."),
+    "vocab": ("bench_vocab", "Vocabulary passes against the paper's models and measurements."),
 }
 
 command = LazyGroup(

@@ -11,19 +11,20 @@ import click
 
 from .. import __version__
 
+# name: (module in this folder, what it does)
 COMMANDS = {
-    "balancer": "balancer",
-    "bench": "bench",
-    "demo": "demo",
-    "schedule": "schedule",
-    "worker": "worker",
+    "balancer": ("balancer", "Serve trainers and workers on other machines."),
+    "bench": ("bench", "Measure ours against baselines, in the same run."),
+    "demo": ("demo", "Train a small model with random and with balanced batches."),
+    "schedule": ("schedule", "Show, check, simulate and compare pipeline schedules."),
+    "worker": ("worker", "Read, decode and stream samples for a balancer."),
 }
 
 
 class LazyGroup(click.Group):
     """A group whose commands are `command` objects in modules of this folder."""
 
-    def __init__(self, modules: dict[str, str], **settings: object) -> None:
+    def __init__(self, modules: dict[str, tuple[str, str]], **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
         self.modules = modules
 
@@ -33,12 +34,16 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the module of a command, or None for an unknown name."""
-        module = self.modules.get(cmd_name)
-        if module is None:
+        if cmd_name not in self.modules:
             return None
-        loaded = importlib.import_module(f".{module}", __package__)
+        loaded = importlib.import_module(f".{self.modules[cmd_name][0]}", __package__)
         command: click.Command = loaded.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.modules[name][1]) for name in self.list_commands(ctx)])
 
 
 group = LazyGroup(
@@ -57,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(2)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ValueError, OSError, RuntimeError) as error:
