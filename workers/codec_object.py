@@ -20,13 +20,29 @@ from .codec_fields import Buffer, CodecError, aligned, padded
 MAX_BUFFERS = 1 << 16
 
 
-def encode_object(value: object) -> tuple[list[int], list[Buffer]]:
+class ObjectPickler(pickle.Pickler):
+    """Writes a pickle to a stream, and hands out the buffers that go beside it."""
+
+    def __init__(self, stream: io.BytesIO, hand_out: Callable[[pickle.PickleBuffer], Any]) -> None:
+        super().__init__(stream, protocol=5, buffer_callback=hand_out)
+
+    def reducer_override(self, value: Any) -> Any:
+        """Say how a tensor is pickled."""
+        if type(value) is torch.Tensor and _is_plain(value):
+            return _reduced(value)
+        return NotImplemented
+
+
+def encode_object(
+    value: object,
+    pickler: Callable[[io.BytesIO, Callable[[Any], Any]], pickle.Pickler] = ObjectPickler,
+) -> tuple[list[int], list[Buffer]]:
     """The sizes of the pickle and of its buffers, and the buffers that make the payload.
 
     Raises what pickle raises for what it cannot pickle.
     """
     stream, held = io.BytesIO(), list[pickle.PickleBuffer]()
-    _Pickler(stream, protocol=5, buffer_callback=held.append).dump(value)
+    pickler(stream, held.append).dump(value)
     contents = [stream.getbuffer(), *(buffer.raw() for buffer in held)]
     return [len(content) for content in contents], aligned(contents)
 
@@ -47,13 +63,6 @@ def decode_object(sizes: object, payload: memoryview) -> object:
     if end != len(payload):
         raise CodecError(f"the buffers end at byte {end}, the payload has {len(payload)}")
     return pickle.loads(parts[0], buffers=parts[1:])
-
-
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and _is_plain(value):
-            return _reduced(value)
-        return NotImplemented
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

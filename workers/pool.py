@@ -12,7 +12,6 @@ would keep the pools alive beyond the trainer), and gets a zygote of its own whe
 import atexit
 import contextlib
 import os
-import pickle
 import select
 import signal
 import sys
@@ -22,10 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from .job import Job, Report, WorkerSlot, describe_error, parse_report
+from .job import Job, Report, WorkerSlot, parse_report
+from .request import write_request
 from .supervisor import fork_with_default_signals, remove_directory, run
 from .zygote import NO_GUARD, is_importing_main
-from .zygote_link import Zygote, close_zygotes, memory_file, own_pidfd, send_request, surroundings
+from .zygote_link import Zygote, close_zygotes, own_pidfd, send_request
 
 __all__ = ["Job", "Pool", "Report", "WorkerSlot", "start_pool"]
 
@@ -187,19 +187,20 @@ def _remember_directory(pool: Pool) -> None:
 
 
 def _start_by_zygote(job: Job, timeout_s: float) -> _Ends:
-    request = memory_file(pickle.dumps(surroundings()), _pickled(job))
+    request, shared = write_request(job)
     trainer = own_pidfd()
     watching, lifeline = os.pipe()
     reading, reports = os.pipe()
     ends = _Ends(lifeline, reading)
     os.set_blocking(reading, False)
     try:
-        ends.zygote = send_request([request, reports, watching, *trainer], _modules(job), timeout_s)
+        passed = [request, reports, watching, *trainer]
+        ends.zygote = send_request(passed, shared, _modules(job), timeout_s)
     except BaseException:
         _drop(ends)
         raise
     finally:
-        for descriptor in (request, reports, watching, *trainer):
+        for descriptor in (request, reports, watching, *trainer, *shared):
             os.close(descriptor)
     _open.add(ends)
     return ends
@@ -232,16 +233,6 @@ def _start_by_fork(job: Job, timeout_s: float) -> _Ends:  # noqa: ARG001
 def _modules(job: Job) -> list[str]:
     """Where the job's functions come from: a new zygote imports these, for this and later pools."""
     return [f.__module__ for f in (job.work, job.serve) if hasattr(f, "__module__")]
-
-
-def _pickled(job: Job) -> bytes:
-    try:
-        return pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"cannot send this to the worker processes: {describe_error(error)}; define it at the "
-            "top level of a module, or pass multiprocessing_context='fork'"
-        ) from error
 
 
 def _drop(ends: _Ends) -> None:

@@ -13,7 +13,6 @@ it terminates the supervisors that are left, waits for them, and goes.
 import contextlib
 import gc
 import importlib
-import mmap
 import multiprocessing
 import multiprocessing.process
 import multiprocessing.spawn
@@ -27,12 +26,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from .job import Job, Report, describe_error
+from .job import Report, describe_error
 from .supervisor import die_with, fork_with_default_signals, outlive, run, send_report, wake_on
 
 FAREWELL_S = 3.0
 MESSAGE_BYTES = 4096
-PRELOADED = ["numpy", "torch", "torch.utils.data", "PIL.Image", ".codec", ".daemon"]
+MAX_DESCRIPTORS = 253
+PRELOADED = ["numpy", "torch", "torch.utils.data", "PIL.Image", ".request", ".daemon"]
 NO_GUARD = (
     "a loader with workers was started while the workers' process was importing this script; put "
     "the script's work below `if __name__ == '__main__':`, or pass multiprocessing_context='fork'"
@@ -116,37 +116,42 @@ def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:
         _reap(children)
         if link.fileno() not in ready:
             continue
-        message, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, 4)
+        message, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, MAX_DESCRIPTORS)
         if not message:
             break
         if message.startswith(b"kill ") and (pid := int(message[5:])) in children:
             os.kill(pid, signal.SIGKILL)
-        elif message == b"start":
-            children.add(_fork_supervisor(descriptors, unused=(link.fileno(), wake, *watched)))
+        elif message.startswith(b"start "):
+            ours = (link.fileno(), wake, *watched)
+            children.add(_fork_supervisor(descriptors, int(message[6:]), unused=ours))
         for descriptor in descriptors:
             os.close(descriptor)
     link.close()
     _say_farewell(children, wake)
 
 
-def _fork_supervisor(descriptors: Sequence[int], unused: Sequence[int]) -> int:
+def _fork_supervisor(descriptors: list[int], shared: int, unused: Sequence[int]) -> int:
     zygote = os.getpid()
     pid = fork_with_default_signals()
     if pid == 0:
         for descriptor in unused:
             os.close(descriptor)
         os.setsid()
-        _be_supervisor(zygote, *descriptors)
+        request, report, *watching = descriptors[: len(descriptors) - shared]
+        _be_supervisor(zygote, request, descriptors[len(descriptors) - shared :], report, watching)
     return pid
 
 
-def _be_supervisor(zygote: int, request: int, report: int, *watched: int) -> NoReturn:
+def _be_supervisor(
+    zygote: int, request: int, shared: list[int], report: int, watching: list[int]
+) -> NoReturn:
     """Unpickle the job and supervise it; until it runs, a signal to this process ends it."""
+    from .request import read_request  # with torch, which this module must not import first
+
     try:
         die_with(zygote)
         send_report(report, Report("loading", pid=os.getpid()))
-        job = _read_job(request)
-        os.close(request)
+        job = read_request(request, shared)
         outlive(zygote)
     except BaseException as error:
         message = (
@@ -156,21 +161,7 @@ def _be_supervisor(zygote: int, request: int, report: int, *watched: int) -> NoR
         send_report(report, Report("failed", pid=os.getpid(), message=message))
         os._exit(1)
     gc.freeze()
-    run(job, report, watched)
-
-
-def _read_job(request: int) -> Job:
-    """The job in a request's memory file: the trainer's surroundings first, then the job."""
-    with mmap.mmap(request, 0, access=mmap.ACCESS_READ) as memory:
-        surroundings = pickle.load(memory)
-        sys.path[:] = surroundings["sys_path"]
-        os.chdir(surroundings["dir"])
-        os.environ.clear()
-        os.environ.update(surroundings["environ"])
-        job = pickle.load(memory)
-    if not isinstance(job, Job):
-        raise TypeError(f"expected a Job, got {type(job).__name__}")
-    return job
+    run(job, report, watching)
 
 
 def _reap(children: set[int]) -> None:

@@ -13,9 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from typing import Any
 
+from .request import memory_file
 from .zygote import MESSAGE_BYTES
 
 _FAREWELL_S = 8.0
@@ -83,14 +82,21 @@ _lock = threading.Lock()
 _zygotes: dict[object, Zygote] = {}  # one, unless the main module changes
 
 
-def send_request(descriptors: list[int], modules: list[str], timeout_s: float) -> Zygote:
-    """Hand a request to the zygote; starts one if there is none or it has died."""
+def send_request(
+    descriptors: list[int], shared: list[int], modules: list[str], timeout_s: float
+) -> Zygote:
+    """Hand a request to the zygote; starts one if there is none or it has died.
+
+    `descriptors` are the request's file, the reports and what to watch; `shared` belong to the
+    request. A new zygote imports `modules` at once.
+    """
     preparation = _preparation() | {"modules": modules}
     main = preparation.get("init_main_from_name"), preparation.get("init_main_from_path")
+    message, descriptors = [b"start %d" % len(shared)], [*descriptors, *shared]
     with _lock:
         if main in _zygotes:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                socket.send_fds(_zygotes[main].link, [b"start"], descriptors)
+                socket.send_fds(_zygotes[main].link, message, descriptors)
                 return _zygotes[main]
             _zygotes.pop(main).close()
         zygote = Zygote(preparation)
@@ -100,7 +106,7 @@ def send_request(descriptors: list[int], modules: list[str], timeout_s: float) -
             zygote.close(patience_s=0)
             raise
         _zygotes[main] = zygote
-        socket.send_fds(zygote.link, [b"start"], descriptors)
+        socket.send_fds(zygote.link, message, descriptors)
         return zygote
 
 
@@ -113,21 +119,8 @@ def _preparation() -> dict[str, object]:
         del preparation["start_method"]
     # an AuthenticationString refuses to be pickled
     preparation["authkey"] = bytes(multiprocessing.current_process().authkey)
-    preparation["sys_path"] = _strings(preparation["sys_path"])
+    preparation["sys_path"] = [str(entry) for entry in preparation["sys_path"]]
     return preparation
-
-
-def _strings(paths: list[Any]) -> list[str]:
-    return [str(path) for path in paths]
-
-
-def memory_file(*parts: bytes) -> int:
-    """An anonymous file with these bytes; it is gone when nobody has it open."""
-    descriptor = os.memfd_create("counterpoise")
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.writelines(parts)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def own_pidfd() -> list[int]:
@@ -136,11 +129,6 @@ def own_pidfd() -> list[int]:
         return [os.pidfd_open(os.getpid())]
     except OSError:
         return []
-
-
-def surroundings() -> dict[str, object]:
-    """What a worker shall find as the trainer has it now: import path, folder, environment."""
-    return {"sys_path": _strings(sys.path), "dir": str(Path.cwd()), "environ": dict(os.environ)}
 
 
 def close_zygotes() -> None:

@@ -53,6 +53,17 @@ def write_environment(payload, slot):
     write(payload, slot, os.environ.get("COUNTERPOISE_TEST_WORD", "") + "|" + str(Path.cwd()))
 
 
+def write_sums(payload, slot):
+    folder, array, tensor, _ = payload
+    sums = f"{array.sum()} {tensor.sum()} {tuple(tensor.shape)} {array.flags.writeable}"
+    array[:] = slot.index
+    write(folder, slot, sums)
+
+
+def sign_in(payload, slot):
+    payload["board"][slot.index] = payload["tail"][slot.index] = 7 + slot.index
+
+
 def write(folder, slot, text):
     """Write a file in one piece."""
     path = Path(folder, f"{slot.index}.{slot.incarnation}")

@@ -9,7 +9,9 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 sys.path.append(str(Path(__file__).parent))  # the pools' processes import pool_jobs by name
 import pool_jobs
@@ -175,6 +177,21 @@ def stat_of(pid):
         return "Z"
 
 
+def test_arrays_and_tensors_of_the_job_are_not_copied_by_the_workers(tmp_path):
+    payload = (tmp_path, np.arange(5.0), torch.arange(6).view(2, 3), [torch.empty(0)])
+    with start_pool(Job(pool_jobs.write_sums, payload, 2)) as pool:
+        until(lambda: (tmp_path / "0.0").exists() and (tmp_path / "1.0").exists(), "no answer")
+        assert [r for r in pool.poll_reports() if r.event == "failed"] == []
+    assert (tmp_path / "0.0").read_text() == (tmp_path / "1.0").read_text() == "10.0 15 (2, 3) True"
+    assert payload[1].sum() == 10  # what a worker writes is its own
+
+
+def test_shared_tensors_stay_shared(method, tmp_path):
+    board = torch.zeros(4, dtype=torch.int64).share_memory_()
+    with start_pool(Job(pool_jobs.sign_in, {"board": board, "tail": board[2:]}, 2), method):
+        until(lambda: board.tolist() == [7, 8, 7, 8], "nobody signed in")
+
+
 def test_a_forked_pool_runs_closures(tmp_path):
     word = "spring"
     job = Job(lambda payload, slot: pool_jobs.write(tmp_path, slot, payload()), lambda: word, 1)
@@ -195,3 +212,10 @@ def test_bad_arguments_are_refused():
         start_pool(Job(pool_jobs.wait, None, 1), "spawn")
     with pytest.raises(ValueError, match="0 or more workers"):
         Job(pool_jobs.wait, None, -1)
+
+
+def test_the_zygote_has_one_thread():
+    with start_pool(Job(pool_jobs.wait, None, 1)) as pool:
+        stat = Path(f"/proc/{pool.supervisor_pid}/stat").read_text()
+        zygote = stat.rpartition(")")[2].split()[1]
+        assert len(list(Path("/proc", zygote, "task").iterdir())) == 1
