@@ -10,6 +10,7 @@ import numpy as np
 from .loads import UNLIMITED, common_unit
 from .order import permutation
 from .partition_greedy import ascending, greedy
+from .partition_kk import kk
 from .plan import Int64
 from .scale import scaled
 
@@ -69,6 +70,8 @@ def _turned(dealt: Int64, seed: int) -> Int64:
 def _rank_of(partition: str, sizes: Int64, ranks: int, seed: int) -> Int64:
     if partition == "random":
         return permutation(len(sizes), seed, 0) % ranks
+    if partition == "kk":
+        return kk(sizes, ranks, equal=True)
     if partition == "ascending":
         return ascending(sizes, ranks, equal=True)
     return greedy(sizes, ranks, equal=True)

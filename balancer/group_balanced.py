@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from .grouping import Grouping
-from .loads import budget_array, group_loads, least_groups, oversized
+from .loads import budget_array, least_groups, oversized
 from .plan import Int64, check_costs
 from .scale import UNIT, scaled
+from .slots import fill_slots, read_slots
 
 CHUNK = 4096
 ROUNDS = 24
@@ -86,28 +87,19 @@ def refined(
     seed: int = 0,
     moves: bool = True,
     look: int = LOOK,
-    sets: Int64 | None = None,
 ) -> Int64:
     """Return group_of after two-ended swaps of scaled costs; see kernels_pack.two_ended.
 
-    sets (rows, groups): swap only between groups of one row. Without it groups of one item that
-    is about a whole group by itself stay out; the others all take part.
+    Groups of one item that is about a whole group by itself stay out.
     """
-    from .kernels_pack import two_ended_within
+    from .kernels_pack import two_ended
 
-    count = np.bincount(group_of, minlength=groups)
-    room = count + 4 * moves
-    start = np.concatenate(([0], np.cumsum(room)))
-    slots = np.full(start[-1], -1, dtype=np.int64)
-    order = np.argsort(group_of, kind="stable")
-    inside = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
-    slots[start[group_of[order]] + inside] = order
-    loads = group_loads(costs, group_of, groups)
-    if sets is None:
-        lonely = (count == 1) & (loads > UNIT - UNIT // 16).any(axis=1)
-        sets = np.flatnonzero(~lonely)[None]
-    two_ended_within(slots, start, count, loads, costs, budgets, sets, rounds, seed, moves, look)
-    result = np.empty_like(group_of)
-    filled = np.arange(len(slots)) - np.repeat(start[:-1], room) < np.repeat(count, room)
-    result[slots[filled]] = np.repeat(np.arange(groups), room)[filled]
-    return result
+    slots = fill_slots(costs, group_of, groups, 4 if moves else 0)
+    lonely = (slots.count == 1) & (slots.loads > UNIT - UNIT // 16).any(axis=1)
+    active = np.flatnonzero(~lonely)
+    if len(active) > 1 and rounds:
+        two_ended(
+            slots.items, slots.start, slots.count, slots.loads, costs, budgets,
+            active, rounds, seed, moves, look,
+        )  # fmt: skip
+    return read_slots(slots, len(costs))

@@ -50,4 +50,23 @@ def _deal() -> None:
     deal("two_resource", np.array([[1, 2], [3, 1]]), 2)
 
 
-_WARM: dict[str, Callable[[], None]] = {"pack": _pack, "isf": _isf, "order": _order, "deal": _deal}
+def _partition() -> None:
+    from .partition_two_resource import two_resource
+
+    two_resource(np.array([[1, 2], [3, 1], [2, 2]]), 2)
+
+
+def _pipeline() -> None:
+    from .pipeline import Pipeline
+
+    Pipeline.one_forward_one_backward(2, np.ones((2, 3), dtype=np.int64)).two_opt(np.arange(3), 10)
+
+
+_WARM: dict[str, Callable[[], None]] = {
+    "pack": _pack,
+    "isf": _isf,
+    "order": _order,
+    "deal": _deal,
+    "partition": _partition,
+    "pipeline": _pipeline,
+}

@@ -209,25 +209,3 @@ def two_ended(
         if quiet == 8:
             break
     return changes
-
-
-@nb.njit(cache=True)
-def two_ended_within(
-    slots: Int64,
-    start: Int64,
-    count: Int64,
-    loads: Int64,
-    costs: Int64,
-    budgets: Int64,
-    sets: Int64,
-    rounds: int,
-    seed: int,
-    moves: bool,
-    look: int,
-) -> None:
-    """Run two_ended on each row of sets (rows, groups) by itself."""
-    for row in range(sets.shape[0]):
-        active = sets[row]
-        two_ended(
-            slots, start, count, loads, costs, budgets, active, rounds, seed + row, moves, look
-        )
