@@ -1,0 +1,95 @@
+"""Memory that batches are built in, used again when nothing refers to it any more.
+
+A large batch costs its pages twice: once to be filled, once to be made (the kernel clears each new
+page). A buffer that comes back saves the second. It must not come back early: a tensor that the
+trainer keeps would change under its hands. So every use of a buffer is an array of its own, on
+which all views and tensors hang, and the end of that array, and nothing else, gives it back.
+"""
+
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64
+# Sizes are rounded up to steps of an eighth of a power of two: a buffer fits others of its size.
+STEPS_PER_DOUBLING = 8
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class BufferPool:
+    """Gives out byte arrays and takes back their memory; safe to use from several threads.
+
+    `keep_bytes` is the most memory kept for later; what comes back beyond that is freed.
+    """
+
+    def __init__(self, keep_bytes: int = 1 << 30) -> None:
+        if keep_bytes < 0:
+            raise ValueError(f"keep_bytes is {keep_bytes}, it must not be negative")
+        self.keep_bytes = keep_bytes
+        self._free: dict[int, deque[Bytes]] = {}
+        self._returned: deque[Bytes] = deque()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that wait to be used again."""
+        self._sort_returned()
+        return sum(size * len(memories) for size, memories in self._free.items())
+
+    def take(self, nbytes: int) -> Bytes:
+        """Return a writable array of nbytes bytes at a multiple of 64, contents undefined.
+
+        The memory is taken back when the array, its views and the tensors on them are gone.
+        """
+        if nbytes < 0:
+            raise ValueError(f"a buffer cannot have {nbytes} bytes")
+        memory = self._memory(rounded(nbytes))
+        # Not a view of `memory`: numpy would hang views of a view on the memory itself.
+        use = np.frombuffer(memory.data, np.uint8, nbytes)
+        # The finalizer may run at any moment, within any other method: it only appends.
+        weakref.finalize(use, self._returned.append, memory).atexit = False
+        return use
+
+    def _memory(self, size: int) -> Bytes:
+        self._sort_returned()
+        free = self._free.get(size)
+        try:
+            return free.popleft() if free else _aligned(size)
+        except IndexError:  # another thread was faster
+            return _aligned(size)
+
+    def _sort_returned(self) -> None:
+        while self._returned:
+            try:
+                memory = self._returned.popleft()
+            except IndexError:
+                return
+            self._free.setdefault(len(memory), deque()).append(memory)
+        self._free_surplus()
+
+    def _free_surplus(self) -> None:
+        surplus = sum(size * len(kept) for size, kept in self._free.items()) - self.keep_bytes
+        for size in sorted(self._free, reverse=True):
+            kept = self._free[size]
+            while kept and surplus > 0:
+                kept.popleft()
+                surplus -= size
+
+
+def rounded(nbytes: int) -> int:
+    """The size of the memory for a buffer of so many bytes: at most an eighth more, at least 64.
+
+    >>> rounded(0), rounded(1000), rounded(1025)
+    (64, 1024, 1152)
+    """
+    step = max(ALIGNMENT, (1 << max(nbytes - 1, 1).bit_length()) // (2 * STEPS_PER_DOUBLING))
+    return max(ALIGNMENT, -(-nbytes // step) * step)
+
+
+def _aligned(size: int) -> Bytes:
+    room: npt.NDArray[Any] = np.empty(size + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + size]
