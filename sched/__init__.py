@@ -17,9 +17,11 @@ from .kinds import Kind, Need, kind, kinds, register_kind
 from .lower import lower
 from .passes import NO_MICROBATCH, Pass, format_pass, parse_pass
 from .problem import Problem
+from .profile import CostProfile, Linear, dump_profile, load_profile, profile_costs
 from .program import Barrier, Program, format_program, parse_program, place
 from .registry import Schedule, register, schedule, schedules
 from .simulate import simulate
+from .step_end import with_step_end
 from .timeline import Bubbles, Slot, Timeline
 
 GENERATORS = (
@@ -38,8 +40,10 @@ __all__ = [
     "NO_MICROBATCH",
     "Barrier",
     "Bubbles",
+    "CostProfile",
     "Costs",
     "Kind",
+    "Linear",
     "Need",
     "Pass",
     "Problem",
@@ -48,19 +52,23 @@ __all__ = [
     "Slot",
     "Timeline",
     "check",
+    "dump_profile",
     "format_pass",
     "format_program",
     "kind",
     "kinds",
+    "load_profile",
     "lower",
     "parse_pass",
     "parse_program",
     "place",
     "problems",
+    "profile_costs",
     "register",
     "register_kind",
     "schedule",
     "schedules",
     "simulate",
     "unit_costs",
+    "with_step_end",
 ]

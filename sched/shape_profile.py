@@ -64,11 +64,12 @@ def shape_profile(
         at += size
     forward = tuple(Linear(0, _sum(piece.forward for piece in stage)) for stage in stages)
     backward = tuple(Linear(0, {k: 2 * v for k, v in e.per_thousand.items()}) for e in forward)
-    parameters = [0] * ranks
-    parameters[placement[0]] = model.vocabulary.parameters
-    for rank, stage in zip(placement, stages, strict=True):
-        parameters[rank] += sum(piece.parameters for piece in stage)
-    held = [count // model.tensor_parallel for count in parameters]
+    width = model.tensor_parallel
+    summed = [sum(piece.parameters for piece in stage) // width for stage in stages]
+    summed[0] += model.vocabulary.parameters // width
+    held = [0] * ranks
+    for rank, count in zip(placement, summed, strict=True):
+        held[rank] += count
     device = model.device
     return CostProfile(
         ranks=ranks,
@@ -78,8 +79,10 @@ def shape_profile(
             "B": backward,
             "I": forward,
             "W": forward,
-            "REDUCE_GRAD": (Linear(data_parallel_ns(device, max(held), model.data_parallel)),),
-            "O": (Linear(optimizer_ns(device, max(held))),),
+            "REDUCE_GRAD": tuple(
+                Linear(data_parallel_ns(device, count, model.data_parallel)) for count in summed
+            ),
+            "O": tuple(Linear(optimizer_ns(device, count)) for count in held),
         },
         p2p_ns=2 * model.layer.hidden * typical["tokens"] * 10**9 // device.link_bytes_per_s,
         buffers={

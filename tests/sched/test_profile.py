@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from counterpoise.sched import schedule, simulate
+from counterpoise.sched import check, schedule, simulate, with_step_end
 from counterpoise.sched.profile import (
     CostProfile,
     Linear,
@@ -133,3 +133,21 @@ def test_a_profile_of_too_many_stages_is_refused() -> None:
     profile = CostProfile(3, (0, 1, 2), {"F": entries, "B": entries})
     with pytest.raises(ValueError, match="got a table of 3x1"):
         simulate(schedule("gpipe", ranks=2, microbatches=1), profile_costs(profile, [{}]))
+
+
+def test_the_end_of_a_step_takes_its_time_on_every_rank() -> None:
+    profile = shape_profile(
+        ModelShape(MODEL.layer, 32, MODEL.vocabulary, data_parallel=8), ranks=4, chunks=2
+    )
+    program = schedule("interleaved", ranks=4, microbatches=8)
+    whole = with_step_end(program)
+    check(whole)
+    costs = profile_costs(profile, [microbatch(4096, 0)] * 8)
+    before, after = (simulate(p, costs).ranks for p in (program, whole))
+    for rank in range(4):
+        reduce = sum(profile.passes["REDUCE_GRAD"][s].fixed for s in program.stages_of(rank))
+        step = profile.passes["O"][rank].fixed
+        assert min(reduce, step) > 0
+        assert after[rank][-1].end_ns == before[rank][-1].end_ns + reduce + step
+    with pytest.raises(ValueError, match="add it only once"):
+        with_step_end(whole)
