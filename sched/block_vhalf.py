@@ -19,6 +19,9 @@ from .passes import Pass
 from .program import place
 
 _UNITS = 6
+# From the last stage's forward to the output layer: time for the broadcast. As much as leaves the
+# barriers behind it two units where the pattern is tightest (Algorithm 2, odd p).
+_ROOM = 4
 
 
 def block_vhalf(*, ranks: int, microbatches: int, pace: Pace) -> Block:
@@ -31,7 +34,7 @@ def block_vhalf(*, ranks: int, microbatches: int, pace: Pace) -> Block:
             row += [(4 * (at + m * _UNITS), 2, Pass(s, kind, m)) for s, kind, at in beats]
         timed.append(tuple(row))
         starts.append({(s, kind): at for s, kind, at in beats})
-    done = starts[0][2 * ranks - 1, "F"] + 1
+    done = starts[0][2 * ranks - 1, "F"] + 1 + _ROOM
     first = starts[0][0, "F"] - 2 * _UNITS
     final = starts[0][0, "I"] + 1 + _UNITS
     places = [
