@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .grouping import Grouping
-from .loads import budget_array, least_groups, oversized
+from .loads import UNLIMITED, budget_array, least_groups, oversized
 from .plan import Int64, check_costs
 from .scale import UNIT, scaled
 from .slots import fill_slots, read_slots
@@ -28,8 +28,9 @@ def balanced(
     Longest processing time in several resources, then two-ended best swaps (research of this
     project; the placement follows Graham 1969 with a max-norm score, no bound proven). parts
     defaults to the least that the sums allow. Samples are placed 4,096 at a time (every k-th of
-    the window), refined all together; if that takes more than `most` groups they are not refined.
-    Samples over budget are alone, and reported.
+    the window) by the resources that have budgets, then refined all together by all resources; if
+    there are more than `most` groups they are not refined. Samples over budget are alone, and
+    reported.
 
     >>> balanced(np.array([[5], [4], [3], [6]]), budgets=[9]).group_of.tolist()
     [0, 0, 1, 1]
@@ -43,7 +44,8 @@ def balanced(
     groups = 0
     if len(fitting):
         small, tight = scaled(costs[fitting], limits, max(1, wanted))
-        inner, groups = _placed(small, tight, max(1, wanted))
+        capped = np.flatnonzero(limits < UNLIMITED) if (limits < UNLIMITED).any() else slice(None)
+        inner, groups = _placed(small[:, capped], tight[capped], max(1, wanted))
         if most is None or groups + len(oversize) <= most:
             inner = refined(small, tight, inner, groups, rounds, seed)
         group_of[fitting] = inner

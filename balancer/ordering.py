@@ -91,12 +91,3 @@ def arrange(name: str, pipeline: Pipeline) -> Int64:
         return two_opt(start, pipeline)
     sizes = pipeline.costs.sum(axis=0)
     return multi_start(given, pipeline, [printed, *by_size(sizes)])
-
-
-def arranger(name: str, pipeline_of: Callable[[Int64], Pipeline]) -> Callable[[Int64], Int64]:
-    """Return what make_planner wants for an ordering: loads (accumulate, resources) -> order.
-
-    pipeline_of makes the pipeline whose microbatches have those loads; costs.CostModel.pipeline
-    is one.
-    """
-    return lambda loads: arrange(name, pipeline_of(loads))

@@ -1,7 +1,7 @@
 """The planner: a window's costs in, global batches out. Pure; nothing is kept between windows.
 
 Grouping makes microbatches within the budgets (fill.py), partition deals them to ranks (deal.py),
-ordering arranges each rank's (ordering.py).
+ordering arranges each rank's (ordering_ranks.py).
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ WINDOW_STEPS = 4
 WINDOW_SAMPLES = 4096
 WHOLE_EPOCH = 2**40
 
-Arrange = Callable[[Int64], Int64]
+Arrange = Callable[[Int64, Int64], Int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Planner:
         loads = group_loads(costs[flat], owner, len(groups))
         dealt = deal(config.partition, loads, config.ranks, mix(config.seed, window.epoch, step))
         if self.arrange is not None:
-            dealt = np.stack([rank[self.arrange(loads[rank])] for rank in dealt])
+            dealt = self.arrange(loads, dealt)
         start = window.start
         made = [Microbatch(tuple([start + k for k in sorted(group)])) for group in groups]
         return GlobalBatch(step, tuple(tuple([made[g] for g in rank]) for rank in dealt.tolist()))
@@ -101,9 +101,9 @@ class Planner:
 def make_planner(config: PlanConfig, arrange: Arrange | None = None) -> Planner:
     """Return the planner of a configuration.
 
-    arrange: for orderings other than "given", a function that takes a rank's microbatch loads
-    (accumulate, resources) and returns the order to run them in; `ordering.arranger` makes one
-    from a name and an oracle. Raises ValueError if it is missing.
+    arrange: for orderings other than "given", a function that takes a step's microbatch loads
+    (groups, resources) and which group each rank runs when (ranks, accumulate), and returns the
+    latter rearranged; `ordering_ranks.arranger` makes one. Raises ValueError if it is missing.
 
     >>> planner = make_planner(PlanConfig(2, 4, 1, ("tiles",), (None,), "fixed", batch_size=2))
     >>> batch, = planner.plan(Window(0, 0, 8, np.array([[5], [1], [2], [3]]), False)).batches
@@ -113,7 +113,7 @@ def make_planner(config: PlanConfig, arrange: Arrange | None = None) -> Planner:
     if (config.ordering != "given") != (arrange is not None):
         raise ValueError(
             f"ordering {config.ordering!r} and arrange={arrange!r} do not go together: an ordering "
-            'other than "given" needs a function from ordering.arranger, "given" needs none'
+            'other than "given" needs a function from ordering_ranks.arranger, "given" needs none'
         )
     return Planner(config, arrange)
 
