@@ -6,8 +6,9 @@
 - complete: each stage and microbatch once forward and once backward (B, or I and W), unless the
   program only goes forward; each vocabulary pass once on every rank;
 - channels: what is sent from a rank to a peer is received there, in the same order;
-- ordered: no pass before one that it needs on its own rank, such as W before I;
 - collectives: every communicator's in the same order on all ranks;
+- ordered: no pass before one that it needs on its own rank, such as W before I;
+- inputs: what a pass needs is made somewhere and brought to it;
 - no wait-for cycle: in the graph that the simulator times;
 - memory: no rank holds more than the limit, if one is given.
 
@@ -44,9 +45,9 @@ PROOFS: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
     words,
     complete,
     channels,
+    collectives,
     order,
     inputs,
-    collectives,
     cycle,
 )
 
