@@ -1,0 +1,220 @@
+"""Balanced batches for torch's own DataLoader: the plan without our workers.
+
+    sampler = BalancedBatchSampler({"tiles": tiles, "tokens": tokens},
+                                   budgets={"tiles": 9, "tokens": 4096}, accumulate=16)
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, num_workers=8)
+
+Every rank plans the same epoch by itself, from the same costs and seed, and takes its own share.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch.distributed
+from torch.utils.data import Sampler
+
+from ..balancer.loads import budget_array, least_groups
+from ..balancer.order import permutation
+from ..balancer.plan import Int64, PlanConfig, Window, check_costs
+from ..balancer.planner import make_planner
+
+# A step holds this share of the samples that full microbatches would, so that budgets can be met.
+_FILL = 0.94
+_STATE_VERSION = 1
+
+
+class BalancedBatchSampler(Sampler[list[int]]):
+    """Yields, for one rank, the sample numbers of each of its microbatches in turn.
+
+    costs: for every resource the cost of each sample of the dataset, whole numbers.
+    budgets: the most of each that a microbatch may hold; None or absent for no limit.
+    accumulate: microbatches per rank and optimizer step, or "auto": raised, on all ranks
+    together, where a step needs more. samples_per_step: samples of a global batch in mode
+    "exact" (about, in the others); by default what the budgets let the ranks hold comfortably.
+    rank, ranks: found from torch.distributed if it is initialised, else 0 of 1.
+    Other arguments as in PlanConfig. Raises ValueError for wrong ones.
+
+    The last step is padded by splitting microbatches; only if it has fewer samples than
+    microbatches some lists are empty: collate_fn must take that, or drop_last=True.
+    """
+
+    def __init__(
+        self,
+        costs: Mapping[str, Sequence[int] | np.ndarray],
+        budgets: Mapping[str, int | None] | None = None,
+        *,
+        accumulate: int | Literal["auto"] = "auto",
+        samples_per_step: int | None = None,
+        rank: int | None = None,
+        ranks: int | None = None,
+        mode: str = "exact",
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        oversize: str = "alone",
+        grouping: str = "balanced",
+        partition: str = "two_resource",
+        batch_size: int | None = None,
+        accumulate_from: int = 1,
+    ) -> None:
+        self._costs, names = _columns(costs)
+        limits = dict(budgets or {})
+        if unknown := sorted(set(limits) - set(names)):
+            raise ValueError(f"budget of {unknown[0]!r} without costs; there are {names}")
+        self.rank, count = _place(rank, ranks)
+        rows = accumulate_from if accumulate == "auto" else accumulate
+        budget = tuple(limits.get(name) for name in names)
+        size = samples_per_step or _usual_step(self._costs, budget, count * rows, batch_size)
+        self.config = PlanConfig(
+            ranks=count,
+            samples_per_step=size,
+            accumulate=accumulate,
+            accumulate_from=accumulate_from,
+            resources=names,
+            budgets=budget,
+            grouping=grouping,
+            partition=partition,
+            mode=mode,
+            seed=seed,
+            drop_last=drop_last,
+            oversize=oversize,
+            batch_size=batch_size,
+        )
+        self.shuffle = shuffle
+        self.epoch = 0
+        self._planner = make_planner(self.config)
+        # windows given out so far: (first ordinal, first step, batches of this rank before it)
+        self._windows: list[tuple[int, int, int]] = [(0, 0, 0)]
+        self._given = 0
+        self._resume = False
+        self._length: tuple[int, int] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration plans; a resume elsewhere is forgotten."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._restart()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield this rank's microbatches of the epoch, from where a loaded state stands."""
+        if not self._resume:
+            self._restart()
+        self._resume = False
+        order = permutation(len(self._costs), self.config.seed, self.epoch, self.shuffle)
+        skip = self._given - self._windows[-1][2]
+        for batch in self._batches(order):
+            if skip > 0:
+                skip -= 1
+                continue
+            self._given += 1
+            yield batch
+
+    def __len__(self) -> int:
+        """Return this rank's microbatches in the epoch; where budgets decide, by planning it."""
+        config = self.config
+        if config.mode == "exact" and config.accumulate != "auto":
+            steps, rest = divmod(len(self._costs), config.samples_per_step)
+            return (steps + bool(rest and not config.drop_last)) * config.accumulate
+        if self._length is None or self._length[0] != self.epoch:
+            kept, self._windows = self._windows, [(0, 0, 0)]
+            order = permutation(len(self._costs), config.seed, self.epoch, self.shuffle)
+            self._length = self.epoch, sum(1 for _ in self._batches(order))
+            self._windows = kept
+        return self._length[1]
+
+    def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
+        """Return where the epoch stands, as a few JSON values.
+
+        delivered: how many batches of this epoch the training loop has had; without it, how many
+        this sampler has given out, which is more where a DataLoader fetches ahead.
+        """
+        given = self._given if delivered is None else delivered
+        if not 0 <= given <= self._given:
+            raise ValueError(f"delivered is {given}, but {self._given} batches were given out")
+        start, step, before = [window for window in self._windows if window[2] <= given][-1]
+        return {
+            "version": _STATE_VERSION,
+            "epoch": self.epoch,
+            "start": start,
+            "step": step,
+            "before": before,
+            "given": given,
+            "shuffle": self.shuffle,
+            "samples": len(self._costs),
+            "digest": self.config.digest(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where a state was taken; ValueError if data or configuration are not the same."""
+        wanted = {
+            "version": _STATE_VERSION,
+            "samples": len(self._costs),
+            "shuffle": self.shuffle,
+            "digest": self.config.digest(),
+        }
+        for name, value in wanted.items():
+            if state.get(name) != value:
+                raise ValueError(
+                    f"the state's {name} is {state.get(name)!r}, this sampler's is {value!r}; "
+                    "resume with the same costs, ranks, budgets, modes and seed"
+                )
+        self.epoch = int(state["epoch"])
+        self._windows = [(int(state["start"]), int(state["step"]), int(state["before"]))]
+        self._given = int(state["given"])
+        self._resume = True
+
+    def _restart(self) -> None:
+        self._windows, self._given, self._resume = [(0, 0, 0)], 0, False
+
+    def _batches(self, order: Int64) -> Iterator[list[int]]:
+        """This rank's microbatches from the last window noted on, noting every new one."""
+        start, step, before = self._windows[-1]
+        while start < len(order):
+            some = order[start : start + self._planner.window_samples]
+            last = start + len(some) >= len(order)
+            window = Window(self.epoch, step, start, self._costs[some], last)
+            planned = self._planner.plan(window)
+            numbers = some.tolist()
+            for batch in planned.batches:
+                for microbatch in batch.ranks[self.rank]:
+                    before += 1
+                    yield [numbers[ordinal - start] for ordinal in microbatch.ordinals]
+            start += planned.consumed
+            step += len(planned.batches)
+            if start < len(order):
+                self._windows.append((start, step, before))
+
+
+def _columns(costs: Mapping[str, Sequence[int] | np.ndarray]) -> tuple[Int64, tuple[str, ...]]:
+    if not costs:
+        raise ValueError("costs are empty: give at least one resource, such as tokens")
+    arrays = {name: np.asarray(values) for name, values in costs.items()}
+    sizes = {len(array) for array in arrays.values()}
+    if len(sizes) != 1 or any(array.ndim != 1 for array in arrays.values()):
+        shapes = {name: array.shape for name, array in arrays.items()}
+        raise ValueError(f"costs need one number per sample and resource, got {shapes}")
+    return check_costs(np.stack(list(arrays.values()), axis=1), len(arrays)), tuple(arrays)
+
+
+def _place(rank: int | None, ranks: int | None) -> tuple[int, int]:
+    running = torch.distributed.is_available() and torch.distributed.is_initialized()
+    count = ranks if ranks is not None else torch.distributed.get_world_size() if running else 1
+    own = rank if rank is not None else torch.distributed.get_rank() if running else 0
+    if not 0 <= own < count:
+        raise ValueError(f"rank is {own} of {count} ranks; it counts from 0 to {count - 1}")
+    return own, count
+
+
+def _usual_step(
+    costs: Int64, budgets: tuple[int | None, ...], microbatches: int, batch_size: int | None
+) -> int:
+    """Samples that so many microbatches hold comfortably; all of them without any limit."""
+    if batch_size is not None:
+        return microbatches * batch_size
+    if all(budget is None for budget in budgets):
+        raise ValueError("give budgets, or samples_per_step: without both a step has no size")
+    if not len(costs):
+        return 1
+    bound = max(1, least_groups(costs, budget_array(budgets)))
+    return max(1, int(_FILL * microbatches * len(costs) / bound))

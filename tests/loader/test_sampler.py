@@ -1,0 +1,125 @@
+"""BalancedBatchSampler: torch's DataLoader with balanced batches, resumable anywhere."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from counterpoise.loader.sampler import BalancedBatchSampler
+
+BUDGETS = {"tiles": 9, "tokens": 4096}
+
+
+def costs(samples: int = 600, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {"tiles": rng.integers(0, 6, samples), "tokens": rng.integers(20, 2000, samples)}
+
+
+def sampler(rank: int = 0, ranks: int = 2, **changes: object) -> BalancedBatchSampler:
+    return BalancedBatchSampler(
+        costs(), BUDGETS, rank=rank, ranks=ranks, **{"accumulate": 4, **changes}
+    )  # type: ignore[arg-type]
+
+
+@given(
+    ranks=st.integers(1, 5),
+    mode=st.sampled_from(["exact", "window", "epoch"]),
+    epoch=st.integers(0, 3),
+)
+@settings(max_examples=25, deadline=None)
+def test_all_ranks_together_give_each_sample_once(ranks: int, mode: str, epoch: int) -> None:
+    auto = "auto" if mode == "exact" else 4
+    shares = []
+    for rank in range(ranks):
+        one = sampler(
+            rank, ranks, mode=mode, accumulate=auto, accumulate_from=4 if auto == "auto" else 1
+        )
+        one.set_epoch(epoch)
+        shares.append(list(one))
+        assert len(one) == len(shares[-1])
+    assert len({len(share) for share in shares}) == 1
+    assert Counter(k for share in shares for batch in share for k in batch) == Counter(range(600))
+    for share in shares:
+        for batch in share:
+            for name, column in costs().items():
+                assert column[batch].sum() <= BUDGETS[name]
+
+
+def test_exact_steps_are_the_reference_shuffles() -> None:
+    shares = [list(sampler(rank, samples_per_step=15)) for rank in range(2)]
+    generator = torch.Generator()
+    generator.manual_seed(0)
+    order = torch.randperm(600, generator=generator).tolist()
+    for step in range(40):
+        batches = [share[4 * step + k] for share in shares for k in range(4)]
+        found = sorted(k for batch in batches for k in batch)
+        assert found == sorted(order[15 * step : 15 * step + 15])
+
+
+def test_torch_dataloader_takes_it() -> None:
+    one = sampler(ranks=1, accumulate="auto")
+    seen = torch.cat(list(DataLoader(range(600), batch_sampler=one, collate_fn=torch.tensor)))  # type: ignore[arg-type]
+    assert sorted(seen.tolist()) == list(range(600))
+
+
+@pytest.mark.parametrize("mode", ["exact", "window"])
+@pytest.mark.parametrize("taken", [0, 1, 7, 64, 10_000])
+def test_a_resumed_sampler_goes_on_with_the_same_batches(mode: str, taken: int) -> None:
+    settings_ = {"mode": mode, "accumulate": "auto", "accumulate_from": 4}
+    whole = sampler(**settings_)
+    whole.set_epoch(1)
+    everything = list(whole)
+    first = sampler(**settings_)
+    first.set_epoch(1)
+    for _, _ in zip(range(taken), first, strict=False):
+        pass
+    state = json.loads(json.dumps(first.state_dict()))
+    second = sampler(**settings_)
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    second.set_epoch(1)
+    assert list(second) == everything[min(taken, len(everything)) :]
+
+
+def test_a_state_can_stand_before_what_was_fetched_ahead() -> None:
+    first = sampler(mode="window")
+    everything = list(first)
+    state = first.state_dict(delivered=3)
+    second = sampler(mode="window")
+    second.load_state_dict(state)
+    assert list(second) == everything[3:]
+    with pytest.raises(ValueError, match="given out"):
+        second.state_dict(delivered=10_000)
+
+
+def test_epochs_differ_and_repeat() -> None:
+    one = sampler(ranks=1, accumulate="auto", accumulate_from=4)
+    first = list(one)
+    one.set_epoch(1)
+    assert list(one) != first
+    one.set_epoch(0)
+    assert list(one) == first
+
+
+def test_another_configuration_cannot_resume() -> None:
+    state = sampler().state_dict()
+    with pytest.raises(ValueError, match="digest"):
+        sampler(seed=1).load_state_dict(state)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="budget of 'frames'"):
+        BalancedBatchSampler(costs(), {"frames": 3})
+    with pytest.raises(ValueError, match="rank is 2 of 2"):
+        sampler(rank=2)
+    with pytest.raises(ValueError, match="costs are empty"):
+        BalancedBatchSampler({})
+    with pytest.raises(ValueError, match="one number per sample"):
+        BalancedBatchSampler({"a": [1, 2], "b": [1]})
+    with pytest.raises(ValueError, match="give budgets"):
+        BalancedBatchSampler(costs())
