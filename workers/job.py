@@ -7,6 +7,7 @@ and may be ended by a signal at any time.
 """
 
 import json
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -96,3 +97,10 @@ def describe_error(error: BaseException) -> str:
     """
     text = " ".join(str(error).split())[:_ERROR_CHARACTERS]
     return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def locate_error(error: BaseException) -> str:
+    """An error in one line, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return describe_error(error) + where

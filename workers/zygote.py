@@ -26,7 +26,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from .job import Report, describe_error
+from .job import Report, locate_error
 from .supervisor import die_with, fork_with_default_signals, outlive, run, send_report, wake_on
 
 FAREWELL_S = 3.0
@@ -54,7 +54,7 @@ def main(descriptor: int, trainer: int) -> NoReturn:
         _import_what_workers_need(_read_preparation(preparation))
     except BaseException as error:
         with contextlib.suppress(OSError):
-            link.send(b"failed " + describe_error(error).encode()[: MESSAGE_BYTES - 16])
+            link.send(b"failed " + locate_error(error).encode()[: MESSAGE_BYTES - 16])
         os._exit(1)
     link.send(b"ready")
     outlive(trainer)
@@ -155,7 +155,7 @@ def _be_supervisor(
         outlive(zygote)
     except BaseException as error:
         message = (
-            f"the workers' process could not load the job: {describe_error(error)}; define what it "
+            f"the workers' process could not load the job: {locate_error(error)}; define what it "
             "needs at the top level of a module, or pass multiprocessing_context='fork'"
         )
         send_report(report, Report("failed", pid=os.getpid(), message=message))

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from pathlib import Path
 
 import pytest
 
-ENDS_WITHIN_S = 5.0
+sys.path.append(str(Path(__file__).parent.parent))
+from trainers import ENDS_WITHIN_S, Trainer, run_trainer
+
 HEAD = """
 import os, signal, sys
 from pathlib import Path
@@ -40,51 +41,6 @@ if __name__ == "__main__":
 )
 
 
-class Trainer:
-    """A script in its own process, whose descendants can be told by their environment."""
-
-    def __init__(self, folder: Path, text: str) -> None:
-        self.mark = f"COUNTERPOISE_TEST_MARK={uuid.uuid4()}"
-        self.temporary = folder / "t"
-        self.temporary.mkdir(exist_ok=True)
-        script = folder / "trainer.py"
-        script.write_text(text)
-        name, value = self.mark.split("=")
-        self.process = subprocess.Popen(
-            [sys.executable, str(script)],
-            env={**os.environ, name: value, "TMPDIR": str(self.temporary)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def survivors(self) -> list[int]:
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if self.mark.encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-            except OSError:
-                continue
-        return found
-
-    def leftovers(self) -> list[str]:
-        return [path.name for path in self.temporary.glob("counterpoise-*")]
-
-    def assert_nothing_is_left(self) -> None:
-        deadline, bell = time.monotonic() + ENDS_WITHIN_S, threading.Event()
-        while (left := self.survivors()) or self.leftovers():
-            assert time.monotonic() < deadline, (left, self.leftovers())
-            bell.wait(0.02)
-
-
-def run(folder: Path, text: str) -> tuple[int, str, str]:
-    trainer = Trainer(folder, text)
-    out, err = trainer.process.communicate(timeout=60)
-    trainer.assert_nothing_is_left()
-    return trainer.process.returncode, out, err
-
-
 def test_a_trainer_killed_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
     moments = random.Random(7)
     # before and during the imports, around the pools' start, and after it
@@ -92,8 +48,7 @@ def test_a_trainer_killed_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
         trainer = Trainer(tmp_path, FAITHFUL)
         with pytest.raises(subprocess.TimeoutExpired):
             trainer.process.wait(after_s)
-        trainer.process.kill()
-        trainer.process.communicate()
+        trainer.kill()
         trainer.assert_nothing_is_left()
     for after_s in [0, moments.uniform(0, 0.05), moments.uniform(0, 0.05)]:
         trainer = Trainer(tmp_path, FAITHFUL)
@@ -101,8 +56,7 @@ def test_a_trainer_killed_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
         assert trainer.process.stdout.readline() == "ready\n"
         with pytest.raises(subprocess.TimeoutExpired):
             trainer.process.wait(after_s)
-        trainer.process.kill()
-        trainer.process.communicate()
+        trainer.kill()
         trainer.assert_nothing_is_left()
 
 
@@ -110,7 +64,7 @@ def test_a_trainer_that_just_ends_leaves_nothing(tmp_path: Path) -> None:
     text = FAITHFUL.replace('signal.pause()\n"', "").replace(
         'print("ready", flush=True)\n            signal.pause()', "sys.exit(4)"
     )
-    assert run(tmp_path, text)[0] == 4
+    assert run_trainer(tmp_path, text)[0] == 4
 
 
 def test_a_forked_copy_neither_keeps_nor_ends_the_trainers_pool(tmp_path: Path) -> None:
@@ -131,7 +85,7 @@ if __name__ == "__main__":
     print(status, "exited" in events or "failed" in events)
 """
     )
-    assert run(tmp_path, text)[1] == "0 False\n"
+    assert run_trainer(tmp_path, text)[1] == "0 False\n"
 
 
 def test_a_forked_copy_that_lives_on_does_not_keep_the_pool(tmp_path: Path) -> None:
@@ -184,13 +138,13 @@ if __name__ == "__main__":
             pass
 """
     )
-    assert run(tmp_path, text)[0] == 0
+    assert run_trainer(tmp_path, text)[0] == 0
     assert (tmp_path / "trainer.py.out").read_text() == "__mp_main__ trainer.py"
 
 
 def test_a_script_without_a_guard_is_told_to_add_one(tmp_path: Path) -> None:
     text = HEAD + "\ndef work(payload, slot): signal.pause()\nstart_pool(Job(work, None, 1))\n"
-    code, _, err = run(tmp_path, text)
+    code, _, err = run_trainer(tmp_path, text)
     assert code == 1
     assert "if __name__ == '__main__':" in err.splitlines()[-1]
 
@@ -204,7 +158,7 @@ if __name__ == "__main__":
     start_pool(Job(work, None, 1))
 """
     )
-    code, _, err = run(tmp_path, text)
+    code, _, err = run_trainer(tmp_path, text)
     assert code == 1
     assert "attribute 'work'" in err.splitlines()[-1]
     assert "multiprocessing_context='fork'" in err.splitlines()[-1]
@@ -221,4 +175,4 @@ if __name__ == "__main__":
     multiprocessing.set_start_method("spawn")
 """
     )
-    assert run(tmp_path, text)[0] == 0
+    assert run_trainer(tmp_path, text)[0] == 0

@@ -1,0 +1,72 @@
+"""Training scripts with a loader: killed in the middle of an epoch, left, without a guard."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent))
+from trainers import Trainer, run_trainer
+
+HEAD = """
+import torch
+from torch.utils.data import Dataset
+from counterpoise.loader import DataLoader
+
+class Squares(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return torch.full((100, 100), index * index)
+"""
+ENDLESS = (
+    HEAD
+    + """
+if __name__ == "__main__":
+    persistent = DataLoader(Squares(), 2, num_workers=1, persistent_workers=True)
+    while True:
+        forked = DataLoader(Squares(), 2, num_workers=2, multiprocessing_context="fork")
+        for loader in (DataLoader(Squares(), 2, num_workers=2), persistent, forked):
+            for _ in loader:
+                print("batch", flush=True)
+"""
+)
+
+
+def test_a_trainer_killed_after_any_batch_leaves_nothing(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    for batches in [0, 1, 12, *(rng.randrange(13, 100) for _ in range(4))]:
+        trainer = Trainer(tmp_path, ENDLESS)
+        assert trainer.process.stdout is not None
+        for _ in range(batches):
+            assert trainer.process.stdout.readline() == "batch\n"
+        trainer.kill()
+        trainer.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "iterator = iter(loader); next(iterator)",
+        "next(iter(loader)); raise SystemExit(0)",
+        "loader = DataLoader(Squares(), num_workers=1, persistent_workers=True); list(loader)",
+    ],
+)
+def test_a_script_that_ends_in_an_epoch_just_ends(body: str, tmp_path: Path) -> None:
+    start = "\nif __name__ == '__main__':\n    loader = DataLoader(Squares(), num_workers=2)\n    "
+    code, _, err = run_trainer(tmp_path, HEAD + start + body + "\n")
+    assert (code, err) == (0, "")
+
+
+def test_an_error_in_the_loop_is_what_the_user_sees(tmp_path: Path) -> None:
+    start = "\nif __name__ == '__main__':\n    loader = DataLoader(Squares(), num_workers=2)\n    "
+    code, _, err = run_trainer(tmp_path, HEAD + start + "for batch in loader: batch.nothing()\n")
+    assert code == 1
+    assert "AttributeError" in err.splitlines()[-1]
+
+
+def test_a_loader_without_a_guard_names_the_guard(tmp_path: Path) -> None:
+    code, _, err = run_trainer(tmp_path, HEAD + "\nlist(DataLoader(Squares(), num_workers=1))\n")
+    assert code == 1
+    assert "if __name__ == '__main__':" in err.splitlines()[-1]
