@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from ..loader import DataLoader
 from ..loader.step_info import Step
-from ..workers import TarDataset, VisionLanguage
+from ..workers import SampleError, TarDataset, VisionLanguage
 from .demo_data import ensure_demo_data
 from .demo_measure import StepRecord, summarize
 from .demo_model import ModelShape
@@ -32,7 +33,7 @@ TITLES = {
     "dist_ratio.tiles": "DistRatio of tiles",
     "dist_ratio.tokens": "DistRatio of tokens",
     "work_max_over_mean": "work per step, max / mean over ranks",
-    "exposed_wait_s": "exposed wait, s",
+    "exposed_wait_s": "exposed wait after the first step, s",
     "loss_first": "loss, first tenth of the steps",
     "loss_last": "loss, last tenth of the steps",
 }
@@ -97,6 +98,7 @@ def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None
     # So small a model gains nothing from threads, and they would wait for the workers' cores.
     torch.set_num_threads(1)
     with _progress() as progress:
+        _measure(settings, progress)
         report = {name: _run(name, settings, progress) for name in RUNS}
     emit(report, as_json, _table(report))
 
@@ -111,27 +113,40 @@ def _make_data(seed: int, samples: int) -> str:
         )
 
 
+def _measure(settings: Settings, progress: Progress) -> None:
+    """Find all costs once (they are kept), so that neither run waits for what the other found."""
+    dataset = _dataset(settings)
+    task = progress.add_task("measure", total=len(dataset), live="samples")
+    for index in range(len(dataset)):
+        with suppress(SampleError):
+            dataset.probe(index)
+        progress.update(task, advance=1)
+
+
 def _run(name: str, settings: Settings, progress: Progress) -> dict[str, Any]:
     """Train once; return the run's report."""
-    loader = make_loader(name, settings)
-    steps = settings.epochs * loader.num_steps
-    task = progress.add_task(name, total=steps, live="")
     records: list[StepRecord] = []
-    started = time.perf_counter()
-    for record in train(_steps(loader, settings.epochs), _shape(settings), settings.seed):
-        records.append(record)
-        progress.update(task, advance=1, live=_live(records, time.perf_counter() - started))
+    with closing(make_loader(name, settings)) as loader:
+        task = progress.add_task(name, total=settings.epochs * loader.num_steps, live="")
+        started = time.perf_counter()
+        for record in train(_steps(loader, settings.epochs), _shape(settings), settings.seed):
+            records.append(record)
+            progress.update(task, advance=1, live=_live(records, time.perf_counter() - started))
     return summarize(records)
 
 
-def make_loader(name: str, settings: Settings) -> DataLoader:
-    """Return the loader of a run: "random" or "balanced"."""
+def _dataset(settings: Settings) -> TarDataset:
     transform = VisionLanguage(
         ClippedBytes(settings.text_limit),
         tile_size=settings.tile_size,
         max_tiles=settings.max_tiles,
         tokens_per_tile=settings.tokens_per_tile,
     )
+    return TarDataset(settings.data, transform=transform)
+
+
+def make_loader(name: str, settings: Settings) -> DataLoader:
+    """Return the loader of a run: "random" or "balanced"."""
     ways: dict[str, dict[str, Any]] = {
         "random": {
             "balance": "fixed",
@@ -149,7 +164,7 @@ def make_loader(name: str, settings: Settings) -> DataLoader:
         },
     }
     return DataLoader(
-        TarDataset(settings.data, transform=transform),
+        _dataset(settings),
         num_workers=settings.workers,
         shuffle=True,
         seed=settings.seed,

@@ -83,14 +83,18 @@ def test_dist_ratio_counts_tiles_and_places_per_rank() -> None:
     assert report["dist_ratio"]["tokens"] == pytest.approx(1 - 14 / 16)
 
 
-def test_holes_keys_and_waiting_are_added_up() -> None:
+def test_holes_and_keys_are_added_up() -> None:
     plain = record([[make_sample(2)]])
     holed = dataclasses.replace(plain, holes=("x", "y"))
     report = summarize([plain, holed])
     assert report["holes"] == 2
     assert report["delivered"] == 2
     assert report["distinct_keys"] == 1
-    assert report["exposed_wait_s"] == 0.5
+
+
+def test_waiting_is_added_up_from_the_second_step_on() -> None:
+    started = dataclasses.replace(record([[make_sample(2)]]), wait_s=30.0)
+    assert summarize([started, record([[make_sample(2)]])])["exposed_wait_s"] == 0.25
 
 
 def test_losses_are_means_over_the_first_and_last_tenth() -> None:
