@@ -181,11 +181,14 @@ class Delivery:
 
     def ready(self, rank: int, number: int, microbatch: int) -> Parcel | None:
         """Return a microbatch if it is complete and may leave."""
-        step = self.steps.get(number)
-        if step is None or rank >= len(step.ranks) or microbatch >= len(step.ranks[rank]):
-            return None
-        batch = step.ranks[rank][microbatch]
-        if batch.taken or batch.missing or (self.gated and step.unsettled):
+        step, batch = self._find(rank, number, microbatch)
+        if (
+            step is None
+            or batch is None
+            or batch.taken
+            or batch.missing
+            or (self.gated and step.unsettled)
+        ):
             return None
         good = [sample for sample in batch.samples if not sample.reason]
         message = Batch(
@@ -205,11 +208,8 @@ class Delivery:
 
     def taken(self, rank: int, number: int, microbatch: int) -> None:
         """Forget an acknowledged microbatch; saying it twice changes nothing."""
-        step = self.steps.get(number)
-        if step is None or rank >= len(step.ranks) or microbatch >= len(step.ranks[rank]):
-            return
-        batch = step.ranks[rank][microbatch]
-        if batch.taken:
+        step, batch = self._find(rank, number, microbatch)
+        if step is None or batch is None or batch.taken:
             return
         self._forget(batch)
         step.untaken -= 1
@@ -225,6 +225,15 @@ class Delivery:
             return -1, -1
         first = self.steps[min(self.steps)]
         return first.number, first.front
+
+    def _find(
+        self, rank: int, number: int, microbatch: int
+    ) -> tuple[_Step | None, _Microbatch | None]:
+        step = self.steps.get(number)
+        if step is None or not 0 <= rank < len(step.ranks):
+            return step, None
+        batches = step.ranks[rank]
+        return step, batches[microbatch] if 0 <= microbatch < len(batches) else None
 
     def _next_heap(self, slot: Slot) -> list[tuple[int, int, int, int]] | None:
         """Pick the queue to serve: what the front has lost first, then what was never decoded."""

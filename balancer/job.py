@@ -70,7 +70,7 @@ def from_json(text: str) -> Job:
             plan["resources"], plan["budgets"] = tuple(plan["resources"]), tuple(plan["budgets"])
             plan = PlanConfig(**plan)
         return Job(plan=plan, **fields)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a job: {error}") from error
 
 

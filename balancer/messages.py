@@ -191,6 +191,13 @@ class Revoke:
     lease: int
 
 
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """The answer to the beat of a worker that is not known (any more): it must say hello again."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+
+
 # --- rank to coordinator
 
 
@@ -334,7 +341,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The coordinator is done with the peer: a worker ends, a rank has said goodbye."""
+    """The coordinator is done with the peer: a worker ends; a rank that left is not needed."""
 
     PAYLOADS: ClassVar[Payloads] = "none"
 
@@ -349,7 +356,7 @@ FROM_WORKER = (
     WorkerFailed,
     WorkerBye,
 )
-TO_WORKER = (Welcome, Lease, Revoke, Refused, Bye)
+TO_WORKER = (Welcome, Lease, Revoke, Stranger, Refused, Bye)
 FROM_RANK = (RankHello, Begin, Offer, Ask, Ack, Ping, RankBye)
 TO_RANK = (Ready, Batch, EpochEnd, Trouble, Status, Refused, Bye)
 
@@ -365,7 +372,7 @@ FromWorker = (
     | WorkerFailed
     | WorkerBye
 )
-ToWorker = Welcome | Lease | Revoke | Refused | Bye
+ToWorker = Welcome | Lease | Revoke | Stranger | Refused | Bye
 FromRank = RankHello | Begin | Offer | Ask | Ack | Ping | RankBye
 ToRank = Ready | Batch | EpochEnd | Trouble | Status | Refused | Bye
 Message = FromWorker | ToWorker | FromRank | ToRank

@@ -13,6 +13,7 @@ from .messages import (
     Ask,
     Batch,
     Begin,
+    Bye,
     EpochEnd,
     Message,
     Offer,
@@ -50,6 +51,7 @@ class RankSession:
         self.trouble = ""
         self.trouble_kind = ""
         self.dropped = 0
+        self.left = False
         self.run = -1
         self.end: int | None = None
         self._counts: dict[int, int] = {}
@@ -101,7 +103,8 @@ class RankSession:
 
     def ask_again(self) -> list[Message]:
         """Return what is still unanswered, and a ping: for a peer that has been silent."""
-        return [Ping(), *[self._ask(position) for position in sorted(self._asked)]]
+        again: list[Message] = [self.hello] if self.state == "joining" else []
+        return [*again, Ping(), *[self._ask(position) for position in sorted(self._asked)]]
 
     def take(self) -> tuple[Arrival, list[Message]] | None:
         """Return the next microbatch in order and its acknowledgement, if it has arrived."""
@@ -165,6 +168,9 @@ class RankSession:
 
     def _note_status(self, message: Status) -> None:
         self.status = message
+
+    def _note_bye(self, _: Bye) -> None:
+        self.left = True
 
     def _fail(self, message: Trouble | Refused) -> None:
         self.trouble = message.reason

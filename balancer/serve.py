@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 import zmq
 
-from .coordinator import Coordinator, Send
+from .coordinator import Coordinator
 from .memory import keep_freed_memory
 from .messages import Refused
+from .peers import Send
 from .sockets import listen, receive_from, send
 from .wire import WireError
+
+# The last words may still be on their way when the balancer is stopped.
+LINGER_MS = 500
 
 
 def serve(
@@ -33,6 +37,8 @@ def serve(
             if socket.poll(int(min(max(timeout_ms, 0), 1000))):
                 _receive_all(coordinator, socket, malformed)
             _send_all(coordinator, socket, coordinator.tick(time.monotonic()))
+        _send_all(coordinator, socket, coordinator.stop())
+        socket.close(linger=LINGER_MS)
 
 
 def _receive_all(

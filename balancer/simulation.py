@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .coordinator import Coordinator, Send
+from .coordinator import Coordinator
 from .job import Job, to_json
 from .messages import (
     DecodeDone,
@@ -23,6 +23,7 @@ from .messages import (
     WorkerHello,
     WorkerReady,
 )
+from .peers import Send
 from .rank_session import RankSession
 from .wire import decode, encode
 from .worker_session import Task, WorkerSession

@@ -6,7 +6,7 @@ Messages in, actions out; no socket, no clock. The shell that drives it is worke
 from collections import deque
 from dataclasses import dataclass
 
-from .messages import Bye, Lease, Message, Ref, Refused, Revoke, Welcome
+from .messages import Bye, Lease, Message, Ref, Refused, Revoke, Stranger, Welcome
 from .tables import WORKER
 
 
@@ -15,6 +15,11 @@ class Open:
     """An action: open the source that the job describes (empty: the one the worker has)."""
 
     job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Greet:
+    """An action: say hello again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +47,14 @@ class WorkerSession:
         self.dropped = 0
         self._tasks: deque[Task] = deque()
 
-    def handle(self, message: Message) -> Open | End | None:
+    def handle(self, message: Message) -> Open | Greet | End | None:
         """Take in one message; return what the shell must do, if anything."""
         row = WORKER.get((self.state, type(message).__name__))
         if row is None:
             self.dropped += 1
             return None
         self.state, action = row
-        result: Open | End | None = getattr(self, f"_{action}")(message)
+        result: Open | Greet | End | None = getattr(self, f"_{action}")(message)
         return result
 
     def next_task(self) -> Task | None:
@@ -67,6 +72,9 @@ class WorkerSession:
 
     def _drop_lease(self, message: Revoke) -> None:
         self._tasks = deque(task for task in self._tasks if task.lease != message.lease)
+
+    def _say_hello(self, _: Stranger) -> Greet:
+        return Greet()
 
     def _end(self, message: Refused | Bye) -> End:
         self._tasks.clear()

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -25,6 +26,8 @@ PING_S = 1.0
 PATIENCE_S = 30.0
 # A wait that is answered, but in vain, is mentioned after so long.
 MENTION_S = 10.0
+# The goodbye may still be on its way when the socket is closed.
+LINGER_MS = 200
 
 
 class Connection:
@@ -55,6 +58,8 @@ class Connection:
         if watched_fd is not None:
             self._poller.register(watched_fd, zmq.POLLIN)
         self._heard = time.monotonic()
+        self._owner, self._broken = os.getpid(), False
+        self._leave = weakref.finalize(self, _drop, self._owner, self._context, self._socket)
         self._say([self.session.hello])
 
     def wait_ready(self) -> Ready:
@@ -91,12 +96,20 @@ class Connection:
         self._say(self.session.asks())
         return arrival
 
-    def close(self) -> None:
-        """Say goodbye and let go of the socket."""
-        if not self._socket.closed:
+    def close(self, patience_s: float = 0.0) -> None:
+        """Say goodbye and let go of the socket.
+
+        With `patience_s` wait at most so long until the balancer says that nobody needs it.
+        """
+        if self._leave.alive and self._owner == os.getpid():
             self._say([RankBye()])
-            self._socket.close(linger=200)
-            self._context.destroy(linger=200)
+            deadline = time.monotonic() + (0.0 if self._broken else patience_s)
+            while not self.session.left and (left := deadline - time.monotonic()) > 0:
+                self._socket.poll(int(1000 * left) + 1)
+                while (received := receive(self._socket)) is not None:
+                    self.session.handle(*received)
+            self._leave.detach()
+            _let_go(self._context, self._socket)
 
     def _has_next(self) -> bool:
         return self.session.has_next() or self.session.at_end()
@@ -130,6 +143,7 @@ class Connection:
     def _check_processes(self) -> None:
         reason = self._watch()
         if reason:
+            self._broken = True
             self._fail(reason)
 
     def _check_silence(self) -> None:
@@ -147,3 +161,17 @@ class Connection:
 
     def _fail(self, reason: str) -> NoReturn:
         raise LoaderError(reason)
+
+
+def _drop(
+    owner: int, context: "zmq.Context[zmq.Socket[bytes]]", socket: "zmq.Socket[bytes]"
+) -> None:
+    """Say goodbye for a connection that was not closed; in a forked copy leave all as it is."""
+    if os.getpid() == owner and not socket.closed:
+        send(socket, RankBye())
+        _let_go(context, socket)
+
+
+def _let_go(context: "zmq.Context[zmq.Socket[bytes]]", socket: "zmq.Socket[bytes]") -> None:
+    socket.close(linger=LINGER_MS)
+    context.destroy(linger=LINGER_MS)

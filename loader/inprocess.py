@@ -7,7 +7,7 @@ samples are measured and decoded while the trainer waits.
 from collections import deque
 from typing import Any
 
-from ..balancer.coordinator import Coordinator, Send
+from ..balancer.coordinator import Coordinator
 from ..balancer.job import Job, to_json
 from ..balancer.messages import (
     DecodeDone,
@@ -21,6 +21,7 @@ from ..balancer.messages import (
     WorkerHello,
     WorkerReady,
 )
+from ..balancer.peers import Send
 from ..balancer.rank_session import Arrival, RankSession
 from ..balancer.worker_session import Open, Task, WorkerSession
 from ..workers.daemon import Decoded

@@ -1,5 +1,7 @@
 """How a balanced loader gets its connection: in this process, to local ones, or elsewhere."""
 
+import atexit
+import weakref
 from dataclasses import dataclass
 
 from ..balancer.job import Job, to_json
@@ -12,14 +14,27 @@ from .errors import LoaderError
 from .inprocess import InProcess
 from .topology import is_distributed, share
 
+# How long rank 0 waits at its end for the other ranks, which take their last batches from it.
+OTHERS_S = 10.0
+
 
 class LocalConnection(Connection):
     """A connection whose processes are its own: they end with it."""
 
     def __init__(
-        self, pool: Pool, endpoint: str, played: tuple[int, ...], job: Job, prefetch: int
+        self,
+        pool: Pool,
+        endpoint: str,
+        played: tuple[int, ...],
+        job: Job,
+        prefetch: int,
+        shared: bool = False,
     ) -> None:
+        """`shared` says that other ranks use the pool's balancer."""
         self._pool = pool
+        self._patience_s = OTHERS_S if shared else 0.0
+        if shared:
+            _shared.add(self)
         super().__init__(
             endpoint,
             played,
@@ -29,10 +44,23 @@ class LocalConnection(Connection):
             watched_fd=pool.fileno(),
         )
 
-    def close(self) -> None:
-        """Say goodbye and end the processes."""
-        super().close()
+    def close(self, patience_s: float = 0.0) -> None:
+        """Say goodbye and end the processes; wait for other ranks that need the balancer."""
+        super().close(patience_s or self._patience_s)
         self._pool.close()
+        _shared.discard(self)
+
+
+# Connections whose balancer serves other ranks too: at exit they must not end before those do.
+_shared: "weakref.WeakSet[LocalConnection]" = weakref.WeakSet()
+
+
+def _close_shared() -> None:
+    for connection in list(_shared):
+        connection.close()
+
+
+atexit.register(_close_shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +113,8 @@ class Opening:
         else:
             endpoint = share("", "")
             pool = self._start(endpoint)
-        return LocalConnection(pool, endpoint, self.played, self.job, self.prefetch)
+        first = 0 in self.played
+        return LocalConnection(pool, endpoint, self.played, self.job, self.prefetch, shared=first)
 
     def _start(self, endpoint: str) -> Pool:
         payload = Payload(self.job, self._needed_source(), endpoint)

@@ -24,6 +24,7 @@ from ..balancer.messages import (
     ProbeDone,
     Ref,
     SampleFailed,
+    Stranger,
     WorkerBeat,
     WorkerBye,
     WorkerFailed,
@@ -31,7 +32,7 @@ from ..balancer.messages import (
     WorkerReady,
 )
 from ..balancer.sockets import connect, receive, send
-from ..balancer.worker_session import End, Open, Task, WorkerSession
+from ..balancer.worker_session import End, Greet, Open, Task, WorkerSession
 from .job import describe_error
 from .policy import kind_of, reason_of
 from .source import SampleError
@@ -101,29 +102,47 @@ def run_worker(
     """
     keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    threading.Thread(target=_beat, args=(context, endpoint, identity), daemon=True).start()
+    forgotten = threading.Event()
+    arguments = context, endpoint, identity, forgotten
+    threading.Thread(target=_beat, args=arguments, daemon=True).start()
     try:
         with connect(context, endpoint, identity.routing_id) as socket:
             socket.setsockopt(zmq.LINGER, LINGER_MS)
-            return _Worker(socket, identity, handler).work(stop, until_lost_s)
+            return _Worker(socket, identity, handler, forgotten).work(stop, until_lost_s)
     finally:
         context.term()
 
 
-def _beat(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, identity: Identity) -> None:
-    """Say that the process is alive, until the context ends."""
+def _beat(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    endpoint: str,
+    identity: Identity,
+    forgotten: threading.Event,
+) -> None:
+    """Say that the process is alive, until the context ends; the answer is that nobody knows it."""
     name = b"beat." + identity.routing_id
     with contextlib.suppress(zmq.ContextTerminated), connect(context, endpoint, name) as socket:
         while True:
+            due = time.monotonic() + BEAT_S
+            while socket.poll(max(0, int(1000 * (due - time.monotonic())))):
+                received = receive(socket)
+                if received is not None and isinstance(received[0], Stranger):
+                    forgotten.set()
             send(socket, WorkerBeat(identity.name, identity.incarnation))
-            socket.poll(int(1000 * BEAT_S))
 
 
 class _Worker:
     """The loop of a worker: drain the socket, then work on one sample."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]", identity: Identity, handler: Handler) -> None:
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        identity: Identity,
+        handler: Handler,
+        forgotten: threading.Event,
+    ) -> None:
         self.socket = socket
+        self.forgotten = forgotten
         self.identity = identity
         self.handler = handler
         self.session = WorkerSession()
@@ -155,6 +174,10 @@ class _Worker:
         self._say(WorkerHello(name, self.identity.incarnation, sockets.gethostname(), slot))
 
     def _drain(self) -> End | None:
+        if self.forgotten.is_set():
+            self.forgotten.clear()
+            if isinstance(self.session.handle(Stranger()), Greet):
+                self._say_hello()
         while (received := receive(self.socket)) is not None:
             self.heard = time.monotonic()
             action = self.session.handle(received[0])
@@ -168,7 +191,7 @@ class _Worker:
         self.probes.clear()
         try:
             count, fingerprint = self.handler.open(job)
-        except (ValueError, OSError, ImportError) as error:
+        except Exception as error:
             self._say(WorkerFailed(describe_error(error)))
             return
         self._say(WorkerReady(count, fingerprint))

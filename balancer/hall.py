@@ -1,0 +1,150 @@
+"""What the coordinator's two sides share: the job, its run, who is there, what is to be sent."""
+
+from collections.abc import Callable, Sequence
+
+from .feed import Planner
+from .job import Job
+from .messages import (
+    EpochEnd,
+    Message,
+    RankHello,
+    Revoke,
+    Trouble,
+)
+from .order import permutation
+from .peers import Asks, RankPeer, Send, WorkerPeer
+from .plan import PlanConfig
+from .planner import make_planner
+from .run import Run
+from .tables import COORDINATOR
+
+
+class Hall:
+    """The state that events change; see coordinator.py."""
+
+    def __init__(
+        self, job: Job | None = None, plan_with: Callable[[PlanConfig], Planner] = make_planner
+    ) -> None:
+        """`job` is given where the balancer is started for it, else the first rank brings it."""
+        self.job = job
+        self.fixed_job = job is not None
+        self.plan_with = plan_with
+        self.count = 0
+        self.fingerprint = ""
+        self.dropped = 0
+        self.run: Run | None = None
+        self.trouble: Trouble | None = None
+        self._states: dict[bytes, str] = {}
+        self._workers: dict[bytes, WorkerPeer] = {}
+        self._ranks: dict[bytes, RankPeer] = {}
+        self._knocking: dict[bytes, RankHello] = {}
+        self._leaving: set[bytes] = set()
+        self._asks = Asks()
+        self._now = 0.0
+        self._out: list[Send] = []
+
+    def _step(
+        self,
+        peer: bytes,
+        event: str,
+        message: Message | None,
+        payloads: Sequence[object] = (),
+        nbytes: int = 0,
+    ) -> None:
+        """Walk one row of the table."""
+        state = self._states.get(peer, "absent")
+        row = COORDINATOR.get((state, event))
+        if row is None:
+            self.dropped += event != "gone"
+            return
+        after, action = row
+        self._states[peer] = after
+        act = getattr(self, f"_{action}")
+        if action == "take_payload":
+            act(peer, message, payloads[0], nbytes)
+        else:
+            act(peer, message)
+        if self._states.get(peer) == "absent":
+            self._states.pop(peer, None)
+
+    def _send(self, peer: bytes, message: Message, payloads: tuple[object, ...] = ()) -> None:
+        self._out.append(Send(peer, message, payloads))
+        known = self._ranks.get(peer) or self._workers.get(peer)
+        if known is not None:
+            known.told = self._now
+
+    def _is_ready(self) -> bool:
+        """A job that is planned needs a worker to say how many samples there are."""
+        return bool(self.fingerprint) or (self.job is not None and self.job.plan is None)
+
+    def _start_job(self, job: Job) -> None:
+        self.job = job
+        for peer in list(self._workers):
+            self._step(peer, "job", None)
+
+    def _switch_run(self) -> None:
+        """Start the run that all ranks have begun, once nobody is left in the one before."""
+        if self.job is None or not self._is_ready():
+            return
+        wanted = [r.begun for r in self._ranks.values() if r.begun]
+        current = self.run.number if self.run else -1
+        later = [begin for begin in wanted if begin.run > current]
+        covered = {n for r in self._ranks.values() if r.begun in later for n in r.hello.ranks}
+        if not later or (self.run is not None and len(covered) < self.job.ranks):
+            return
+        self._stop_run()
+        begin = min(later, key=lambda each: each.run)
+        if self.job.plan is not None and not 0 <= begin.at.start <= self.count:
+            self._fail(
+                "protocol",
+                f"the ledger stands at sample {begin.at.start} and there are {self.count}: it "
+                "belongs to another data set",
+            )
+            return
+        order = permutation(self.count, self._seed(), begin.epoch, shuffle=self.job.shuffle)
+        planner = self.plan_with(self.job.plan) if self.job.plan else None
+        self.run = Run(begin, self.job, order, planner)
+
+    def _stop_run(self) -> None:
+        if self.run is not None:
+            for held in self.run.leases.clear():
+                self._send(held.worker, Revoke(held.number))
+        self.run, self.trouble = None, None
+
+    def _seed(self) -> int:
+        return self.job.plan.seed if self.job and self.job.plan else 0
+
+    def _drop_rank(self, peer: bytes) -> None:
+        self._ranks.pop(peer, None)
+        self._asks.leave(peer)
+
+    def _end_job(self) -> None:
+        """Nobody trains any more: forget the run, and the job if it came with the ranks."""
+        self._stop_run()
+        for peer in [] if self.fixed_job else list(self._workers):
+            self._step(peer, "job ended", None)
+        if not self.fixed_job:
+            self.job, self.count, self.fingerprint = None, 0, ""
+
+    def _guard(self, action: Callable[[Run], None]) -> None:
+        """Do something that may find the run impossible."""
+        if self.run is None or self.trouble is not None:
+            return
+        try:
+            action(self.run)
+        except ValueError as error:
+            self._fail("plan", str(error))
+
+    def _fail(self, kind: str, reason: str) -> None:
+        self.trouble = Trouble(kind, reason)
+        for rank in self._ranks.values():
+            self._finish(rank.peer, self.trouble)
+
+    def _finish(self, peer: bytes, last: Trouble | EpochEnd) -> None:
+        """Tell a rank that its run has no more to give."""
+        self._send(peer, last)
+        if peer in self._ranks:
+            self._ranks[peer].finished = True
+
+    def _ready_workers(self) -> list[WorkerPeer]:
+        return [w for w in self._workers.values() if self._states.get(w.peer) == "worker ready"]

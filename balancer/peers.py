@@ -1,0 +1,117 @@
+"""Who is there: the coordinator's records of workers and ranks, and whom it turns away."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .job import Job, difference, from_json, to_json
+from .messages import Ask, Begin, Message, RankHello, WorkerHello, WorkerReady
+from .plan import PlanConfig
+from .run import WorkerView
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """An effect: send this message, with these payload frames, to this peer."""
+
+    peer: bytes
+    message: Message
+    payloads: tuple[object, ...] = ()
+
+
+@dataclass(slots=True)
+class WorkerPeer:
+    """A worker process: when it was heard of last, and when it was last told something."""
+
+    peer: bytes
+    hello: WorkerHello
+    heard: float
+    told: float
+
+    @property
+    def view(self) -> WorkerView:
+        """What a run needs to know of it."""
+        return WorkerView(self.peer, self.hello.slot)
+
+
+@dataclass(slots=True)
+class RankPeer:
+    """A trainer process; `finished`: it has been told that its run has no more to give."""
+
+    peer: bytes
+    hello: RankHello
+    begun: Begin | None = None
+    finished: bool = False
+    told: float = 0.0
+
+
+class Asks:
+    """The microbatches that ranks wait for, and who asked."""
+
+    def __init__(self) -> None:
+        self._asks: dict[tuple[int, int, int, int], bytes] = {}
+
+    def note(self, peer: bytes, ask: Ask) -> None:
+        """Write an ask down; saying it twice changes nothing."""
+        self._asks[ask.run, ask.step, ask.microbatch, ask.rank] = peer
+
+    def of(self, run: int) -> list[tuple[Ask, bytes]]:
+        """Return a run's asks, nearest first, and forget those of the runs before."""
+        self._asks = {place: peer for place, peer in self._asks.items() if place[0] >= run}
+        return [
+            (Ask(run, rank, step, microbatch), peer)
+            for (number, step, microbatch, rank), peer in sorted(self._asks.items())
+            if number == run
+        ]
+
+    def done(self, ask: Ask) -> None:
+        """Forget an ask that was answered."""
+        del self._asks[ask.run, ask.step, ask.microbatch, ask.rank]
+
+    def leave(self, peer: bytes) -> None:
+        """Forget all that a rank has asked."""
+        self._asks = {place: asker for place, asker in self._asks.items() if asker != peer}
+
+
+def why_rank_refused(
+    job: Job | None, hello: RankHello, plan_with: Callable[[PlanConfig], Any]
+) -> str:
+    """Return why a rank cannot take part in the job there is (if any), empty if it can."""
+    try:
+        theirs = from_json(hello.job)
+        if theirs.plan is not None:
+            plan_with(theirs.plan)
+    except ValueError as error:
+        return str(error)
+    if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.ranks:
+        return f"ranks {hello.ranks} are not among the job's {theirs.ranks}"
+    if job is not None and job != theirs:
+        return "this balancer serves another job: " + difference(to_json(job), hello.job)
+    return ""
+
+
+def why_worker_refused(job: Job | None, count: int, fingerprint: str, ready: WorkerReady) -> str:
+    """Return why a worker cannot join those that are ready (if any), empty if it can."""
+    allowed = job is not None and job.mixed_workers and ready.count == count
+    if not fingerprint or allowed or (ready.count, ready.fingerprint) == (count, fingerprint):
+        return ""
+    return (
+        f"this worker's data or libraries differ from the others' (fingerprint "
+        f"{ready.fingerprint}, {ready.count} samples; the others have {fingerprint}, {count}): "
+        "install the same versions, or allow it with mixed_workers=True"
+    )
+
+
+def why_apart(begins: Iterable[tuple[RankPeer, Begin]]) -> str:
+    """Return why ranks cannot run together, empty if they begin the same run at one place.
+
+    >>> why_apart([])
+    ''
+    """
+    places = {
+        f"ranks {rank.hello.ranks} begin at epoch {begin.epoch}, step {begin.at.step}": begin
+        for rank, begin in begins
+    }
+    if len(set(places.values())) < 2:
+        return ""
+    return f"the ranks are not at the same place: {'; '.join(sorted(places))}: give all one ledger"

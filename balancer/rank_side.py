@@ -1,0 +1,113 @@
+"""What the coordinator does with ranks: the actions of their rows in the table."""
+
+from .hall import Hall
+from .job import Job, from_json, to_json
+from .messages import (
+    Ack,
+    Ask,
+    Begin,
+    Offer,
+    Ping,
+    RankBye,
+    RankHello,
+    Ready,
+    Refused,
+    Status,
+    Trouble,
+)
+from .peers import RankPeer, why_apart, why_rank_refused
+
+
+class RankSide(Hall):
+    """Ranks bring the job, begin runs, ask for microbatches and go; see tables.py."""
+
+    def _greet_rank(self, peer: bytes, hello: RankHello) -> None:
+        """Let a rank in; if others are at another job, see first (by telling) if they are there."""
+        known = self._ranks.get(peer)
+        if known is not None and known.hello == hello:
+            self._tell_ready(peer)
+        elif self._ranks and not self.fixed_job and hello.job != to_json(self.job or Job()):
+            for rank in self._ranks.values():
+                self._answer(rank.peer, None)
+            self._knocking[peer] = hello
+            self._states[peer] = "absent"
+        else:
+            self._admit(peer, hello)
+
+    def _admit(self, peer: bytes, hello: RankHello) -> None:
+        reason = why_rank_refused(self.job, hello, self.plan_with)
+        if reason:
+            self._send(peer, Refused(reason))
+            self._states[peer] = "absent"
+            return
+        self._end_former_life(hello)
+        self._ranks[peer] = RankPeer(peer, hello, told=self._now)
+        if self.job is None:
+            self._start_job(from_json(hello.job))
+        self._tell_ready(peer)
+
+    def _tell_ready(self, peer: bytes) -> None:
+        if self._is_ready():
+            self._send(peer, Ready(self.count, self.fingerprint))
+        if self.trouble is not None:
+            self._send(peer, self.trouble)
+
+    def _end_former_life(self, hello: RankHello) -> None:
+        """A rank has started anew: the run that it was in is over for all who were in it."""
+        mine = set(hello.ranks)
+        replaced = [r for r in self._ranks.values() if mine.intersection(r.hello.ranks)]
+        if not replaced:
+            return
+        for old in [r for r in self._ranks.values() if r in replaced or r.begun is not None]:
+            who = "another process now plays" if old in replaced else "a new process plays"
+            self._send(old.peer, Trouble("protocol", f"{who} ranks {hello.ranks}: start all anew"))
+            self._states.pop(old.peer, None)
+            self._drop_rank(old.peer)
+        self._stop_run()
+
+    def _begin(self, peer: bytes, begin: Begin) -> None:
+        rank = self._ranks[peer]
+        rank.begun = begin
+        rank.finished = False
+        begins = [(r, r.begun) for r in self._ranks.values() if r.begun]
+        reason = why_apart((r, other) for r, other in begins if other.run == begin.run)
+        if reason:
+            self._fail("protocol", reason)
+        self._switch_run()
+
+    def _take_offer(self, _: bytes, offer: Offer) -> None:
+        if self.run is not None and self.run.number == offer.run:
+            self.run.offer(offer)
+
+    def _note_ask(self, peer: bytes, ask: Ask) -> None:
+        if ask.rank in self._ranks[peer].hello.ranks:
+            self._asks.note(peer, ask)
+
+    def _refuse_stranger(self, peer: bytes, _: Ask) -> None:
+        reason = "this balancer does not know the rank (was it restarted?): start the trainer anew"
+        self._send(peer, Trouble("protocol", reason))
+
+    def _free(self, peer: bytes, ack: Ack) -> None:
+        mine = ack.rank in self._ranks[peer].hello.ranks
+        if mine and self.run is not None and self.run.number == ack.run:
+            self.run.delivery.taken(ack.rank, ack.step, ack.microbatch)
+
+    def _answer(self, peer: bytes, _: Ping | None) -> None:
+        ready = sum(self._states.get(peer) == "worker ready" for peer in self._workers)
+        held = self.run.delivery.held_bytes if self.run else 0
+        if not self._workers:
+            waiting = "a worker to connect"
+        elif self.run is None:
+            waiting = "a worker to open the data" if not self._is_ready() else "ranks to begin"
+        else:
+            waiting = self.run.waiting()
+        self._send(peer, Status(ready, held, waiting))
+
+    def _release_rank(self, peer: bytes, bye: RankBye | None) -> None:
+        self._drop_rank(peer)
+        if bye is not None:
+            self._leaving.add(peer)
+        if not self._ranks:
+            self._end_job()
+        else:
+            self._switch_run()

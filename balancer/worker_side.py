@@ -1,0 +1,95 @@
+"""What the coordinator does with workers: the actions of their rows in the table."""
+
+from .hall import Hall
+from .job import to_json
+from .messages import (
+    Bye,
+    DecodeDone,
+    ProbeDone,
+    Ready,
+    Refused,
+    SampleFailed,
+    Stranger,
+    Welcome,
+    WorkerBeat,
+    WorkerBye,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
+)
+from .peers import WorkerPeer, why_worker_refused
+
+
+class WorkerSide(Hall):
+    """Workers come, get the job, do its leases and go; see tables.py."""
+
+    def _greet_worker(self, peer: bytes, hello: WorkerHello) -> None:
+        namesakes = [w for w in self._workers.values() if w.hello.name == hello.name]
+        if any(old.hello.incarnation > hello.incarnation for old in namesakes):
+            self._send(peer, Bye())
+            self._states[peer] = "absent"
+            return
+        for old in namesakes:
+            self._lose_worker(old.peer, None)
+            if old.peer != peer:
+                self._states.pop(old.peer, None)
+        self._workers[peer] = WorkerPeer(peer, hello, self._now, self._now)
+        if self.job is not None:
+            self._step(peer, "job", None)
+
+    def _hear_again(self, _: bytes, __: WorkerHello) -> None:
+        """A worker said hello once more than it had to."""
+
+    def _send_job(self, peer: bytes, _: None) -> None:
+        source = self.job is not None and self.job.source
+        self._send(peer, Welcome(to_json(self.job) if self.job and source else ""))
+
+    def _forget_source(self, peer: bytes, _: None) -> None:
+        if self.run is not None:
+            self.run.lose_worker(peer, died=False)
+
+    def _accept_worker(self, peer: bytes, ready: WorkerReady) -> None:
+        first = not self.fingerprint
+        reason = why_worker_refused(self.job, self.count, self.fingerprint, ready)
+        if reason:
+            self._send(peer, Refused(reason))
+            self._workers.pop(peer, None)
+            self._states[peer] = "absent"
+            return
+        if first:
+            self.count, self.fingerprint = ready.count, ready.fingerprint
+            for rank in self._ranks.values():
+                self._send(rank.peer, Ready(self.count, self.fingerprint))
+            self._switch_run()
+
+    def _report_worker(self, peer: bytes, failed: WorkerFailed) -> None:
+        self._fail("worker", f"worker {self._workers[peer].hello.name}: {failed.reason}")
+
+    def _take_costs(self, peer: bytes, message: ProbeDone) -> None:
+        if self.run is not None:
+            self._guard(lambda run: run.probed(peer, message, self._now))
+
+    def _take_payload(self, peer: bytes, message: DecodeDone, payload: object, nbytes: int) -> None:
+        self._guard(lambda run: run.decoded(peer, message, payload, nbytes, self._now))
+
+    def _take_failure(self, peer: bytes, message: SampleFailed) -> None:
+        self._guard(lambda run: run.failed(peer, message, self._now))
+
+    def _release_worker(self, peer: bytes, _: WorkerBye) -> None:
+        self._workers.pop(peer, None)
+        if self.run is not None:
+            self.run.lose_worker(peer, died=False)
+
+    def _lose_worker(self, peer: bytes, _: None) -> None:
+        self._workers.pop(peer, None)
+        if self.run is not None:
+            self.run.lose_worker(peer, died=True)
+
+    def _note_beat(self, peer: bytes, beat: WorkerBeat) -> None:
+        """A beat comes by a connection of its own; a worker we have lost must introduce itself."""
+        known = False
+        for worker in self._workers.values():
+            if (worker.hello.name, worker.hello.incarnation) == (beat.name, beat.incarnation):
+                worker.heard, known = self._now, True
+        if not known:
+            self._send(peer, Stranger())
