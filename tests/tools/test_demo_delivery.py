@@ -64,6 +64,19 @@ def test_every_made_sample_arrives_once(name: str, workers: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", RUNS)
+def test_infos_count_what_the_tensors_hold(name: str, tmp_path: Path) -> None:
+    loader = make_loader(name, Settings(ensure_demo_data(tmp_path, samples=100), workers=0))
+    for step in loader.steps():
+        labels = [int((batch["labels"] != -100).sum()) for batch in step.microbatches]
+        assert [info.label_tokens for info in step.infos] == labels
+        assert {info.step_label_tokens for info in step.infos} == {sum(labels)}
+        assert {info.step_samples for info in step.infos} == {sum(i.samples for i in step.infos)}
+        for batch, info in zip(step.microbatches, step.infos, strict=True):
+            tiles = len(batch["pixel_values"])
+            assert (info.images, info.costs["tiles"]) == (tiles > 0, tiles)
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_every_real_sample_arrives_once(name: str, data: Path) -> None:
     loader = make_loader(name, Settings(str(data / "shards" / "*.tar")))
     found = delivered(loader)
