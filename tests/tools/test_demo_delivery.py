@@ -76,6 +76,7 @@ def test_infos_count_what_the_tensors_hold(name: str, tmp_path: Path) -> None:
             assert (info.images, info.costs["tiles"]) == (tiles > 0, tiles)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_real_sample_arrives_once(name: str, data: Path) -> None:
     loader = make_loader(name, Settings(str(data / "shards" / "*.tar")))
