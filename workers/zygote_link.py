@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from .request import memory_file
 from .zygote import MESSAGE_BYTES
@@ -117,6 +118,9 @@ def _preparation() -> dict[str, object]:
     if chosen is None:
         multiprocessing.set_start_method(None, force=True)
         del preparation["start_method"]
+    # a script from standard input has a name and no file
+    if not Path(str(preparation.get("init_main_from_path", "/"))).exists():
+        del preparation["init_main_from_path"]
     # an AuthenticationString refuses to be pickled
     preparation["authkey"] = bytes(multiprocessing.current_process().authkey)
     preparation["sys_path"] = [str(entry) for entry in preparation["sys_path"]]

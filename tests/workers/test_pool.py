@@ -71,6 +71,20 @@ def test_a_job_without_a_balancer_is_ready_at_once(method):
         assert [r.worker for r in next_reports(pool, "started")] == [0]
 
 
+def test_a_pool_outlives_the_thread_that_started_it(method):
+    pools = []
+    start = lambda: pools.append(start_pool(Job(pool_jobs.wait, None, 2), method))  # noqa: E731
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    with pools[0] as pool:
+        next_reports(pool, "started", 2)
+        os.kill(pool.pids[0], signal.SIGUSR1)
+        next_reports(pool, "exited")
+        assert not gone([pool.supervisor_pid])
+        assert len(pool.pids) == 1
+
+
 def test_a_dropped_pool_ends(method):
     pool = start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve), method)
     pids = [report.pid for report in next_reports(pool, "started", 3)]

@@ -149,6 +149,15 @@ def test_a_script_without_a_guard_is_told_to_add_one(tmp_path: Path) -> None:
     assert "if __name__ == '__main__':" in err.splitlines()[-1]
 
 
+def test_a_script_from_standard_input_can_use_modules(tmp_path: Path) -> None:
+    (tmp_path / "importable_jobs.py").write_text(HEAD + "\ndef work(payload, slot): pass\n")
+    text = "from importable_jobs import *\nstart_pool(Job(work, 3, 1, serve)).close()\nprint('end')"
+    ended = subprocess.run(
+        [sys.executable, "-"], input=text, text=True, cwd=tmp_path, capture_output=True, timeout=60
+    )
+    assert (ended.stdout, ended.stderr) == ("end\n", "")
+
+
 def test_what_only_the_trainer_has_is_named(tmp_path: Path) -> None:
     text = (
         HEAD
