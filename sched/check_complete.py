@@ -72,7 +72,7 @@ def complete(graph: Graph) -> Iterator[Problem]:
     everywhere |= {name for b in program.barriers for where, name in b.before if where == "every"}
     everywhere |= {b.name for b in program.barriers if b.name in counts}
     for name in sorted(everywhere):
-        if (is_kind(name) and kind(name).role == "compute" and name != "C") or name in counts:
+        if name in counts or (is_kind(name) and kind(name).role == "compute"):
             nothing = np.zeros((len(program.ranks), program.microbatches), np.int64)
             yield from _missing(name, counts.get(name, nothing), np.ones_like(nothing))
 

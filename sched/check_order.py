@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from .channels import launches, message_channels
 from .check_complete import culprit
-from .graph import Graph, launches, message_channels
+from .graph import Graph
 from .paths import find_cycle, longest_paths
 from .problem import Problem
 

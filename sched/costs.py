@@ -36,16 +36,17 @@ class Costs:
 def unit_costs(forward: int = 1, backward: int = 2, output: int = 0) -> Costs:
     """Costs for looking at shapes: a backward is twice a forward, I and W share it.
 
-    `output`: each vocabulary pass's time.
+    `output`: each output-layer pass's time; input-layer and encoder passes and what is done once a
+    step take none.
 
     >>> unit_costs(10, 20).pass_ns["W"]
     10
     """
-    names = ("S", "T", "L", "E", "G", "C", "IF", "IB", "EF", "EB", "O")
-    rest = dict.fromkeys(names, output) | {"C": 0, "O": 0, "IF": 0, "IB": 0}
-    once = dict.fromkeys(("UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
     half = backward // 2
-    return Costs({"F": forward, "B": backward, "I": half, "W": backward - half} | rest | once)
+    parts = {"F": forward, "B": backward, "I": half, "W": backward - half}
+    vocabulary = dict.fromkeys(("S", "T", "L", "E", "G"), output)
+    free = dict.fromkeys(("IF", "IB", "EF", "EB", "O", "UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
+    return Costs(parts | vocabulary | free)
 
 
 def expand(what: str, table: Any, rows: int, columns: int) -> NDArray[np.int64]:

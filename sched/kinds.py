@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Scope = Literal["stage", "rank"]
-Role = Literal["compute", "send", "receive", "collective"]
+Role = Literal["compute", "continuation", "send", "receive"]
 Where = Literal["same", "previous", "next"]
 
 
@@ -30,7 +30,8 @@ class Kind:
 
     `scope`: its stage is a model stage or a rank. `takes` and `frees` name buffers, got when the
     pass starts and given back when it ends; what a buffer weighs is the cost profile's business.
-    `once`: done once a step, its passes have no microbatch.
+    `once`: done once a step, its passes have no microbatch. `role`: compute passes are a
+    schedule's, the others are what lowering adds, and take no time of the rank unless costs say so.
     """
 
     name: str
@@ -48,8 +49,14 @@ _FORWARD = (Need(("F",), "previous"),)
 _BACKWARD = (Need(("F",), "same"), Need(BACKWARD, "next"))
 
 
-def _rank(name: str, what: str, **rest: tuple[str, ...] | tuple[Need, ...]) -> Kind:
-    return Kind(name, what, scope="rank", **rest)  # type: ignore[arg-type]
+def _rank(
+    name: str,
+    what: str,
+    needs: tuple[Need, ...] = (),
+    takes: tuple[str, ...] = (),
+    frees: tuple[str, ...] = (),
+) -> Kind:
+    return Kind(name, what, "rank", needs=needs, takes=takes, frees=frees)
 
 
 def _after(kind: str) -> tuple[Need, ...]:
@@ -64,7 +71,13 @@ _KINDS = (
     # Vocabulary parallelism, Algorithms 1 and 2 (MLSys 2025, section 4).
     _rank("S", "output layer up to the local softmax", takes=("logits",)),
     _rank("T", "output layer's gradients", needs=_after("S"), frees=("logits",)),
-    _rank("C", "continuation of a barrier: rescale, start the reduction", needs=_after("S")),
+    Kind(
+        "C",
+        "continuation of a barrier: rescale, start the reduction",
+        "rank",
+        "continuation",
+        needs=_after("S"),
+    ),
     # Its naive form has three passes, F1, F2 and B in the paper's Figure 4.
     _rank("L", "logits and their maximum", takes=("logits",)),
     _rank("E", "exponentials and their sum", needs=_after("L")),

@@ -57,9 +57,9 @@ def durations(graph: Graph, costs: Costs) -> Ints:
     program = graph.program
     result = np.zeros(graph.nodes, np.int64)
     for code, name in enumerate(graph.kinds):
-        if is_kind(name) and kind(name).role != "compute":
-            continue
-        if name in {barrier.name for barrier in program.barriers}:
+        added = is_kind(name) and kind(name).role != "compute"
+        added = added or name in {barrier.name for barrier in program.barriers}
+        if name not in costs.pass_ns and added:
             continue
         if name not in costs.pass_ns:
             have = " ".join(costs.pass_ns) or "none"

@@ -4,8 +4,20 @@ import importlib
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from counterpoise.sched import Program, check, lower, schedule, schedules, simulate, unit_costs
+from counterpoise.sched import (
+    Program,
+    Schedule,
+    check,
+    lower,
+    problems,
+    schedule,
+    schedules,
+    simulate,
+    unit_costs,
+)
 from counterpoise.sched.block_1f1b import block_1f1b, block_interleaved
 from counterpoise.sched.blocks import Pace, repeat
 
@@ -31,6 +43,26 @@ def test_any_number_of_microbatches_will_do(name: str, microbatches: int) -> Non
     if name.startswith("interleaved"):
         microbatches *= 3
     check(schedule(name, ranks=3, microbatches=microbatches))
+
+
+@given(st.sampled_from(schedules()), st.integers(1, 12), st.integers(1, 30), st.data())
+def test_whatever_a_schedule_does_not_refuse_is_sound(
+    found: Schedule, ranks: int, microbatches: int, data: st.DataObject
+) -> None:
+    values = {
+        "inputs": st.booleans(),
+        "chunks": st.integers(1, 4),
+        "warmup": st.sampled_from(("megatron", "reduced")),
+        "extra_warmup": st.integers(0, 3),
+    }
+    options = {name: data.draw(values[name]) for name in found.options if name in values}
+    try:
+        program = schedule(found.name, ranks=ranks, microbatches=microbatches, **options)
+    except ValueError:
+        assert found.name.startswith(("interleaved", "dualpipev"))
+        return
+    assert problems(program) == ()
+    assert problems(lower(program)) == ()
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ code with this one.
 """
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from counterpoise.sched import check, schedule, simulate, unit_costs
+from counterpoise.sched import check, problems, schedule, simulate, unit_costs
 from counterpoise.sched.baselines import METHODS, ModelTimes, arrange, redistribute
 from counterpoise.sched.blocks import Pace
 from counterpoise.sched.shapes import Device, Layer, Vocabulary
-from counterpoise.sched.vocabulary import vocabulary
+from counterpoise.sched.vocabulary import BLOCKS, FORMS, vocabulary
 
 COSTS = unit_costs(10, 20, 2)
 PACE = Pace(10, 20, 4)
@@ -46,6 +48,23 @@ SPEEDUPS = {
     ("21B", 4096, 17): (1.25, 1.70, 1.71, 1.356, 1.364),
     ("21B", 4096, 18): (1.47, 2.38, 2.39, 1.624, 1.633),
 }
+
+
+@given(
+    st.sampled_from(list(BLOCKS)),
+    st.sampled_from(list(FORMS)),
+    st.integers(1, 10),
+    st.integers(1, 4),
+    st.builds(Pace, st.integers(1, 99), st.integers(1, 99), st.integers(0, 999)),
+    st.booleans(),
+)
+def test_sound_at_any_pace(
+    base: str, form: str, ranks: int, rounds: int, pace: Pace, inputs: bool
+) -> None:
+    program = vocabulary(
+        base, form, ranks=ranks, microbatches=ranks * rounds, pace=pace, inputs=inputs
+    )
+    assert problems(program) == ()
 
 
 @pytest.mark.parametrize("ranks", [4, 8, 16, 32])
