@@ -17,6 +17,10 @@ from .strategies import group_samples
 Groups = list[list[int]]
 Mask = npt.NDArray[np.bool_]
 
+# A window of this many steps and samples is balanced as well as a longer one would be.
+ENOUGH_STEPS = 4
+ENOUGH_SAMPLES = 4096
+
 # Groups over the lower bound that a first try allows, in 1/1000; a try that fails takes less.
 _TRY = 1023
 
@@ -43,16 +47,19 @@ def fill_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> Groups:
 
 
 def fill_prefix(config: PlanConfig, costs: Int64, seed: int) -> tuple[Groups, int]:
-    """Group a prefix into the most whole steps it can fill; return (groups, samples used).
+    """Group a prefix into whole steps, as many as it fills or are enough; return (groups, used).
 
     ([], 0) if all samples together do not fill one step.
     """
     over = oversized(costs, budget_array(config.budgets))
     need = _need(config, costs, over) * _TRY // 1000
     per_step = config.ranks * first_rows(config)
-    wanted = int(need[-1]) // per_step * per_step
-    if not wanted:
+    steps = int(need[-1]) // per_step
+    if not steps:
         return [], 0
+    if ENOUGH_STEPS * config.samples_per_step >= ENOUGH_SAMPLES:
+        steps = min(steps, ENOUGH_STEPS)
+    wanted = steps * per_step
     used = int(np.searchsorted(need, wanted, side="right"))
     while True:
         groups = _grouped(config, costs[:used], over[:used], wanted, seed)

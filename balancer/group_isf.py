@@ -63,3 +63,22 @@ def _iterate(
         if not left:
             break
     return groups, items
+
+
+def find_budgets(costs: Int64) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return budgets (Q_v, Q_t) and targets (Q'_v, Q'_t) from statistics of costs (n, 2).
+
+    OmniBal (2024), §5.2 and Table 6: Q_t is the longest text, Q_v follows from the mean ratio of
+    text to images, Q'_v = Q_v and Q'_t = Q_t - 128. Columns: images (or tiles), tokens. Raises
+    ValueError where there is nothing to measure.
+
+    >>> find_budgets(np.array([[1, 500], [2, 1500], [1, 2000]]))
+    ((2, 2000), (2, 1872))
+    """
+    costs = check_costs(costs, 2)
+    images, tokens = (int(total) for total in costs.sum(axis=0))
+    if not images or not tokens:
+        raise ValueError(f"{images} images and {tokens} tokens give no ratio; set budgets by hand")
+    longest = int(costs[:, 1].max())
+    most = max(int(costs[:, 0].max()), (2 * longest * images + tokens) // (2 * tokens))
+    return (most, longest), (most, max(1, longest - 128))

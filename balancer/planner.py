@@ -17,7 +17,7 @@ from .order import permutation
 from .plan import GlobalBatch, Int64, Microbatch, PlanConfig, Planned, Window, check_costs
 
 WINDOW_STEPS = 4
-WINDOW_SAMPLES = 4096
+WINDOW_SAMPLES = 5120  # shown, so that 4096 are planned together even if groups fill badly
 WHOLE_EPOCH = 2**40
 
 Arrange = Callable[[Int64, Int64], Int64]

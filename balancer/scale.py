@@ -32,5 +32,5 @@ def scaled(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]:
         factor = max(1, min(by_mean, by_largest))
         up = (1 << shift) - 1
         result[:, column] = ((values + up) >> shift) * factor
-        limits[column] = UNLIMITED if budget >= UNLIMITED >> 21 else (budget >> shift) * factor
+        limits[column] = min(UNLIMITED, (budget >> shift) * factor)
     return result, limits

@@ -1,0 +1,131 @@
+"""Groupings alone: every sample once, budgets hold, nothing dropped in silence."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from counterpoise.balancer.group_balanced import balanced
+from counterpoise.balancer.group_counted import device, fixed, length, random
+from counterpoise.balancer.group_isf import find_budgets, isf
+from counterpoise.balancer.group_published import megatron_dp_balanced, transformers_rebalance
+from counterpoise.balancer.grouping import Grouping
+from counterpoise.balancer.loads import budget_array, group_loads, least_groups, oversized
+
+LARGE = 10**12
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int | None, ...]]:
+    """Costs and budgets, from tame to hostile: zeros, equals, giants, ten resources."""
+    resources = draw(st.integers(1, 10))
+    samples = draw(st.integers(0, 40))
+    top = draw(st.sampled_from([1, 7, 1000, LARGE]))
+    shape = (samples, resources)
+    costs = draw(arrays.arrays(np.int64, shape, elements=st.integers(0, top)))
+    if samples and draw(st.booleans()):
+        costs[draw(st.integers(0, samples - 1))] = LARGE
+    budget = st.one_of(st.none(), st.integers(1, 3 * top))
+    return costs, tuple(draw(st.lists(budget, min_size=resources, max_size=resources)))
+
+
+def check(found: Grouping, costs: np.ndarray, budgets: tuple[int | None, ...]) -> None:
+    assert found.group_of.min(initial=0) >= 0
+    assert set(found.group_of.tolist()) <= set(range(found.groups))
+    limits = budget_array(budgets)
+    loads = group_loads(costs, found.group_of, found.groups)
+    over = oversized(costs, limits)
+    assert found.oversize.tolist() == np.flatnonzero(over).tolist()
+    alone = set(found.group_of[over].tolist())
+    assert len(alone) == over.sum()
+    for group, load in enumerate(loads):
+        assert group in alone or (load <= limits).all()
+
+
+@given(problem=problems(), seed=st.integers(0, 3))
+@settings(max_examples=80, deadline=None)
+def test_balanced_and_isf_group_all_within_budgets(
+    problem: tuple[np.ndarray, tuple[int | None, ...]], seed: int
+) -> None:
+    costs, budgets = problem
+    check(balanced(costs, budgets, seed=seed), costs, budgets)
+    check(isf(costs, budgets, seed=seed), costs, budgets)
+
+
+@given(problem=problems(), parts=st.integers(1, 60))
+@settings(max_examples=40, deadline=None)
+def test_balanced_uses_no_more_groups_than_it_needs_when_given_room(
+    problem: tuple[np.ndarray, tuple[int | None, ...]], parts: int
+) -> None:
+    costs, budgets = problem
+    check(balanced(costs, budgets, parts=parts), costs, budgets)
+    roomy = balanced(costs, budgets, parts=parts).groups
+    assert roomy <= max(parts, len(costs) + parts)
+
+
+def test_isf_reports_what_it_leaves_and_flushes_it() -> None:
+    rng = np.random.default_rng(0)
+    costs = np.stack([rng.integers(1, 6, 2000), rng.integers(40, 4000, 2000)], axis=1)
+    costs[7] = (99, 1)
+    kept = isf(costs, (9, 4096), flush=False)
+    flushed = isf(costs, (9, 4096))
+    inside = kept.group_of >= 0
+    assert len(kept.left_over) > 0
+    assert np.array_equal(np.flatnonzero(~inside), np.union1d(kept.left_over, kept.oversize))
+    assert np.array_equal(kept.group_of[inside], flushed.group_of[inside])
+    assert (flushed.group_of >= 0).all()
+    loads = group_loads(costs, kept.group_of, kept.groups)
+    assert ((loads[:, 0] >= 9) | (loads[:, 1] >= 4096 - 128)).all()
+
+
+def test_isf_finds_budgets_from_statistics() -> None:
+    costs = np.stack([np.full(100, 2), np.r_[np.full(99, 900), 4096]], axis=1)
+    budgets, targets = find_budgets(costs)
+    assert budgets == (9, 4096)
+    assert targets == (9, 4096 - 128)
+
+
+def test_balanced_is_close_to_the_bound_and_even() -> None:
+    rng = np.random.default_rng(0)
+    costs = np.stack([rng.integers(1, 6, 4096), rng.integers(40, 1600, 4096)], axis=1)
+    found = balanced(costs, (14, 4096))
+    assert found.groups <= 1.03 * least_groups(costs, budget_array((14, 4096)))
+    loads = group_loads(costs, found.group_of, found.groups)
+    assert (loads.std(axis=0) / loads.mean(axis=0) < 0.15).all()
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        lambda costs: fixed(len(costs), 4),
+        lambda costs: random(len(costs), 4, 1),
+        lambda costs: length(costs, 4, 1),
+        lambda costs: device(costs, 4, 1),
+    ],
+)
+def test_counted_groups_hold_four_each(group: Callable[[np.ndarray], Grouping]) -> None:
+    costs = np.random.default_rng(0).integers(0, 50, (40, 2))
+    assert np.bincount(group(costs).group_of).tolist() == [4] * 10
+
+
+def test_megatron_packs_in_order_and_fills_up_the_ranks() -> None:
+    tokens = np.random.default_rng(0).integers(1, 50, 101)
+    groups = megatron_dp_balanced(tokens, ranks=8, budget=100)
+    assert len(groups) % 8 == 0
+    assert sorted(k for group in groups for k in group) == list(range(101))
+    assert all(tokens[group].sum() <= 100 for group in groups)
+    with pytest.raises(ValueError, match="too few"):
+        megatron_dp_balanced(tokens[:3], ranks=8, budget=100)
+
+
+@given(samples=st.integers(1, 60), ranks=st.integers(1, 4), accumulate=st.integers(1, 4))
+@settings(deadline=None)
+def test_transformers_rule_keeps_all_samples(samples: int, ranks: int, accumulate: int) -> None:
+    tokens = np.random.default_rng(samples).integers(1, 500, samples)
+    groups = transformers_rebalance(tokens, ranks, accumulate)
+    assert len(groups) == ranks * accumulate
+    assert sorted(k for group in groups for k in group) == list(range(samples))
+    assert sum(not group for group in groups) == max(0, ranks * accumulate - samples)
