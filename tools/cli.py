@@ -13,6 +13,7 @@ from .. import __version__
 
 # name: (module in this folder, what it does)
 COMMANDS = {
+    "analyze": ("analyze", "Say how much of a step would be waiting, and what to do."),
     "balancer": ("balancer", "Serve trainers and workers on other machines."),
     "bench": ("bench", "Measure ours against baselines, in the same run."),
     "demo": ("demo", "Train a small model with random and with balanced batches."),

@@ -1,0 +1,188 @@
+"""`counterpoise analyze`: how much of a step would be waiting on this data, and what to do."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..balancer.plan import MODES
+from ..workers.kept_files import replace_file
+from .analyze_model import GB, MODELS, Machine
+from .analyze_page import headline, render_page
+from .analyze_plan import STRATEGIES, Plan
+from .analyze_report import Asked, Json, make_report
+from .analyze_rows import Rows
+from .analyze_run import on_cores, on_ray, scan_all
+from .analyze_scan import Scan
+from .analyze_sources import find_tasks
+from .plan_inputs import parse_budgets
+from .reporting import emit, progress_console
+
+OUT = Path("counterpoise-analysis")
+COUNT = click.IntRange(min=1)
+
+
+@click.command("analyze")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--out", default=OUT, show_default=True, type=click.Path(path_type=Path),
+              help="Folder for report.html, report.json, index.npz and the parts scanned.")
+@click.option("--sample", type=COUNT, help="Measure so many samples only, drawn at random.")
+@click.option("--decode", is_flag=True, help="Decode every sample too: finds damaged images.")
+@click.option("--jobs", type=COUNT, help="Processes that scan.  [default: all cores]")
+@click.option("--ray", "ray_address", metavar="ADDRESS", help="Scan on a Ray cluster instead.")
+@click.option("--ranks", default=8, show_default=True, type=COUNT, help="Data-parallel ranks.")
+@click.option("--accumulate", default=4, show_default=True, type=COUNT,
+              help="Microbatches per rank and step.")
+@click.option("--batch-size", default=4, show_default=True, type=COUNT,
+              help="Samples of a microbatch, as your loop makes them now.")
+@click.option("--samples-per-step", type=COUNT,
+              help="Global batch.  [default: ranks x accumulate x batch size]")
+@click.option("--mode", default="auto", show_default=True, type=click.Choice(("auto", *MODES)))
+@click.option("--budget", "budgets", multiple=True, metavar="NAME=MOST",
+              help="Most of a cost in a microbatch; one for each cost.  [default: recommended]")
+@click.option("--layout", default="padded", show_default=True,
+              type=click.Choice(("padded", "packed")), help="How your loop batches samples now.")
+@click.option("--tile-tokens", type=COUNT,
+              help="Tokens of the LLM that a tile costs in the encoder.  [default: the model's]")
+@click.option("--model", default="6b+20b", show_default=True, type=click.Choice(tuple(MODELS)),
+              help="Encoder + LLM that memory and schedules are modelled for.")
+@click.option("--stages", default=4, show_default=True, type=COUNT, help="Pipeline stages.")
+@click.option("--tensor-parallel", default=4, show_default=True, type=COUNT)
+@click.option("--memory-gb", default=80, show_default=True, type=COUNT, help="Of each device.")
+@click.option("--part", default=65_536, show_default=True, type=COUNT,
+              help="Plan on a random part of so many samples.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--tile-size", default=448, show_default=True, type=COUNT)
+@click.option("--max-tiles", default=12, show_default=True, type=COUNT)
+@click.option("--tokens-per-tile", default=256, show_default=True, type=COUNT)
+@click.option("--max-tokens", type=COUNT, help="Longest sample that the transform makes.")
+@click.option("--tokenizer", default="", metavar="MODULE:NAME", help="Instead of counting bytes.")
+@click.option("--transform", default="", metavar="MODULE:NAME",
+              help="Your transform of raw samples, instead of VisionLanguage.")
+@click.option("--cost", default="", metavar="MODULE:NAME",
+              help="A function from a loaded sample to its cost; every sample is loaded.")
+@click.option("--resource", "resources", multiple=True, metavar="NAME",
+              help="A table's column that is a cost; repeat.")
+@click.option("--source-field", default="source", show_default=True,
+              help="Field of a sample's JSON that says where it comes from.")
+@click.option("--cache", default="", metavar="FOLDER", help="Where indexes and costs are kept.")
+@click.option("--json", "as_json", is_flag=True, help="End with the report as one JSON object.")
+def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
+    """Say how much of a training step would be waiting on this data, and what to do about it.
+
+    SOURCE is a tar shard, a folder, a glob or brace pattern of shards, a table of costs (npz,
+    jsonl, parquet; the index that this command writes is one), or a map-style dataset as
+    package.module:name. Only headers are read, unless --decode. What is scanned is kept: a scan
+    that was interrupted goes on where it was.
+
+    \b
+    Example:
+      counterpoise analyze shards/ --ranks 32 --out analysis
+      counterpoise analyze 'shards/{000..127}.tar' --sample 20000 --json
+      counterpoise analyze costs.npz --budget tiles=9 --budget tokens=4096
+    """  # noqa: D301
+    began = time.perf_counter()
+    asked = _asked(given)
+    with _progress() as progress:
+        rows, total = _scan(sources, out, given, progress)
+        task = progress.add_task("plan", total=None, live="")
+        report = make_report(rows, total, asked, lambda text: progress.update(task, live=text))
+        progress.update(task, total=1, completed=1, live="")
+    report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
+    _write(out, rows, report)
+    emit(report, as_json, _table(report, out))
+
+
+def _asked(given: dict[str, Any]) -> Asked:
+    tile_tokens = given["tile_tokens"] or MODELS[given["model"]].tile_tokens
+    plan = Plan(
+        ranks=given["ranks"],
+        accumulate=given["accumulate"],
+        batch_size=given["batch_size"],
+        samples=given["samples_per_step"] or 0,
+        layout=given["layout"],
+        tile_tokens=tile_tokens,
+        seed=given["seed"],
+    )
+    return Asked(
+        plan=plan,
+        mode=given["mode"],
+        budgets=tuple(parse_budgets(given["budgets"]).items()),
+        part=given["part"],
+        model=given["model"],
+        machine=Machine(given["stages"], given["tensor_parallel"], given["memory_gb"] * GB),
+    )
+
+
+def _scan(
+    sources: tuple[str, ...], out: Path, given: dict[str, Any], progress: Progress
+) -> tuple[Rows, int]:
+    listing = progress.add_task("list", total=None, live="")
+    tasks = find_tasks(sources, lambda n: progress.update(listing, live=f"{n:,} files"))
+    progress.update(listing, total=1, completed=1)
+    options: dict[str, Any] = {
+        name: given[name] for name in ("tile_size", "max_tiles", "tokens_per_tile", "max_tokens")
+    }
+    if given["tokenizer"]:
+        options["tokenizer"] = given["tokenizer"]
+    how = Scan(
+        transform=tuple(options.items()),
+        imported=given["transform"],
+        cost=given["cost"],
+        tables=tuple(given["resources"]),
+        decode=given["decode"],
+        source_field=given["source_field"],
+        cache=given["cache"],
+    )
+    address = given["ray_address"]
+    run = on_ray(address) if address else on_cores(given["jobs"] or len(os.sched_getaffinity(0)))
+    scanning = progress.add_task("scan", total=None, live="")
+
+    def done(finished: int, pieces: int) -> None:
+        progress.update(scanning, completed=finished, total=pieces)
+
+    return scan_all(tasks, how, out / "parts", run, given["sample"] or 0, given["seed"], done)
+
+
+def _write(out: Path, rows: Rows, report: Json) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    index: dict[str, Any] = {name: rows.column(name) for name in rows.resources}
+    index |= {"nbytes": rows.nbytes, "source": rows.source_of, "sources": np.array(rows.sources)}
+    if rows.keys:
+        index["key"] = np.array(rows.keys)
+    np.savez_compressed(out / "index.npz", **index)
+    files = {"report.json": json.dumps(report, indent=1), "report.html": render_page(report)}
+    for name, text in files.items():
+        if not replace_file(out / name, text.encode()):
+            raise OSError(f"{out / name} could not be written; choose another folder with --out")
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description:>5}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[live]}"),
+        console=progress_console,
+    )
+
+
+def _table(report: Json, out: Path) -> Table:
+    caption = f"The page: {out / 'report.html'}"
+    table = Table(title=headline(report), caption=caption, title_justify="left")
+    table.add_column("")
+    for name in ("waiting", "DistRatio", "padding if padded"):
+        table.add_column(name, justify="right")
+    for name in STRATEGIES:
+        one = report["strategies"][name]
+        ratios = " / ".join(f"{100 * v:.1f} % {n}" for n, v in one["dist_ratio"].items())
+        waiting = f"{100 * one['waiting']:.1f} ± {100 * one['interval']:.1f} %"
+        table.add_row(name, waiting, ratios, f"{100 * one['padding']:.1f} %")
+    return table

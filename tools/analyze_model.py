@@ -1,0 +1,126 @@
+"""A model's memory and time: what a microbatch's tiles and tokens cost on a pipeline of ranks.
+
+Everything here is modelled from shapes (sched.shapes): work at half of a device's peak, activations
+without recomputation, weights and optimizer state on every tensor-parallel rank. It compares
+settings; measured profiles say what a machine really does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..balancer.metrics import TILE_TOKENS
+from ..sched.profile import profile_costs
+from ..sched.registry import schedule
+from ..sched.shape_profile import ModelShape, shape_profile
+from ..sched.shapes import Layer, Vocabulary, vit_layer
+from ..sched.simulate import simulate
+from ..sched.timeline import Timeline
+
+GB = 10**9
+# name: chunks a rank, shape of the placement
+SCHEDULES = {
+    "gpipe": (1, "loop"),
+    "1f1b": (1, "loop"),
+    "interleaved": (2, "loop"),
+    "zb-h1": (1, "loop"),
+    "v-half": (2, "v"),
+    "zbv": (2, "v"),
+}
+Holds = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A vision-language model by name, and how many tokens of its LLM a tile is worth."""
+
+    name: str
+    shape: ModelShape
+    tile_tokens: int
+
+
+MODELS = {
+    "6b+20b": Model(
+        "6b+20b",
+        ModelShape(
+            layer=Layer(6144, 16384, 3, 2048),
+            layers=48,
+            vocabulary=Vocabulary(6144, 92553),
+            encoder=vit_layer(3200, 12800),
+            encoder_layers=45,
+            encoder_tokens=1025,
+        ),
+        TILE_TOKENS,
+    ),
+    "0.3b+8b": Model(
+        "0.3b+8b",
+        ModelShape(
+            layer=Layer(4096, 14336, 3, 2048),
+            layers=32,
+            vocabulary=Vocabulary(4096, 92553),
+            encoder=vit_layer(1024, 4096),
+            encoder_layers=24,
+            encoder_tokens=1025,
+        ),
+        41,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How the model is spread: stages of a pipeline x tensor-parallel ranks, bytes of each."""
+
+    stages: int = 4
+    tensor_parallel: int = 4
+    memory_bytes: int = 80 * GB
+
+
+def peak_bytes(model: Model, machine: Machine, tiles: int, tokens: int) -> int:
+    """Return the fullest rank's bytes under 1F1B with every microbatch holding that much."""
+    holds = {"tiles": tiles, "tokens": tokens, "token_pairs": 0}
+    timeline = run("1f1b", model, machine, [holds] * (2 * machine.stages))
+    return max(timeline.peak_bytes)
+
+
+def run(name: str, model: Model, machine: Machine, microbatches: Sequence[Holds]) -> Timeline:
+    """Simulate a schedule; ValueError where it does not take so many ranks and microbatches."""
+    chunks, shape = SCHEDULES[name]
+    spread = replace(model.shape, tensor_parallel=machine.tensor_parallel)
+    profile = shape_profile(spread, ranks=machine.stages, chunks=chunks, shape=shape)
+    program = schedule(name, ranks=machine.stages, microbatches=len(microbatches))
+    return simulate(program, profile_costs(profile, microbatches))
+
+
+def most_tiles(model: Model, machine: Machine, tokens: int) -> int:
+    """Return the most tiles that fit beside so many tokens, or -1 where not even these fit.
+
+    Peak memory grows with both, so the answer is found by halving.
+    """
+    if peak_bytes(model, machine, 0, tokens) > machine.memory_bytes:
+        return -1
+    low, high = 0, 1
+    while peak_bytes(model, machine, high, tokens) <= machine.memory_bytes:
+        low, high = high, 2 * high
+        if high > 1 << 20:
+            return low
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = peak_bytes(model, machine, middle, tokens) <= machine.memory_bytes
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def shares(model: Model, holds: Holds) -> dict[str, float]:
+    """Return which share of a microbatch's work the encoder and the vocabulary are."""
+    shape = model.shape
+    tokens, tiles, pairs = holds["tokens"], holds["tiles"], holds["token_pairs"]
+    words = shape.vocabulary.forward_flops(tokens)
+    layers = shape.layers * shape.layer.forward_flops(tokens=tokens, pairs=pairs)
+    encoder = 0
+    if shape.encoder is not None:
+        each = shape.encoder.forward_flops(
+            tokens=shape.encoder_tokens, pairs=shape.encoder_tokens**2
+        )
+        encoder = shape.encoder_layers * tiles * each
+    total = max(1, words + layers + encoder)
+    return {"encoder": encoder / total, "vocabulary": words / total}

@@ -1,0 +1,3 @@
+"""stub"""
+def headline(report): return "x"
+def render_page(report): return "x"

@@ -1,0 +1,268 @@
+"""The whole report as one JSON object; every number on the page stands in it."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..balancer.kernels import compile_kernels
+from ..balancer.plan import Int64
+from .analyze_budgets import Candidate, frontier, search
+from .analyze_counts import NAMED, by_source, duplicates, heaviest, joint, quantiles, reasons
+from .analyze_forecast import (
+    Forecast,
+    figures,
+    forecast,
+    grid,
+    heaviest_microbatches,
+    pipelines,
+    sensitivity,
+)
+from .analyze_model import MODELS, Machine, Model
+from .analyze_plan import STRATEGIES, Plan, interval, lanes, lay, split
+from .analyze_rows import Rows
+from .plan_inputs import CostTable
+
+Json = dict[str, Any]
+Said = Callable[[str], object]
+LEAVE_OFF = 0.03
+WORTH_A_MODE = 0.02
+GRID_PART = 32_768
+NOT_PLANNED = ("label_tokens", "nbytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the analysis was asked for. mode "auto" and empty budgets are to be recommended."""
+
+    plan: Plan
+    mode: str = "auto"
+    budgets: tuple[tuple[str, int], ...] = ()
+    part: int = 65_536
+    model: str = "6b+20b"
+    machine: Machine = Machine()
+
+
+def make_report(rows: Rows, total: int, asked: Asked, said: Said = lambda text: None) -> Json:
+    """Return the report; total: samples of the data set, of which the rows may be a sample.
+
+    Raises ValueError where no sample can be used, and where a plan cannot be made as asked.
+    """
+    if not len(rows):
+        first = [f"{one.key}: {one.reason}" for one in rows.failures[:3]]
+        raise ValueError(
+            f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
+        )
+    model = MODELS[asked.model]
+    table, labels, chosen = _part(rows, asked)
+    compile_kernels("pack", "isf", "order", "deal")
+    said("searching budgets")
+    plan = _sized(asked.plan, len(table.costs))
+    paper, best, tried = search(table, plan, model, asked.machine)
+    budgets = _given(table, asked) or best.budgets
+    plan = replace(plan, budgets=budgets)
+    said("planning")
+    plan = replace(plan, mode=_mode(table, plan, asked.mode))
+    made = forecast(table, labels, plan)
+    by_strategy = figures(made)
+    again, over = duplicates(rows), _over(rows, table.resources, budgets)
+    whole = len(rows) + len(rows.failures) == total
+    report: Json = {
+        "samples": total,
+        "analyzed": len(rows) + len(rows.failures),
+        "usable": len(rows),
+        "unreadable": len(rows.failures),
+        "truncated": sum(one.kind == "truncated" for one in rows.failures),
+        "duplicate_keys": len(again),
+        "duplicates": [rows.key(row) for row in again[:NAMED].tolist()],
+        "over_budget": len(over),
+        "sources": by_source(rows, again, over),
+        "failures": reasons(rows),
+        "resources": quantiles(rows, whole),
+        "joint": joint(rows),
+        "part": {"samples": len(table.costs), "of": len(rows), "seed": plan.seed},
+        "plan": {**asdict(plan), "samples_per_step": plan.samples_per_step},
+        "waiting": {name: by_strategy[name]["waiting"] for name in STRATEGIES},
+        "strategies": by_strategy,
+        **_gains(made),
+        "recommended": _recommended(table, plan),
+        "budgets": _budgets(table, paper, best, tried, model, asked),
+        "heaviest": {
+            "samples": heaviest(rows, _work(rows, plan)),
+            "microbatches": {n: _named(made, n, rows, chosen) for n in ("random", "balanced")},
+        },
+    }
+    said("the grid over ranks and accumulate")
+    report["grid"] = {"samples": min(GRID_PART, len(table.costs)), "cells": _grid(table, plan, said)}
+    said("errors of costs")
+    report["sensitivity"] = sensitivity(_first(table, GRID_PART), plan)
+    said("pipeline schedules")
+    report["pipelines"] = pipelines(made, model, asked.machine)
+    report["host"] = _host(rows, report)
+    report["leave_off"] = report["gain"] < LEAVE_OFF
+    return report
+
+
+def _part(rows: Rows, asked: Asked) -> tuple[CostTable, Int64, Int64]:
+    """A random part of the rows, in their order: its table, label tokens, and row numbers."""
+    chosen = np.arange(len(rows))
+    if len(rows) > asked.part:
+        drawn = np.random.default_rng(asked.plan.seed).choice(len(rows), asked.part, replace=False)
+        chosen = np.sort(drawn)
+    planned = tuple(name for name in rows.resources if name not in NOT_PLANNED) or rows.resources
+    if {"tiles", "tokens"} <= set(planned):
+        planned = ("tiles", "tokens")
+    costs = np.stack([rows.column(name)[chosen] for name in planned], axis=1)
+    return (
+        CostTable(planned, costs, rows.source_of[chosen]),
+        rows.column("label_tokens")[chosen],
+        chosen,
+    )
+
+
+def _sized(plan: Plan, count: int) -> Plan:
+    """The plan, with a smaller step where the data do not fill one; a given size stays."""
+    accumulate = plan.accumulate
+    while accumulate > 1 and plan.ranks * accumulate * plan.batch_size > count and not plan.samples:
+        accumulate -= 1
+    return replace(plan, accumulate=accumulate)
+
+
+def _given(table: CostTable, asked: Asked) -> tuple[int, ...]:
+    """The budgets asked for, one a resource; () for none. ValueError for a name unknown."""
+    given = dict(asked.budgets)
+    if unknown := set(given) - set(table.resources):
+        raise ValueError(
+            f"--budget {sorted(unknown)[0]}: no such cost; there are {', '.join(table.resources)}"
+        )
+    if not given:
+        return ()
+    if missing := [name for name in table.resources if name not in given]:
+        raise ValueError(f"--budget says nothing of {missing[0]}; give one for each cost")
+    return tuple(given[name] for name in table.resources)
+
+
+def _mode(table: CostTable, plan: Plan, wanted: str) -> str:
+    """Exact steps unless windows of several save more than WORTH_A_MODE of the time."""
+    if wanted != "auto":
+        return wanted
+    found = {}
+    for mode in ("exact", "window"):
+        one = replace(plan, mode=mode)
+        made = lanes("balanced", table, one, lay("balanced", table, one))
+        found[mode] = made.waiting
+    return "window" if found["exact"] - found["window"] > WORTH_A_MODE else "exact"
+
+
+def _over(rows: Rows, resources: tuple[str, ...], budgets: tuple[int | None, ...]) -> Int64:
+    over = np.zeros(len(rows), bool)
+    for name, budget in zip(resources, budgets, strict=True):
+        if budget is not None:
+            over |= rows.column(name) > budget
+    return np.flatnonzero(over)
+
+
+def _work(rows: Rows, plan: Plan) -> Int64:
+    tiles, tokens = split(rows.resources, rows.costs)
+    return tiles * plan.tile_tokens + tokens
+
+
+def _gains(made: Forecast) -> Json:
+    """Shares of the step's time: waiting that goes, and padding that goes besides.
+
+    A sample takes random.time now and balanced.time then; of both a share is waiting.
+    """
+    now, then = made.lanes["random"], made.lanes["balanced"]
+    waited = now.waiting * now.time - then.waiting * then.time
+    whole = now.time or 1.0
+    saved = 1 - then.time / whole
+    return {
+        "gain": waited / whole,
+        "gain_interval": interval(now) + interval(then),
+        "gain_padding": saved - waited / whole,
+        "gain_total": saved,
+    }
+
+
+def _recommended(table: CostTable, plan: Plan) -> Json:
+    budgets = dict(zip(table.resources, plan.budgets, strict=True))
+    accumulate: int | str = "auto" if plan.mode == "exact" else plan.accumulate
+    code = (
+        "loader = DataLoader(\n"
+        f"    dataset, num_workers=8, shuffle=True, seed={plan.seed},\n"
+        f'    balance="balanced", layout="packed", mode="{plan.mode}",\n'
+        f"    budgets={budgets!r},\n"
+        f"    samples_per_step={plan.samples_per_step}, accumulate={accumulate!r},\n"
+        ")"
+    ).replace("'", '"')
+    return {
+        "budgets": budgets,
+        "accumulate": accumulate,
+        "mode": plan.mode,
+        "samples_per_step": plan.samples_per_step,
+        "settings": code,
+    }
+
+
+def _budgets(
+    table: CostTable,
+    paper: Candidate,
+    best: Candidate,
+    tried: tuple[Candidate, ...],
+    model: Model,
+    asked: Asked,
+) -> Json:
+    most = max(max(one.budgets[_tokens(table)] for one in tried if one.fits or one is paper), 1)
+    return {
+        "resources": list(table.resources),
+        "omnibal": asdict(paper),
+        "searched": asdict(best),
+        "tried": [asdict(one) for one in tried],
+        "frontier": frontier(table, model, asked.machine, round(1.25 * most)),
+        "model": model.name,
+        "machine": asdict(asked.machine),
+    }
+
+
+def _tokens(table: CostTable) -> int:
+    return table.resources.index("tokens") if "tokens" in table.resources else 0
+
+
+def _named(made: Forecast, name: str, rows: Rows, chosen: Int64) -> list[Json]:
+    found = heaviest_microbatches(made, name)
+    for one in found:
+        one["keys"] = [rows.key(int(chosen[k])) for k in one.pop("ordinals")]
+    return found
+
+
+def _grid(table: CostTable, plan: Plan, said: Said) -> list[Json]:
+    return grid(_first(table, GRID_PART), plan, said)
+
+
+def _first(table: CostTable, count: int) -> CostTable:
+    """Every k-th row, so that at most `count` are left."""
+    step = -(-len(table.costs) // count)
+    return CostTable(table.resources, table.costs[::step], table.sources[::step])
+
+
+def _host(rows: Rows, report: Json) -> Json:
+    """CPU time and bytes of a sample, and what a step's speed asks of workers and network."""
+    clock = rows.clock
+    known = rows.nbytes[rows.nbytes >= 0]
+    found: Json = {
+        "probed": clock.probed,
+        "probe_ms": clock.probe_ns / clock.probed / 1e6 if clock.probed else None,
+        "decoded": clock.decoded,
+        "decode_ms": clock.decode_ns / clock.decoded / 1e6 if clock.decoded else None,
+        "bytes_per_sample": float(known.mean()) if len(known) else None,
+    }
+    schedules = report["pipelines"].get("schedules", [])
+    rates = [one["balanced"]["samples_per_s"] for one in schedules if one["schedule"] == "1f1b"]
+    if rates:
+        found["samples_per_s"] = rates[0]
+        if found["decode_ms"] is not None:
+            found["workers"] = rates[0] * found["decode_ms"] / 1000
+        if found["bytes_per_sample"] is not None:
+            found["bytes_per_s"] = rates[0] * found["bytes_per_sample"]
+    return found

@@ -1,0 +1,230 @@
+"""The scan of one task: a pure map from a piece of a data set to `Rows`, runnable anywhere.
+
+Tar shards go through the same TarDataset and transform as training does, so that what is found here
+(indexes, costs) is kept where training finds it again. A shard that cannot be opened, and samples
+that cannot be measured, become failures; only a failing disk ends the scan.
+"""
+
+import importlib
+import os
+import re
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..workers.policy import kind_of, reason_of
+from ..workers.source import Probe, Source, as_source, sample_nbytes
+from ..workers.tar_dataset import TarDataset
+from ..workers.tar_index import NAME
+from ..workers.vision_language import VisionLanguage
+from .analyze_rows import Clock, Failure, Kind, Rows, merge, nothing
+from .analyze_sources import Task
+from .analyze_tables import read_table
+
+CUT = re.compile(r"truncat|ends without|ends before|not enough image data|incomplete", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How to scan: the transform (arguments of VisionLanguage, or an import path), what to keep.
+
+    cost: import path of a function from a loaded sample to its cost; tables: the columns wanted.
+    """
+
+    transform: tuple[tuple[str, Any], ...] = ()
+    imported: str = ""
+    cost: str = ""
+    tables: tuple[str, ...] = ()
+    decode: bool = False
+    source_field: str = "source"
+    cache: str = ""
+
+
+def scan(task: Task, how: Scan) -> Rows:
+    """Return what a task's samples cost and which of them cannot be used."""
+    if task.kind == "table":
+        return read_table(Path(task.paths[0]), how.tables)
+    if task.kind == "dataset":
+        source = open_dataset(task.paths[0], how)
+        chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
+        label = task.paths[0].partition(":")[2]
+        return _measured(source, chosen, how, lambda _: label)
+    every = task.chosen or (None,) * len(task.paths)
+    return merge(
+        _shard(Path(path), rows, how) for path, rows in zip(task.paths, every, strict=True)
+    )
+
+
+def count(task: Task, how: Scan) -> tuple[int, ...]:
+    """Return the samples of every shard of a task (headers only); -1 for one that is broken."""
+    if task.kind == "dataset":
+        return (len(open_dataset(task.paths[0], how)),)
+    if task.kind == "table":
+        return (-1,)
+    counts = []
+    for path in task.paths:
+        try:
+            counts.append(len(_opened(Path(path), how)))
+        except ValueError:
+            counts.append(-1)
+    return tuple(counts)
+
+
+def _shard(path: Path, rows: Sequence[int] | None, how: Scan) -> Rows:
+    try:
+        dataset = _opened(path, how)
+    except ValueError as error:
+        return nothing(_broken(path, str(error)))
+    label = path.name.partition(".")[0].rstrip("0123456789").rstrip("-_") or path.name
+
+    def source_of(index: int) -> str:
+        return _named(dataset, index, how.source_field) or label
+
+    return _measured(dataset, range(len(dataset)) if rows is None else rows, how, source_of)
+
+
+class _Watched(TarDataset):
+    """A shard that remembers the sample it read last, so that its source need not be read again."""
+
+    last: Mapping[str, Any] = {}
+
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        found = super().raw(index, headers)
+        self.last = found
+        return found
+
+
+def _opened(path: Path, how: Scan) -> _Watched:
+    cost = imported(how.cost) if how.cost else None
+    return _Watched([path], make_transform(how), cache=how.cache or None, cost=cost)
+
+
+def _broken(path: Path, reason: str) -> list[Failure]:
+    """A shard that cannot be used: the samples before the cut by name, where it is one."""
+    names = _names_before_cut(path) if CUT.search(reason) else []
+    if not names:
+        return [Failure(path.name, path.name, "shard", reason)]
+    return [Failure(name, path.name, "truncated", reason) for name in names]
+
+
+def _names_before_cut(path: Path) -> list[str]:
+    keys: dict[str, None] = {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                if match := NAME.fullmatch(member.name):
+                    keys.setdefault(match[1])
+    except (tarfile.TarError, OSError, EOFError):
+        pass
+    return list(keys)
+
+
+def _named(dataset: _Watched, index: int, field: str) -> str:
+    """The source that a sample's JSON names."""
+    raw = dataset.last
+    try:
+        if raw.get("__key__") != dataset.key(index):
+            raw = dataset.raw(index, headers=True)
+    except (ValueError, OSError):
+        return ""
+    about = raw.get("json")
+    found = about.get(field) if isinstance(about, Mapping) else None
+    return str(found) if found is not None else ""
+
+
+def _measured(
+    source: Source, rows: Sequence[int], how: Scan, source_of: Callable[[int], str]
+) -> Rows:
+    probes, failures, numbers, labels = list[Probe](), list[Failure](), dict[str, int](), list[int]()
+    probed = probe_ns = decoded = decode_ns = 0
+    known = getattr(source, "known", lambda _: None)
+    for index in rows:
+        try:
+            found = known(index)
+            if found is None:
+                began = time.process_time_ns()
+                found = source.probe(index)
+                probe_ns += time.process_time_ns() - began
+                probed += 1
+            if how.decode:
+                began = time.process_time_ns()
+                sample = source.load(index, epoch=0, seed=0)
+                decode_ns += time.process_time_ns() - began
+                decoded += 1
+                found = Probe(found.key, found.cost, sample_nbytes(sample))
+        except Exception as error:
+            if kind_of(error) == "io":
+                raise
+            failures.append(_failure(source.key(index), source_of(index), error))
+            continue
+        label = source_of(index)
+        if probes and found.cost.keys() != probes[0].cost.keys():
+            reason = f"costs {', '.join(found.cost)}, others {', '.join(probes[0].cost)}"
+            failures.append(Failure(found.key, label, "unreadable", reason))
+            continue
+        probes.append(found)
+        labels.append(numbers.setdefault(label, len(numbers)))
+    clock = Clock(probed, probe_ns, decoded, decode_ns)
+    if not probes:
+        none = nothing(failures)
+        return merge([none, Rows((), none.costs, none.nbytes, none.nbytes, (), clock=clock)])
+    return Rows(
+        resources=tuple(probes[0].cost),
+        costs=np.array([list(one.cost.values()) for one in probes], np.int64),
+        nbytes=np.array([-1 if one.nbytes is None else one.nbytes for one in probes], np.int64),
+        source_of=np.array(labels, np.int64),
+        sources=tuple(numbers),
+        keys=tuple(one.key for one in probes),
+        failures=tuple(failures),
+        clock=clock,
+    )
+
+
+def _failure(key: str, label: str, error: Exception) -> Failure:
+    reason = reason_of(error)
+    kind: Kind = "truncated" if CUT.search(reason) else "unreadable"
+    return Failure(key, label, kind, reason)
+
+
+@lru_cache(maxsize=4)
+def make_transform(how: Scan) -> Any:
+    """Return the transform: what the import path names (called if it is a class), or ours."""
+    if how.imported:
+        found = imported(how.imported)
+        return found() if isinstance(found, type) else found
+    options = dict(how.transform)
+    tokenizer = options.pop("tokenizer", "")
+    return VisionLanguage(_instance(tokenizer) if tokenizer else None, **options)
+
+
+@lru_cache(maxsize=4)
+def open_dataset(path: str, how: Scan) -> Source:
+    """Return the map-style dataset at package.module:name; a class or function is called first."""
+    found = imported(path)
+    dataset = found if hasattr(found, "__getitem__") and not isinstance(found, type) else found()
+    return as_source(dataset, cost=imported(how.cost) if how.cost else None)
+
+
+def imported(path: str) -> Any:
+    """Return what package.module:name names; ValueError says what is missing."""
+    module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path}: {error}; run where it can be imported") from None
+    except AttributeError:
+        raise ValueError(f"{path}: module {module} has no {name!r}") from None
+
+
+def _instance(path: str) -> Any:
+    found = imported(path)
+    return found() if isinstance(found, type) else found
