@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgpack
-import numpy as np
 from torch._utils import ExceptionWrapper
 from torch.utils.data import IterDataPipe, MapDataPipe, _DatasetKind, _utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _sharding_worker_init_fn
@@ -23,6 +22,7 @@ from ..balancer.coordinator import Coordinator
 from ..balancer.delivery import ANY_SLOT
 from ..balancer.job import Job, to_json
 from ..balancer.messages import Place
+from ..balancer.peers import Send
 from ..balancer.serve import serve
 from ..workers.codec import decode
 from ..workers.daemon import local_identity, run_worker
@@ -31,13 +31,12 @@ from ..workers.job import Job as PoolJob
 from ..workers.job import Ready, WorkerSlot
 from ..workers.pool import Pool, start_pool
 from .connection import Connection
+from .payloads import payload_buffer
 
 # A batch may take as long as it likes, and none is dropped and made again: datasets with state
 # (generators, iterables) would give another one. prefetch_factor bounds what is held.
 PLAIN_JOB = Job(plan=None, lease_s=1e9, buffer_bytes=1 << 62)
 _pin: Any = _utils.pin_memory.pin_memory
-# Tensors are used where they arrived, unless they would lie across machine words.
-_WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ class PlainIterator(_BaseDataLoaderIter):
         if arrival is None:
             raise RuntimeError("the balancer ended the run: this is a bug of ours")
         header = msgpack.unpackb(arrival.batch.items[0].header)
-        return decode(header, _in_place(arrival.payloads[0]), allow_object=True)
+        return decode(header, payload_buffer(arrival.payloads[0]), allow_object=True)
 
     def _need_connection(self) -> Connection:
         if self._connection is None:
@@ -186,6 +185,19 @@ class PlainIterator(_BaseDataLoaderIter):
         self._shutdown_workers()
 
 
+class _PatientCoordinator(Coordinator):
+    """Never takes a silent worker for dead: the supervisor says at once when one has died.
+
+    A call that keeps Python's lock for long would be done again elsewhere otherwise.
+    """
+
+    def tick(self, now: float) -> list[Send]:
+        """Take in the time."""
+        for worker in self._workers.values():
+            worker.heard = now
+        return super().tick(now)
+
+
 def _method(loader: Any) -> str:
     context = loader.multiprocessing_context
     return "fork" if context is not None and context.get_start_method() == "fork" else "zygote"
@@ -196,7 +208,7 @@ def _start(fetching: Fetching, workers: int, method: str) -> Pool:
 
 
 def _serve(_: Fetching, directory: str, ready: Ready) -> None:
-    serve(Coordinator(PLAIN_JOB), f"ipc://{directory}/balancer", ready)
+    serve(_PatientCoordinator(PLAIN_JOB), f"ipc://{directory}/balancer", ready)
 
 
 def _work(fetching: Fetching, slot: WorkerSlot) -> None:
@@ -204,15 +216,3 @@ def _work(fetching: Fetching, slot: WorkerSlot) -> None:
     reason = run_worker(slot.endpoint, identity, FetchHandler(fetching, slot))
     if reason:
         raise RuntimeError(reason)
-
-
-def _in_place(frame: Any) -> memoryview:
-    """The frame's memory; a copy of it where numbers would not be aligned (small frames)."""
-    view = memoryview(frame.buffer)
-    if view.nbytes and _address(view) % _WORD_BYTES:
-        return memoryview(bytearray(view))
-    return view
-
-
-def _address(view: memoryview) -> int:
-    return np.frombuffer(view, np.uint8).ctypes.data

@@ -14,7 +14,20 @@ import torch.utils.data as torch_data
 sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
 import differential_data as data
 
+from counterpoise.balancer.job import to_json
+from counterpoise.balancer.messages import (
+    Ask,
+    Begin,
+    DecodeDone,
+    Lease,
+    Offer,
+    Place,
+    RankHello,
+    WorkerHello,
+    WorkerReady,
+)
 from counterpoise.loader import DataLoader
+from counterpoise.loader.plain import PLAIN_JOB, _PatientCoordinator
 
 
 @pytest.fixture(autouse=True)
@@ -139,6 +152,24 @@ def test_a_slow_batch_runs_into_the_timeout():
     loader = DataLoader(data.Stuck(), num_workers=1, timeout=0.2)
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.2 seconds"):
         next(iter(loader))
+
+
+def test_a_worker_that_says_nothing_for_long_is_not_replaced():
+    coordinator = _PatientCoordinator(PLAIN_JOB)
+    hello = WorkerHello("here/1/0", 0, "here", 0)
+    coordinator.handle(b"worker", hello, now=0.0)
+    coordinator.handle(b"worker", WorkerReady(0, "batches"), now=0.0)
+    coordinator.handle(b"rank", RankHello((0,), to_json(PLAIN_JOB)), now=0.0)
+    coordinator.handle(b"rank", Begin(0, 0, Place(0, 0, 0, 0)), now=0.0)
+    granted = coordinator.handle(b"rank", Offer(0, 0, 0, b"task"), now=0.0)
+    assert [type(effect.message) for effect in granted] == [Lease]
+    later = [effect for now in range(1, 10_000, 7) for effect in coordinator.tick(float(now))]
+    assert Lease not in {type(effect.message) for effect in later}
+    coordinator.handle(b"rank", Ask(0, 0, 0, 0), now=10_000.0)
+    lease = granted[0].message.lease
+    done = DecodeDone(lease, 0, "0", (), b"")
+    answers = coordinator.handle(b"worker", done, [b"batch"], 5, now=10_000.0)
+    assert [effect.payloads for effect in answers if effect.peer == b"rank"] == [(b"batch",)]
 
 
 @pytest.mark.parametrize("context", [None, "fork"])
