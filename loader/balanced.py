@@ -19,6 +19,7 @@ from ..workers.codec import decode
 from ..workers.dead_letter import DeadLetter, append_letter
 from .errors import LoaderError
 from .ledger import START, Position, read_ledger, write_ledger
+from .payloads import payload_buffer
 from .step_info import Step, StepInfo
 
 Collate = Callable[[list[Any]], Any]
@@ -243,8 +244,3 @@ class Microbatches(Iterator[Delivered]):
         if delivered is None:
             raise StopIteration
         return delivered
-
-
-def payload_buffer(payload: Any) -> memoryview:
-    """Return the bytes of a payload, whichever way it came."""
-    return memoryview(getattr(payload, "buffer", payload)).cast("B")

@@ -13,8 +13,10 @@ from torch.utils.data import default_collate
 from ..balancer.job import Job
 from ..workers.source import as_source
 from .balanced import BalancedLoader, Delivered
+from .buffers import BufferPool
 from .layout import find_layout
 from .opening import Opening
+from .plain import PlainIterator
 from .plain_state import PlainState
 from .remote import RemoteDataset
 from .settings import find_resources, make_plan
@@ -229,8 +231,6 @@ class DataLoader(torch_data.DataLoader[Any]):
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:
             return super()._get_iterator()
-        from .plain import PlainIterator
-
         self.check_worker_number_rationality()
         return PlainIterator(self)
 
@@ -283,8 +283,10 @@ def _collating(
         return collate_fn or default_collate
     if collate_fn is not None:
         raise ValueError(f"collate_fn belongs to layout 'torch', not {layout!r}")
-    collate = find_layout(layout)
-    return lambda samples: collate(samples, pad_id=pad_id, dummy_tile=dummy_tile)
+    collate, buffers = find_layout(layout), BufferPool()
+    return lambda samples: collate(
+        samples, pad_id=pad_id, dummy_tile=dummy_tile, allocate=buffers.take
+    )
 
 
 def _wants_fork(context: Any) -> bool:

@@ -15,14 +15,14 @@ logger = logging.getLogger("counterpoise")
 @click.option("--listen", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS")
 @click.option("--insecure", is_flag=True, help="Allow an address that other hosts can reach.")
 def command(listen: str, insecure: bool) -> None:
-    r"""Serve one training job at a time: trainers bring it, workers decode for it.
+    """Serve one training job at a time: trainers bring it, workers decode for it.
 
     \b
     Example, three terminals:
       counterpoise balancer --listen tcp://127.0.0.1:5555
       counterpoise worker tcp://127.0.0.1:5555 --root /data
       python train.py        # DataLoader(..., balancer="tcp://127.0.0.1:5555")
-    """
+    """  # noqa: D301
     check_open_address(listen, insecure)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     serve(

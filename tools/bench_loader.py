@@ -67,12 +67,12 @@ def command(
     prefetch: int,
     as_json: bool,
 ) -> None:
-    r"""Compare samples per second with torch's DataLoader.
+    """Compare samples per second with torch's DataLoader.
 
     \b
     Example:
       counterpoise bench loader --data '/data/*.tar' --workers 1 --workers 2 --json
-    """
+    """  # noqa: D301
     settings = Settings(
         pattern=data or ensure_demo_data(),
         samples=samples,

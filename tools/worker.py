@@ -40,12 +40,12 @@ logger = logging.getLogger("counterpoise")
 def command(
     balancer: str, root: Path, allow: tuple[str, ...], cache: Path | None, until_lost: float | None
 ) -> None:
-    r"""Work for the balancer at ADDRESS until it says goodbye.
+    """Work for the balancer at ADDRESS until it says goodbye.
 
     \b
     Example:
       counterpoise worker tcp://10.0.0.1:5555 --root /data --allow mylab.augment:crop
-    """
+    """  # noqa: D301
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def build(described: dict[str, Any]) -> Source:

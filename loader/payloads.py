@@ -1,0 +1,20 @@
+"""The bytes of a payload, whichever way it came."""
+
+from typing import Any
+
+import numpy as np
+
+# Tensors are used where they arrived, unless they would lie across machine words.
+_WORD_BYTES = 8
+
+
+def payload_buffer(payload: Any) -> memoryview:
+    """Return a payload's memory: a ZeroMQ frame's own, or a buffer's; copied if not aligned.
+
+    >>> bytes(payload_buffer(bytearray(b"pixels")))
+    b'pixels'
+    """
+    view = memoryview(getattr(payload, "buffer", payload)).cast("B")
+    if view.nbytes and np.frombuffer(view, np.uint8).ctypes.data % _WORD_BYTES:
+        return memoryview(bytearray(view))
+    return view
