@@ -1,0 +1,166 @@
+"""Orchestration: equal to brute force, within memory, and candidates in the formula's order."""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from counterpoise.sched.orchestrate import divisors, orchestrate
+from counterpoise.sched.orchestrate_units import (
+    Job,
+    Module,
+    Unit,
+    iteration_ns,
+    memory_of,
+    stage_ns,
+    taken_in,
+)
+
+SIZES = (1, 2, 4, 8)
+
+
+def a_module(name: str, rng: random.Random, work_ns: int, **rest: int) -> Module:
+    """A module whose tensor parallelism pays less than it promises."""
+    layers = rng.randint(2, 6)
+    times = {tp: work_ns // tp + rng.randint(0, work_ns // 10) * (tp > 1) for tp in SIZES}
+    sizes = {"state_bytes": rng.randint(1, 200), "optimizer_bytes": rng.randint(1, 200)}
+    sizes |= {"activation_bytes": rng.randint(0, 60), "output_bytes": rng.randint(0, 3)}
+    back = {tp: rng.randint(0, 2) * ns for tp, ns in times.items()}
+    return Module(name, layers, times, back, **sizes, **rest)
+
+
+def a_job(seed: int) -> Job:
+    """A small job; memory is tight in some, VPP allowed in some, encoder or generator missing."""
+    rng = random.Random(seed)
+    modules = [a_module("backbone", rng, rng.randint(200, 2000))]
+    if seed % 6 != 1:
+        modules.insert(0, a_module("encoder", rng, rng.randint(20, 900), parts=rng.choice((1, 2))))
+    if seed % 6 != 2:
+        modules.append(a_module("generator", rng, rng.randint(20, 900)))
+    return Job(
+        tuple(modules),
+        gpus=rng.choice((8, 12, 16, 24, 32)),
+        batch=rng.choice((4, 6, 8, 12)),
+        memory_bytes=rng.choice((150, 300, 1000)),
+        link_bytes_per_s=10**9,
+        chunks=(1, 2) if seed % 3 == 0 else (1,),
+    )
+
+
+def every_unit(job: Job, module: Module, sizes: tuple[int, ...]) -> Iterator[Unit]:
+    """All there are, with no thought of which are useful."""
+    chunks = job.chunks if module.name == job.backbone else (1,)
+    for tp, dp, vpp in itertools.product(SIZES, sizes, chunks):
+        for pp in range(1, module.layers // vpp + 1):
+            if tp * dp * pp <= job.gpus:
+                yield Unit(tp, dp, pp, vpp)
+
+
+def brute_force(job: Job) -> int | None:
+    """The least iteration time over all layouts that fit; None if there are none."""
+    best = None
+    for replicas in divisors(job.batch):
+        pools = []
+        for module in job.modules:
+            sizes = divisors(replicas) + tuple(replicas * k for k in divisors(module.parts)[1:])
+            pools.append(
+                list(every_unit(job, module, (replicas,) if module.name == "backbone" else sizes))
+            )
+        for units in itertools.product(*pools):
+            if sum(unit.gpus for unit in units) > job.gpus:
+                continue
+            microbatches = job.batch // replicas
+            if any(unit.vpp > 1 and (unit.pp == 1 or microbatches % unit.pp) for unit in units):
+                continue
+            time = iteration_ns(job, units)
+            if (best is None or time < best) and max(memory_of(job, units)) <= job.memory_bytes:
+                best = time
+    return best
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_first_layout_is_the_best_there_is(seed: int) -> None:
+    job = a_job(seed)
+    best = brute_force(job)
+    if best is None:
+        with pytest.raises(ValueError, match="no layout"):
+            orchestrate(job)
+        return
+    found = orchestrate(job)[0]
+    assert found.formula_ns == best == iteration_ns(job, found.units)
+    assert found.gpus <= job.gpus
+    assert max(memory_of(job, found.units)) <= job.memory_bytes
+
+
+def test_most_of_those_jobs_can_be_laid_out() -> None:
+    assert sum(brute_force(a_job(seed)) is not None for seed in range(30)) >= 20
+
+
+@pytest.mark.parametrize("seed", range(0, 30, 4))
+def test_candidates_are_in_order_and_of_different_backbones(seed: int) -> None:
+    job = a_job(seed)
+    try:
+        found = orchestrate(job, keep=6)
+    except ValueError:
+        pytest.skip("nothing fits into this one's memory")
+    times = [layout.formula_ns for layout in found]
+    assert times == sorted(times)
+    assert len({layout.units[job.at] for layout in found}) == len(found)
+    assert found[0].formula_ns == orchestrate(job)[0].formula_ns
+
+
+def test_the_formula_is_the_papers_where_layers_divide_and_nothing_travels() -> None:
+    encoder = Module("encoder", 4, {1: 100}, {1: 200})
+    backbone = Module("backbone", 8, {1: 1000, 2: 600}, {1: 2000, 2: 1200})
+    job = Job((encoder, backbone), gpus=24, batch=12, memory_bytes=1)
+    units = (Unit(1, 1, 2), Unit(2, 2, 4))
+    # Two samples in the encoder's microbatch; six microbatches; the backbone's stages are slower.
+    assert iteration_ns(job, units) == (2 * 300 + 1800) + 5 * 1800 // 4
+
+
+def test_uneven_layers_cost_what_the_fullest_stage_costs() -> None:
+    module = Module("backbone", 5, {1: 50}, {1: 100})
+    assert stage_ns(module, Unit(pp=3), 1) == stage_ns(module, Unit(pp=4), 1) == 60
+
+
+def test_an_encoder_holds_a_microbatch_for_every_stage_behind_it() -> None:
+    encoder = Module("encoder", 1, {1: 1}, {1: 1}, activation_bytes=10)
+    backbone = Module("backbone", 4, {1: 1}, {1: 1}, activation_bytes=4)
+    job = Job((encoder, backbone), gpus=5, batch=9, memory_bytes=10**6)
+    assert memory_of(job, (Unit(), Unit(pp=4))) == (5 * 10, 4)
+    assert taken_in(Unit(), taken_in(Unit(pp=4), 0)) == 5
+
+
+def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:
+    from counterpoise.sched.orchestrate_models import preset
+
+    def backbone_gpus(frozen: tuple[str, ...]) -> int:
+        job = Job(preset("mllm-72b", frozen=frozen), 128, 128, 74 * 10**9)
+        return orchestrate(job)[0].units[1].gpus
+
+    assert backbone_gpus(("encoder",)) >= backbone_gpus(())
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [(1296, 1920), (648, 960), (324, 480), (112, 240)])
+def test_the_papers_settings_have_a_layout(gpus: int, batch: int) -> None:
+    from counterpoise.sched.orchestrate_models import preset
+
+    job = Job(preset("mllm-72b"), gpus, batch, 74 * 10**9)
+    found = orchestrate(job)[0]
+    assert 0.8 * gpus <= found.gpus <= gpus
+    assert max(memory_of(job, found.units)) <= job.memory_bytes
+
+
+def test_bad_jobs_are_refused_in_one_line() -> None:
+    one = Module("backbone", 2, {1: 1}, {1: 1})
+    with pytest.raises(ValueError, match="one named backbone"):
+        Job((Module("encoder", 1, {1: 1}, {1: 1}),), 1, 1, 1)
+    with pytest.raises(ValueError, match="1 or more"):
+        Job((one,), 0, 1, 1)
+    with pytest.raises(ValueError, match="no times for TP 2"):
+        Job((one,), 1, 1, 1, tensor_sizes=(2,))
+    with pytest.raises(ValueError, match="same TP sizes"):
+        Module("backbone", 2, {1: 1}, {2: 1})
+    with pytest.raises(ValueError, match="no layout on 1 GPUs"):
+        orchestrate(Job((Module("backbone", 2, {1: 1}, {1: 1}, state_bytes=9),), 1, 1, 8))
