@@ -10,6 +10,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 import zmq
@@ -41,11 +42,14 @@ class Connection:
         prefetch: int,
         watch: Callable[[], str] = lambda: "",
         watched_fd: int | None = None,
+        patience_s: float = 0.0,
+        needed: object = None,
     ) -> None:
         """Say hello.
 
         `watch` returns why the local processes have failed, empty if they have not; it is asked
-        when `watched_fd` is readable and at every ping.
+        when `watched_fd` is readable and at every ping. At the end the balancer is given at most
+        `patience_s` to say that no other rank needs it; until then `needed` is kept alive.
         """
         self.endpoint = endpoint
         self.session = RankSession(ranks, job, prefetch)
@@ -58,8 +62,8 @@ class Connection:
         if watched_fd is not None:
             self._poller.register(watched_fd, zmq.POLLIN)
         self._heard = time.monotonic()
-        self._owner, self._broken = os.getpid(), False
-        self._leave = weakref.finalize(self, _drop, self._owner, self._context, self._socket)
+        self._line = _Line(self._context, self._socket, self.session, patience_s, os.getpid())
+        self._leave = weakref.finalize(self, _hang_up, self._line, needed)
         self._say([self.session.hello])
 
     def wait_ready(self) -> Ready:
@@ -96,20 +100,9 @@ class Connection:
         self._say(self.session.asks())
         return arrival
 
-    def close(self, patience_s: float = 0.0) -> None:
-        """Say goodbye and let go of the socket.
-
-        With `patience_s` wait at most so long until the balancer says that nobody needs it.
-        """
-        if self._leave.alive and self._owner == os.getpid():
-            self._say([RankBye()])
-            deadline = time.monotonic() + (0.0 if self._broken else patience_s)
-            while not self.session.left and (left := deadline - time.monotonic()) > 0:
-                self._socket.poll(int(1000 * left) + 1)
-                while (received := receive(self._socket)) is not None:
-                    self.session.handle(*received)
-            self._leave.detach()
-            _let_go(self._context, self._socket)
+    def close(self) -> None:
+        """Say goodbye and let go of the socket; waits where the balancer serves others, too."""
+        self._leave()
 
     def _has_next(self) -> bool:
         return self.session.has_next() or self.session.at_end()
@@ -143,7 +136,7 @@ class Connection:
     def _check_processes(self) -> None:
         reason = self._watch()
         if reason:
-            self._broken = True
+            self._line.patience_s = 0.0
             self._fail(reason)
 
     def _check_silence(self) -> None:
@@ -163,15 +156,26 @@ class Connection:
         raise LoaderError(reason)
 
 
-def _drop(
-    owner: int, context: "zmq.Context[zmq.Socket[bytes]]", socket: "zmq.Socket[bytes]"
-) -> None:
-    """Say goodbye for a connection that was not closed; in a forked copy leave all as it is."""
-    if os.getpid() == owner and not socket.closed:
-        send(socket, RankBye())
-        _let_go(context, socket)
+@dataclass(slots=True)
+class _Line:
+    """What a connection leaves behind: it must be hung up, however the connection ends."""
+
+    context: "zmq.Context[zmq.Socket[bytes]]"
+    socket: "zmq.Socket[bytes]"
+    session: RankSession
+    patience_s: float
+    owner: int
 
 
-def _let_go(context: "zmq.Context[zmq.Socket[bytes]]", socket: "zmq.Socket[bytes]") -> None:
-    socket.close(linger=LINGER_MS)
-    context.destroy(linger=LINGER_MS)
+def _hang_up(line: _Line, _: object) -> None:
+    """Say goodbye and wait for the answer, if others need us; in a forked copy do nothing."""
+    if os.getpid() != line.owner:
+        return
+    send(line.socket, RankBye())
+    deadline = time.monotonic() + line.patience_s
+    while not line.session.left and (left := deadline - time.monotonic()) > 0:
+        line.socket.poll(int(1000 * left) + 1)
+        while (received := receive(line.socket)) is not None:
+            line.session.handle(*received)
+    line.socket.close(linger=LINGER_MS)
+    line.context.destroy(linger=LINGER_MS)

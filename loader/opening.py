@@ -1,6 +1,7 @@
 """How a balanced loader gets its connection: in this process, to local ones, or elsewhere."""
 
 import atexit
+import contextlib
 import weakref
 from dataclasses import dataclass
 
@@ -32,9 +33,6 @@ class LocalConnection(Connection):
     ) -> None:
         """`shared` says that other ranks use the pool's balancer."""
         self._pool = pool
-        self._patience_s = OTHERS_S if shared else 0.0
-        if shared:
-            _shared.add(self)
         super().__init__(
             endpoint,
             played,
@@ -42,16 +40,20 @@ class LocalConnection(Connection):
             prefetch,
             watch=lambda: failure(pool),
             watched_fd=pool.fileno(),
+            patience_s=OTHERS_S if shared else 0.0,
+            needed=pool,
         )
+        if shared:
+            _shared.add(self)
 
-    def close(self, patience_s: float = 0.0) -> None:
+    def close(self) -> None:
         """Say goodbye and end the processes; wait for other ranks that need the balancer."""
-        super().close(patience_s or self._patience_s)
+        super().close()
         self._pool.close()
         _shared.discard(self)
 
 
-# Connections whose balancer serves other ranks too: at exit they must not end before those do.
+# Connections whose balancer serves other ranks too: at exit they must be closed before the pools.
 _shared: "weakref.WeakSet[LocalConnection]" = weakref.WeakSet()
 
 
@@ -107,7 +109,8 @@ class Opening:
             try:
                 pool = self._start("")
             except Exception as error:
-                share("", str(error))
+                with contextlib.suppress(LoaderError):
+                    share("", str(error))
                 raise
             endpoint = share(pool.endpoint, "")
         else:

@@ -1,0 +1,95 @@
+"""One rank of test_ranks: takes its microbatches in several manners, and writes down what came.
+
+python rank_trainer.py FOLDER, with RANK and WORLD_SIZE set. In order:
+  plain    two epochs
+  resume   again, from the ledger in FOLDER/ledger.json
+  apart    the ranks begin at different epochs
+  broken   a sample does not decode
+  deaf     rank 0 cannot start its balancer
+  late     one epoch, whose end rank 1 takes when rank 0 has already ended, without a goodbye
+"""
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
+import balanced_data as made
+from torch import distributed
+
+from counterpoise.loader import DataLoader
+
+COUNT, STEP, STEPS = 61, 16, 4
+
+
+def make(dataset=None, **changes):
+    given = {"balance": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
+    given |= {"samples_per_step": STEP, "shuffle": True, "layout": "padded"}
+    return DataLoader(dataset or made.Augmented(COUNT), **given, **changes)
+
+
+def take(loader, epochs, before_step=lambda _: None):
+    """Return (epoch, step, microbatch, rank, keys, digest) of all that comes."""
+    found = []
+    while loader.state_dict()["epoch"] < epochs:
+        for batch in loader:
+            info = loader.step_info
+            place = info.epoch, info.step, info.microbatch, info.rank
+            found.append([*place, list(info.keys), made.digest(batch)])
+            if info.last:
+                before_step(info.step + 1)
+    return found
+
+
+def wait_for(path):
+    bell = threading.Event()
+    while not path.exists():
+        bell.wait(0.02)
+
+
+def attempt(action):
+    try:
+        return action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def main(folder):
+    rank = int(os.environ["RANK"])
+    distributed.init_process_group(
+        "gloo", f"file://{folder}/meeting", rank=rank, world_size=int(os.environ["WORLD_SIZE"])
+    )
+    came, written = {}, Path(folder, f"{rank}.json")
+    given = {"num_workers": 1, "prefetch_factor": 1}
+
+    loader = make(**given)
+    came["plain"] = attempt(lambda: take(loader, 2))
+    came["ledger"] = loader.state_dict()
+    loader.load_state_dict(json.loads(Path(folder, "ledger.json").read_text()))
+    came["resume"] = attempt(lambda: take(loader, 2))
+    loader.set_epoch(rank)
+    came["apart"] = attempt(lambda: take(loader, 2))
+    loader.close()
+
+    loader = make(made.Augmented(COUNT, unreadable={7}), **given)
+    came["broken"] = attempt(lambda: take(loader, 2))
+
+    dataset = made.Augmented(COUNT)
+    dataset.trap = (lambda: 0) if rank == 0 else None
+    loader = make(dataset, **given)
+    came["deaf"] = attempt(lambda: take(loader, 2))
+
+    def before_step(step):
+        if rank == 1 and step == STEPS - 1:
+            wait_for(Path(folder, "0.json"))
+
+    loader = make(**given)
+    came["late"] = attempt(lambda: take(loader, 1, before_step))
+    written.with_suffix(".part").write_text(json.dumps(came))
+    written.with_suffix(".part").rename(written)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,97 @@
+"""Two processes under torch.distributed share rank 0's balancer."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+import rank_trainer
+
+TRAINER = Path(rank_trainer.__file__)
+LIMIT_S = 90
+
+
+def alone(epochs=2, ledger=None):
+    """Return what one process that plays both ranks takes."""
+    loader = rank_trainer.make(virtual_ranks=2)
+    if ledger is not None:
+        loader.load_state_dict(ledger)
+    return rank_trainer.take(loader, epochs)
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    """The ledger of one rank alone, after two steps."""
+    loader = rank_trainer.make(virtual_ranks=1)
+    steps = loader.steps()
+    next(steps), next(steps)
+    return loader.state_dict()
+
+
+@pytest.fixture(scope="module")
+def came(tmp_path_factory, ledger):
+    """What came to each of two ranks, by manner; see rank_trainer.py."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "ledger.json").write_text(json.dumps(ledger))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(TRAINER), str(folder)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        errors = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    written = [folder / f"{rank}.json" for rank in (0, 1)]
+    assert all(path.exists() for path in written), errors
+    return [json.loads(path.read_text()) for path in written]
+
+
+def together(came, manner):
+    assert not [rank[manner] for rank in came if isinstance(rank[manner], str)]
+    return sorted([each for rank in came for each in rank[manner]], key=lambda each: each[:4])
+
+
+def test_two_processes_take_what_one_takes_that_plays_both_ranks(came):
+    assert {each[3] for each in came[1]["plain"]} == {1}
+    assert together(came, "plain") == alone()
+
+
+def test_ledgers_are_the_same_on_every_rank(came):
+    assert came[0]["ledger"] == came[1]["ledger"]
+
+
+def test_both_resume_from_the_ledger_of_a_run_with_another_number_of_ranks(came, ledger):
+    assert together(came, "resume") == alone(ledger=ledger)
+    assert together(came, "resume") == [each for each in alone() if each[:2] >= [0, 2]]
+
+
+def test_a_rank_that_is_late_gets_its_last_batches_although_rank_0_has_ended(came):
+    assert together(came, "late") == alone(epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("manner", "reason"),
+    [
+        ("broken", "sample 'k0007': it does not decode"),
+        ("apart", "the ranks are not at the same place"),
+    ],
+)
+def test_what_goes_wrong_is_told_to_both(came, manner, reason):
+    for rank in came:
+        assert rank[manner].startswith("LoaderError: ")
+        assert reason in rank[manner]
+
+
+def test_rank_1_is_told_that_rank_0_could_not_start_its_balancer(came):
+    assert came[0]["deaf"].startswith("TypeError: cannot send this to the worker processes")
+    assert came[1]["deaf"].startswith("LoaderError: rank 0 could not start the balancer: ")
