@@ -1,20 +1,22 @@
 """Groups that fill whole steps: the heart of the three modes.
 
-Every function returns groups as lists of sample numbers of the window, a multiple of `per_step`
-(ranks x accumulate) of them. No sample is carried from one window to the next: mode `window`
-takes a prefix of what it is shown, so that a resume needs only where the window starts.
+Every function returns a `Filled`: each sample's group, and for every step the numbers of its
+ranks x accumulate groups. No sample is carried from one window to the next: mode `window` takes
+a prefix of what it is shown, so that a resume needs only where the window starts.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .grouping import members
+from .grouping import mix
 from .loads import budget_array, common_unit, oversized
+from .order import permutation
 from .plan import COUNTED, Int64, PlanConfig
 from .split import split_largest
 from .strategies import group_samples
 
-Groups = list[list[int]]
 Mask = npt.NDArray[np.bool_]
 
 # A window of this many steps and samples is balanced as well as a longer one would be.
@@ -25,7 +27,20 @@ ENOUGH_SAMPLES = 4096
 _TRY = 1023
 
 
-def fill_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> Groups:
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """group_of (used,): each used sample's group, -1 for none; steps: their groups' numbers."""
+
+    group_of: Int64
+    steps: tuple[Int64, ...]
+
+    @property
+    def used(self) -> int:
+        """Samples of the window that the steps use up."""
+        return len(self.group_of)
+
+
+def fill_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> Filled:
     """Group all samples into one step; with accumulate="auto" into as many rows as it takes.
 
     Raises ValueError, naming the smallest accumulate found, if a fixed one does not suffice.
@@ -33,51 +48,72 @@ def fill_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> Groups:
     over = oversized(costs, budget_array(config.budgets))
     accumulate = rows = first_rows(config)
     while True:
-        groups = _grouped(config, costs, over, config.ranks * rows, seed)
-        if len(groups) <= config.ranks * rows:
+        group_of, groups = _grouped(config, costs, over, config.ranks * rows, seed)
+        if groups <= config.ranks * rows:
             break
-        rows = max(rows + 1, -(-len(groups) // config.ranks))
+        rows = max(rows + 1, -(-groups // config.ranks))
     if rows > accumulate and config.accumulate != "auto":
         raise ValueError(
             f"step {step}: {len(costs)} samples do not fit the budgets in {config.ranks} ranks x "
             f"{accumulate} microbatches; the smallest accumulate found is {rows}: set that, "
             '"auto", larger budgets, or fewer samples_per_step'
         )
-    return _split(costs, groups, config.ranks * rows)
+    chosen = np.arange(groups, dtype=np.int64)
+    group_of, chosen = split_largest(_sizes(costs), group_of, chosen, config.ranks * rows)
+    return Filled(group_of, (chosen,))
 
 
-def fill_prefix(config: PlanConfig, costs: Int64, seed: int) -> tuple[Groups, int]:
-    """Group a prefix into whole steps, as many as it fills or are enough; return (groups, used).
+def fill_prefix(config: PlanConfig, costs: Int64, seed: int) -> Filled:
+    """Group a prefix into whole steps, as many as it fills or are enough.
 
-    ([], 0) if all samples together do not fill one step.
+    No step at all if all samples together do not fill one.
     """
     over = oversized(costs, budget_array(config.budgets))
     need = _need(config, costs, over) * _TRY // 1000
     per_step = config.ranks * first_rows(config)
     steps = int(need[-1]) // per_step
-    if not steps:
-        return [], 0
     if ENOUGH_STEPS * config.samples_per_step >= ENOUGH_SAMPLES:
         steps = min(steps, ENOUGH_STEPS)
     wanted = steps * per_step
+    if not wanted:
+        return Filled(np.empty(0, dtype=np.int64), ())
     used = int(np.searchsorted(need, wanted, side="right"))
     while True:
-        groups = _grouped(config, costs[:used], over[:used], wanted, seed)
-        if len(groups) <= wanted:
-            return _split(costs, groups, wanted), used
-        used = min(used - 1, used * (wanted * 1023 // 1024) // len(groups))
+        group_of, groups = _grouped(config, costs[:used], over[:used], wanted, seed)
+        if groups <= wanted:
+            break
+        used = min(used - 1, used * (wanted * 1023 // 1024) // groups)
+    chosen = np.arange(groups, dtype=np.int64)
+    group_of, chosen = split_largest(_sizes(costs[:used]), group_of, chosen, wanted)
+    return _to_steps(config, costs[:used], group_of, chosen, seed)
 
 
-def fill_epoch(config: PlanConfig, costs: Int64, seed: int) -> Groups:
-    """Group all samples at once, as few groups as the strategy makes; no step is filled up."""
+def fill_epoch(config: PlanConfig, costs: Int64, seed: int) -> Filled:
+    """Group all samples at once, deal the groups to steps, and fill up the last or drop it."""
     over = oversized(costs, budget_array(config.budgets))
     need = int(_need(config, costs, over)[-1])
-    return _grouped(config, costs, over, need, seed, most=len(costs))
+    group_of, groups = _grouped(config, costs, over, need, seed, most=len(costs))
+    return _to_steps(config, costs, group_of, np.arange(groups, dtype=np.int64), seed)
 
 
 def first_rows(config: PlanConfig) -> int:
     """Return the microbatches per rank and step that a plan starts from."""
     return config.accumulate_from if config.accumulate == "auto" else config.accumulate
+
+
+def _to_steps(
+    config: PlanConfig, costs: Int64, group_of: Int64, chosen: Int64, seed: int
+) -> Filled:
+    """Shuffle groups and cut them into steps; the last, partial one is filled up or dropped."""
+    size = config.ranks * first_rows(config)
+    shuffled = chosen[permutation(len(chosen), mix(seed, 1), 0)]
+    steps = [shuffled[begin : begin + size] for begin in range(0, len(shuffled), size)]
+    if steps and len(steps[-1]) < size:
+        last = steps.pop()
+        if not config.drop_last:
+            group_of, last = split_largest(_sizes(costs), group_of, last, size)
+            steps.append(last)
+    return Filled(group_of, tuple(steps))
 
 
 def _need(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
@@ -92,25 +128,21 @@ def _need(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
 
 def _grouped(
     config: PlanConfig, costs: Int64, over: Mask, parts: int, seed: int, most: int | None = None
-) -> Groups:
-    """Group the samples within budget, and each one over budget alone unless it is refused."""
-    chosen = np.flatnonzero(~over)
-    alone = [[k] for k in np.flatnonzero(over).tolist()] if config.oversize == "alone" else []
-    if not len(chosen):
-        return alone
-    rest = max(1, parts - len(alone))
-    found = group_samples(config, costs[chosen], rest, seed, rest if most is None else most)
-    if len(chosen) == len(costs):
-        return members(found.group_of, found.groups)
-    return [chosen[group].tolist() for group in members(found.group_of, found.groups)] + alone
+) -> tuple[Int64, int]:
+    """Group the samples within budget; each one over budget is alone, or in none if refused."""
+    inside, outside = np.flatnonzero(~over), np.flatnonzero(over)
+    alone = len(outside) if config.oversize == "alone" else 0
+    group_of, groups = np.full(len(costs), -1, dtype=np.int64), 0
+    if len(inside):
+        rest = max(1, parts - alone)
+        limit = rest if most is None else most
+        found = group_samples(config, costs[inside], rest, seed, limit)
+        group_of[inside], groups = found.group_of, found.groups
+    if alone:
+        group_of[outside] = groups + np.arange(alone)
+    return group_of, groups + alone
 
 
-def _split(costs: Int64, groups: Groups, wanted: int) -> Groups:
-    if len(groups) == wanted:
-        return groups
-    return split_largest(common_unit(costs, 1).sum(axis=1), groups, wanted)
-
-
-def fill_last(config: PlanConfig, costs: Int64, groups: Groups) -> Groups:
-    """Split the largest groups of the last, partial step until they are a whole one."""
-    return _split(costs, groups, config.ranks * first_rows(config))
+def _sizes(costs: Int64) -> Int64:
+    sizes: Int64 = common_unit(costs, 1).sum(axis=1)
+    return sizes

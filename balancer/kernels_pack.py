@@ -65,9 +65,16 @@ def place(
         score[group] = best
         for r in range(resources):
             loads[group, r] += costs[item, r]
-        while found + 1 < groups and score[ranked[found + 1]] < best:
-            ranked[found] = ranked[found + 1]
-            found += 1
+        low, high = found + 1, groups
+        while low < high:
+            middle = (low + high) // 2
+            if score[ranked[middle]] < best:
+                low = middle + 1
+            else:
+                high = middle
+        for position in range(found, low - 1):
+            ranked[position] = ranked[position + 1]
+        found = low - 1
         while found > empty and score[ranked[found - 1]] > best:
             ranked[found] = ranked[found - 1]
             found -= 1

@@ -4,16 +4,15 @@ Grouping makes microbatches within the budgets (fill.py), partition deals them t
 ordering arranges each rank's (ordering_ranks.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from .deal import deal
-from .fill import Groups, fill_epoch, fill_last, fill_prefix, fill_step, first_rows
+from .fill import Filled, fill_epoch, fill_prefix, fill_step
 from .grouping import mix
 from .loads import budget_array, group_loads, oversized
-from .order import permutation
 from .plan import GlobalBatch, Int64, Microbatch, PlanConfig, Planned, Window, check_costs
 
 WINDOW_STEPS = 4
@@ -57,45 +56,45 @@ class Planner:
                 f"window at ordinal {window.start} has {len(costs)} samples; show "
                 f"{self.window_samples}, or fewer with last=True at the epoch's end"
             )
-        steps, used = self._steps(window, costs)
-        batches = tuple(
-            self._batch(window, step, costs, groups)
-            for step, groups in enumerate(steps, start=window.step)
-        )
-        over = np.flatnonzero(oversized(costs[:used], budget_array(config.budgets)))
-        return Planned(batches, used, tuple((over + window.start).tolist()))
+        filled = self._filled(window, costs)
+        over = np.flatnonzero(oversized(costs[: filled.used], budget_array(config.budgets)))
+        batches = tuple(self._batches(window, costs[: filled.used], filled))
+        return Planned(batches, filled.used, tuple((over + window.start).tolist()))
 
-    def _steps(self, window: Window, costs: Int64) -> tuple[list[Groups], int]:
-        """The groups of every step, and how many samples they use up."""
+    def _filled(self, window: Window, costs: Int64) -> Filled:
+        """The groups of every step, by the mode."""
         config = self.config
         seed = mix(config.seed, window.epoch, window.start)
-        if not len(costs):
-            return [], 0
-        if config.mode == "epoch":
-            return _dealt_to_steps(config, costs, fill_epoch(config, costs, seed), seed), len(costs)
-        if config.mode == "window":
-            groups, used = fill_prefix(config, costs, seed)
-            if groups:
-                return _dealt_to_steps(config, costs, groups, seed), used
+        if config.mode == "epoch" and len(costs):
+            return fill_epoch(config, costs, seed)
+        partial = len(costs) < config.samples_per_step
+        if config.mode == "window" and len(costs):
+            filled = fill_prefix(config, costs, seed)
+            if filled.steps:
+                return filled
             partial = window.last
-        else:
-            partial = len(costs) < config.samples_per_step
-        if partial and config.drop_last:
-            return [], len(costs)
-        return [fill_step(config, costs, seed, window.step)], len(costs)
+        if not len(costs) or (partial and config.drop_last):
+            return Filled(np.full(len(costs), -1, dtype=np.int64), ())
+        return fill_step(config, costs, seed, window.step)
 
-    def _batch(self, window: Window, step: int, costs: Int64, groups: Groups) -> GlobalBatch:
-        """Deal groups to ranks; samples become ordinals, ascending within a microbatch."""
+    def _batches(self, window: Window, costs: Int64, filled: Filled) -> Iterator[GlobalBatch]:
+        """Deal every step's groups to ranks; a microbatch's ordinals are ascending."""
         config = self.config
-        flat = [sample for group in groups for sample in group]
-        owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-        loads = group_loads(costs[flat], owner, len(groups))
-        dealt = deal(config.partition, loads, config.ranks, mix(config.seed, window.epoch, step))
-        if self.arrange is not None:
-            dealt = self.arrange(loads, dealt)
-        start = window.start
-        made = [Microbatch(tuple([start + k for k in sorted(group)])) for group in groups]
-        return GlobalBatch(step, tuple(tuple([made[g] for g in rank]) for rank in dealt.tolist()))
+        groups = max((int(chosen.max()) + 1 for chosen in filled.steps), default=0)
+        loads = group_loads(costs, filled.group_of, groups)
+        order = np.argsort(filled.group_of, kind="stable")
+        edges = np.searchsorted(filled.group_of[order], np.arange(groups + 1)).tolist()
+        ordinals = (order + window.start).tolist()
+        for step, chosen in enumerate(filled.steps, start=window.step):
+            seed = mix(config.seed, window.epoch, step)
+            dealt = deal(config.partition, loads[chosen], config.ranks, seed)
+            if self.arrange is not None:
+                dealt = self.arrange(loads[chosen], dealt)
+            ranks = tuple(
+                tuple([Microbatch(tuple(ordinals[edges[g] : edges[g + 1]])) for g in rank])
+                for rank in chosen[dealt].tolist()
+            )
+            yield GlobalBatch(step, ranks)
 
 
 def make_planner(config: PlanConfig, arrange: Arrange | None = None) -> Planner:
@@ -116,15 +115,3 @@ def make_planner(config: PlanConfig, arrange: Arrange | None = None) -> Planner:
             'other than "given" needs a function from ordering_ranks.arranger, "given" needs none'
         )
     return Planner(config, arrange)
-
-
-def _dealt_to_steps(config: PlanConfig, costs: Int64, groups: Groups, seed: int) -> list[Groups]:
-    """Shuffle groups and cut them into steps; the last, partial one is filled up or dropped."""
-    shuffled = [groups[k] for k in permutation(len(groups), mix(seed, 1), 0).tolist()]
-    size = config.ranks * first_rows(config)
-    steps = [shuffled[k : k + size] for k in range(0, len(shuffled), size)]
-    if len(steps[-1]) < size:
-        last = steps.pop()
-        if not config.drop_last:
-            steps.append(fill_last(config, costs, last))
-    return steps

@@ -2,33 +2,49 @@
 
 import heapq
 
+import numpy as np
+
+from .grouping import members
+from .loads import group_loads
 from .plan import Int64
 
 
-def split_largest(sizes: Int64, groups: list[list[int]], wanted: int) -> list[list[int]]:
-    """Return `wanted` groups of the same samples; empty ones only if there are fewer samples.
+def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, wanted: int) -> tuple[Int64, Int64]:
+    """Return group_of and `wanted` group numbers: those chosen, and new ones for their halves.
 
-    sizes: one number per sample. The largest group of two or more samples is cut into two of
-    about the same size, again and again; groups keep their places, new ones come last.
+    sizes (n,): one number per sample. The largest chosen group of two or more samples is cut into
+    two of about the same size, again and again. New groups are empty only where no group of two
+    samples is left; they are numbered from the highest in use on.
 
-    >>> import numpy as np
-    >>> split_largest(np.array([3, 2, 1, 9]), [[0, 1, 2], [3]], wanted=4)
-    [[0], [3], [1], [2]]
-    >>> split_largest(np.array([3]), [[0]], wanted=2)
-    [[0], []]
+    >>> sizes, group_of = np.array([3, 2, 1, 9]), np.array([0, 0, 0, 1])
+    >>> [found.tolist() for found in split_largest(sizes, group_of, np.array([0, 1]), wanted=4)]
+    [[0, 2, 3, 1], [0, 1, 2, 3]]
     """
-    result = [list(group) for group in groups]
-    heap = [(-int(sizes[group].sum()), k) for k, group in enumerate(result) if len(group) > 1]
+    missing = wanted - len(chosen)
+    if missing <= 0:
+        return group_of, chosen
+    used = int(max(group_of.max(initial=-1), chosen.max(initial=-1))) + 1
+    new = np.arange(used, used + missing, dtype=np.int64)
+    total = group_loads(sizes[:, None], group_of, used)[:, 0]
+    count = np.bincount(group_of[group_of >= 0], minlength=used)
+    several = chosen[count[chosen] > 1]
+    # each cut takes the largest group left, so no more than `missing` groups can be concerned
+    largest = several[np.lexsort((several, -total[several]))[:missing]]
+    held = members(np.where(np.isin(group_of, largest), group_of, -1), used)
+    heap = [(-int(total[k]), k) for k in largest.tolist()]
     heapq.heapify(heap)
-    while len(result) < wanted and heap:
-        _, k = heapq.heappop(heap)
-        first, second = _halves(sizes, result[k])
-        result[k] = first
-        result.append(second)
-        for part in (k, len(result) - 1):
-            if len(result[part]) > 1:
-                heapq.heappush(heap, (-int(sizes[result[part]].sum()), part))
-    return result + [[] for _ in range(wanted - len(result))]
+    group_of = group_of.copy()
+    for number in new.tolist():
+        if not heap:
+            break
+        _, group = heapq.heappop(heap)
+        held[group], other = _halves(sizes, held[group])
+        held.append(other)
+        group_of[other] = number
+        for part in (group, number):
+            if len(held[part]) > 1:
+                heapq.heappush(heap, (-int(sizes[held[part]].sum()), part))
+    return group_of, np.concatenate([chosen, new])
 
 
 def _halves(sizes: Int64, group: list[int]) -> tuple[list[int], list[int]]:

@@ -84,9 +84,7 @@ def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dic
             flushed = lay(name, table, config, 0, flush=True)
             strategies["isf_flushed"] = measure(table, config, flushed)
         if name == "balanced":
-            report["planned"] = int(sum(len(group) for group in laid.groups))
-            report["groups"] = len(laid.groups)
-            report["seconds"] = laid.seconds
+            report |= _totals(table, config, laid)
     return report
 
 
@@ -150,6 +148,20 @@ def measure(table: CostTable, config: PlanConfig, laid: Laid) -> dict[str, objec
         "seconds": laid.seconds,
         "first_seconds": laid.first_seconds,
         "seconds_per_step": laid.seconds / max(1, int(laid.step_of_row.max(initial=-1)) + 1),
+    }
+
+
+def _totals(table: CostTable, config: PlanConfig, laid: Laid) -> dict[str, object]:
+    """Groups of whole steps and what they need at least; the padded last step stands by itself."""
+    rows = laid.rows[: laid.whole_rows] if laid.whole_rows else laid.rows
+    inside = [sample for number in rows.ravel().tolist() for sample in laid.groups[number]]
+    return {
+        "planned": sum(len(group) for group in laid.groups),
+        "groups": rows.size,
+        "groups_lower_bound": least_groups(table.costs[inside], budget_array(config.budgets)),
+        "padded_step_groups": len(laid.groups) - rows.size,
+        "padded_step_samples": sum(len(group) for group in laid.groups) - len(inside),
+        "seconds": laid.seconds,
     }
 
 
