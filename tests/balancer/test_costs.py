@@ -1,0 +1,125 @@
+"""Costs and metrics: whole nanoseconds from resources, and figures one can check by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from counterpoise.balancer import metrics
+from counterpoise.balancer.costs import CostModel, Price, amounts_of, load_cost_model
+from counterpoise.balancer.loads import UNLIMITED, common_unit
+from counterpoise.balancer.scale import scaled
+from counterpoise.sched.profile import CostProfile, Linear, dump_profile, load_profile
+
+PROFILE = {
+    "placement": [0, 1],
+    "passes": {
+        "F": [
+            {"fixed": 5, "per_thousand": {"tiles": 3000}},
+            {"points": {"tokens": [[0, 0], [10, 100], [20, 400]]}},
+        ],
+        "B": [{"fixed": 7}],
+    },
+}
+
+
+def test_a_profile_prices_stages() -> None:
+    model = load_cost_model(json.dumps(PROFILE))
+    amounts = {"tiles": np.array([1, 2]), "tokens": np.array([5, 30])}
+    assert model.nanoseconds("F", amounts).tolist() == [[8, 11], [50, 700]]
+    assert model.nanoseconds("B", amounts).tolist() == [[7, 7], [7, 7]]
+    assert model.pipeline(amounts).costs.tolist() == [[8, 11], [50, 700], [7, 7], [7, 7]]
+
+
+def test_it_reads_what_the_simulator_writes_and_agrees() -> None:
+    passes = {"F": (Linear(3, {"tokens": 1500, "token_pairs": 2}),), "B": (Linear(9),)}
+    text = dump_profile(CostProfile(2, (0, 1), passes))
+    amounts = {"tokens": np.array([7, 100]), "token_pairs": np.array([49, 10**4])}
+    mine = load_cost_model(text).nanoseconds("F", amounts)
+    other = load_profile(text).passes["F"][0]
+    for k in range(2):
+        resources = {name: int(values[k]) for name, values in amounts.items()}
+        assert mine[:, k].tolist() == [other.of(resources)] * 2
+
+
+def test_split_backward_is_summed() -> None:
+    price = {"F": (Price(1),), "I": (Price(3),), "W": (Price(4),)}
+    pipeline = CostModel((0,), price).pipeline({"tokens": np.array([1])})
+    assert pipeline.costs.tolist() == [[1], [7]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("no json", "not JSON"),
+        ("[]", "must be an object"),
+        ('{"placement": [], "passes": {}}', "placement"),
+        ('{"placement": [0], "passes": {"F": {}}}', "give a list"),
+        ('{"placement": [0], "passes": {"F": [{"slow": 1}]}}', "'slow'"),
+        ('{"placement": [0], "passes": {"F": [{"fixed": -1}]}}', "whole numbers"),
+        ('{"placement": [0], "passes": {"F": [{"points": {"a": [[1, 2]]}}]}}', "two or more"),
+        ('{"placement": [0, 0, 0], "passes": {"F": [{}, {}]}}', "all 3, or 1"),
+    ],
+)
+def test_what_is_no_profile_is_refused(change: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_cost_model(change)
+
+
+def test_missing_amounts_and_prices_are_named() -> None:
+    with pytest.raises(ValueError, match="no 'frames'; they say tiles"):
+        Price(0, {"frames": 1}).of({"tiles": np.array([1])})
+    with pytest.raises(ValueError, match="no price for passes 'W'"):
+        CostModel((0,), {"F": (Price(1),)}).nanoseconds("W", {"tokens": np.array([1])})
+    with pytest.raises(ValueError, match="layout"):
+        amounts_of(("tokens",), np.array([[1]]), np.array([0]), 1, layout="ragged")
+
+
+def test_other_resources_are_not_padded() -> None:
+    costs, group_of = np.array([[2, 3], [4, 9]]), np.array([0, 0])
+    found = amounts_of(("tiles", "tokens"), costs, group_of, 1, layout="padded")
+    assert {k: v.tolist() for k, v in found.items()} == {
+        "tiles": [6],
+        "tokens": [18],
+        "token_pairs": [162],
+    }
+
+
+def test_metrics_of_even_and_empty_plans() -> None:
+    even = np.full((3, 4), 7)
+    assert metrics.dist_ratio(even) == 0
+    assert metrics.efficiency(even, even) == 1
+    assert metrics.rank_bias(even) == 0
+    assert metrics.dist_ratio(np.zeros((2, 2), dtype=np.int64)) == 0
+    assert metrics.efficiency(np.zeros((1, 2), dtype=int), np.zeros((1, 2), dtype=int)) == 1
+    assert metrics.repeat_pairs([[1]], [[1]]) == 0
+    assert metrics.pad_ratio([]) == 0
+
+
+def test_a_shuffle_has_chi_square_one_and_clusters_more() -> None:
+    rng = np.random.default_rng(0)
+    lengths, sources = rng.integers(1, 1000, 20_000), rng.integers(0, 5, 20_000)
+    cells = metrics.kinds(lengths, sources)
+    step_of = rng.permutation(20_000) // 200
+    plain, error = metrics.chi_square(cells, step_of)
+    assert abs(plain - 1) < 4 * error
+    clustered = np.empty(20_000, dtype=np.int64)
+    clustered[np.argsort(sources, kind="stable")] = np.arange(20_000) // 200
+    assert metrics.chi_square(cells, clustered)[0] > 5
+    assert abs(metrics.drift(lengths, step_of)) < 0.4
+    rising = np.empty(20_000, dtype=np.int64)
+    rising[np.argsort(lengths, kind="stable")] = np.arange(20_000) // 200
+    assert metrics.drift(lengths, rising) > 0.95
+
+
+def test_scaled_costs_never_hide_a_budget() -> None:
+    rng = np.random.default_rng(0)
+    for top in (10, 10**6, 10**12):
+        costs = rng.integers(0, top, (50, 2))
+        budgets = np.array([2 * top, UNLIMITED])
+        small, limits = scaled(costs, budgets, 20)
+        chosen = rng.integers(0, 2, (500, 50)).astype(np.int64)
+        fits = (chosen @ small <= limits).all(axis=1)
+        assert ((chosen @ costs)[fits] <= budgets).all()
+        assert small.max() < 2**28
+        assert common_unit(costs, 7).min() >= 0

@@ -1,0 +1,158 @@
+"""Ordering: never worse than the order given, close to the best, whatever the oracle."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoise.balancer.ordering import arrange, by_size, multi_start, two_opt
+from counterpoise.balancer.ordering_disttrain import disttrain
+from counterpoise.balancer.ordering_ranks import arranger, level_ranks
+from counterpoise.balancer.pipeline import Pipeline
+from counterpoise.balancer.plan import ORDERINGS, PlanConfig, Window
+from counterpoise.balancer.planner import make_planner
+
+
+def pipeline_of(seed: int, ranks: int, count: int, chunks: int = 1) -> Pipeline:
+    forward = np.full((ranks * chunks, count), 1000, dtype=np.int64)
+    drawn = np.exp(np.random.default_rng(seed).normal(0, 1, count)) * 600
+    forward[0] = drawn.astype(np.int64)
+    return Pipeline.one_forward_one_backward(ranks, forward)
+
+
+@pytest.mark.parametrize("name", ORDERINGS)
+@given(seed=st.integers(0, 99), ranks=st.integers(1, 5), count=st.integers(1, 12))
+@settings(deadline=None, max_examples=30)
+def test_no_ordering_is_worse_than_the_order_given(
+    name: str, seed: int, ranks: int, count: int
+) -> None:
+    pipeline = pipeline_of(seed, ranks, count)
+    order = arrange(name, pipeline)
+    assert sorted(order) == list(range(count))
+    assert pipeline(order) <= pipeline(np.arange(count))
+
+
+@given(
+    seed=st.integers(0, 99),
+    ranks=st.integers(1, 6),
+    rows=st.integers(1, 4),
+    chunks=st.integers(1, 3),
+)
+@settings(deadline=None, max_examples=40)
+def test_disttrain_returns_every_microbatch_once(
+    seed: int, ranks: int, rows: int, chunks: int
+) -> None:
+    pipeline = pipeline_of(seed, ranks, ranks * rows, chunks)
+    assert sorted(disttrain(pipeline)) == list(range(ranks * rows))
+
+
+def test_disttrain_puts_the_smallest_at_both_ends() -> None:
+    pipeline = pipeline_of(3, 4, 16)
+    sizes = pipeline.costs[:4].sum(axis=0)
+    order = disttrain(pipeline)
+    assert sizes[order[0]] == sizes.min()
+    assert set(order[-3:]) <= set(np.argsort(sizes, kind="stable")[:4])
+
+
+def test_multi_start_is_close_to_the_optimum() -> None:
+    gaps = []
+    for seed in range(6):
+        pipeline = pipeline_of(seed, 4, 6)
+        best = min(pipeline(np.array(order)) for order in permutations(range(6)))
+        gaps.append(pipeline(arrange("multi_start", pipeline)) / best - 1)
+    assert np.mean(gaps) <= 0.01
+
+
+def test_two_opt_beats_random_orders() -> None:
+    ratios = []
+    for seed in range(8):
+        pipeline = pipeline_of(seed, 4, 16)
+        shuffled = [np.random.default_rng(k).permutation(16) for k in range(50)]
+        mean = np.mean([pipeline(order) for order in shuffled])
+        ratios.append(mean / pipeline(arrange("two_opt", pipeline)))
+    assert np.mean(ratios) >= 1.07
+
+
+def test_the_oracle_can_be_any_function() -> None:
+    asked = []
+
+    def oracle(order: np.ndarray) -> int:
+        asked.append(order.copy())
+        return int((order * np.arange(len(order), 0, -1)).sum())
+
+    start = np.array([3, 1, 2, 0])
+    found = two_opt(start, oracle)
+    assert oracle(found) <= oracle(start)
+    assert start.tolist() == [3, 1, 2, 0]
+    assert found.tolist() == multi_start(start, oracle).tolist() == [0, 1, 2, 3]
+    assert two_opt(start, oracle, evaluations=1).tolist() == start.tolist()
+
+
+def test_a_compiled_search_equals_the_general_one() -> None:
+    pipeline = pipeline_of(1, 3, 9)
+    start = np.arange(9)
+    assert two_opt(start, pipeline).tolist() == two_opt(start, lambda o: pipeline(o)).tolist()
+
+
+def test_equal_microbatches_take_the_known_time() -> None:
+    for ranks, count in ((1, 3), (4, 8), (3, 2)):
+        equal = np.ones((ranks, count), dtype=np.int64)
+        pipeline = Pipeline.one_forward_one_backward(ranks, equal)
+        assert pipeline(np.arange(count)) == 3 * (count + ranks - 1)
+    interleaved = Pipeline.one_forward_one_backward(4, np.ones((8, 8), dtype=np.int64))
+    assert interleaved(np.arange(8)) == 3 * (2 * 8 + 3)
+
+
+def test_a_pipeline_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="multiple"):
+        Pipeline.one_forward_one_backward(2, np.ones((3, 4), dtype=np.int64))
+    with pytest.raises(ValueError, match="use 8"):
+        Pipeline.one_forward_one_backward(4, np.ones((8, 6), dtype=np.int64))
+    with pytest.raises(ValueError, match="allowed"):
+        arrange("magic", pipeline_of(0, 2, 3))
+
+
+def test_sizes_give_three_starts() -> None:
+    for order in by_size(np.array([5, 1, 4, 2, 3])):
+        assert sorted(order) == [0, 1, 2, 3, 4]
+
+
+def step_time(pipelines: list[Pipeline]) -> int:
+    return max(pipeline(np.arange(pipeline.costs.shape[1])) for pipeline in pipelines)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_levelling_ranks_never_makes_a_step_slower(seed: int) -> None:
+    sizes = np.random.default_rng(seed).integers(1, 900, (24,))
+
+    def of(loads: np.ndarray) -> Pipeline:
+        return Pipeline.one_forward_one_backward(3, np.stack([loads] * 3))
+
+    dealt = np.arange(24).reshape(4, 6)
+    found = level_ranks(dealt, [of(sizes[row]) for row in dealt])
+    assert sorted(found.ravel()) == list(range(24))
+    assert step_time([of(sizes[row]) for row in found]) <= step_time([of(sizes[r]) for r in dealt])
+
+
+def test_the_planner_orders_with_an_arranger() -> None:
+    config = PlanConfig(3, 60, "auto", ("tokens",), (3000,), ordering="two_opt", accumulate_from=6)
+    costs = np.random.default_rng(0).integers(50, 1500, (60, 1))
+
+    def of(loads: np.ndarray) -> Pipeline:
+        return Pipeline.one_forward_one_backward(3, np.stack([loads[:, 0]] * 3))
+
+    window = Window(0, 0, 0, costs, last=True)
+
+    def time_of(batch_of: object) -> int:
+        (batch,) = batch_of.batches  # type: ignore[attr-defined]
+        rows = [np.array([costs[list(m.ordinals)].sum(axis=0) for m in r]) for r in batch.ranks]
+        return step_time([of(row) for row in rows])
+
+    ordered = make_planner(config, arranger("two_opt", of)).plan(window)
+    alone = make_planner(config, arranger("two_opt", of, level=False)).plan(window)
+    given_ = make_planner(PlanConfig(3, 60, "auto", ("tokens",), (3000,), accumulate_from=6))
+    assert time_of(ordered) <= time_of(alone) <= time_of(given_.plan(window))
+    with pytest.raises(ValueError, match="go together"):
+        make_planner(config)

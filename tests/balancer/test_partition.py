@@ -1,0 +1,124 @@
+"""Partitions: everything dealt once, Graham's bound, equal counts, evenness in every resource."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoise.balancer.deal import alike, deal
+from counterpoise.balancer.loads import group_loads
+from counterpoise.balancer.partition_greedy import ascending, greedy, quotas
+from counterpoise.balancer.partition_kk import kk
+from counterpoise.balancer.partition_two_resource import two_resource
+from counterpoise.balancer.plan import PARTITIONS
+
+Partition = Callable[..., np.ndarray]
+
+SIZES = st.lists(st.integers(0, 1000), min_size=0, max_size=40)
+HUGE = st.lists(st.integers(0, 10**12), min_size=0, max_size=20)
+
+
+def optimum(sizes: list[int], parts: int) -> int:
+    """The least possible largest sum, by trying everything."""
+
+    @cache
+    def best(k: int, loads: tuple[int, ...]) -> int:
+        if k == len(sizes):
+            return max(loads)
+        return min(
+            best(k + 1, tuple(sorted((*loads[:p], loads[p] + sizes[k], *loads[p + 1 :]))))
+            for p in range(parts)
+        )
+
+    return best(0, (0,) * parts)
+
+
+@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=9), parts=st.integers(1, 4))
+@settings(deadline=None, max_examples=150)
+def test_greedy_is_within_four_thirds_of_the_optimum(sizes: list[int], parts: int) -> None:
+    top = int(group_loads(np.array(sizes)[:, None], greedy(sizes, parts), parts).max())
+    assert 3 * parts * top <= (4 * parts - 1) * optimum(sizes, parts)
+
+
+@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=9), parts=st.integers(1, 4))
+@settings(deadline=None)
+def test_ascending_only_keeps_the_bound_of_list_schedules(sizes: list[int], parts: int) -> None:
+    top = int(group_loads(np.array(sizes)[:, None], ascending(sizes, parts), parts).max())
+    assert parts * top <= (2 * parts - 1) * optimum(sizes, parts)
+
+
+@pytest.mark.parametrize("partition", [greedy, ascending, kk])
+@given(sizes=st.one_of(SIZES, HUGE), parts=st.integers(1, 9), equal=st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_items_are_dealt_to_parts_that_exist(
+    partition: Partition, sizes: list[int], parts: int, equal: bool
+) -> None:
+    part_of = partition(sizes, parts, equal=equal)
+    assert part_of.shape == (len(sizes),)
+    assert ((part_of >= 0) & (part_of < parts)).all()
+    if equal:
+        counts = np.bincount(part_of, minlength=parts)
+        assert sorted(counts, reverse=True) == quotas(len(sizes), parts)
+
+
+@given(
+    seed=st.integers(0, 20),
+    items=st.integers(0, 60),
+    resources=st.integers(1, 10),
+    parts=st.integers(1, 9),
+    equal=st.booleans(),
+    top=st.sampled_from([1, 50, 10**12]),
+)
+@settings(deadline=None, max_examples=60)
+def test_two_resource_deals_everything(
+    seed: int, items: int, resources: int, parts: int, equal: bool, top: int
+) -> None:
+    costs = np.random.default_rng(seed).integers(0, top, (items, resources))
+    part_of = two_resource(costs, parts, equal)
+    assert part_of.shape == (items,)
+    assert ((part_of >= 0) & (part_of < parts)).all()
+    if equal:
+        counts = np.bincount(part_of, minlength=parts)
+        assert counts.max(initial=0) - counts.min(initial=items) <= 1
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_two_resource_is_even_in_both(equal: bool) -> None:
+    rng = np.random.default_rng(0)
+    costs = np.stack([rng.integers(1, 6, 960) * 307, rng.integers(40, 4000, 960)], axis=1)
+    loads = group_loads(costs, two_resource(costs, 16, equal), 16)
+    assert (loads.max(axis=0) <= 1.01 * loads.mean(axis=0)).all()
+    summed = group_loads(costs, greedy(costs.sum(axis=1), 16), 16)
+    assert loads.max(axis=0).sum() < summed.max(axis=0).sum()
+
+
+@pytest.mark.parametrize("partition", [p for p in PARTITIONS if p != "given"])
+def test_every_partition_deals_groups_to_ranks(partition: str) -> None:
+    loads = np.random.default_rng(0).integers(1, 50, (24, 2))
+    dealt = deal(partition, loads, ranks=4, seed=3)
+    assert dealt.shape == (4, 6)
+    assert sorted(dealt.ravel()) == list(range(24))
+
+
+def test_empty_groups_come_last() -> None:
+    loads = np.array([[3, 1], [0, 0], [2, 2], [0, 0]])
+    for partition in ("two_resource", "greedy"):
+        dealt = deal(partition, loads, ranks=2)
+        assert (loads[dealt[:, 1]] == 0).all()
+
+
+def test_groups_side_by_side_are_alike() -> None:
+    rng = np.random.default_rng(0)
+    loads = np.stack([rng.integers(1, 9, 64), rng.integers(100, 4000, 64)], axis=1)
+    rows = loads[alike(loads, 8)][..., 0]
+    assert (np.diff(rows.ravel()) <= 0).all()
+
+
+def test_uneven_dealing_is_refused() -> None:
+    with pytest.raises(ValueError, match="split or pad"):
+        deal("greedy", np.ones((5, 1), dtype=np.int64), ranks=2)
+    with pytest.raises(ValueError, match="positive"):
+        quotas(3, 0)
