@@ -1,0 +1,114 @@
+"""Choosing a plan: every encoder parallelism, filled; the shortest step wins.
+
+A step can never be shorter than the language model's own, so a plan whose host is already as long
+as the best step is not filled; and whole kernels are tried before split ones only where asked.
+Every schedule that comes out has passed the validator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .fill_bound import hidden_bound
+from .fill_bubbles import Effort, fill_bubbles
+from .fill_check import check_filled
+from .fill_kernels import Splitting
+from .fill_plan import EncoderPlan, Host, Memory, host_step, memory, plan_problem, plans
+from .fill_problem import Filled, FillProblem
+from .fill_setup import FillSetup
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """A filled plan. `host` is the language model's step that it fills."""
+
+    plan: EncoderPlan
+    splitting: Splitting | None
+    filled: Filled
+    host: Host
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A plan that is not possible, and why."""
+
+    plan: EncoderPlan
+    why: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan:
+    """All that was filled, best first, and all that was refused. `skipped`: could not be better."""
+
+    chosen: tuple[Chosen, ...]
+    refused: tuple[Refused, ...]
+    skipped: int
+
+    @property
+    def best(self) -> Chosen:
+        """The shortest step. Raises ValueError, with the reasons, if no plan is possible."""
+        if self.chosen:
+            return self.chosen[0]
+        why = "; ".join(dict.fromkeys(one.why for one in self.refused)) or "there are no plans"
+        raise ValueError(f"no encoder plan is possible: {why}")
+
+
+def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting, ...]:
+    """Ways to split so that a whole number of pieces fits a tensor-parallel bubble.
+
+    Empty where the language model has no such bubbles.
+    """
+    kernels = setup.model.layer.forward + setup.model.layer.backward
+    bubble = max((k.ns for k in kernels if k.resource == "communication"), default=0)
+    how = Splitting(1)
+    sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in parts]
+    return tuple(replace(how, longest_ns=size) for size in sizes if size > how.launch_ns)
+
+
+def fill_plan(problem: FillProblem, effort: Effort | None = None) -> Filled:
+    """Fill, bound and validate a problem."""
+    filled = fill_bubbles(problem, effort)
+    return check_filled(replace(filled, bound=hidden_bound(problem)))
+
+
+def scan(
+    setup: FillSetup,
+    *,
+    candidates: Sequence[EncoderPlan] | None = None,
+    splittings: Sequence[Splitting | None] = (None,),
+    hosts: dict[str, Host] | None = None,
+    prune: bool = True,
+    effort: Effort | None = None,
+    permille: tuple[int, ...] | None = None,
+    fixed: bool = False,
+) -> Scan:
+    """Fill every candidate plan (default: all) with every splitting.
+
+    `hosts` is a cache by warm-up. With `prune`, plans that cannot beat the best are skipped.
+    """
+    cache = {} if hosts is None else hosts
+    chosen: list[Chosen] = []
+    refused: list[Refused] = []
+    skipped, best = 0, 0
+    wanted = plans(setup) if candidates is None else candidates
+    for plan in wanted:
+        if plan.warmup not in cache:
+            cache[plan.warmup] = host_step(setup, plan.warmup)
+    for plan in sorted(wanted, key=lambda p: (cache[p.warmup].gaps.step_ns, -p.tensor, p.stages)):
+        host = cache[plan.warmup]
+        for splitting in splittings:
+            if prune and chosen and host.gaps.step_ns >= best:
+                skipped += 1
+                continue
+            try:
+                problem = plan_problem(
+                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
+                )
+            except ValueError as error:
+                refused.append(Refused(plan, str(error)))
+                break
+            filled = fill_plan(problem, effort)
+            chosen.append(Chosen(plan, splitting, filled, host, memory(setup, plan, host)))
+            best = min(filled.step_ns, best or filled.step_ns)
+    chosen.sort(key=lambda one: one.filled.step_ns)
+    return Scan(tuple(chosen), tuple(refused), skipped)
