@@ -25,9 +25,8 @@ from .rank_side import RankSide
 from .run import Run
 from .worker_side import WorkerSide
 
-# A worker process that has not been heard of for so long is taken for dead; after the shorter time
-# it is told something every second, which fails at once if its connection is closed.
-WORKER_SILENCE_S = 10.0
+# A worker that has not been heard of for so long is told something every second, which fails at
+# once if its connection is closed.
 WORKER_DOUBT_S = 2.5
 # A rank may be silent for as long as it likes (it trains). This often peers are told that we are
 # here, which also shows whether they still are.
@@ -68,7 +67,7 @@ class Coordinator(WorkerSide, RankSide):
         self._now = now
         for worker in list(self._workers.values()):
             silent, untold = now - worker.heard, now - worker.told
-            if silent > WORKER_SILENCE_S:
+            if silent > self.silence_s:
                 self._step(worker.peer, "silence", None)
             elif untold > (1.0 if silent > WORKER_DOUBT_S else NOTICE_S):
                 self._send(worker.peer, Revoke(NO_LEASE))
@@ -94,7 +93,7 @@ class Coordinator(WorkerSide, RankSide):
         silence = min((w.heard for w in self._workers.values()), default=math.inf)
         notice = min((r.told for r in self._ranks.values()), default=math.inf)
         lease = self.run.leases.next_deadline() if self.run else math.inf
-        return min(silence + WORKER_SILENCE_S, notice + NOTICE_S, lease) + 0.01
+        return min(silence + self.silence_s, notice + NOTICE_S, lease) + 0.01
 
     def _settle(self) -> list[Send]:
         self._guard(lambda run: run.advance())

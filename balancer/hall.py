@@ -18,17 +18,28 @@ from .planner import make_planner
 from .run import Run
 from .tables import COORDINATOR
 
+WORKER_SILENCE_S = 10.0
+
 
 class Hall:
     """The state that events change; see coordinator.py."""
 
     def __init__(
-        self, job: Job | None = None, plan_with: Callable[[PlanConfig], Planner] = make_planner
+        self,
+        job: Job | None = None,
+        plan_with: Callable[[PlanConfig], Planner] = make_planner,
+        silence_s: float = WORKER_SILENCE_S,
     ) -> None:
-        """`job` is given where the balancer is started for it, else the first rank brings it."""
+        """`job` is given where the balancer is started for it, else the first rank brings it.
+
+        `silence_s` is how long a worker may say nothing before it is taken for dead: infinity
+        where a supervisor says at once when one has died (a call that holds Python's lock for
+        long would be done again elsewhere otherwise).
+        """
         self.job = job
         self.fixed_job = job is not None
         self.plan_with = plan_with
+        self.silence_s = silence_s
         self.count = 0
         self.fingerprint = ""
         self.dropped = 0

@@ -47,6 +47,13 @@ class Job:
         return self.plan.resources if self.plan else ()
 
     @property
+    def microbatches(self) -> int:
+        """Microbatches per rank and step where that is known beforehand, else 0."""
+        if self.plan is None:
+            return 1
+        return 0 if self.plan.accumulate == "auto" else self.plan.accumulate
+
+    @property
     def label(self) -> int:
         """The column that counts label tokens, or -1."""
         return self.resources.index(LABEL_TOKENS) if LABEL_TOKENS in self.resources else -1

@@ -41,7 +41,10 @@ class Arrival:
 class RankSession:
     """The state machine of a trainer process. Methods return the messages to send."""
 
-    def __init__(self, ranks: tuple[int, ...], job: str, prefetch: int) -> None:
+    def __init__(
+        self, ranks: tuple[int, ...], job: str, prefetch: int, microbatches: int = 0
+    ) -> None:
+        """`microbatches` is how many a step has, where that is known beforehand."""
         self.state = "joining"
         self.hello = RankHello(ranks, job)
         self.ranks = ranks
@@ -54,6 +57,7 @@ class RankSession:
         self.left = False
         self.run = -1
         self.end: int | None = None
+        self._known_count = microbatches or None
         self._counts: dict[int, int] = {}
         self._asked: dict[Position, bool] = {}
         self._arrived: dict[Position, Arrival] = {}
@@ -143,7 +147,7 @@ class RankSession:
         # A run may begin inside a step: where it begins exists.
         if microbatch == 0 or (step, microbatch) == self._start:
             return position
-        count = self._counts.get(step)
+        count = self._counts.get(step, self._known_count)
         if count is None:
             return None
         return position if microbatch < count else (step + 1, 0, 0)

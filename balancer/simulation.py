@@ -100,7 +100,8 @@ class Simulation:
             self._at(time, lambda slot=slot: self._crash(slot))  # type: ignore[misc]
         for ranks in self.settings.processes:
             peer = b"rank-%d" % ranks[0]
-            session = RankSession(ranks, to_json(self.settings.job), self.settings.prefetch)
+            job = self.settings.job
+            session = RankSession(ranks, to_json(job), self.settings.prefetch, job.microbatches)
             self.ranks[peer] = session
             self._open.add(peer)
             self.outcome.delivered |= {rank: [] for rank in ranks}

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import zmq
 
+from ..balancer.job import from_json
 from ..balancer.messages import Message, Place, RankBye, Ready
 from ..balancer.rank_session import Arrival, RankSession
 from ..balancer.sockets import connect, receive, send
@@ -52,7 +53,7 @@ class Connection:
         `patience_s` to say that no other rank needs it; until then `needed` is kept alive.
         """
         self.endpoint = endpoint
-        self.session = RankSession(ranks, job, prefetch)
+        self.session = RankSession(ranks, job, prefetch, from_json(job).microbatches)
         self._watch = watch
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex[:8]}".encode()

@@ -1,5 +1,6 @@
 """Balancer and workers on the trainer's own machine: started with the loader, gone with it."""
 
+import math
 from dataclasses import dataclass
 
 from ..balancer.coordinator import Coordinator
@@ -51,7 +52,8 @@ def failure(pool: Pool) -> str:
 
 
 def _serve(payload: Payload, directory: str, ready: Ready) -> None:
-    serve(Coordinator(payload.job), f"ipc://{directory}/balancer", ready)
+    coordinator = Coordinator(payload.job, silence_s=math.inf)
+    serve(coordinator, f"ipc://{directory}/balancer", ready)
 
 
 def _work(payload: Payload, slot: WorkerSlot) -> None:

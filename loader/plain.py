@@ -10,6 +10,7 @@ task, but batches still come in order, which torch allows.
 
 import functools
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,6 @@ from ..balancer.coordinator import Coordinator
 from ..balancer.delivery import ANY_SLOT
 from ..balancer.job import Job, to_json
 from ..balancer.messages import Place
-from ..balancer.peers import Send
 from ..balancer.serve import serve
 from ..workers.codec import decode
 from ..workers.daemon import local_identity, run_worker
@@ -185,19 +185,6 @@ class PlainIterator(_BaseDataLoaderIter):
         self._shutdown_workers()
 
 
-class _PatientCoordinator(Coordinator):
-    """Never takes a silent worker for dead: the supervisor says at once when one has died.
-
-    A call that keeps Python's lock for long would be done again elsewhere otherwise.
-    """
-
-    def tick(self, now: float) -> list[Send]:
-        """Take in the time."""
-        for worker in self._workers.values():
-            worker.heard = now
-        return super().tick(now)
-
-
 def _method(loader: Any) -> str:
     context = loader.multiprocessing_context
     return "fork" if context is not None and context.get_start_method() == "fork" else "zygote"
@@ -208,7 +195,8 @@ def _start(fetching: Fetching, workers: int, method: str) -> Pool:
 
 
 def _serve(_: Fetching, directory: str, ready: Ready) -> None:
-    serve(_PatientCoordinator(PLAIN_JOB), f"ipc://{directory}/balancer", ready)
+    coordinator = Coordinator(PLAIN_JOB, silence_s=math.inf)
+    serve(coordinator, f"ipc://{directory}/balancer", ready)
 
 
 def _work(fetching: Fetching, slot: WorkerSlot) -> None:

@@ -122,3 +122,14 @@ def test_a_run_resumes_inside_a_step() -> None:
     rest = Simulation(settings(processes=((0, 1),), at=place), seed=2).run()
     expected = [each for each in whole.delivered[1] if each[:2] >= (place.step, 1)]
     assert rest.delivered[1] == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_asking_far_ahead_changes_nothing(seed: int) -> None:
+    plan = replace(job().plan, accumulate=8)  # type: ignore[type-var]
+    fixed = replace(job(), plan=plan)
+    near = Simulation(settings(job=fixed, prefetch=1), seed=seed).run()
+    far = Simulation(settings(job=fixed, prefetch=40), seed=seed).run()
+    assert not far.trouble
+    assert keys(far) == ALL
+    assert far.delivered == near.delivered

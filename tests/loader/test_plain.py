@@ -1,5 +1,6 @@
 """The loop without balancing: what torch's workers promise, ours keep, and more about their end."""
 
+import math
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import torch.utils.data as torch_data
 sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
 import differential_data as data
 
+from counterpoise.balancer.coordinator import Coordinator
 from counterpoise.balancer.job import to_json
 from counterpoise.balancer.messages import (
     Ask,
@@ -27,7 +29,7 @@ from counterpoise.balancer.messages import (
     WorkerReady,
 )
 from counterpoise.loader import DataLoader
-from counterpoise.loader.plain import PLAIN_JOB, _PatientCoordinator
+from counterpoise.loader.plain import PLAIN_JOB
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +157,7 @@ def test_a_slow_batch_runs_into_the_timeout():
 
 
 def test_a_worker_that_says_nothing_for_long_is_not_replaced():
-    coordinator = _PatientCoordinator(PLAIN_JOB)
+    coordinator = Coordinator(PLAIN_JOB, silence_s=math.inf)
     hello = WorkerHello("here/1/0", 0, "here", 0)
     coordinator.handle(b"worker", hello, now=0.0)
     coordinator.handle(b"worker", WorkerReady(0, "batches"), now=0.0)
