@@ -1,0 +1,134 @@
+"""The planning benches: one JSON object as the last line, with the names and figures promised."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from counterpoise.tools import bench_order, bench_partition, bench_plan, bench_step
+from counterpoise.tools.plan_inputs import parse_budgets, read_costs, synthetic
+
+
+def last_line(command: click.Command, *arguments: str) -> Any:
+    result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> str:
+    table = synthetic(9000, seed=1)
+    path = tmp_path / "costs.npz"
+    np.savez(path, tiles=table.costs[:, 0], tokens=table.costs[:, 1], source=table.sources)
+    return str(path)
+
+
+BUDGETS = ("--budget", "tiles=9", "--budget", "tokens=4096")
+
+
+@pytest.mark.parametrize("mode", ["window", "exact", "epoch"])
+def test_plan_reports_every_strategy(costs: str, mode: str) -> None:
+    report = last_line(
+        bench_plan.command, "--costs", costs, *BUDGETS, "--ranks", "4", "--accumulate", "8",
+        "--mode", mode,
+    )  # fmt: skip
+    assert report["samples"] == report["planned"] == 9000
+    assert report["oversize"] == 0
+    assert report["groups"] >= report["groups_lower_bound"] > 0
+    assert report["seconds"] >= 0
+    assert set(report["strategies"]) - {"isf_flushed"} == set(bench_plan.STRATEGIES)
+    for entry in report["strategies"].values():
+        assert set(entry["dist_ratio"]) == {"tiles", "tokens"}
+        assert 0 < entry["efficiency"] <= 1
+        assert {"left_over", "chi2", "seconds"} <= set(entry)
+    ours = report["strategies"]["balanced"]
+    assert ours["over_budget"] == ours["left_over"] == 0
+    assert ours["repeat_pairs"] < 0.01
+    for name in ("random", "length", "isf", "transformers_rebalance", "megatron_dp_balanced"):
+        assert ours["efficiency"] > report["strategies"][name]["efficiency"]
+
+
+def test_window_plans_meet_their_figures(costs: str) -> None:
+    report = last_line(
+        bench_plan.command, "--costs", costs, *BUDGETS, "--ranks", "8", "--accumulate", "16",
+        "--strategy", "balanced",
+    )  # fmt: skip
+    ours = report["strategies"]["balanced"]
+    assert ours["efficiency"] >= 0.98
+    assert max(ours["dist_ratio"].values()) <= 0.02
+    assert report["groups"] <= 1.03 * report["groups_lower_bound"]
+
+
+def test_partition_reports_every_strategy() -> None:
+    report = last_line(bench_partition.command, "--samples", "480", "--ranks", "8", "--draws", "2")
+    names = ("random", "ascending", "greedy", "kk", "kk_equal", "two_resource")
+    assert set(report["strategies"]) == {*names, "two_resource_equal"}
+    for entry in report["strategies"].values():
+        assert set(entry["excess"]) == {"tiles", "tokens", "stage_sum"}
+        assert entry["milliseconds"] >= 0
+    excess = {name: one["excess"]["stage_sum"] for name, one in report["strategies"].items()}
+    assert excess["two_resource"] < excess["greedy"] < excess["random"]
+    assert report["strategies"]["two_resource_equal"]["count_spread"] == 0
+
+
+@pytest.mark.parametrize("virtual", ["1", "2"])
+def test_order_reports_every_strategy(virtual: str) -> None:
+    report = last_line(
+        bench_order.command, "--stages", "4", "--microbatches", "16", "--sigma", "1",
+        "--virtual", virtual, "--draws", "3",
+    )  # fmt: skip
+    entries = report["strategies"]
+    assert set(entries) == {"random", "disttrain_alg3", "two_opt", "multi_start"}
+    assert entries["random"]["speedup"] == pytest.approx(1)
+    assert entries["multi_start"]["speedup"] >= entries["two_opt"]["speedup"] > 1
+    assert all(entry["gap_to_optimum"] is None for entry in entries.values())
+
+
+def test_order_measures_the_gap_where_all_orders_can_be_tried(costs: str) -> None:
+    report = last_line(
+        bench_order.command, "--stages", "3", "--microbatches", "6", "--draws", "2",
+        "--costs", costs,
+    )  # fmt: skip
+    gaps = {name: entry["gap_to_optimum"] for name, entry in report["strategies"].items()}
+    assert gaps["random"] > gaps["two_opt"] >= gaps["multi_start"] >= 0
+
+
+def test_step_reports_every_strategy(costs: str) -> None:
+    report = last_line(
+        bench_step.command, "--costs", costs, *BUDGETS, "--ranks", "4", "--stages", "3",
+        "--microbatches", "8", "--draws", "2", "--relax", "1.13",
+    )  # fmt: skip
+    rates = {name: entry["over_ideal"] for name, entry in report["strategies"].items()}
+    assert set(rates) == {"random", "disttrain", "disttrain_two_opt", "balanced"}
+    assert 1 <= rates["balanced"] < rates["disttrain_two_opt"] < rates["random"]
+
+
+def test_a_table_for_people_is_printed_without_json() -> None:
+    arguments = ["--samples", "60", "--ranks", "4", "--draws", "1"]
+    result = CliRunner().invoke(bench_partition.command, arguments)
+    assert result.exit_code == 0
+    assert "two_resource" in result.stdout
+
+
+def test_the_same_seed_gives_the_same_set() -> None:
+    one, other = (read_costs(None, ("tiles", "tokens"), 50, 4) for _ in range(2))
+    assert np.array_equal(one.costs, other.costs)
+
+
+def test_wrong_input_is_named(costs: str) -> None:
+    for text in ("tiles", "tiles=", "tiles=0", "=4", "tiles=x"):
+        with pytest.raises(ValueError, match="not of the form"):
+            parse_budgets((text,))
+    with pytest.raises(ValueError, match="no array 'frames'"):
+        read_costs(Path(costs), ("frames",), 0, 0)
+    with pytest.raises(ValueError, match="ask for fewer"):
+        CliRunner().invoke(
+            bench_partition.command,
+            ["--samples", "10000000"],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
