@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..balancer.plan import Int64
 from .analyze_model import Machine, Model, most_tiles, peak_bytes
 from .analyze_plan import Plan, lanes, lay
 from .plan_inputs import CostTable
 
 SEARCH_SAMPLES = 8192
 RATIOS = (0.85, 1.0, 1.2, 1.5)
-SIZES = (0.25, 0.35, 0.5, 0.71, 0.84, 1.0, 1.19, 1.41, 2.0)
+SIZES = 11
 MOST_OVER = 0.001  # of the samples: those over budget must stay a rarity
 
 
@@ -52,13 +53,13 @@ def search(
     The best has the least modelled time of a sample among those that fit in memory and leave at
     most one sample in a thousand over budget; OmniBal's is among them.
     """
-    some = CostTable(table.resources, table.costs[:SEARCH_SAMPLES], table.sources[:SEARCH_SAMPLES])
+    some = every_kth(table, SEARCH_SAMPLES)
     paper = omnibal_budgets(table)
     tried = {paper: _try(some, plan, paper, model, machine)}
     main = _main(table.resources)
-    for size in SIZES:
+    for size in _sizes(table.costs[:, main]):
         for ratio in RATIOS if "tiles" in table.resources else (1.0,):
-            budgets = list(_in_proportion(table, max(1, round(paper[main] * size))))
+            budgets = list(_in_proportion(table, size))
             for column, name in enumerate(table.resources):
                 if name == "tiles":
                     budgets[column] = max(1, round(budgets[column] * ratio))
@@ -72,6 +73,12 @@ def search(
     return tried[paper], best, tuple(tried.values())
 
 
+def every_kth(table: CostTable, most: int) -> CostTable:
+    """Return every k-th row, so that at most so many are left: all sources in their shares."""
+    step = -(-len(table.costs) // most)
+    return CostTable(table.resources, table.costs[::step], table.sources[::step])
+
+
 def frontier(
     table: CostTable, model: Model, machine: Machine, most: int
 ) -> list[tuple[int, int]]:
@@ -80,6 +87,14 @@ def frontier(
         return []
     points = [(tokens, most_tiles(model, machine, tokens)) for tokens in _steps(most)]
     return [point for point in points if point[1] >= 0]
+
+
+def _sizes(lengths: Int64) -> list[int]:
+    """Budgets of the main resource to try: from about two samples to twice the longest."""
+    longest = max(1, int(lengths.max(initial=1)))
+    least = min(longest, max(1, round(2 * float(lengths.mean()))))
+    between = np.geomspace(least, 2 * longest, SIZES)
+    return sorted({longest, *(round(float(size)) for size in between)})
 
 
 def _steps(most: int) -> list[int]:

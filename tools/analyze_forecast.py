@@ -9,11 +9,18 @@ import numpy as np
 from ..balancer.metrics import dist_ratio
 from ..balancer.plan import Int64
 from .analyze_model import SCHEDULES, Machine, Model, run, shares
-from .analyze_plan import COUNTED, STRATEGIES, Lanes, Plan, interval, lanes, lay, shuffle_figures, split
+from .analyze_plan import COUNTED, STRATEGIES, Lanes, Plan, interval, lanes, lay, like, shuffle_figures, split
 from .plan_inputs import CostTable
 
 Json = dict[str, Any]
 Said = Callable[[str], object]
+CELLS = (
+    ("balanced", "exact"),
+    ("balanced", "window"),
+    ("isf", "epoch"),
+    ("random", "exact"),
+    ("length", "exact"),
+)
 GRID_RANKS = (8, 32, 128)
 GRID_ACCUMULATE = (1, 4, 16)
 ERRORS = (0.0, 0.05, 0.1, 0.2)
@@ -32,7 +39,11 @@ class Forecast:
 
 def forecast(table: CostTable, labels: Int64, plan: Plan) -> Forecast:
     """Plan the part by every strategy."""
-    found = {name: lanes(name, table, plan, lay(name, table, plan)) for name in STRATEGIES}
+    found = {"balanced": lanes("balanced", table, plan, lay("balanced", table, plan))}
+    deep = like(plan, found["balanced"])
+    for name in STRATEGIES[:-1]:
+        one = deep if name == "isf" else plan
+        found[name] = lanes(name, table, one, lay(name, table, one))
     return Forecast(table, labels, plan, found)
 
 
@@ -48,14 +59,19 @@ def grid(table: CostTable, plan: Plan, said: Said) -> list[Json]:
             if 2 * here.samples_per_step > len(table.costs):
                 continue
             said(f"{ranks} ranks, accumulate {accumulate}")
-            for name, mode in (*((name, "exact") for name in STRATEGIES), ("balanced", "window")):
-                one = replace(here, mode=mode)
-                found = lanes(name, table, one, lay(name, table, one))
+            deep = here
+            for name, mode in CELLS:
+                one = replace(deep if mode != "exact" else here, mode=mode)
+                found = lanes_if_any(name, table, one)
+                if found is None:
+                    continue
+                if (name, mode) == CELLS[0]:
+                    deep = like(here, found)
                 cells.append(
                     {
                         "ranks": ranks,
                         "accumulate": accumulate,
-                        "mode": "epoch" if name == "isf" else mode,
+                        "mode": mode,
                         "strategy": name,
                         "waiting": found.waiting,
                         "interval": interval(found),
@@ -63,6 +79,14 @@ def grid(table: CostTable, plan: Plan, said: Said) -> list[Json]:
                     }
                 )
     return cells
+
+
+def lanes_if_any(name: str, table: CostTable, plan: Plan) -> Lanes | None:
+    """None where the last, partial step of a small part cannot meet the budgets."""
+    try:
+        return lanes(name, table, plan, lay(name, table, plan))
+    except ValueError:
+        return None
 
 
 def figures(made: Forecast) -> dict[str, Json]:

@@ -97,6 +97,16 @@ def lanes(name: str, table: CostTable, plan: Plan, laid: Laid) -> Lanes:
     return Lanes(*picked, step_of, groups)
 
 
+def like(plan: Plan, found: Lanes) -> Plan:
+    """Return the plan with as many microbatches a step as those found have, of the same size.
+
+    With exact steps budgets decide how many there are; modes in which budgets decide how many
+    samples a step has need to be told.
+    """
+    deep = max(1, round(len(found.encoder) / len(np.unique(found.step_of))))
+    return replace(plan, accumulate=deep, samples=plan.samples_per_step)
+
+
 def split(resources: tuple[str, ...], loads: Int64) -> tuple[Int64, Int64]:
     """Return encoder units (tiles) and language-model units (tokens, or the first other one).
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..balancer.kernels import compile_kernels
 from ..balancer.plan import Int64
-from .analyze_budgets import Candidate, frontier, search
+from .analyze_budgets import Candidate, every_kth, frontier, search
 from .analyze_counts import NAMED, by_source, duplicates, heaviest, joint, quantiles, reasons
 from .analyze_forecast import (
     Forecast,
@@ -16,11 +16,12 @@ from .analyze_forecast import (
     forecast,
     grid,
     heaviest_microbatches,
+    lanes_if_any,
     pipelines,
     sensitivity,
 )
 from .analyze_model import MODELS, Machine, Model
-from .analyze_plan import STRATEGIES, Plan, interval, lanes, lay, split
+from .analyze_plan import STRATEGIES, Plan, interval, lanes, lay, like, split
 from .analyze_rows import Rows
 from .plan_inputs import CostTable
 
@@ -28,6 +29,7 @@ Json = dict[str, Any]
 Said = Callable[[str], object]
 LEAVE_OFF = 0.03
 WORTH_A_MODE = 0.02
+MOST_OTHER_SIZE = 0.2
 GRID_PART = 32_768
 NOT_PLANNED = ("label_tokens", "nbytes")
 
@@ -63,7 +65,7 @@ def make_report(rows: Rows, total: int, asked: Asked, said: Said = lambda text: 
     budgets = _given(table, asked) or best.budgets
     plan = replace(plan, budgets=budgets)
     said("planning")
-    plan = replace(plan, mode=_mode(table, plan, asked.mode))
+    plan = _with_mode(table, plan, asked.mode)
     made = forecast(table, labels, plan)
     by_strategy = figures(made)
     again, over = duplicates(rows), _over(rows, table.resources, budgets)
@@ -94,9 +96,10 @@ def make_report(rows: Rows, total: int, asked: Asked, said: Said = lambda text: 
         },
     }
     said("the grid over ranks and accumulate")
-    report["grid"] = {"samples": min(GRID_PART, len(table.costs)), "cells": _grid(table, plan, said)}
+    some = every_kth(table, GRID_PART)
+    report["grid"] = {"samples": len(some.costs), "cells": grid(some, plan, said)}
     said("errors of costs")
-    report["sensitivity"] = sensitivity(_first(table, GRID_PART), plan)
+    report["sensitivity"] = sensitivity(some, plan)
     said("pipeline schedules")
     report["pipelines"] = pipelines(made, model, asked.machine)
     report["host"] = _host(rows, report)
@@ -143,16 +146,22 @@ def _given(table: CostTable, asked: Asked) -> tuple[int, ...]:
     return tuple(given[name] for name in table.resources)
 
 
-def _mode(table: CostTable, plan: Plan, wanted: str) -> str:
-    """Exact steps unless windows of several save more than WORTH_A_MODE of the time."""
+def _with_mode(table: CostTable, plan: Plan, wanted: str) -> Plan:
+    """Exact steps, unless windows of as many microbatches save more than WORTH_A_MODE of the time.
+
+    Windows that would make much smaller or larger steps than asked for are not considered.
+    """
     if wanted != "auto":
-        return wanted
-    found = {}
-    for mode in ("exact", "window"):
-        one = replace(plan, mode=mode)
-        made = lanes("balanced", table, one, lay("balanced", table, one))
-        found[mode] = made.waiting
-    return "window" if found["exact"] - found["window"] > WORTH_A_MODE else "exact"
+        return replace(plan, mode=wanted)
+    exact = lanes("balanced", table, plan, lay("balanced", table, plan))
+    window = replace(like(plan, exact), mode="window")
+    found = lanes_if_any("balanced", table, window)
+    if found is None:
+        return plan
+    size = float(found.counts.sum()) / len(np.unique(found.step_of))
+    alike = abs(size / plan.samples_per_step - 1) < MOST_OTHER_SIZE
+    better = exact.waiting - found.waiting > WORTH_A_MODE
+    return window if alike and better else plan
 
 
 def _over(rows: Rows, resources: tuple[str, ...], budgets: tuple[int | None, ...]) -> Int64:
@@ -234,16 +243,6 @@ def _named(made: Forecast, name: str, rows: Rows, chosen: Int64) -> list[Json]:
     for one in found:
         one["keys"] = [rows.key(int(chosen[k])) for k in one.pop("ordinals")]
     return found
-
-
-def _grid(table: CostTable, plan: Plan, said: Said) -> list[Json]:
-    return grid(_first(table, GRID_PART), plan, said)
-
-
-def _first(table: CostTable, count: int) -> CostTable:
-    """Every k-th row, so that at most `count` are left."""
-    step = -(-len(table.costs) // count)
-    return CostTable(table.resources, table.costs[::step], table.sources[::step])
 
 
 def _host(rows: Rows, report: Json) -> Json:
