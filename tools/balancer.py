@@ -7,6 +7,7 @@ import click
 from ..balancer.coordinator import Coordinator
 from ..balancer.serve import serve
 from ..balancer.sockets import check_open_address
+from .signals import wish_to_end
 
 logger = logging.getLogger("counterpoise")
 
@@ -25,9 +26,11 @@ def command(listen: str, insecure: bool) -> None:
     """  # noqa: D301
     check_open_address(listen, insecure)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    serve(
-        Coordinator(),
-        listen,
-        ready=lambda address: logger.info("listening on %s; Ctrl-C ends", address),
-        malformed=lambda reason: logger.warning("dropped a message: %s", reason),
-    )
+    with wish_to_end() as stop:
+        serve(
+            Coordinator(),
+            listen,
+            ready=lambda address: logger.info("listening on %s; Ctrl-C ends", address),
+            stop=stop,
+            malformed=lambda reason: logger.warning("dropped a message: %s", reason),
+        )

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from ..workers.daemon import Identity, run_worker
+from ..workers.registry import registered
 from ..workers.source import Source
 from ..workers.source_handler import SourceHandler
 from ..workers.tar_dataset import TarDataset
+from .signals import wish_to_end
 
 logger = logging.getLogger("counterpoise")
 
@@ -46,6 +48,7 @@ def command(
     Example:
       counterpoise worker tcp://10.0.0.1:5555 --root /data --allow mylab.augment:crop
     """  # noqa: D301
+    registered(allow)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def build(described: dict[str, Any]) -> Source:
@@ -56,6 +59,7 @@ def command(
     handler = SourceHandler(None, (), 0, local=False, build=build)
     identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
     logger.info("working for %s, reading below %s", balancer, root)
-    reason = run_worker(balancer, identity, handler, until_lost_s=until_lost)
+    with wish_to_end() as stop:
+        reason = run_worker(balancer, identity, handler, stop, until_lost_s=until_lost)
     if reason:
         raise ValueError(reason)

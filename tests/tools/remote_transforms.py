@@ -1,0 +1,32 @@
+"""Transforms of a user's own, which a worker runs if it is started with --allow."""
+
+import numpy as np
+
+from counterpoise.workers.source import Probe
+
+
+class Measured:
+    """Makes fields of a few bytes."""
+
+    def __init__(self, offset=0):
+        self.offset = offset
+
+    def probe(self, raw):
+        return Probe(raw["__key__"], {"tiles": 0, "tokens": len(raw), "label_tokens": 1}, None)
+
+    def __call__(self, raw):
+        return {"length": np.array([len(raw) + self.offset]), "name": raw["__key__"]}
+
+
+class AsSet(Measured):
+    """Makes what cannot go to another host."""
+
+    def __call__(self, raw):
+        return {raw["__key__"]}
+
+
+class Stumble(Measured):
+    """Raises what nobody expects."""
+
+    def __call__(self, raw):
+        raise KeyError(f"no such member in {len(raw)}")

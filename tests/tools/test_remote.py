@@ -1,0 +1,288 @@
+"""`counterpoise balancer` and `counterpoise worker` as processes of their own, over tcp."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "loader"))
+import balanced_data
+
+from counterpoise.loader import DataLoader, LoaderError, RemoteDataset
+from counterpoise.tools.demo_data import ensure_demo_data
+from counterpoise.workers import TarDataset, VisionLanguage
+
+COMMAND = str(Path(sys.executable).with_name("counterpoise"))
+HERE = Path(__file__).parent
+SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+SAMPLES = 60
+LIMIT_S = 30
+
+
+class Process:
+    """A command in its own process, whose standard error can be waited on."""
+
+    def __init__(self, *words):
+        self.process = subprocess.Popen(
+            [COMMAND, *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(HERE)},
+        )
+        self.lines = []
+        self.news = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            with self.news:
+                self.lines.append(line)
+                self.news.notify_all()
+
+    def wait_for(self, words):
+        """Return the first line with these words."""
+
+        def found():
+            return [line for line in self.lines if words in line]
+
+        with self.news:
+            assert self.news.wait_for(found, LIMIT_S), self.lines
+            return found()[0]
+
+    def end(self, number=signal.SIGTERM):
+        """Send a signal and return the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Start commands; all of them are killed at the end."""
+    started = []
+
+    def start(*words):
+        started.append(Process(*words))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("root")
+    shards = Path(ensure_demo_data(folder, samples=SAMPLES, shards=2)).parent
+    (shards.parent / "private").mkdir()
+    return shards
+
+
+def start_worker(processes, address, root, *words):
+    allow = [f"remote_transforms:{name}" for name in ("Measured", "AsSet", "Stumble")]
+    options = [word for name in allow for word in ("--allow", name)]
+    worker = processes(
+        "worker", address, "--root", str(root), *options, "--cache",
+        str(root.parent / "cache"), *words,
+    )  # fmt: skip
+    worker.wait_for("working for")
+    return worker
+
+
+@pytest.fixture(scope="module")
+def address(processes, root):
+    """The address of a balancer with two workers."""
+    balancer = processes("balancer", "--listen", "tcp://127.0.0.1:0")
+    found = balancer.wait_for("listening on").partition("listening on ")[2].partition(";")[0]
+    for _ in range(2):
+        start_worker(processes, found, root)
+    return found
+
+
+def make(dataset=None, **changes):
+    given = {"balance": "isf", "budgets": {"tiles": 16, "tokens": 3000}, "accumulate": "auto"}
+    given |= {"samples_per_step": 12, "virtual_ranks": 2, "shuffle": True, "timeout": LIMIT_S}
+    given |= {"layout": "torch", "collate_fn": list, **changes}
+    chosen = RemoteDataset("*.tar", arguments=SMALL) if dataset is None else dataset
+    return DataLoader(chosen, **given)
+
+
+def take(loader, after_step=lambda _: None):
+    found = []
+    for step in loader.steps():
+        for batch, info in zip(step.microbatches, step.infos, strict=True):
+            found.append((step.number, info.rank, info.keys, balanced_data.digest(batch)))
+        after_step(step.number)
+    loader.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def local(root):
+    """What a loader in this process gives."""
+    dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL), cache=root.parent / "cache")
+    found = take(make(dataset, timeout=0))
+    keys = Counter(key for *_, names, _ in found for key in names)
+    assert keys == Counter(dataset.key(index) for index in range(SAMPLES))
+    return found
+
+
+# --- jobs, one after the other
+
+
+def test_remote_workers_deliver_what_a_local_loader_does(address, local):
+    assert take(make(balancer=address)) == local
+
+
+def test_the_number_of_steps_is_known_from_the_workers(address, local):
+    loader = make(balancer=address)
+    assert loader.num_steps == len({step for step, *_ in local})
+    loader.close()
+
+
+def test_another_job_follows_when_the_first_is_done(address):
+    keys = [key for *_, names, _ in take(make(balancer=address, seed=9, virtual_ranks=1))
+            for key in names]  # fmt: skip
+    assert len(set(keys)) == len(keys) == SAMPLES
+
+
+def test_another_job_follows_a_trainer_that_died_without_a_word(address, local):
+    first = make(balancer=address, seed=4)
+    next(iter(first))
+    connection = first._balanced._connection
+    connection._leave.detach()
+    connection._context.destroy(linger=0)
+    assert take(make(balancer=address)) == local
+
+
+def test_another_job_at_the_same_time_is_refused_and_the_first_goes_on(address, local):
+    first = make(balancer=address)
+    steps = first.steps()
+    next(steps)
+    with pytest.raises(LoaderError, match=r"serves another job: plan\.seed: 0 here, 4 there"):
+        take(make(balancer=address, seed=4))
+    assert [step.number for step in steps] == sorted({step for step, *_ in local})[1:]
+    first.close()
+
+
+def test_the_same_job_again_takes_over(address, local):
+    first = make(balancer=address)
+    iterator = iter(first)
+    next(iterator)
+    assert take(make(balancer=address)) == local
+    with pytest.raises(LoaderError, match="another process now plays ranks"):
+        list(iterator)
+
+
+def test_a_transform_of_the_users_own_runs_where_it_is_allowed(address):
+    dataset = RemoteDataset("*.tar", "remote_transforms:Measured", {"offset": 5})
+    loader = make(dataset, balancer=address, budgets={"tokens": 60})
+    found = [sample for batch in loader for sample in batch]
+    loader.close()
+    assert len({sample["name"] for sample in found}) == len(found) == SAMPLES
+    assert min(int(sample["length"][0]) for sample in found) > 5
+
+
+# --- what can be wrong with a job
+
+
+@pytest.mark.parametrize(
+    ("pattern", "transform", "reason"),
+    [
+        ("../private/*.tar", None, "outside|below|root"),
+        ("/etc/*.tar", None, "outside|below|root"),
+        ("nothing-*.tar", None, "nothing-"),
+        ("*.tar", "os:system", "no such transform: 'os:system'"),
+        ("*.tar", "remote_transforms:nowhere", "no such transform"),
+    ],
+)
+def test_a_job_that_no_worker_can_do_is_one_clear_line(address, pattern, transform, reason):
+    with pytest.raises(LoaderError, match=reason) as raised:
+        take(make(RemoteDataset(pattern, transform), balancer=address))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        ("AsSet", "only a dict of arrays, numbers and text can go to another host"),
+        ("Stumble", "KeyError: 'no such member"),
+    ],
+)
+def test_a_transform_that_fails_is_named_with_its_sample(address, transform, reason):
+    dataset = RemoteDataset("*.tar", f"remote_transforms:{transform}")
+    with pytest.raises(LoaderError, match=f"sample '.*{reason}"):
+        take(make(dataset, balancer=address, budgets=None))
+
+
+def test_after_all_this_the_workers_still_work(address, local):
+    assert take(make(balancer=address)) == local
+
+
+# --- processes that come and go
+
+
+def test_workers_may_die_leave_and_come_in_the_middle_of_a_run(processes, address, root, local):
+    doomed = start_worker(processes, address, root)
+    polite = start_worker(processes, address, root)
+    for worker in (doomed, polite):
+        worker.wait_for("working for")
+
+    def after_step(step):
+        if step == 0:
+            assert doomed.end(signal.SIGKILL) == -signal.SIGKILL
+            start_worker(processes, address, root)
+        if step == 1:
+            assert polite.end(signal.SIGTERM) == 0
+
+    assert take(make(balancer=address), after_step) == local
+
+
+def test_workers_find_a_balancer_that_was_started_again(processes, root, local):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    first = processes("balancer", "--listen", address)
+    start_worker(processes, address, root)
+    loader = make(balancer=address)
+    steps = loader.steps()
+    next(steps)
+    assert first.end(signal.SIGINT) == 0
+    with pytest.raises(LoaderError, match="the balancer was stopped"):
+        list(steps)
+    processes("balancer", "--listen", address).wait_for("listening on")
+    assert take(make(balancer=address)) == local
+
+
+# --- commands that cannot run
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["balancer", "--listen", "tcp://0.0.0.0:0"], "say --insecure if the network is private"),
+        (["balancer", "--listen", "nonsense://x"], "give an address such as"),
+        (["worker", "tcp://127.0.0.1:1", "--root", "/nowhere"], "does not exist"),
+        (["worker", "nonsense", "--root", "."], "give an address such as"),
+        (["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "x"], "is no transform"),
+        (["worker", "tcp://127.0.0.1:1", "--root", ".", "--until-lost", "0.2"], "no balancer"),
+    ],
+)
+def test_a_command_that_cannot_run_says_why_and_exits_with_2(processes, words, reason):
+    command = processes(*words)
+    assert command.process.wait(LIMIT_S) == 2
+    assert reason in command.wait_for(reason)
+
+
+def test_a_port_that_is_taken_is_one_line(processes):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        command = processes("balancer", "--listen", address)
+        assert command.process.wait(LIMIT_S) == 2
+        command.wait_for("the port is taken: stop what listens there, or choose another")
+        assert len(command.lines) == 1
