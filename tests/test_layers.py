@@ -94,6 +94,18 @@ def test_the_package_list_equals_the_folders(root: Path) -> None:
     assert set(listed) == {"counterpoise"} | {"counterpoise." + ".".join(p.parts) for p in found}
 
 
+def test_every_data_file_is_shipped(root: Path) -> None:
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]
+    for folder in FOLDERS:
+        shipped = patterns.get(f"counterpoise.{folder}", [])
+        for path in (root / folder).rglob("*"):
+            if path.is_file() and path.suffix not in (".py", ".pyc", ".nbi", ".nbc"):
+                inside = path.relative_to(root / folder)
+                assert any(inside.match(pattern) for pattern in shipped), path
+
+
 def test_no_other_python_file_stands_at_the_root(root: Path) -> None:
     assert [p.name for p in root.glob("*.py")] == ["__init__.py"]
 
