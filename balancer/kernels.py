@@ -1,7 +1,7 @@
 """Compiling the planning kernels, on purpose and with a report: never a silent pause.
 
 numba keeps compiled code beside the modules, or in the user's cache folder where that is not
-writable; NUMBA_CACHE_DIR names another place. The first use on a machine compiles (seconds),
+writable, or in NUMBA_CACHE_DIR. The first use on a machine compiles (seconds),
 later ones load (tenths of a second).
 """
 

@@ -1,12 +1,12 @@
 """Compiled loop that deals micro-steps to ranks."""
 
-import numba as nb
 import numpy as np
 
+from .compiled import compiled
 from .plan import Int64
 
 
-@nb.njit(cache=True)
+@compiled
 def deal_rows(rows: Int64, order: Int64, deviations: Int64) -> Int64:
     """Return int64 (ranks, rows): rows[m] dealt one group to each rank, rank sums kept even.
 

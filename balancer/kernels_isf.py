@@ -1,12 +1,12 @@
 """Compiled loops of ISF: a seeded shuffle, and next-fit with the filter on full groups."""
 
-import numba as nb
 import numpy as np
 
+from .compiled import compiled
 from .plan import Int64
 
 
-@nb.njit(cache=True)
+@compiled
 def shuffle(items: Int64, seed: int) -> None:
     """Fisher-Yates in place, drawing from splitmix64 (Steele, Lea, Flood 2014) started at seed."""
     state = np.uint64(seed)
@@ -22,7 +22,7 @@ def shuffle(items: Int64, seed: int) -> None:
         items[other] = kept
 
 
-@nb.njit(cache=True)
+@compiled
 def sample_and_filter(
     items: Int64, costs: Int64, budgets: Int64, targets: Int64, first: int, group_of: Int64
 ) -> tuple[int, int]:

@@ -1,11 +1,10 @@
 """The compiled swap loop of a long permutation."""
 
-import numba as nb
-
+from .compiled import compiled
 from .plan import Int64
 
 
-@nb.njit(cache=True)
+@compiled
 def swap(items: Int64, partners: Int64) -> None:
     """Swap items[k] with items[partners[k]] for k = 0, 1, ..., in place."""
     for here in range(partners.size):

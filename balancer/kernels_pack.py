@@ -4,15 +4,15 @@ Both work on scaled costs (`scale.scaled`): integers in which the mean load of a
 2**20 for every resource, so resources can be added and squares fit in 64 bits.
 """
 
-import numba as nb
 import numpy as np
 
+from .compiled import compiled
 from .plan import Int64
 
 _DIFFERENCE = 2**29
 
 
-@nb.njit(cache=True)
+@compiled
 def place(
     order: Int64, costs: Int64, budgets: Int64, groups: int, group_of: Int64, loads: Int64
 ) -> int:
@@ -82,7 +82,7 @@ def place(
     return groups
 
 
-@nb.njit(cache=True)
+@compiled
 def two_ended(
     slots: Int64,
     start: Int64,

@@ -1,12 +1,12 @@
 """Compiled loops of partitioning: the largest-difference method, and descent on the maxima."""
 
-import numba as nb
 import numpy as np
 
+from .compiled import compiled
 from .plan import Int64
 
 
-@nb.njit(cache=True)
+@compiled
 def place_vectors(order: Int64, costs: Int64, parts: int, room: Int64, part_of: Int64) -> Int64:
     """Longest processing time for vectors: each item to the part with the least score after it.
 
@@ -36,7 +36,7 @@ def place_vectors(order: Int64, costs: Int64, parts: int, room: Int64, part_of: 
     return loads
 
 
-@nb.njit(cache=True)
+@compiled
 def lower_maxima(
     slots: Int64,
     start: Int64,

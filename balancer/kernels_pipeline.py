@@ -5,13 +5,13 @@ operation after[k] (-1: none); it takes costs[row[k], order[place[k]]]. Operatio
 that each comes after those it waits for, whatever the costs.
 """
 
-import numba as nb
 import numpy as np
 
+from .compiled import compiled
 from .plan import Int64
 
 
-@nb.njit(cache=True)
+@compiled
 def run(
     rank: Int64, after: Int64, row: Int64, place: Int64, costs: Int64, order: Int64, finish: Int64
 ) -> int:
@@ -30,7 +30,7 @@ def run(
     return int(last)
 
 
-@nb.njit(cache=True)
+@compiled
 def two_opt(
     rank: Int64, after: Int64, row: Int64, place: Int64, costs: Int64, order: Int64, most: int
 ) -> int:

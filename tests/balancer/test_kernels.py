@@ -2,14 +2,17 @@
 
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.balancer import kernels
+from counterpoise.balancer.compiled import compiled
 from counterpoise.balancer.kernels_deal import deal_rows
 from counterpoise.balancer.kernels_isf import sample_and_filter, shuffle
 from counterpoise.balancer.kernels_order import swap
@@ -272,3 +275,13 @@ def test_compiling_is_reported() -> None:
 
 def test_the_names_stand_for_the_compiled_loops() -> None:
     assert all(hasattr(kernel, "py_func") for kernel in (run, two_opt, swap, shuffle))
+
+
+def test_without_a_writable_cache_kernels_still_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locator(*_: object, **settings: object) -> Any:
+        if settings.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return numba.njit(*_, **settings)
+
+    monkeypatch.setattr("counterpoise.balancer.compiled.nb", SimpleNamespace(njit=no_locator))
+    assert compiled(lambda x: x + 1)(2) == 3
