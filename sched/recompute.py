@@ -1,0 +1,197 @@
+"""Which layers of which stage to recompute: as few, and as cheap, as the memory allows.
+
+OmniBal (2025), section 4.3, in four steps:
+
+1. with every layer recomputed, find what each stage uses (`Stage.base_bytes`);
+2. keep the activations of some layers, and find what it uses then (`Trial`);
+3. from the differences, what a layer of each kind saves by being recomputed (`savings`);
+4. keep as many as fit (`plan_recompute`), try, and if that was too much, keep fewer (`tighten`).
+
+Steps 1 to 3 can be measured, or modelled from shapes (`recompute_model`). What is kept is chosen
+exactly: the most forward time for the bytes that are free, a knapsack over kinds of layers. A
+stage holds the activations of several microbatches at a time, so a kept layer counts that often.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage's layers and memory.
+
+    `layers[i]`: the kind of its i-th layer. `live`: microbatches whose activations it holds at a
+    time (1F1B: as many as there are stages from it to the end). `base_bytes`: used with every layer
+    recomputed. `working_bytes`: the part of it that is there only while a layer is recomputed.
+    """
+
+    layers: tuple[str, ...]
+    live: int
+    base_bytes: int
+    working_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Check signs."""
+        if self.live < 1 or not 0 <= self.working_bytes <= self.base_bytes:
+            raise ValueError(
+                f"a stage with {self.live} microbatches live and {self.working_bytes} of "
+                f"{self.base_bytes} bytes for work; give 1 or more, and no more than the whole"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Step 2: in a stage, so many layers of each kind kept, and the bytes used then."""
+
+    stage: int
+    kept: Mapping[str, int]
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a stage recomputes: positions of layers within it, and the bytes it will use."""
+
+    recompute: tuple[int, ...]
+    predicted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What recomputing a layer of a kind saves in bytes for each live microbatch, and costs."""
+
+    saved_bytes: int
+    forward_ns: int = 1
+
+
+def savings(
+    stages: Sequence[Stage], trials: Sequence[Trial], forward_ns: Mapping[str, int]
+) -> dict[str, Saving]:
+    """Step 3: what each kind saves, by least squares over the trials, rounded up.
+
+    Raises ValueError if the trials do not tell the kinds apart, or say less than nothing.
+
+    >>> stages = (Stage(("vit", "vit"), 2, 100), Stage(("vit", "llm"), 1, 100))
+    >>> trials = (Trial(0, {"vit": 1}, 160), Trial(1, {"vit": 1, "llm": 1}, 150))
+    >>> {kind: one.saved_bytes for kind, one in savings(stages, trials, {}).items()}
+    {'llm': 20, 'vit': 30}
+    """
+    kinds = sorted({kind for stage in stages for kind in stage.layers})
+    rows = [[stages[t.stage].live * t.kept.get(kind, 0) for kind in kinds] for t in trials]
+    more = [trial.used_bytes - stages[trial.stage].base_bytes for trial in trials]
+    if not rows or np.linalg.matrix_rank(np.array(rows)) < len(kinds):
+        raise ValueError(
+            f"the trials do not tell {', '.join(kinds)} apart: keep some layers of each kind, in "
+            "numbers that differ between stages"
+        )
+    found = np.linalg.lstsq(np.array(rows, float), np.array(more, float), rcond=None)[0]
+    if found.min() < 0:
+        kind = kinds[int(found.argmin())]
+        raise ValueError(f"the trials say that keeping a {kind} layer frees memory; measure again")
+    # Up, but for what the solver's own rounding adds: a byte too few could be over the limit.
+    sizes = [int(np.ceil(np.round(size, 3))) for size in found]
+    return {
+        kind: Saving(size, forward_ns.get(kind, 1)) for kind, size in zip(kinds, sizes, strict=True)
+    }
+
+
+def plan_recompute(
+    stages: Sequence[Stage], saving: Mapping[str, Saving], limit_bytes: int
+) -> tuple[Policy, ...]:
+    """Step 4: for every stage the layers to recompute, of the least forward time that fits.
+
+    Raises ValueError for a stage that does not fit with every layer recomputed, and for kinds of
+    layers without savings.
+
+    >>> stage = Stage(("vit", "vit", "llm"), 2, base_bytes=100)
+    >>> plan_recompute([stage], {"vit": Saving(30, 5), "llm": Saving(20, 4)}, 205)
+    (Policy(recompute=(0,), predicted_bytes=200),)
+    """
+    return tuple(
+        _plan(stage, saving, limit_bytes, f"stage {at}") for at, stage in enumerate(stages)
+    )
+
+
+def tighten(
+    stage: Stage, saving: Mapping[str, Saving], policy: Policy, used_bytes: int, limit_bytes: int
+) -> Policy:
+    """Step 4, after a try: keep fewer layers if more was used than the limit allows.
+
+    What the prediction was off by is taken from the room there is. Raises ValueError as
+    `plan_recompute` does.
+    """
+    if used_bytes <= limit_bytes:
+        return policy
+    return _plan(stage, saving, limit_bytes - (used_bytes - policy.predicted_bytes), "the stage")
+
+
+def all_or_nothing(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int) -> Policy:
+    """The usual switch: every layer of a stage is recomputed, unless all can be kept."""
+    nothing = Policy((), predicted_bytes(stage, saving, ()))
+    every = tuple(range(len(stage.layers)))
+    if nothing.predicted_bytes <= limit_bytes:
+        return nothing
+    return Policy(every, predicted_bytes(stage, saving, every))
+
+
+def predicted_bytes(stage: Stage, saving: Mapping[str, Saving], recompute: Sequence[int]) -> int:
+    """What a stage uses with these layers recomputed."""
+    kept = set(range(len(stage.layers))) - set(recompute)
+    more = sum(saving[stage.layers[at]].saved_bytes for at in kept)
+    working = stage.working_bytes if recompute else 0
+    return stage.base_bytes - stage.working_bytes + working + stage.live * more
+
+
+def recomputed_ns(stage: Stage, saving: Mapping[str, Saving], policy: Policy) -> int:
+    """The forward time that a stage spends once more on each microbatch."""
+    return sum(saving[stage.layers[at]].forward_ns for at in policy.recompute)
+
+
+def _plan(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int, name: str) -> Policy:
+    if unknown := set(stage.layers) - set(saving):
+        raise ValueError(f"no saving is known for {sorted(unknown)[0]!r} layers; try one")
+    if (all_kept := predicted_bytes(stage, saving, ())) <= limit_bytes:
+        return Policy((), all_kept)
+    room = limit_bytes - stage.base_bytes
+    if room < 0:
+        raise ValueError(
+            f"{name} uses {stage.base_bytes} bytes with every layer recomputed, more than the "
+            f"limit of {limit_bytes}; use more stages or smaller microbatches"
+        )
+    keep = _most_time(Counter(stage.layers), saving, room // stage.live)
+    # The last layers of a kind are kept: their activations are needed first.
+    recompute = []
+    for at in reversed(range(len(stage.layers))):
+        if keep[stage.layers[at]] > 0:
+            keep[stage.layers[at]] -= 1
+        else:
+            recompute.append(at)
+    chosen = tuple(reversed(recompute))
+    return Policy(chosen, predicted_bytes(stage, saving, chosen))
+
+
+def _most_time(counts: Mapping[str, int], saving: Mapping[str, Saving], room: int) -> Counter[str]:
+    """How many layers of each kind to keep: the most forward time, then the most layers.
+
+    Every state that no other beats in bytes and time is carried from kind to kind, so it is exact.
+    """
+    states: list[tuple[int, int, int, tuple[int, ...]]] = [(0, 0, 0, ())]
+    for kind, count in counts.items():
+        one = saving[kind]
+        grown = [
+            (size + k * one.saved_bytes, time + k * one.forward_ns, layers + k, (*taken, k))
+            for size, time, layers, taken in states
+            for k in range(count + 1)
+            if size + k * one.saved_bytes <= room
+        ]
+        grown.sort(key=lambda state: (state[0], -state[1], -state[2]))
+        states, best = [], (-1, -1)
+        for state in grown:
+            if state[1:3] > best:
+                states.append(state)
+                best = state[1:3]
+    taken = max(states, key=lambda state: state[1:3])[3]
+    return Counter(dict(zip(counts, taken, strict=True)))
