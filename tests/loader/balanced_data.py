@@ -68,6 +68,18 @@ class Measured(Augmented):
     probe = None
 
 
+class Deadly:
+    """A dataset whose sample 3 kills the process that loads it."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 3:
+            os._exit(9)
+        return {"input_ids": np.arange(index + 1)}
+
+
 def measure(sample):
     """Return the costs of a decoded sample."""
     return {

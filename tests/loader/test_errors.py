@@ -1,0 +1,225 @@
+"""Broken samples and bad input: what is left out is on record, all else is one clear line."""
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
+import balanced_data as made
+
+from counterpoise.loader import DataLoader, LoaderError
+from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers.dead_letter import read_letters
+
+COMMAND = str(Path(sys.executable).with_name("counterpoise"))
+TRANSFORM = VisionLanguage(tile_size=28, max_tiles=4, tokens_per_tile=4)
+
+
+def write_tar(path, members):
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return str(path)
+
+
+def make(dataset, **changes):
+    given = {"balance": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 2}
+    given |= {"layout": "torch", "collate_fn": made.as_list, **changes}
+    return DataLoader(dataset, **given)
+
+
+def one_line(raised):
+    text = str(raised.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+# --- the awkward files
+
+
+@pytest.fixture(scope="module")
+def manifest(data):
+    return json.loads((data / "awkward" / "manifest.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def awkward(data, manifest, tmp_path_factory):
+    """A shard with every awkward file under its own key: key n is the manifest's n-th."""
+    folder = tmp_path_factory.mktemp("awkward")
+    members = [
+        (
+            f"{number:02}.{entry['file'].rpartition('.')[2]}",
+            (data / "awkward" / entry["file"]).read_bytes(),
+        )
+        for number, entry in enumerate(manifest)
+    ]
+    return TarDataset(write_tar(folder / "a.tar", members), TRANSFORM, cache=folder)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_files_are_left_out_and_on_record(awkward, manifest, tmp_path, workers):
+    dead = tmp_path / "dead.jsonl"
+    loader = make(awkward, on_error="skip", dead_letter=str(dead), num_workers=workers)
+    came, holes = {}, []
+    for batch in loader:
+        came |= dict(zip(loader.step_info.keys, batch, strict=True))
+        holes += loader.step_info.holes
+    loader.close()
+    errors = {
+        f"{number:02}": entry["observed_pillow"]["error"]
+        for number, entry in enumerate(manifest)
+        if "error" in entry["observed_pillow"]
+    }
+    letters = {letter.key: letter for letter in read_letters(dead)}
+    assert sorted(holes) == sorted(letters) == sorted(errors)
+    assert sorted([*came, *errors]) == [f"{number:02}" for number in range(len(manifest))]
+    for key, error in errors.items():
+        assert error.partition(" 'out")[0] in letters[key].reason
+    for key, sample in came.items():
+        is_text = manifest[int(key)]["file"].endswith(".txt")
+        assert (len(sample["pixel_values"]) == 0) == is_text
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_where_errors_are_raised_they_name_the_key_and_the_cause(data, tmp_path, workers):
+    good = (data / "awkward" / "hopper_gray.jpg").read_bytes()
+    bad = (data / "awkward" / "truncated_jpeg.jpg").read_bytes()
+    path = write_tar(tmp_path / "a.tar", [("x.jpg", good), ("y.jpg", bad), ("z.jpg", good)])
+    loader = make(TarDataset(path, TRANSFORM, cache=tmp_path), num_workers=workers)
+    with pytest.raises(LoaderError, match="sample 'y': jpg: OSError: image file is trunc") as got:
+        list(loader)
+    one_line(got)
+
+
+# --- bad input
+
+
+def no_file(folder):
+    return TarDataset(folder / "nothing.tar")
+
+
+def no_match(folder):
+    return TarDataset(str(folder / "*.tar"))
+
+
+def no_samples(folder):
+    return TarDataset(write_tar(folder / "a.tar", []))
+
+
+def truncated(folder):
+    path = write_tar(folder / "a.tar", [("x.txt", b"a" * 5000), ("y.txt", b"b" * 5000)])
+    Path(path).write_bytes(Path(path).read_bytes()[:6000])
+    return TarDataset(path)
+
+
+def same_key(folder):
+    for name in ("a.tar", "b.tar"):
+        write_tar(folder / name, [("x.txt", b"a")])
+    return TarDataset(str(folder / "*.tar"))
+
+
+def no_transform(folder):
+    path = write_tar(folder / "a.tar", [("x.txt", b"a")])
+    spec = {"source": "tar", "pattern": path, "transform": {"name": "a.b:c", "args": {}}}
+    return TarDataset.from_spec(spec, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (no_file, "nothing.tar"),
+        (no_match, r"\*\.tar"),
+        (no_samples, "no samples in 1 shards; members must be named key.extension"),
+        (truncated, "a.tar"),
+        (same_key, "key 'x' stands in"),
+        (no_transform, "no such transform: 'a.b:c'"),
+    ],
+)
+def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
+    with pytest.raises((ValueError, OSError), match=reason) as raised:
+        source(tmp_path)
+    one_line(raised)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "reason"),
+    [
+        ([], {}, "is empty: nothing to load"),
+        (iter([]), {}, "a source needs a map-style dataset"),
+        ([1, 2, 3], {"virtual_ranks": 4}, "3 samples cannot feed 4 ranks: use fewer ranks"),
+        ([1, 2], {"budgets": {"miles": 3}}, "budgets name miles, but samples cost samples"),
+        ([1, 2], {"balance": "magic"}, "grouping is 'magic', allowed are"),
+        ([1, 2], {"on_error": "hope"}, "on_error is 'hope', allowed are"),
+        ([1, 2], {"buffer_bytes": 0}, "buffer_bytes is 0, it must be positive"),
+        ([1, 2], {"layout": "padded"}, "collate_fn belongs to layout 'torch', not 'padded'"),
+        ([1, 2], {"layout": "round", "collate_fn": None}, "unknown layout 'round'"),
+        ([1, 2], {"rank": 1}, "virtual_ranks plays all ranks"),
+        ([1, 2], {"rank": 1, "virtual_ranks": None}, "rank and ranks belong together"),
+        ([1, 2], {"rank": 2, "ranks": 2, "virtual_ranks": None}, "rank is 2, allowed are 0 to 1"),
+        ([1, 2], {"sampler": [0, 1]}, "a balanced loader plans its own order"),
+        ([1, 2], {"balancer": "tcp://127.0.0.1:1"}, "workers elsewhere cannot read a list"),
+        ([1, 2], {"cost": lambda _: {"a": -1}}, "cost 'a' must be a non-negative integer"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(dataset, changes, reason):
+    with pytest.raises(ValueError, match=reason) as raised:
+        make(dataset, **changes)
+    one_line(raised)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"accumulate": 1, "budgets": {"tokens": 50}}, r"step 0.*accumulate"),
+        ({"buffer_bytes": 2000, "on_error": "skip"}, "raise buffer_bytes to at least"),
+        ({"ordering": "two_opt"}, "ordering 'two_opt'"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_line(workers, changes, reason):
+    loader = make(made.Augmented(30), num_workers=workers, cost=made.measure, **changes)
+    with pytest.raises((LoaderError, ValueError), match=reason) as raised:
+        list(loader)
+    one_line(raised)
+    loader.close()
+
+
+def test_a_dataset_that_cannot_be_sent_says_so():
+    dataset = made.Augmented(30)
+    dataset.trap = lambda: 0
+    with pytest.raises(TypeError, match="multiprocessing_context='fork'") as raised:
+        list(make(dataset, num_workers=1))
+    one_line(raised)
+    assert len(list(make(dataset, num_workers=1, multiprocessing_context="fork"))) > 0
+
+
+def test_several_ranks_that_cannot_find_each_other_are_told_what_to_do():
+    with pytest.raises(ValueError, match="start `counterpoise balancer`"):
+        list(make(made.Augmented(30), virtual_ranks=None, rank=0, ranks=2))
+
+
+def test_a_sample_that_kills_workers_is_given_up():
+    loader = make(made.Deadly(), on_error="skip", num_workers=1, shuffle=False)
+    holes = [key for _ in loader for key in loader.step_info.holes]
+    loader.close()
+    assert holes == ["3"]
+
+
+@pytest.mark.parametrize("source", [no_file, truncated])
+def test_the_demo_exits_with_2_on_bad_data(tmp_path, source):
+    pattern = tmp_path / ("nothing.tar" if source is no_file else "*.tar")
+    with pytest.raises((ValueError, OSError)):
+        source(tmp_path)
+    done = subprocess.run(
+        [COMMAND, "demo", "--data", str(pattern)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr

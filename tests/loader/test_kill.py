@@ -1,0 +1,90 @@
+"""A trainer that is killed at any moment leaves no process, no socket and no shared memory."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+TRAINER = Path(__file__).with_name("kill_trainer.py")
+SHARED_MEMORY = Path("/dev/shm")
+ENDS_WITHIN_S = 5.0
+
+
+class Trainers:
+    """Processes of kill_trainer.py and their descendants, told by a mark in their environment."""
+
+    def __init__(self, folder, *words):
+        self.mark = f"COUNTERPOISE_TEST_MARK={uuid.uuid4()}"
+        self.folder = folder
+        name, value = self.mark.split("=")
+        self.process = subprocess.Popen(
+            [sys.executable, str(TRAINER), *words],
+            env={**os.environ, name: value, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.shared_memory = set(SHARED_MEMORY.iterdir())
+
+    def fork(self):
+        """Return the process id of a new trainer."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def let_run(self, for_s):
+        with pytest.raises(subprocess.TimeoutExpired):
+            self.process.wait(for_s)
+
+    def left(self, but=()):
+        """Return what there still is: processes, the pools' folders, shared memory."""
+        processes = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            pid = int(path.parent.name)
+            try:
+                if pid not in but and self.mark.encode() in path.read_bytes():
+                    processes.append(pid)
+            except OSError:
+                continue
+        new = [path.name for path in set(SHARED_MEMORY.iterdir()) - self.shared_memory]
+        names = [name for name in new if "counterpoise" in name or f"_{self.process.pid}_" in name]
+        return processes + names + [path.name for path in self.folder.glob("counterpoise-*")]
+
+    def assert_nothing_is_left(self, but=()):
+        deadline, bell = time.monotonic() + ENDS_WITHIN_S, threading.Event()
+        while left := self.left(but):
+            assert time.monotonic() < deadline, left
+            bell.wait(0.02)
+
+
+def test_killed_while_it_starts(tmp_path):
+    moments = random.Random(11)
+    for _ in range(4):
+        trainer = Trainers(tmp_path)
+        trainer.let_run(moments.uniform(0, 3))
+        trainer.process.kill()
+        trainer.process.communicate()
+        trainer.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_killed_while_its_processes_start_and_work(tmp_path):
+    moments = random.Random(12)
+    trainers = Trainers(tmp_path, "fork")
+    assert trainers.process.stdout.readline() == "ready\n"
+    seen = 0
+    for _ in range(16):
+        pid = trainers.fork()
+        trainers.let_run(moments.uniform(0, 2))
+        seen = max(seen, len(trainers.left(but=[trainers.process.pid])))
+        os.kill(pid, signal.SIGKILL)
+        trainers.assert_nothing_is_left(but=[trainers.process.pid])
+    trainers.process.communicate()
+    assert seen >= 6  # trainer, zygote, supervisor, balancer, two workers: some were at work
