@@ -106,7 +106,11 @@ def _to_steps(
 ) -> Filled:
     """Shuffle groups and cut them into steps; the last, partial one is filled up or dropped."""
     size = config.ranks * first_rows(config)
-    shuffled = chosen[permutation(len(chosen), mix(seed, 1), 0)]
+    # rows that were made to run side by side stay together
+    block = config.ranks if config.grouping == "device" else 1
+    whole = len(chosen) // block
+    blocks = chosen[: whole * block].reshape(whole, block)[permutation(whole, mix(seed, 1), 0)]
+    shuffled = np.concatenate([blocks.ravel(), chosen[whole * block :]])
     steps = [shuffled[begin : begin + size] for begin in range(0, len(shuffled), size)]
     if steps and len(steps[-1]) < size:
         last = steps.pop()

@@ -33,19 +33,28 @@ def length(costs: Int64, batch_size: int, seed: int) -> Grouping:
     return _sliced(_by_size(costs, seed), batch_size)
 
 
-def device(costs: Int64, batch_size: int, seed: int) -> Grouping:
-    """Group so that groups are alike across devices: OmniBal's device-group, much padding.
+def device(costs: Int64, batch_size: int, ranks: int, seed: int) -> Grouping:
+    """Group so that groups side by side on the ranks are alike: OmniBal's device-group.
 
-    Samples sorted by size are dealt round the groups, so every group has one of each size class.
+    Samples sorted by size are cut into strips, one sample for each rank; a row of `ranks` groups
+    is made of batch_size random strips. Sizes agree across ranks and vary inside a group, so
+    padding is worse than random. Groups ranks*k .. ranks*k + ranks - 1 run side by side.
 
-    >>> device(np.array([[1], [9], [2], [8]]), batch_size=2, seed=0).group_of.tolist()
+    >>> device(np.array([[1], [9], [2], [8]]), batch_size=2, ranks=2, seed=0).group_of.tolist()
     [0, 1, 1, 0]
     """
     order = _by_size(costs, seed)
-    groups = -(-len(order) // batch_size)
+    strips = -(-len(order) // ranks)
+    if not strips:
+        return Grouping(np.empty(0, dtype=np.int64), 0, _NOTHING, _NOTHING)
+    row_of_strip = np.empty(strips, dtype=np.int64)
+    # the last strip may be short: it is in the last row, so that no group before it is empty
+    row_of_strip[permutation(strips - 1, seed + 1, 0)] = np.arange(strips - 1) // batch_size
+    row_of_strip[-1:] = (strips - 1) // batch_size
+    strip, place = np.divmod(np.arange(len(order)), ranks)
     group_of = np.empty(len(order), dtype=np.int64)
-    group_of[order] = np.arange(len(order)) % max(1, groups)
-    return Grouping(group_of, groups, _NOTHING, _NOTHING)
+    group_of[order] = row_of_strip[strip] * ranks + place
+    return Grouping(group_of, int(group_of.max(initial=-1)) + 1, _NOTHING, _NOTHING)
 
 
 def _by_size(costs: Int64, seed: int) -> Int64:

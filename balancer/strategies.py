@@ -22,7 +22,7 @@ def group_samples(
     if config.grouping == "length":
         return length(costs, size, seed)
     if config.grouping == "device":
-        return device(costs, size, seed)
+        return device(costs, size, config.ranks, seed)
     if config.grouping == "isf":
         return isf(costs, config.budgets, seed=seed)
     return balanced(costs, config.budgets, parts, seed, most=most)

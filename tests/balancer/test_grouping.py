@@ -103,7 +103,7 @@ def test_balanced_is_close_to_the_bound_and_even() -> None:
         lambda costs: fixed(len(costs), 4),
         lambda costs: random(len(costs), 4, 1),
         lambda costs: length(costs, 4, 1),
-        lambda costs: device(costs, 4, 1),
+        lambda costs: device(costs, 4, 2, 1),
     ],
 )
 def test_counted_groups_hold_four_each(group: Callable[[np.ndarray], Grouping]) -> None:
