@@ -30,47 +30,101 @@ COUNT = click.IntRange(min=1)
 
 @click.command("analyze")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", default=OUT, show_default=True, type=click.Path(path_type=Path),
-              help="Folder for report.html, report.json, index.npz and the parts scanned.")
+@click.option(
+    "--out",
+    default=OUT,
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder for report.html, report.json, index.npz and the parts scanned.",
+)
 @click.option("--sample", type=COUNT, help="Measure so many samples only, drawn at random.")
 @click.option("--decode", is_flag=True, help="Decode every sample too: finds damaged images.")
 @click.option("--jobs", type=COUNT, help="Processes that scan.  [default: all cores]")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="Scan on a Ray cluster instead.")
 @click.option("--ranks", default=8, show_default=True, type=COUNT, help="Data-parallel ranks.")
-@click.option("--accumulate", default=4, show_default=True, type=COUNT,
-              help="Microbatches per rank and step.")
-@click.option("--batch-size", default=4, show_default=True, type=COUNT,
-              help="Samples of a microbatch, as your loop makes them now.")
-@click.option("--samples-per-step", type=COUNT,
-              help="Global batch.  [default: ranks x accumulate x batch size]")
+@click.option(
+    "--accumulate", default=4, show_default=True, type=COUNT, help="Microbatches per rank and step."
+)
+@click.option(
+    "--batch-size",
+    default=4,
+    show_default=True,
+    type=COUNT,
+    help="Samples of a microbatch, as your loop makes them now.",
+)
+@click.option(
+    "--samples-per-step",
+    type=COUNT,
+    help="Global batch.  [default: ranks x accumulate x batch size]",
+)
 @click.option("--mode", default="auto", show_default=True, type=click.Choice(("auto", *MODES)))
-@click.option("--budget", "budgets", multiple=True, metavar="NAME=MOST",
-              help="Most of a cost in a microbatch; one for each cost.  [default: recommended]")
-@click.option("--layout", default="padded", show_default=True,
-              type=click.Choice(("padded", "packed")), help="How your loop batches samples now.")
-@click.option("--tile-tokens", type=COUNT,
-              help="Tokens of the LLM that a tile costs in the encoder.  [default: the model's]")
-@click.option("--model", default="6b+20b", show_default=True, type=click.Choice(tuple(MODELS)),
-              help="Encoder + LLM that memory and schedules are modelled for.")
+@click.option(
+    "--budget",
+    "budgets",
+    multiple=True,
+    metavar="NAME=MOST",
+    help="Most of a cost in a microbatch; one for each cost.  [default: recommended]",
+)
+@click.option(
+    "--layout",
+    default="padded",
+    show_default=True,
+    type=click.Choice(("padded", "packed")),
+    help="How your loop batches samples now.",
+)
+@click.option(
+    "--tile-tokens",
+    type=COUNT,
+    help="Tokens of the LLM that a tile costs in the encoder.  [default: the model's]",
+)
+@click.option(
+    "--model",
+    default="6b+20b",
+    show_default=True,
+    type=click.Choice(tuple(MODELS)),
+    help="Encoder + LLM that memory and schedules are modelled for.",
+)
 @click.option("--stages", default=4, show_default=True, type=COUNT, help="Pipeline stages.")
-@click.option("--tensor-parallel", default=4, show_default=True, type=COUNT)
+@click.option("--tensor-parallel", default=8, show_default=True, type=COUNT)
 @click.option("--memory-gb", default=80, show_default=True, type=COUNT, help="Of each device.")
-@click.option("--part", default=65_536, show_default=True, type=COUNT,
-              help="Plan on a random part of so many samples.")
+@click.option(
+    "--part",
+    default=65_536,
+    show_default=True,
+    type=COUNT,
+    help="Plan on a random part of so many samples.",
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--tile-size", default=448, show_default=True, type=COUNT)
 @click.option("--max-tiles", default=12, show_default=True, type=COUNT)
 @click.option("--tokens-per-tile", default=256, show_default=True, type=COUNT)
 @click.option("--max-tokens", type=COUNT, help="Longest sample that the transform makes.")
 @click.option("--tokenizer", default="", metavar="MODULE:NAME", help="Instead of counting bytes.")
-@click.option("--transform", default="", metavar="MODULE:NAME",
-              help="Your transform of raw samples, instead of VisionLanguage.")
-@click.option("--cost", default="", metavar="MODULE:NAME",
-              help="A function from a loaded sample to its cost; every sample is loaded.")
-@click.option("--resource", "resources", multiple=True, metavar="NAME",
-              help="A table's column that is a cost; repeat.")
-@click.option("--source-field", default="source", show_default=True,
-              help="Field of a sample's JSON that says where it comes from.")
+@click.option(
+    "--transform",
+    default="",
+    metavar="MODULE:NAME",
+    help="Your transform of raw samples, instead of VisionLanguage.",
+)
+@click.option(
+    "--cost",
+    default="",
+    metavar="MODULE:NAME",
+    help="A function from a loaded sample to its cost; every sample is loaded.",
+)
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME",
+    help="A table's column that is a cost; repeat.",
+)
+@click.option(
+    "--source-field",
+    default="source",
+    show_default=True,
+    help="Field of a sample's JSON that says where it comes from.",
+)
 @click.option("--cache", default="", metavar="FOLDER", help="Where indexes and costs are kept.")
 @click.option("--json", "as_json", is_flag=True, help="End with the report as one JSON object.")
 def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:

@@ -79,9 +79,7 @@ def every_kth(table: CostTable, most: int) -> CostTable:
     return CostTable(table.resources, table.costs[::step], table.sources[::step])
 
 
-def frontier(
-    table: CostTable, model: Model, machine: Machine, most: int
-) -> list[tuple[int, int]]:
+def frontier(table: CostTable, model: Model, machine: Machine, most: int) -> list[tuple[int, int]]:
     """Return (tokens, most tiles that fit beside them) from no tokens up to `most`."""
     if not {"tiles", "tokens"} <= set(table.resources):
         return []
@@ -133,5 +131,3 @@ def _main(resources: tuple[str, ...]) -> int:
     if "tokens" in resources:
         return resources.index("tokens")
     return next((k for k, name in enumerate(resources) if name != "tiles"), 0)
-
-

@@ -47,7 +47,8 @@ def stacked(rows: Sequence[tuple[str, Sequence[Part]]], width: int = 560) -> str
                 f'rx="3" fill="var({part.colour})"><title>{html.escape(title)}</title></rect>'
             )
             if size > 46:
-                pieces.append(_text(at + 8, top + 42, _percent(part.value), "inside"))
+                kind = "strong" if part.colour == "--padding" else "inside"
+                pieces.append(_text(at + 8, top + 42, _percent(part.value), kind))
             at += size
     return _svg(width, 66 * len(rows) - 8, pieces, "; ".join(_said(*row) for row in rows))
 
@@ -101,8 +102,7 @@ def lines(
         level = least + (most - least) * k / 2
         pieces.append(f'<path class="rule" d="M{left} {y(level):.1f}H{left + inner}"/>')
         pieces.append(_text(left - 6, y(level) + 4, _percent(level, 0), "end"))
-    for value in ticks:
-        pieces.append(_text(place[value], top + tall + 16, tick(value), "middle"))
+    pieces += [_text(place[at], top + tall + 16, tick(at), "middle") for at in ticks]
     pieces.append(_text(left + inner / 2, top + tall + 31, across, "middle"))
     ends = []
     for line in found:
@@ -140,7 +140,7 @@ def heat(
 
     Colours are steps of the logarithm of the count.
     """
-    left, top, bottom, right = 40, 8, 38, 12
+    left, top, bottom, right = 40, 24, 38, 12
     columns, rows = len(across) - 1, len(up) - 1
     wide = (width - left - right) / columns
     tall = min(20.0, 300 / rows)
@@ -160,22 +160,22 @@ def heat(
             )
     base = height - bottom
     pieces.append(f'<path class="axis" d="M{left} {base:.1f}H{width - right}"/>')
-    for k in range(0, columns + 1, max(1, columns // 6)):
-        pieces.append(_text(left + k * wide, base + 16, f"{across[k]:,}", "middle"))
-    for k in range(0, rows + 1, max(1, -(-rows // 6))):
-        pieces.append(_text(left - 7, base - (k + (tall > 9 and rows < 30) * 0.5) * tall + 4,
-                            f"{up[k]}", "end"))  # fmt: skip
+    pieces += [
+        _text(left + k * wide, base + 16, f"{across[k]:,}", "middle")
+        for k in range(0, columns + 1, max(1, columns // 6))
+    ]
+    pieces += [
+        _text(left - 7, base - (k + 0.5) * tall + 4, f"{up[k]}", "end")
+        for k in range(0, rows, max(1, -(-rows // 6)))
+    ]
     pieces.append(_text(left + (width - left - right) / 2, height - 4, "tokens", "middle"))
-    pieces.append(_text(4, top + 8, "tiles"))
+    pieces.append(_text(0, 11, "tiles"))
     if budgets is not None:
-        x = left + budgets[1] / (across[1] - across[0]) * wide
-        y = base - (budgets[0] + 1) / (up[1] - up[0]) * tall
-        x, y = min(x, width - right), max(y, top)
-        pieces.append(
-            f'<path class="line dashed" stroke="var(--random)" d="M{left} {y:.1f}H{x:.1f}'
-            f'V{base:.1f}"/>'
-        )
-        pieces.append(_text(x - 6, y + 14, "budget", "strong end halo"))
+        right_of = min(left + budgets[1] / (across[1] - across[0]) * wide, width - right)
+        over = max(base - (budgets[0] + 1) / (up[1] - up[0]) * tall, top)
+        path = f"M{left} {over:.1f}H{right_of:.1f}V{base:.1f}"
+        pieces.append(f'<path class="line dashed" stroke="var(--random)" d="{path}"/>')
+        pieces.append(_text(right_of - 6, over + 14, "budget", "strong end halo"))
     return _svg(width, round(height), pieces, "how many samples have how many tiles and tokens")
 
 
@@ -190,7 +190,7 @@ def feasible(
     border: (tokens, most tiles) ascending; tried: (tokens, tiles, words) of the search.
     """
     left, top, bottom, right, height = 40, 10, 38, 20, 290
-    known = [*border, *((x, y) for _, _, x, y in marks)]
+    known = [(float(x), float(y)) for x, y in (*border, *((x, y) for _, _, x, y in marks))]
     widest = max(x for x, _ in known) * 1.06 or 1
     highest = max(y for _, y in known) * 1.25 or 1
     inner, tall = width - left - right, height - top - bottom
@@ -220,16 +220,25 @@ def feasible(
                 f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5" fill="var(--muted)" opacity=".55">'
                 f"<title>{html.escape(words)}</title></circle>"
             )
-    for number, (name, colour, x, y) in enumerate(marks):
+    for name, colour, x, y in marks:
         a, b = place(x, y)
         side = "end" if a > width / 2 else ""
+        above = y >= max(other[3] for other in marks)
         pieces.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="6" fill="var({colour})"/>')
-        shift = -11 if side else 11
-        pieces.append(
-            _text(a + shift, b + (4, -8)[number % 2], f"{name} {y} tiles, {x:,}",
-                  f"strong halo {side}")  # fmt: skip
-        )
+        shift, below = -11 if side else 11, -9 if above else 18
+        words = f"{name} {y} tiles, {x:,}"
+        pieces.append(_text(a + shift, b + below, words, f"strong halo {side}"))
     return _svg(width, height, pieces, "budgets of tiles and tokens that fit in memory")
+
+
+def rounded(value: float) -> float:
+    """Return the next 1, 2, 4, 6, 8 times a power of ten: the top of an axis.
+
+    >>> rounded(0.43), rounded(0.07), rounded(0.9)
+    (0.6, 0.08, 1.0)
+    """
+    power = 10.0 ** np.floor(np.log10(value))
+    return float(next(k * power for k in (1, 2, 4, 6, 8, 10) if k * power >= value - 1e-9))
 
 
 def meter(share: float, colour: str, width: int = 90) -> str:
@@ -294,4 +303,4 @@ def _said(label: str, parts: Sequence[Part]) -> str:
 def _round(value: float) -> int:
     """Two digits that matter, for ticks."""
     size = 10 ** max(0, len(str(int(value))) - 2)
-    return round(value / size) * size
+    return int(round(value / size) * size)

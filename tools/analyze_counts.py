@@ -1,13 +1,14 @@
 """What is in the data: counts by source, quantiles, the joint histogram, the heaviest samples."""
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
 
 from ..balancer.plan import Int64
-from .analyze_rows import Rows
+from .analyze_rows import Failure, Rows
 
 NAMED = 20  # keys that a report names of each kind
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
@@ -58,7 +59,7 @@ def by_source(rows: Rows, again: Int64, over: Int64) -> list[Json]:
 KINDS = ("unreadable", "truncated", "shard", "duplicate", "over_budget")
 
 
-def reasons(rows: Rows) -> list[Json]:
+def failures(rows: Rows) -> list[Json]:
     """Return the first failures of every source with their reasons."""
     seen, listed = Counter[str](), list[Json]()
     for one in rows.failures:
@@ -68,6 +69,23 @@ def reasons(rows: Rows) -> list[Json]:
                 {"key": one.key, "source": one.source, "kind": one.kind, "reason": one.reason}
             )
     return listed
+
+
+def reasons(rows: Rows) -> list[Json]:
+    """Return why samples cannot be used: reasons that differ in numbers only are one."""
+    alike: dict[tuple[str, str], list[Failure]] = defaultdict(list)
+    for one in rows.failures:
+        alike[one.kind, re.sub(r"[0-9]+|'[^']*'", "N", one.reason)].append(one)
+    most = sorted(alike.values(), key=lambda found: (-len(found), found[0].key))
+    return [
+        {
+            "count": len(found),
+            "kind": found[0].kind,
+            "reason": found[0].reason,
+            "keys": [one.key for one in found[:NAMED]],
+        }
+        for found in most[:NAMED]
+    ]
 
 
 def quantiles(rows: Rows, whole: bool) -> Json:
@@ -107,7 +125,10 @@ def heaviest(rows: Rows, work: Int64, most: int = NAMED) -> list[Json]:
         {
             "key": rows.key(row),
             "source": rows.sources[int(rows.source_of[row])],
-            **{name: int(value) for name, value in zip(rows.resources, rows.costs[row], strict=True)},
+            **{
+                name: int(value)
+                for name, value in zip(rows.resources, rows.costs[row], strict=True)
+            },
             "times_mean": float(work[row]) / mean,
         }
         for row in top
@@ -128,8 +149,12 @@ def _rank(count: int, q: float) -> int:
 def _order(values: Int64, q: float) -> list[int]:
     off = 1.96 * np.sqrt(len(values) * q * (1 - q))
     low, high = q * len(values) - off, q * len(values) + off
-    return [int(values[int(np.clip(at, 0, len(values) - 1))]) for at in (np.floor(low), np.ceil(high))]
+    return [
+        int(values[int(np.clip(at, 0, len(values) - 1))]) for at in (np.floor(low), np.ceil(high))
+    ]
 
 
 def _hash(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+    return int.from_bytes(
+        hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest(), "big"
+    )

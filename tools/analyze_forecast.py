@@ -9,7 +9,18 @@ import numpy as np
 from ..balancer.metrics import dist_ratio
 from ..balancer.plan import Int64
 from .analyze_model import SCHEDULES, Machine, Model, run, shares
-from .analyze_plan import COUNTED, STRATEGIES, Lanes, Plan, interval, lanes, lay, like, shuffle_figures, split
+from .analyze_plan import (
+    COUNTED,
+    STRATEGIES,
+    Lanes,
+    Plan,
+    interval,
+    lanes,
+    lay,
+    like,
+    shuffle_figures,
+    split,
+)
 from .plan_inputs import CostTable
 
 Json = dict[str, Any]
@@ -217,7 +228,7 @@ def pipelines(made: Forecast, model: Model, machine: Machine) -> Json:
 
 
 def _holds(made: Forecast, name: str, count: int) -> tuple[list[list[dict[str, int]]], int]:
-    """What the first micro-steps hold, by rank, and their samples; taken in turn if they are few."""
+    """What the first micro-steps hold, by rank, and their samples; in turn if they are few."""
     found = made.lanes[name]
     lengths = split(made.table.resources, made.table.costs)[1]
     ranks = min(found.encoder.shape[1], LANES_SIMULATED)

@@ -71,7 +71,7 @@ class Machine:
     """How the model is spread: stages of a pipeline x tensor-parallel ranks, bytes of each."""
 
     stages: int = 4
-    tensor_parallel: int = 4
+    tensor_parallel: int = 8
     memory_bytes: int = 80 * GB
 
 

@@ -153,7 +153,9 @@ def _advice(report: Json) -> str:
 def _why(report: Json) -> str:
     mode = report["recommended"]["mode"]
     if mode == "exact":
-        return "mode exact: step by step the samples of the plain shuffle; only who gets what changes."
+        return (
+            "mode exact: step by step the samples of the plain shuffle; only who gets what changes."
+        )
     if mode == "window":
         return "mode window: a step draws from a few steps' samples, which saves over 2 % here."
     return f"mode {mode}: as asked for."

@@ -19,20 +19,28 @@ def section_budgets(report: Json) -> str:
         rows.append(_candidate(label, one, names, dict(zip(names, one["budgets"], strict=True))))
     chosen = report["recommended"]["budgets"]
     if chosen != dict(zip(names, found["searched"]["budgets"], strict=True)):
-        cells = ["as asked for", *(whole(chosen[n]) for n in names), "", "", "", "", ""]
-        rows.append(cells[: 6 + len(names)])
+        rows.append(["as asked for", *(whole(chosen[n]) for n in names), "", "", "", ""])
     machine = found["machine"]
-    heads = ["", *(f"most {n}" for n in names), "waiting", "time a sample", "over budget",
-             "peak memory", "fits"]  # fmt: skip
+    heads = ["", *names, "waiting", "time", "over budget", "memory"]
     picture = _frontier(found, names) if found["frontier"] else ""
     fits = (
-        f"Memory of a {found['model']} model on {machine['stages']} stages x "
+        f"Red: more than a device has. Memory of a {found['model']} model on "
+        f"{machine['stages']} stages x "
         f"{machine['tensor_parallel']} tensor-parallel ranks of "
         f"{machine['memory_bytes'] / 1e9:.0f} GB under 1F1B, without recomputation. Time counts "
         "waiting and the pipeline's filling."
     )
+    need = found["heaviest_sample_bytes"]
+    if need is not None and need > machine["memory_bytes"]:
+        fits = (
+            f"The heaviest sample alone needs {size(need)}: cut it (max_tokens, max_tiles), "
+            "recompute activations, or use more devices. "
+        ) + fits
     if not found["searched"]["fits"]:
-        fits = "No budgets tried fit in memory: cut long samples (max_tokens), or use more devices. " + fits
+        fits = (
+            "No budgets tried fit in memory: cut long samples (max_tokens), or use more devices. "
+            + fits
+        )
     return card(
         "budgets",
         "Budgets and memory",
@@ -47,6 +55,8 @@ def section_budgets(report: Json) -> str:
 
 def _candidate(label: str, one: Json, names: list[str], budgets: dict[str, int]) -> list[str]:
     peak = size(one["peak_bytes"]) if one["peak_bytes"] is not None else "-"
+    if not one["fits"]:
+        peak = f'<span class="bad">{peak}</span>'
     return [
         label,
         *(whole(budgets[name]) for name in names),
@@ -54,14 +64,18 @@ def _candidate(label: str, one: Json, names: list[str], budgets: dict[str, int])
         whole(one["time"]),
         percent(one["over"], 2),
         peak,
-        "yes" if one["fits"] else '<span class="bad">no</span>',
     ]
 
 
 def _frontier(found: Json, names: list[str]) -> str:
     x, y = names.index("tokens"), names.index("tiles")
     marks = [
-        ("searched", "--balanced", found["searched"]["budgets"][x], found["searched"]["budgets"][y]),
+        (
+            "searched",
+            "--balanced",
+            found["searched"]["budgets"][x],
+            found["searched"]["budgets"][y],
+        ),
         ("OmniBal's", "--random", found["omnibal"]["budgets"][x], found["omnibal"]["budgets"][y]),
     ]
     if marks[0][2:] == marks[1][2:]:
@@ -93,7 +107,7 @@ def section_costs(report: Json) -> str:
     if joint:
         limit = (budgets["tiles"], budgets["tokens"]) if "tiles" in budgets else None
         picture = heat(joint["tokens"], joint["tiles"], joint["counts"], limit)
-        words = "Samples by tiles and tokens, colours by the logarithm of their number; the last cells are open."
+        words = "Colours go by the logarithm of the number of samples; the last cells are open."
         body = f'<div class="pair"><div>{picture}{note(words)}</div><div>{tables}</div></div>'
     return card(
         "costs",
@@ -125,7 +139,9 @@ def section_data(report: Json) -> str:
             f"<b>{kind.replace('_', ' ')}</b> " + " ".join(key(name) for name in names[:3])
             for kind, names in one["keys"].items()
         ]
-        bad = [_count(one[k]) for k in ("unreadable", "truncated", "shard", "duplicate", "over_budget")]
+        bad = [
+            _count(one[k]) for k in ("unreadable", "truncated", "shard", "duplicate", "over_budget")
+        ]
         rows.append([html.escape(one["source"]), whole(one["samples"]), whole(one["fine"]), *bad,
                      "<br>".join(keys)])  # fmt: skip
     body = table(heads, rows, texts=(8,))
@@ -133,11 +149,16 @@ def section_data(report: Json) -> str:
         body += note(f"{len(report['sources']) - most} more sources stand in report.json.")
     if report["failures"]:
         seen = [
-            [key(one["key"]), html.escape(one["source"]), one["kind"], html.escape(one["reason"])]
-            for one in report["failures"][:12]
+            [
+                whole(one["count"]),
+                one["kind"],
+                html.escape(one["reason"]),
+                " ".join(key(name) for name in one["keys"][:3]),
+            ]
+            for one in report["reasons"]
         ]
-        text = table(["key", "source", "", "why"], seen, texts=(1, 2, 3))
-        text = text.replace('<td class="text">', '<td class="text cut">')
+        heads = ["how many", "", "why, of the first", "keys"]
+        text = table(heads, seen, texts=(1, 2, 3)).replace('class="text"', 'class="text cut"')
         body += f'<h3 style="margin-top:18px">Why they cannot be used</h3>{text}'
     read = "decoded" if report["host"]["decoded"] else "headers read"
     text = "Decides what to repair or leave out before training."
@@ -164,21 +185,14 @@ def section_heaviest(report: Json) -> str:
         for one in found["samples"]
     ]
     wide = max([1.0, *(one["times_mean"] for one in found["microbatches"]["random"])])
-    both = []
     pairs = zip(found["microbatches"]["random"], found["microbatches"]["balanced"], strict=False)
-    for now, then in pairs:
-        both.append(
-            [
-                *(
-                    f"{one['samples']}<small> samples</small> "
-                    f"{meter(one['times_mean'] / wide, f'--{name}', 60)} {one['times_mean']:.2f}"
-                    for name, one in (("random", now), ("balanced", then))
-                ),
-                key(now["keys"][0]) if now["keys"] else "",
-            ]
-        )
+    both = [
+        [cell for name, one in (("random", now), ("balanced", then))
+         for cell in _microbatch(name, one, wide)]
+        for now, then in pairs
+    ]  # fmt: skip
     left = table(["sample", *names, "x mean"], samples)
-    right = table(["random, x mean", "balanced, x mean", "in the first: "], both, texts=(0, 1))
+    right = table(["random, x mean", "with", "balanced, x mean", "with"], both, texts=(0, 1, 2, 3))
     legend = f'<ul class="legend"><li>{dot("random")}</li><li>{dot("balanced")}</li></ul>'
     return card(
         "heaviest",
@@ -189,3 +203,10 @@ def section_heaviest(report: Json) -> str:
         f'<div class="pair"><div><h3>20 samples</h3>{left}</div>'
         f"<div><h3>20 microbatches</h3>{legend}{right}</div></div>",
     )
+
+
+def _microbatch(name: str, one: Json, wide: float) -> tuple[str, str]:
+    """How heavy a microbatch is, and its first sample."""
+    bar = meter(one["times_mean"] / wide, f"--{name}", 56)
+    more = f" <small>+ {one['samples'] - 1}</small>" if one["samples"] > 1 else ""
+    return f"{bar} {one['times_mean']:.2f}", key(one["keys"][0]) + more if one["keys"] else ""

@@ -27,7 +27,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[i
         "<tr>" + "".join(f"<td{kind[k]}>{cell}</td>" for k, cell in enumerate(row)) + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    inner = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table>{inner}</table></div>'
 
 
 def note(text: str) -> str:
@@ -78,5 +79,7 @@ def size(value: float) -> str:
     """
     for unit, name in UNITS:
         if abs(value) >= unit:
-            return f"{value / unit:.1f} {name}" if value < 100 * unit else f"{value / unit:.0f} {name}"
+            return (
+                f"{value / unit:.1f} {name}" if value < 100 * unit else f"{value / unit:.0f} {name}"
+            )
     return f"{value:.0f} B"

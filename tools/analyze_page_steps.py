@@ -3,7 +3,7 @@
 import html
 from typing import Any
 
-from .analyze_charts import Line, bars, lines, meter
+from .analyze_charts import Line, bars, lines, meter, rounded
 from .analyze_page_parts import COLOURS, card, dot, facts, note, percent, size, table, whole
 from .analyze_plan import STRATEGIES
 
@@ -47,27 +47,24 @@ def section_waiting(report: Json) -> str:
 def section_grid(report: Json) -> str:
     """Small multiples: efficiency and DistRatio against accumulate, a column for each ranks."""
     cells, names = report["grid"]["cells"], report["budgets"]["resources"]
-    ranks = sorted({cell["ranks"] for cell in cells})
+    ranks = [n for n in sorted({c["ranks"] for c in cells}) if _columns(cells, n) > 1]
     ticks = sorted({cell["accumulate"] for cell in cells})
-    if not cells:
-        body = note("The data hold too few samples for two steps of any setting in the grid.")
+    if not ranks:
+        body = note("The data hold too few samples for two steps of the settings in the grid.")
         return card("grid", "More ranks, more accumulation", DECIDES_GRID, "modelled", body)
-    measures = [("efficiency", lambda cell: 1 - cell["waiting"])]
-    for name in names:
-        measures.append((f"DistRatio of {name}", lambda cell, n=name: cell["dist_ratio"][n]))
     rows = []
-    for title, value in measures:
-        top = 1.0 if title == "efficiency" else max(0.1, *(value(cell) for cell in cells))
+    for name in ("", *names):
+        title = f"DistRatio of {name}" if name else "efficiency"
+        top = rounded(max(0.1, *(_value(cell, name) for cell in cells))) if name else 1.0
         plots = []
         for count in ranks:
-            drawn = [_line(cells, count, *shown, value) for shown in SHOWN]
+            drawn = [_line(cells, count, shown, name) for shown in SHOWN]
             used = [line for line in drawn if line.points]
             words = f"{title}, {count} ranks"
-            plots.append(lines(used, words, ticks, top, "accumulate", 290))
-        rows.append(f'<div style="display:grid;grid-template-columns:repeat({len(ranks)},1fr);'
-                    f'gap:10px 20px;margin-bottom:12px">{"".join(plots)}</div>')  # fmt: skip
+            plots.append(lines(used, words, ticks, top, "accumulate", 385))
+        rows.append(f'<div class="plots" style="--columns:{len(ranks)}">{"".join(plots)}</div>')
     legend = "".join(
-        f"<li>{dot(name)}{' window <small>(dashed)</small>' if mode == 'window' else ''}</li>"
+        f"<li>{dot(name)}{'&nbsp;window <small>(dashed)</small>' if mode == 'window' else ''}</li>"
         for name, mode in SHOWN
     )
     words = (
@@ -84,20 +81,28 @@ def section_grid(report: Json) -> str:
     )
 
 
+def _columns(cells: list[Json], ranks: int) -> int:
+    return len({cell["accumulate"] for cell in cells if cell["ranks"] == ranks})
+
+
 DECIDES_GRID = (
     "Decides the size of a step and its mode: waiting grows with ranks, and falls with what a "
     "plan has to choose from."
 )
 
 
-def _line(cells: list[Json], ranks: int, name: str, mode: str, value: Any) -> Line:
-    mine = [
-        c for c in cells if (c["ranks"], c["strategy"], c["mode"]) == (ranks, name, mode)
-    ]
-    mine.sort(key=lambda cell: cell["accumulate"])
-    points = [(cell["accumulate"], value(cell)) for cell in mine]
-    dashed = (name, mode) == ("balanced", "window")
-    return Line(f"{name} {mode}", COLOURS[name], points, [c["interval"] for c in mine], dashed)
+def _line(cells: list[Json], ranks: int, shown: tuple[str, str], resource: str) -> Line:
+    name, mode = shown
+    mine = [c for c in cells if (c["ranks"], c["strategy"], c["mode"]) == (ranks, name, mode)]
+    mine.sort(key=lambda cell: int(cell["accumulate"]))
+    points = [(cell["accumulate"], _value(cell, resource)) for cell in mine]
+    halves = [] if resource else [cell["interval"] for cell in mine]
+    return Line(f"{name} {mode}", COLOURS[name], points, halves, shown == ("balanced", "window"))
+
+
+def _value(cell: Json, resource: str) -> float:
+    """The DistRatio of a resource; efficiency without one."""
+    return float(cell["dist_ratio"][resource] if resource else 1 - cell["waiting"])
 
 
 def section_padding(report: Json) -> str:
@@ -181,7 +186,8 @@ def section_images(report: Json) -> str:
     return card(
         "images",
         "Microbatches without images",
-        "Decides whether the loader must add a dummy tile (dummy_tile=) for the encoder's collectives.",
+        "Decides whether the loader must add a dummy tile (dummy_tile=) for the "
+        "encoder's collectives.",
         "modelled",
         body,
     )
@@ -190,22 +196,24 @@ def section_images(report: Json) -> str:
 def section_host(report: Json) -> str:
     """CPU time and bytes of a sample, hence workers and network."""
     host = report["host"]
-    found = [
-        ("probing a sample", _ms(host["probe_ms"]), f"CPU, {host['probed']:,} timed"),
-        ("decoding a sample", _ms(host["decode_ms"]), f"CPU, {host['decoded']:,} timed"),
-        ("a sample decoded", _size(host["bytes_per_sample"]), "pixels as uint8, ids as int32"),
-    ]
+    found = []
+    if host["probe_ms"] is not None:
+        found.append(("probing a sample", _ms(host["probe_ms"]), f"CPU, {host['probed']:,} timed"))
+    if host["decode_ms"] is not None:
+        timed = f"CPU, {host['decoded']:,} timed"
+        found.append(("decoding a sample", _ms(host["decode_ms"]), timed))
+    if host["bytes_per_sample"] is not None:
+        found.append(("a sample decoded", size(host["bytes_per_sample"]), "on the wire"))
     if host.get("samples_per_s"):
         found.append(("a step asks for", f"{host['samples_per_s']:,.0f}", "samples/s (modelled)"))
     if host.get("workers") is not None:
         found.append(("hence", f"{max(1, -(-host['workers'] // 1)):,.0f}", "worker processes"))
     if host.get("bytes_per_s"):
-        found.append(("and", _size(host["bytes_per_s"]) + "/s", "from workers to ranks"))
+        found.append(("and", f"{size(host['bytes_per_s'])}/s", "from workers to ranks"))
     words = ""
     if host["decode_ms"] is None:
-        words = note("Nothing was decoded; run with --decode to learn how many workers it takes.")
-    elif host["probe_ms"] is None:
-        words = note("All costs were known from an earlier run, so no probe was timed.")
+        words = note("Nothing was decoded: analyze the shards with --decode to learn how many "
+                     "workers it takes.")  # fmt: skip
     return card(
         "host",
         "Workers and network",
@@ -215,12 +223,8 @@ def section_host(report: Json) -> str:
     )
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} ms"
-
-
-def _size(value: float | None) -> str:
-    return "-" if value is None else size(value)
+def _ms(value: float) -> str:
+    return f"{value:.2f} ms"
 
 
 def section_pipelines(report: Json) -> str:
@@ -236,9 +240,8 @@ def section_pipelines(report: Json) -> str:
         cells = [html.escape(one["schedule"])]
         for name in ("random", "balanced"):
             rate = one[name]["samples_per_s"]
-            cells.append(f"{meter(rate / best, COLOURS[name], 70)} {rate:,.1f}")
-        for name in ("random", "balanced"):
-            cells.append(f"{one[name]['milliseconds']:,.0f} ms")
+            cells += [f"{meter(rate / best, COLOURS[name], 70)} {rate:,.1f}"]
+        cells += [f"{one[name]['milliseconds']:,.0f} ms" for name in ("random", "balanced")]
         cells.append(percent(one["balanced"]["bubble"]))
         peak = one["balanced"]["peak_bytes"]
         text = size(peak)
@@ -250,7 +253,7 @@ def section_pipelines(report: Json) -> str:
     words = (
         f"{report['budgets']['model']} on {report['budgets']['machine']['stages']} stages, "
         f"{found['microbatches']} microbatches of the plans; a step lasts as long as its slowest "
-        f"rank's. Encoder {percent(share['encoder'])} and vocabulary {percent(share['vocabulary'])} "
+        f"rank's. Encoder {percent(share['encoder'])}, vocabulary {percent(share['vocabulary'])} "
         "of the work. Layers are split evenly by time for 3 tiles beside 4,096 tokens; idle counts "
         "what filling and unequal stages cost. Red: more than a device has."
     )
@@ -268,7 +271,7 @@ def section_sensitivity(report: Json) -> str:
     """What wrong costs do."""
     found = report["sensitivity"]
     ticks = [one["error"] for one in found]
-    top = max(0.02, *(one["waiting"] for one in found)) * 1.15
+    top = rounded(max(0.02, *(one["waiting"] for one in found)))
     line = Line("balanced", "--balanced", [(one["error"], one["waiting"]) for one in found])
     picture = lines([line], "Waiting", ticks, top, "costs known up to", 420,
                     tick=lambda value: f"± {100 * value:.0f} %")  # fmt: skip

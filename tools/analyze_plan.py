@@ -68,7 +68,8 @@ class Lanes:
     def time(self) -> float:
         """Modelled time of a sample, in tokens on one rank."""
         slowest = self.encoder.max(axis=1).sum() + self.llm.max(axis=1).sum()
-        return float(slowest) * self.encoder.shape[1] / max(1, int(self.counts.sum()))
+        samples = max(1, int(self.counts.sum()))
+        return float(slowest) * int(self.encoder.shape[1]) / samples
 
 
 def lay(name: str, table: CostTable, plan: Plan) -> Laid:
@@ -84,7 +85,10 @@ def lanes(name: str, table: CostTable, plan: Plan, laid: Laid) -> Lanes:
     flat = np.array([sample for group in laid.groups for sample in group], np.int64)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     loads = np.stack(
-        [np.bincount(owner, weights=column, minlength=len(sizes)) for column in table.costs[flat].T],
+        [
+            np.bincount(owner, weights=column, minlength=len(sizes))
+            for column in table.costs[flat].T
+        ],
         axis=1,
     ).astype(np.int64)
     encoder, llm = split(table.resources, loads)

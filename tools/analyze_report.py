@@ -1,15 +1,25 @@
 """The whole report as one JSON object; every number on the page stands in it."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..balancer.kernels import compile_kernels
+from ..balancer.metrics import TILE_TOKENS
 from ..balancer.plan import Int64
 from .analyze_budgets import Candidate, every_kth, frontier, search
-from .analyze_counts import NAMED, by_source, duplicates, heaviest, joint, quantiles, reasons
+from .analyze_counts import (
+    NAMED,
+    by_source,
+    duplicates,
+    failures,
+    heaviest,
+    joint,
+    quantiles,
+    reasons,
+)
 from .analyze_forecast import (
     Forecast,
     figures,
@@ -20,7 +30,7 @@ from .analyze_forecast import (
     pipelines,
     sensitivity,
 )
-from .analyze_model import MODELS, Machine, Model
+from .analyze_model import MODELS, Machine, Model, peak_bytes
 from .analyze_plan import STRATEGIES, Plan, interval, lanes, lay, like, split
 from .analyze_rows import Rows
 from .plan_inputs import CostTable
@@ -43,10 +53,14 @@ class Asked:
     budgets: tuple[tuple[str, int], ...] = ()
     part: int = 65_536
     model: str = "6b+20b"
-    machine: Machine = Machine()
+    machine: Machine = field(default_factory=Machine)
 
 
-def make_report(rows: Rows, total: int, asked: Asked, said: Said = lambda text: None) -> Json:
+def quiet(_: str) -> None:
+    """Say nothing."""
+
+
+def make_report(rows: Rows, total: int, asked: Asked, said: Said = quiet) -> Json:
     """Return the report; total: samples of the data set, of which the rows may be a sample.
 
     Raises ValueError where no sample can be used, and where a plan cannot be made as asked.
@@ -80,7 +94,8 @@ def make_report(rows: Rows, total: int, asked: Asked, said: Said = lambda text: 
         "duplicates": [rows.key(row) for row in again[:NAMED].tolist()],
         "over_budget": len(over),
         "sources": by_source(rows, again, over),
-        "failures": reasons(rows),
+        "failures": failures(rows),
+        "reasons": reasons(rows),
         "resources": quantiles(rows, whole),
         "joint": joint(rows),
         "part": {"samples": len(table.costs), "of": len(rows), "seed": plan.seed},
@@ -229,9 +244,19 @@ def _budgets(
         "searched": asdict(best),
         "tried": [asdict(one) for one in tried],
         "frontier": frontier(table, model, asked.machine, round(1.25 * most)),
+        "heaviest_sample_bytes": _alone(table, model, asked.machine),
         "model": model.name,
         "machine": asdict(asked.machine),
     }
+
+
+def _alone(table: CostTable, model: Model, machine: Machine) -> int | None:
+    """The most that one sample needs by itself."""
+    if not {"tiles", "tokens"} <= set(table.resources):
+        return None
+    pairs = np.unique(np.stack([table.column("tiles"), table.column("tokens")], axis=1), axis=0)
+    worst = pairs[np.argsort(pairs[:, 0] * 4 * TILE_TOKENS + pairs[:, 1])[-1]]
+    return peak_bytes(model, machine, int(worst[0]), int(worst[1]))
 
 
 def _tokens(table: CostTable) -> int:

@@ -26,6 +26,10 @@ Runner = Callable[[Work[Any], Sequence[Task], Scan], Iterator[tuple[int, Any]]]
 Done = Callable[[int, int], object]
 
 
+def uncounted(_: int, __: int) -> None:
+    """Tell nobody how far it is."""
+
+
 def scan_all(
     tasks: Sequence[Task],
     how: Scan,
@@ -33,7 +37,7 @@ def scan_all(
     run: Runner,
     sample: int = 0,
     seed: int = 0,
-    done: Done = lambda done, total: None,
+    done: Done = uncounted,
 ) -> tuple[Rows, int]:
     """Return the merged rows and how many samples there are in all.
 
@@ -164,4 +168,3 @@ def _drawn(total: int, sample: int, seed: int) -> Any:
 def _ignore_interrupts() -> None:
     """Ctrl-C goes to the whole group of processes; the parent alone answers it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-

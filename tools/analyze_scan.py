@@ -6,7 +6,6 @@ that cannot be measured, become failures; only a failing disk ends the scan.
 """
 
 import importlib
-import os
 import re
 import sys
 import tarfile
@@ -142,7 +141,12 @@ def _named(dataset: _Watched, index: int, field: str) -> str:
 def _measured(
     source: Source, rows: Sequence[int], how: Scan, source_of: Callable[[int], str]
 ) -> Rows:
-    probes, failures, numbers, labels = list[Probe](), list[Failure](), dict[str, int](), list[int]()
+    probes, failures, numbers, labels = (
+        list[Probe](),
+        list[Failure](),
+        dict[str, int](),
+        list[int](),
+    )
     probed = probe_ns = decoded = decode_ns = 0
     known = getattr(source, "known", lambda _: None)
     for index in rows:
@@ -215,8 +219,8 @@ def open_dataset(path: str, how: Scan) -> Source:
 def imported(path: str) -> Any:
     """Return what package.module:name names; ValueError says what is missing."""
     module, _, name = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:

@@ -11,7 +11,7 @@ from ..workers.patterns import find_shards
 from ..workers.versions import digest
 from .analyze_tables import SUFFIXES
 
-TASK_BYTES = 64 << 20
+TASK_BYTES = 16 << 20
 TASK_SHARDS = 256
 TASK_ROWS = 1024
 Seen = Callable[[int], object]
@@ -33,7 +33,9 @@ class Task:
     def about(self) -> str:
         """Return a hash that changes with the files and the rows; OSError where one is gone."""
         state = [] if self.kind == "dataset" else [identity(Path(path)) for path in self.paths]
-        absolute = [path if self.kind == "dataset" else os.path.abspath(path) for path in self.paths]
+        absolute = [
+            path if self.kind == "dataset" else str(Path(path).resolve()) for path in self.paths
+        ]
         return digest([self.kind, absolute, state, self.start, self.stop, self.chosen])
 
 
@@ -68,7 +70,7 @@ def is_import_path(source: str) -> bool:
 
 def _files(source: str, seen: Seen) -> list[str]:
     """Files of a source. Folders are walked entry by entry, so that a million stay responsive."""
-    if not os.path.isdir(source):
+    if not Path(source).is_dir():
         files = [str(path) for path in find_shards(source)]
         seen(len(files))
         return files
@@ -90,7 +92,7 @@ def _files(source: str, seen: Seen) -> list[str]:
 def _tar_tasks(paths: Sequence[str]) -> Iterator[Task]:
     batch, size = list[str](), 0
     for path in paths:
-        length = os.stat(path).st_size
+        length = Path(path).stat().st_size
         if batch and (size + length > TASK_BYTES or len(batch) == TASK_SHARDS):
             yield Task("tar", tuple(batch))
             batch, size = [], 0
