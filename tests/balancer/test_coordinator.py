@@ -1,0 +1,286 @@
+"""The coordinator where the simulation does not reach: who may come, who must go, who is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from counterpoise.balancer.coordinator import Coordinator
+from counterpoise.balancer.job import Job, to_json
+from counterpoise.balancer.messages import (
+    Ack,
+    Ask,
+    Begin,
+    Bye,
+    EpochEnd,
+    Lease,
+    Ping,
+    Place,
+    Probed,
+    ProbeDone,
+    RankBye,
+    RankHello,
+    Ready,
+    Refused,
+    Revoke,
+    Status,
+    Stranger,
+    Trouble,
+    Welcome,
+    WorkerBeat,
+    WorkerBye,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
+)
+from counterpoise.balancer.plan import PlanConfig
+
+START = Place(0, 0, 0, 0)
+PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
+JOB = Job(source={"pattern": "x"}, plan=PLAN)
+OTHER = replace(JOB, on_error="skip")
+
+
+class Cluster:
+    """A coordinator and what it sends, by peer."""
+
+    def __init__(self, job=None):
+        self.coordinator = Coordinator(job)
+        self.now = 0.0
+
+    def say(self, peer, *said, after_s=0.0):
+        """Say something; return (peer, message) of all that is sent."""
+        self.now += after_s
+        sent = [
+            send
+            for message in said
+            for send in self.coordinator.handle(peer, message, (b"",), 0, self.now)
+        ]
+        return [(send.peer, send.message) for send in sent]
+
+    def tick(self, after_s=0.0):
+        self.now += after_s
+        return [(send.peer, send.message) for send in self.coordinator.tick(self.now)]
+
+    def gone(self, peer, undelivered):
+        sent = self.coordinator.gone(peer, undelivered, self.now)
+        return [(send.peer, send.message) for send in sent]
+
+    def worker(self, peer=b"w", incarnation=0, count=20):
+        hello = WorkerHello(peer.decode(), incarnation, "host", 0)
+        return self.say(peer, hello, WorkerReady(count, "same"))
+
+    def rank(self, peer, ranks=(0, 1), job=JOB):
+        return self.say(peer, RankHello(ranks, to_json(job)))
+
+
+def kinds(sent, peer):
+    return [type(message).__name__ for to, message in sent if to == peer]
+
+
+def started(ranks=((0,), (1,))):
+    """A cluster at work: one worker, and a process for each of `ranks`, at run 0."""
+    cluster = Cluster()
+    for number, played in enumerate(ranks):
+        cluster.rank(b"r%d" % number, played)
+    cluster.worker()
+    sent = []
+    for number in range(len(ranks)):
+        sent += cluster.say(b"r%d" % number, Begin(0, 0, START))
+    assert any(isinstance(message, Lease) for _, message in sent)
+    return cluster
+
+
+# --- workers
+
+
+def test_a_worker_that_is_not_known_is_asked_to_say_hello():
+    cluster = Cluster(JOB)
+    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == [(b"beat.w", Stranger())]
+    cluster.worker()
+    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == []
+
+
+def test_hello_said_twice_takes_nothing_from_a_worker():
+    cluster = started()
+    leases = cluster.coordinator.run.leases.of(b"w")
+    assert leases
+    assert cluster.say(b"w", WorkerHello("w", 0, "host", 0)) == []
+    assert cluster.coordinator.run.leases.of(b"w") == leases
+
+
+def test_an_older_incarnation_is_sent_away():
+    cluster = Cluster(JOB)
+    cluster.worker(b"w", incarnation=1)
+    late = cluster.say(b"late", WorkerHello("w", 0, "host", 0))
+    assert late == [(b"late", Bye())]
+    assert cluster.say(b"beat", WorkerBeat("w", 1)) == []
+
+
+def test_a_worker_that_missed_beats_is_told_something_so_that_a_dead_one_is_noticed():
+    cluster = started()
+    second = cluster.say(b"v", WorkerHello("v", 0, "host", 1), WorkerReady(20, "same"))
+    assert kinds(second, b"v")[0] == "Welcome"
+    assert (b"w", Revoke(0)) not in cluster.tick(1.0)
+    nudges = cluster.tick(2.0)
+    assert (b"w", Revoke(0)) in nudges
+    granted = cluster.gone(b"w", Revoke(0))
+    assert kinds(granted, b"v") == ["Lease"] * len(granted)
+    assert cluster.coordinator.run.leases.of(b"w") == []
+
+
+def test_a_silent_worker_is_lost_and_a_beating_one_is_not():
+    cluster = started()
+    for _ in range(20):
+        cluster.say(b"beat.w", WorkerBeat("w", 0), after_s=1.0)
+        cluster.tick()
+    assert cluster.coordinator.run.leases.of(b"w")
+    cluster.tick(11.0)
+    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == [(b"beat.w", Stranger())]
+
+
+def test_a_worker_with_other_data_is_refused():
+    cluster = started()
+    cluster.say(b"v", WorkerHello("v", 0, "host", 1))
+    (_, refused), *_ = cluster.say(b"v", WorkerReady(21, "other"))
+    assert "install the same versions" in refused.reason
+
+
+def test_a_worker_that_leaves_gives_its_work_to_the_others():
+    cluster = started()
+    cluster.worker(b"v")
+    cluster.say(b"w", WorkerBye())
+    assert cluster.coordinator.run.leases.of(b"v")
+    assert not cluster.coordinator.run.leases.of(b"w")
+
+
+def test_a_worker_that_cannot_open_the_data_is_told_to_all_and_serves_the_next_job():
+    cluster = Cluster()
+    cluster.rank(b"r")
+    cluster.say(b"w", WorkerHello("w", 0, "host", 0))
+    sent = cluster.say(b"w", WorkerFailed("no such file"))
+    assert sent == [(b"r", Trouble("worker", "worker w: no such file"))]
+    cluster.say(b"r", RankBye())
+    assert kinds(cluster.rank(b"s", job=OTHER), b"w") == ["Welcome"]
+
+
+# --- ranks
+
+
+def test_a_rank_of_another_job_waits_until_the_first_is_known_to_be_gone():
+    cluster = started()
+    asked = cluster.rank(b"new", job=OTHER)
+    assert kinds(asked, b"r0") == kinds(asked, b"r1") == ["Status"]
+    for peer in (b"r0", b"r1"):
+        cluster.gone(peer, Status(0, 0, ""))
+    sent = cluster.tick()
+    assert kinds(sent, b"new") == []
+    assert kinds(sent, b"w") == ["Welcome"]
+    assert cluster.say(b"w", WorkerReady(7, "other")) == [(b"new", Ready(7, "other"))]
+
+
+def test_a_rank_of_another_job_is_refused_while_the_first_is_there():
+    cluster = started()
+    cluster.rank(b"new", job=OTHER)
+    ((_, refused),) = [pair for pair in cluster.tick() if pair[0] == b"new"]
+    assert refused == Refused(
+        "this balancer serves another job: on_error: 'raise' here, 'skip' there"
+    )
+
+
+def test_ranks_that_start_anew_end_the_run_of_those_before():
+    cluster = started()
+    sent = cluster.rank(b"s1", (1,))
+    assert kinds(sent, b"r0") == kinds(sent, b"r1") == ["Trouble"]
+    sent = cluster.rank(b"s0", (0,))
+    assert kinds(sent, b"s1") == []
+    cluster.say(b"s1", Begin(0, 0, START))
+    cluster.say(b"s0", Begin(0, 0, START))
+    assert cluster.coordinator.run.number == 0
+    ((peer, trouble),) = cluster.say(b"r0", Ask(0, 0, 0, 0))
+    assert (peer, type(trouble)) == (b"r0", Trouble)
+
+
+@pytest.mark.parametrize(
+    "hello", [RankHello((), to_json(JOB)), RankHello((2,), to_json(JOB)), RankHello((0,), "{}"),
+              RankHello((-1,), to_json(JOB)), RankHello((0,), "[" * 100_000)]
+)  # fmt: skip
+def test_a_hello_that_cannot_be_is_refused(hello):
+    cluster = Cluster()
+    ((_, refused),) = cluster.say(b"r", hello)
+    assert isinstance(refused, Refused)
+
+
+def test_an_ordering_that_the_balancer_cannot_do_is_refused():
+    plan = replace(PLAN, ordering="two_opt")
+    ((_, refused),) = Cluster().rank(b"r", job=replace(JOB, plan=plan))
+    assert "ordering 'two_opt'" in refused.reason
+
+
+def test_ranks_at_different_places_are_told():
+    cluster = started(ranks=((0,),))
+    cluster.rank(b"r1", (1,))
+    sent = cluster.say(b"r1", Begin(0, 1, START))
+    for peer in (b"r0", b"r1"):
+        (told,) = [message for to, message in sent if to == peer]
+        assert "not at the same place" in told.reason
+
+
+def test_a_position_beyond_the_data_is_refused():
+    cluster = Cluster()
+    cluster.rank(b"r")
+    cluster.worker()
+    sent = cluster.say(b"r", Begin(0, 0, Place(21, 5, 5, 0)))
+    assert "the ledger stands at sample 21 and there are 20" in sent[0][1].reason
+    assert kinds(cluster.say(b"r", Begin(1, 0, START)), b"w") == ["Lease"]
+
+
+def test_nobody_is_let_go_before_the_others_are_done():
+    cluster = started()
+    assert kinds(cluster.say(b"r0", RankBye()), b"r0") == []
+    assert kinds(cluster.say(b"r1", RankBye()), b"r0") == ["Bye"]
+
+
+def test_a_rank_at_its_end_does_not_hold_the_others():
+    cluster = Cluster()
+    for peer, ranks in ((b"r0", (0,)), (b"r1", (1,))):
+        cluster.rank(peer, ranks)
+    cluster.worker(count=20)
+    for peer in (b"r0", b"r1"):
+        cluster.say(peer, Begin(0, 0, Place(20, 5, 5, 0)))
+    assert cluster.say(b"r0", RankBye()) == []
+    assert cluster.say(b"r1", Ask(0, 1, 5, 0)) == [(b"r1", EpochEnd(0, 5)), (b"r0", Bye())]
+
+
+def test_a_rank_cannot_ask_or_acknowledge_for_another():
+    cluster = started()
+    cluster.say(b"r0", Ask(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
+    assert cluster.coordinator._asks.of(0) == []
+
+
+def test_a_rank_is_told_now_and_then_that_the_balancer_is_there():
+    cluster = started()
+    assert kinds(cluster.tick(10.5), b"r0") == ["Status"]
+    assert kinds(cluster.say(b"x", Ping()), b"x") == ["Status"]
+
+
+def test_all_ranks_are_told_when_the_balancer_is_stopped():
+    cluster = started()
+    told = [send.peer for send in cluster.coordinator.stop()]
+    assert sorted(told) == [b"r0", b"r1"]
+
+
+def test_costs_that_cannot_be_end_the_run_with_a_reason():
+    cluster = started()
+    held = cluster.coordinator.run.leases.of(b"w")[0]
+    ordinal = next(iter(held.samples))
+    wrong = ProbeDone(held.number, (Probed(ordinal, "k", (-1,), 0),))
+    sent = cluster.say(b"w", wrong)
+    assert "non-negative" in sent[0][1].reason
+
+
+def test_a_job_is_given_to_workers_whenever_they_come():
+    cluster = Cluster()
+    hello = WorkerHello("w", 0, "host", 0)
+    assert cluster.say(b"w", hello) == []
+    assert cluster.rank(b"r") == [(b"w", Welcome(to_json(JOB)))]
+    assert cluster.say(b"v", WorkerHello("v", 0, "host", 0)) == [(b"v", Welcome(to_json(JOB)))]

@@ -1,0 +1,196 @@
+"""Delivery: the byte budget, what is decoded first, what is dropped, when a step may leave."""
+
+import random
+
+import pytest
+
+from counterpoise.balancer.delivery import ANY_SLOT, Delivery, Sample
+from counterpoise.balancer.messages import Place
+
+AFTER = Place(0, 0, 1, 0)
+
+
+def sample(ordinal, nbytes=10, label=1, pin=ANY_SLOT):
+    return Sample(ordinal, ordinal, key=f"k{ordinal}", cost=(label,), nbytes=nbytes, pin=pin)
+
+
+def filled(delivery, ranks=2, microbatches=2, size=2, steps=1, nbytes=10):
+    """Add steps of numbered samples; return them by ordinal."""
+    samples = {}
+    for step in range(steps):
+        planned = []
+        for _ in range(ranks):
+            rank = []
+            for _ in range(microbatches):
+                batch = [sample(len(samples) + n, nbytes) for n in range(size)]
+                samples |= {each.ordinal: each for each in batch}
+                rank.append(batch)
+            planned.append(rank)
+        delivery.add_step(step, planned, AFTER)
+    return samples
+
+
+def arrive(delivery, *samples, nbytes=10):
+    for each in samples:
+        delivery.arrived(each, b"", b"x" * nbytes, nbytes)
+
+
+def take_all(delivery):
+    """Decode and take until nothing is left; return the ordinals in the order of decoding."""
+    decoded, idle = [], 0
+    while delivery.steps:
+        work = delivery.work(ANY_SLOT, 3)
+        decoded += [each.ordinal for each in work]
+        arrive(delivery, *work)
+        number, microbatch = delivery.front
+        for rank in range(2):
+            if delivery.ready(rank, number, microbatch):
+                delivery.taken(rank, number, microbatch)
+                idle = 0
+        idle += not work
+        assert idle < 3, "stuck"
+    return decoded
+
+
+# --- order and budget
+
+
+def test_samples_are_decoded_in_the_order_of_need():
+    delivery = Delivery(0, 1000, gated=False)
+    filled(delivery, steps=2)
+    order = [each for _ in range(8) for each in delivery.work(ANY_SLOT, 2)]
+    assert [(each.step, each.microbatch, each.rank) for each in order] == sorted(
+        (step, microbatch, rank)
+        for step in (0, 1) for microbatch in (0, 1) for rank in (0, 1) for _ in range(2)
+    )  # fmt: skip
+
+
+def test_one_piece_of_work_is_of_one_microbatch():
+    delivery = Delivery(0, 1000, gated=False)
+    filled(delivery)
+    assert len({(each.step, each.microbatch) for each in delivery.work(ANY_SLOT, 100)}) == 1
+
+
+def test_nothing_beyond_the_budget_is_given_out_but_the_front():
+    delivery = Delivery(0, 40, gated=False)
+    filled(delivery)
+    assert [each.microbatch for each in delivery.work(ANY_SLOT, 9)] == [0, 0, 0, 0]
+    assert delivery.work(ANY_SLOT, 9) == []
+
+
+def test_what_comes_back_from_a_lost_lease_is_given_out_again():
+    delivery = Delivery(0, 1000, gated=False)
+    filled(delivery)
+    work = delivery.work(ANY_SLOT, 2)
+    for each in work:
+        delivery.give_back(each)
+    assert delivery.reserved_bytes == 0
+    assert delivery.work(ANY_SLOT, 2) == work
+
+
+def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_again():
+    delivery = Delivery(0, 100, gated=False)
+    samples = filled(delivery)
+    first = [each for each in samples.values() if each.microbatch == 0]
+    later = [each for each in samples.values() if each.microbatch == 1]
+    arrive(delivery, *later, nbytes=20)
+    arrive(delivery, *first, nbytes=20)
+    assert delivery.held_bytes == 100
+    assert all(each.payload is not None for each in first)
+    assert [each.ordinal for each in later if each.payload is not None] == [later[0].ordinal]
+    for rank in (0, 1):
+        assert delivery.ready(rank, 0, 0) is not None
+        assert delivery.ready(rank, 0, 1) is None
+        delivery.taken(rank, 0, 0)
+    arrive(delivery, *delivery.work(ANY_SLOT, 9), nbytes=20)
+    assert delivery.ready(0, 0, 1) is not None
+    assert delivery.ready(1, 0, 1) is not None
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_line_never_jams_and_forgets_everything(seed, gated):
+    chance = random.Random(seed)
+    size, ranks = chance.randint(1, 3), 2
+    delivery = Delivery(0, ranks * size * 10 + chance.randint(0, 30), gated)
+    filled(delivery, ranks, chance.randint(1, 4), size, steps=chance.randint(1, 3))
+    take_all(delivery)
+    assert (delivery.held_bytes, delivery.reserved_bytes) == (0, 0)
+
+
+def test_a_budget_below_one_microbatch_per_rank_names_what_is_needed():
+    with pytest.raises(ValueError, match="step 0 needs 40; raise buffer_bytes to at least that"):
+        filled(Delivery(0, 39, gated=False))
+
+
+def test_pinned_samples_are_given_to_their_slot_only():
+    delivery = Delivery(0, 1000, gated=False)
+    batch = [sample(0, pin=1), sample(1, pin=0), sample(2)]
+    delivery.add_step(0, [[batch]], AFTER)
+    assert [each.ordinal for each in delivery.work(0, 9)] == [1, 2]
+    assert [each.ordinal for each in delivery.work(1, 9)] == [0]
+
+
+# --- holes and gates
+
+
+def test_a_gated_step_waits_for_all_its_samples_and_counts_without_holes():
+    delivery = Delivery(0, 1000, gated=True, label=0)
+    samples = filled(delivery)
+    arrive(delivery, *[samples[n] for n in range(7)])
+    assert delivery.ready(0, 0, 0) is None
+    delivery.failed(samples[7], "broken")
+    weights = delivery.ready(0, 0, 0).message.weights
+    assert (weights.samples, weights.rank_samples, weights.step_samples) == (2, 4, 7)
+    assert weights.step_label_tokens == 7
+    last = delivery.ready(1, 0, 1).message
+    assert [hole.reason for hole in last.holes] == ["broken"]
+    assert [item.key for item in last.items] == ["k6"]
+
+
+def test_without_a_gate_a_microbatch_leaves_as_soon_as_it_is_whole():
+    delivery = Delivery(0, 1000, gated=False)
+    samples = filled(delivery)
+    arrive(delivery, samples[0])
+    assert delivery.ready(0, 0, 0) is None
+    arrive(delivery, samples[1])
+    assert delivery.ready(0, 0, 0) is not None
+    assert delivery.ready(1, 0, 0) is None
+
+
+def test_a_failure_and_a_payload_said_twice_change_nothing():
+    delivery = Delivery(0, 1000, gated=False)
+    samples = filled(delivery)
+    delivery.failed(samples[0], "first")
+    delivery.failed(samples[0], "second")
+    arrive(delivery, samples[0])
+    arrive(delivery, samples[1], samples[1])
+    assert delivery.held_bytes == 10
+    parcel = delivery.ready(0, 0, 0)
+    assert [hole.reason for hole in parcel.message.holes] == ["first"]
+    assert len(parcel.payloads) == 1
+
+
+def test_what_is_not_there_can_be_asked_for_and_acknowledged():
+    delivery = Delivery(0, 1000, gated=False)
+    arrive(delivery, *filled(delivery).values())
+    for rank, step, microbatch in [(9, 0, 0), (-1, 0, 0), (0, 9, 0), (0, 0, 9), (0, 0, -1)]:
+        assert delivery.ready(rank, step, microbatch) is None
+        delivery.taken(rank, step, microbatch)
+    assert delivery.held_bytes == 80
+    for rank in (0, 1):
+        for microbatch in (0, 1, 1):
+            delivery.taken(rank, 0, microbatch)
+    assert delivery.steps == {}
+    assert delivery.held_bytes == 0
+
+
+def test_a_late_payload_of_a_taken_microbatch_is_not_kept():
+    delivery = Delivery(0, 1000, gated=False)
+    samples = filled(delivery)
+    arrive(delivery, *samples.values())
+    for rank in (0, 1):
+        for microbatch in (0, 1):
+            delivery.taken(rank, 0, microbatch)
+    arrive(delivery, samples[3])
+    assert delivery.held_bytes == 0

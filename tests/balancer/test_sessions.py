@@ -1,0 +1,208 @@
+"""The peers' sessions: what they ask for, in which order they hand on, and their tables."""
+
+import pytest
+
+from counterpoise.balancer import messages
+from counterpoise.balancer.coordinator import Coordinator
+from counterpoise.balancer.job import Job, to_json
+from counterpoise.balancer.messages import (
+    Ack,
+    Ask,
+    Batch,
+    Begin,
+    Bye,
+    EpochEnd,
+    Lease,
+    Ping,
+    Place,
+    Ready,
+    Ref,
+    Refused,
+    Revoke,
+    Status,
+    Stranger,
+    Trouble,
+    Weights,
+    Welcome,
+)
+from counterpoise.balancer.rank_session import RankSession
+from counterpoise.balancer.tables import COORDINATOR, RANK, WORKER
+from counterpoise.balancer.worker_session import End, Greet, Open, WorkerSession
+
+START = Place(0, 0, 0, 0)
+OWN_EVENTS = {"job", "job ended", "silence", "gone"}
+
+
+# --- the tables
+
+
+@pytest.mark.parametrize(
+    ("table", "side", "heard"),
+    [
+        (COORDINATOR, Coordinator, messages.FROM_WORKER + messages.FROM_RANK),
+        (WORKER, WorkerSession, messages.TO_WORKER),
+        (RANK, RankSession, messages.TO_RANK),
+    ],
+)
+def test_every_row_has_its_action_and_every_message_its_row(table, side, heard):
+    assert not [action for _, action in table.values() if not hasattr(side, f"_{action}")]
+    events = {event for _, event in table}
+    assert events - OWN_EVENTS == {kind.__name__ for kind in heard}
+
+
+@pytest.mark.parametrize(
+    ("table", "start"), [(COORDINATOR, "absent"), (WORKER, "joining"), (RANK, "joining")]
+)
+def test_every_state_can_be_reached(table, start):
+    states, new = set(), {start}
+    while new:
+        states |= new
+        new = {after for (state, _), (after, _) in table.items() if state in states} - states
+    # a session moves to attached and running by itself, see RankSession
+    assert {state for state, _ in table} <= states | {"attached", "running"}
+
+
+# --- a worker
+
+
+def lease(number, *ordinals, kind="decode"):
+    return Lease(number, kind, 0, tuple(Ref(ordinal, ordinal) for ordinal in ordinals))
+
+
+def tasks(session):
+    found = []
+    while (task := session.next_task()) is not None:
+        found.append((task.lease, task.ref.ordinal))
+    return found
+
+
+def test_a_worker_works_on_its_leases_in_order_without_what_was_revoked():
+    session = WorkerSession()
+    assert session.handle(lease(1, 0)) is None
+    assert session.dropped == 1
+    assert session.handle(Welcome("job")) == Open("job")
+    for number, ordinals in ((1, (4, 2)), (2, (7,)), (3, (5,))):
+        session.handle(lease(number, *ordinals))
+    session.handle(Revoke(2))
+    session.handle(Revoke(99))
+    assert tasks(session) == [(1, 4), (1, 2), (3, 5)]
+
+
+def test_another_welcome_ends_the_work_of_the_job_before():
+    session = WorkerSession()
+    session.handle(Welcome("a"))
+    session.handle(lease(1, 0))
+    assert session.handle(Welcome("b")) == Open("b")
+    assert tasks(session) == []
+
+
+def test_a_forgotten_worker_says_hello_and_goes_on():
+    session = WorkerSession()
+    session.handle(Welcome("a"))
+    session.handle(lease(1, 0))
+    assert session.handle(Stranger()) == Greet()
+    assert tasks(session) == [(1, 0)]
+
+
+def test_a_worker_ends_when_it_is_told():
+    for last, reason in ((Refused("why"), "why"), (Bye(), "")):
+        session = WorkerSession()
+        session.handle(Welcome("a"))
+        session.handle(lease(1, 0))
+        assert session.handle(last) == End(reason)
+        assert session.next_task() is None
+        session.handle(lease(2, 0))
+        assert session.next_task() is None
+
+
+# --- a rank
+
+
+def batch(rank, step, microbatch, microbatches=2, run=0):
+    weights = Weights(0, 0, 0, 0, 0, 0)
+    return Batch(run, rank, step, microbatch, microbatches, weights, (), START, (), ())
+
+
+def running(ranks=(0,), prefetch=4, at=START):
+    session = RankSession(ranks, to_json(Job()), prefetch)
+    assert session.begin(3, at) == [Begin(0, 3, at)]
+    return session
+
+
+def place(message):
+    return message.step, message.microbatch, message.rank
+
+
+def test_a_rank_asks_ahead_as_far_as_it_knows_that_there_is_something():
+    session = running()
+    assert session.asks() == [Ask(0, 0, 0, 0)]
+    assert session.asks() == []
+    session.handle(batch(0, 0, 0, microbatches=2))
+    assert [place(ask) for ask in session.asks()] == [(0, 1, 0), (1, 0, 0)]
+
+
+def test_never_more_than_the_prefetch_is_asked_for_and_kept():
+    session = running(prefetch=2)
+    for step in range(6):
+        session.asks()
+        session.handle(batch(0, step, 0, microbatches=1))
+    assert len(session._asked) + len(session._arrived) <= 2
+
+
+def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
+    session = running(ranks=(0, 1))
+    taken = []
+    session.asks()
+    session.handle(batch(1, 0, 0))
+    session.asks()
+    for rank, step, microbatch in [(1, 0, 1), (0, 0, 1), (0, 0, 0), (0, 0, 0)]:
+        session.handle(batch(rank, step, microbatch))
+        session.asks()
+    while (found := session.take()) is not None:
+        arrival, (ack,) = found
+        assert isinstance(ack, Ack)
+        assert place(ack) == place(arrival.batch)
+        taken.append(place(ack))
+    assert taken == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]
+
+
+def test_a_run_begins_inside_a_step_and_ends_where_it_is_said():
+    session = running(at=Place(0, 0, 5, 1))
+    assert [place(ask) for ask in session.asks()] == [(5, 1, 0)]
+    session.handle(batch(0, 5, 1))
+    session.take()
+    assert not session.at_end()
+    session.asks()
+    session.handle(EpochEnd(0, 6))
+    assert session.at_end()
+    assert session.asks() == []
+
+
+def test_what_belongs_to_another_run_or_rank_is_not_taken():
+    session = running()
+    session.asks()
+    session.begin(4, START)
+    session.asks()
+    for stale in (batch(0, 0, 0, run=0), batch(7, 0, 0, run=1), EpochEnd(0, 0)):
+        session.handle(stale)
+    assert session.take() is None
+    assert not session.at_end()
+
+
+def test_what_is_unanswered_is_asked_for_again_with_a_ping():
+    session = RankSession((0,), to_json(Job()), 2)
+    assert session.ask_again() == [session.hello, Ping()]
+    session.handle(Ready(3, "same"))
+    session.begin(0, START)
+    asked = session.asks()
+    assert session.ask_again() == [Ping(), *asked]
+
+
+@pytest.mark.parametrize("last", [Trouble("data", "why"), Refused("why")])
+def test_trouble_is_kept(last):
+    session = running()
+    session.handle(last)
+    session.handle(Status(1, 2, "x"))
+    assert (session.state, session.trouble) == ("failed", "why")
+    session.handle(Bye())
+    assert session.left
