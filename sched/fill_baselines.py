@@ -71,7 +71,7 @@ def first_partition(layers_ns: list[int], stages: int) -> tuple[int, ...]:
     """Appendix B: the least longest stage, the first of equal choices.
 
     >>> first_partition([1, 1, 1, 1, 4], 3)
-    (1, 3, 1)
+    (2, 2, 1)
     """
     count = len(layers_ns)
     if count < stages:

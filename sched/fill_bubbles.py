@@ -329,22 +329,35 @@ class _Search:
     def improve(self, best: Filled) -> Filled:
         """Move single microbatches between pipelines while time stays exposed and it helps."""
         tried = 0
-        seen = set()
-        better = self.equal and not self.problem.fixed
+        seen: set[Assignment] = set()
+        better = True
         while better and best.step_ns > self.problem.gaps.step_ns:
             better = False
-            sizes = [len(pipeline.microbatches) for pipeline in best.pipelines]
-            for source, target in self._moves(sizes):
-                moved = tuple(n - (k == source) + (k == target) for k, n in enumerate(sizes))
+            for moved in self._neighbours(best):
                 if moved in seen or tried >= self.effort.moves:
                     continue
                 seen.add(moved)
                 tried += 1
-                found = self.evaluate(_sizes(moved), best)
+                found = self.evaluate(moved, best)
                 if found is not None and found.step_ns < best.step_ns:
                     best, better = found, True
                     break
         return best
+
+    def _neighbours(self, best: Filled) -> Iterator[Assignment]:
+        """One microbatch elsewhere, the fullest pipeline's first."""
+        sizes = [len(pipeline.microbatches) for pipeline in best.pipelines]
+        alike = self.equal and not self.problem.fixed
+        for source, target in self._moves(sizes):
+            if alike:
+                yield _sizes([n - (k == source) + (k == target) for k, n in enumerate(sizes)])
+                continue
+            for microbatch in best.pipelines[source].microbatches:
+                rows = [list(pipeline.microbatches) for pipeline in best.pipelines]
+                rows[source].remove(microbatch)
+                rows[target].append(microbatch)
+                kept = tuple(tuple(sorted(row)) for row in rows)
+                yield Assignment(kept, kept)
 
     def _moves(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         """From one group of equal pipelines to another, the fullest first to the emptiest."""

@@ -97,7 +97,7 @@ def plans(setup: FillSetup) -> tuple[EncoderPlan, ...]:
 
     >>> from .fill_sets import case_setup
     >>> len(plans(case_setup("3072")))
-    32
+    64
     """
     return tuple(
         EncoderPlan(stages, tensor, recompute, warmup)

@@ -34,7 +34,7 @@ def layer_kind(direction: str, layer: int) -> str:
     """The kind of an encoder layer's forward ("EF") or backward ("EB"), registered when first used.
 
     >>> layer_kind("EF", 0), layer_kind("EB", 27)
-    ('EF_A', 'EB_BB')
+    ('EF_A', 'EB_AB')
     """
     letters, rest = "", layer + 1
     while rest:

@@ -9,15 +9,16 @@ and measured traces are all the same to it.
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .fill_gaps import BACKWARDS, COMPUTING, Gaps, Ints, Stretches, fill_holes
+from .fill_gaps import BACKWARDS, COMPUTING, Gaps, Ints, fill_holes
 from .fill_plan import Host
 from .fill_problem import Filled, Pipeline, Work, lengths
 from .graph import make_graph
 from .simulate import lags
+from .timeline import Slot
 
 # What a kernel is, for noise: whose, and of which resource.
 HOST_COMPUTE, HOST_LINKS, NETWORK, GUEST_COMPUTE, GUEST_LINKS = range(5)
@@ -234,20 +235,23 @@ class _Joined:
         )
 
 
-def measured_gaps(host: Host, ns: Ints) -> Gaps:
-    """The gaps of the language model's step if its kernels take these times."""
+def measured_host(host: Host, ns: Ints) -> Host:
+    """The language model's step if its kernels take these times."""
     alone, index = host_kernels_graph(host)
     start, end = alone.run(ns)
     step = int(end.max())
-    ranks = []
+    ranks, rows = [], []
     for rank, old in enumerate(host.gaps.ranks):
-        rows = np.arange(index.base[rank], index.base[rank + 1])
-        rows = rows[alone.what[rows] != NETWORK]
-        ranks.append(_measured(old, start[rows], end[rows], step))
+        nodes = np.arange(index.base[rank], index.base[rank + 1])
+        inner = nodes[alone.what[nodes] != NETWORK]
+        own = old.owner >= 0
+        parts = (start[inner], end[inner], old.kind[own], old.owner[own])
+        ranks.append(fill_holes(*parts, step))
+        at = int(index.pass_start[rank]) + np.arange(len(host.timeline.ranks[rank]))
+        opens, closes = start[index.first[at]].tolist(), end[index.last[at]].tolist()
+        slots = zip(host.timeline.ranks[rank], opens, closes, strict=True)
+        rows.append(tuple(Slot(slot.what, a, b) for slot, a, b in slots))
     enter, leave = _doors(host, index)
-    return Gaps(tuple(ranks), start[enter], end[leave], step, host.gaps.first_rank)
-
-
-def _measured(old: Stretches, start: Ints, end: Ints, step: int) -> Stretches:
-    own = old.owner >= 0
-    return fill_holes(start, end, old.kind[own], old.owner[own], step)
+    gaps = Gaps(tuple(ranks), start[enter], end[leave], step, host.gaps.first_rank)
+    timeline = replace(host.timeline, ranks=tuple(rows), makespan_ns=step)
+    return replace(host, gaps=gaps, timeline=timeline)

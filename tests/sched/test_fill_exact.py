@@ -1,0 +1,108 @@
+"""Small random problems against an exhaustive search."""
+
+from functools import cache
+from math import ceil
+from random import Random
+
+import numpy as np
+
+from counterpoise.sched.fill_bound import hidden_bound
+from counterpoise.sched.fill_bubbles import Effort, fill_bubbles
+from counterpoise.sched.fill_check import check_filled
+from counterpoise.sched.fill_exact import least_exposed
+from counterpoise.sched.fill_gaps import COMMUNICATING, COMPUTING, FREE, Gaps, Stretches
+from counterpoise.sched.fill_kernels import Kernel
+from counterpoise.sched.fill_problem import FillProblem, make_work
+
+INSTANCES = 2000
+
+
+def random_rank(random: Random, step: int) -> Stretches:
+    """A free gap at either end, and between them bubbles of all kinds."""
+    borders = sorted(random.sample(range(1, step), random.randint(2, 7)))
+    start, end = [0, *borders], [*borders, step]
+    kinds = [random.choice((FREE, COMMUNICATING, COMPUTING, COMPUTING)) for _ in start]
+    kinds[0] = kinds[-1] = FREE
+    numbers = [np.array(row, np.int64) for row in (start, end, kinds, [-1] * len(start))]
+    return Stretches(*numbers)
+
+
+def random_problem(seed: int) -> FillProblem:
+    random = Random(seed)
+    ranks, step = random.choice((1, 2)), random.randint(14, 30)
+    stages = random.choice([n for n in (1, 2) if ranks % n == 0])
+    count = random.randint(1, 3)
+    first = random.randint(1, 6)
+    need = sorted(random.randint(first, step // 2) for _ in range(count))
+    gradient = sorted(random.randint(need[-1], step) for _ in range(count))
+    gaps = Gaps(
+        tuple(random_rank(random, step) for _ in range(ranks)),
+        np.array(need, np.int64),
+        np.array(gradient, np.int64),
+        step,
+    )
+
+    def kernels(most: int) -> tuple[Kernel, ...]:
+        kinds = ("compute", "compute", "communication")
+        number = random.randint(1, most)
+        return tuple(Kernel("k", random.choice(kinds), random.randint(1, 4)) for _ in range(number))
+
+    forward = kernels(2)
+    backward = kernels(2) if random.random() < 0.8 else ()
+    permille = None
+    if random.random() < 0.2:
+        permille = tuple(random.choice((500, 1000, 2000)) for _ in range(count))
+    ahead, back = make_work(forward, permille=permille), make_work(backward, permille=permille)
+    nominal = ahead.per_microbatch_ns + (back.per_microbatch_ns if backward else 0)
+    pipelines = ranks // stages
+    most = random.choice((None, -(-count // pipelines)))
+    return FillProblem(
+        gaps=gaps,
+        groups=tuple(tuple(range(at, at + stages)) for at in range(0, ranks, stages)),
+        copies=1,
+        forward=ahead,
+        backward=back,
+        hop_ns=random.choice((0, 1)),
+        nominal_ns=np.asarray(nominal),
+        fixed=permille is not None,
+        most=most,
+    )
+
+
+@cache
+def outcomes() -> list[tuple[FillProblem, int, int, float]]:
+    """Problem, our exposed time, the least one, and the bound on efficiency."""
+    result = []
+    for seed in range(INSTANCES):
+        problem = random_problem(seed)
+        ours = check_filled(fill_bubbles(problem, Effort(tolerance_ns=1)))
+        exposed = ours.before_ns + ours.after_ns
+        bound = hidden_bound(problem)
+        floor = 0
+        if problem.forward.ns.shape[1] == 1 and seed % 10:
+            work = float(problem.nominal_ns.sum() * problem.microbatches) / problem.pipelines
+            floor = ceil((1 - bound) * work - 1e-6)
+        exact = least_exposed(problem, exposed, floor)
+        result.append((problem, exposed, exact, bound))
+    return result
+
+
+def test_a_feasible_problem_is_never_called_infeasible() -> None:
+    assert len(outcomes()) == INSTANCES
+
+
+def test_the_mean_loss_of_hidden_work_is_at_most_two_percent() -> None:
+    losses = []
+    for problem, ours, exact, _ in outcomes():
+        hidden = problem.encoder_ns - exact
+        if hidden > 0:
+            losses.append((ours - exact) / hidden)
+    print(f"mean loss {np.mean(losses):.4f}, none in {np.mean(np.array(losses) == 0):.3f}")
+    assert np.mean(losses) <= 0.02
+
+
+def test_no_schedule_hides_more_than_the_bound() -> None:
+    for problem, _, exact, bound in outcomes():
+        if problem.forward.ns.shape[1] == 1:
+            work = float(problem.nominal_ns.sum() * problem.microbatches) / problem.pipelines
+            assert exact >= (1 - bound) * work - 1
