@@ -141,8 +141,11 @@ def _part(rows: Rows, asked: Asked) -> tuple[CostTable, Int64, Int64]:
 
 def _sized(plan: Plan, count: int) -> Plan:
     """The plan, with a smaller step where the data do not fill one; a given size stays."""
+    if plan.samples:
+        deep = max(1, round(plan.samples / (plan.ranks * plan.batch_size)))
+        return replace(plan, accumulate=deep)
     accumulate = plan.accumulate
-    while accumulate > 1 and plan.ranks * accumulate * plan.batch_size > count and not plan.samples:
+    while accumulate > 1 and plan.ranks * accumulate * plan.batch_size > count:
         accumulate -= 1
     return replace(plan, accumulate=accumulate)
 

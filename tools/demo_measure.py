@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from ..balancer.metrics import TILE_TOKENS, efficiency
+from ..balancer.plan import Int64
 from ..loader.step_info import Step, StepInfo
 from .demo_model import ModelShape, count_work
 
@@ -81,6 +85,7 @@ def summarize(records: Sequence[StepRecord]) -> dict[str, Any]:
             name: fmean(dist_ratio(rank_totals(record.loads, name)) for record in records)
             for name in RESOURCES
         },
+        "waiting": 1 - efficiency(*side_by_side(records)),
         "work_max_over_mean": fmean(
             max_over_mean(rank_totals(record.loads, "work")) for record in records
         ),
@@ -89,6 +94,21 @@ def summarize(records: Sequence[StepRecord]) -> dict[str, Any]:
         "loss_first": fmean(record.loss for record in records[: _tenth(records)]),
         "loss_last": fmean(record.loss for record in records[-_tenth(records) :]),
     }
+
+
+def side_by_side(records: Sequence[StepRecord]) -> tuple[Int64, Int64]:
+    """Return encoder and LLM work (micro-steps, ranks) in tokens, a tile as TILE_TOKENS.
+
+    The k-th microbatches of all ranks run side by side; places count, padding included.
+    """
+    rows: list[tuple[Load, ...]] = []
+    for record in records:
+        by_rank: dict[int, list[Load]] = {}
+        for load in record.loads:
+            by_rank.setdefault(load.rank, []).append(load)
+        rows += zip(*(by_rank[rank] for rank in sorted(by_rank)), strict=True)
+    encoder = np.array([[load.tiles * TILE_TOKENS for load in row] for row in rows], np.int64)
+    return encoder, np.array([[load.tokens for load in row] for row in rows], np.int64)
 
 
 def rank_totals(loads: Iterable[Load], name: str) -> list[int]:
