@@ -3,6 +3,8 @@
 import hashlib
 import os
 import random
+import threading
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -121,3 +123,17 @@ def _feed(hasher, value):
         hasher.update(np.ascontiguousarray(array).tobytes())
     else:
         hasher.update(repr(value).encode())
+
+
+class Waiting(Augmented):
+    """Samples of which the one at `at` waits until a file is there."""
+
+    def __init__(self, count, at, path):
+        super().__init__(count)
+        self.at, self.path = at, path
+
+    def __getitem__(self, index):
+        bell = threading.Event()
+        while index == self.at and not Path(self.path).exists():
+            bell.wait(0.02)
+        return super().__getitem__(index)

@@ -124,7 +124,7 @@ def test_what_was_decoded_to_be_measured_is_not_decoded_again():
     tiles=st.integers(1, 12),
     tokens=st.integers(10, 200),
     mode=st.sampled_from(["exact", "window", "epoch"]),
-    grouping=st.sampled_from(["isf"]),
+    grouping=st.sampled_from(["isf", "balanced"]),
     buffer_bytes=st.sampled_from([6_000, 20_000, 1 << 30]),
     broken=st.sets(st.integers(0, 49), max_size=4),
     unreadable=st.sets(st.integers(0, 49), max_size=4),

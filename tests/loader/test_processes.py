@@ -1,0 +1,150 @@
+"""The processes behind a balanced loader: stalls, deaths, several loaders, forked copies."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
+import balanced_data as made
+
+from counterpoise.loader import DataLoader, LoaderError
+
+COUNT = 40
+LIMIT_S = 20
+
+
+def make(dataset=None, **changes):
+    given = {"balance": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
+    given |= {"samples_per_step": 8, "virtual_ranks": 2, "layout": "padded", "num_workers": 2}
+    return DataLoader(made.Augmented(COUNT) if dataset is None else dataset, **{**given, **changes})
+
+
+def digests(batches):
+    return [made.digest(batch) for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return digests(make(num_workers=0))
+
+
+def pool_of(loader):
+    return loader._balanced._connection._pool
+
+
+def children(pid):
+    """Return the names of a process' children, by process id."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue
+        if int(rest.split()[1]) == pid:
+            found[int(path.parent.name)] = name
+    return found
+
+
+def wait_until(happened):
+    deadline, bell = time.monotonic() + LIMIT_S, threading.Event()
+    while not happened():
+        assert time.monotonic() < deadline
+        bell.wait(0.02)
+
+
+def test_a_wait_that_took_too_long_can_be_gone_on_with(tmp_path, expected):
+    gate = tmp_path / "gate"
+    loader = make(made.Waiting(COUNT, 17, str(gate)), timeout=0.3)
+    iterator, found = iter(loader), []
+    waits = 0
+    while len(found) < len(expected):
+        try:
+            found += digests([next(iterator)])
+        except TimeoutError as error:
+            assert str(error) == "no batch within 0.3 s"  # noqa: PT017
+            waits += 1
+            gate.touch()
+    assert waits > 0
+    assert found == expected
+    assert next(iterator, None) is None
+    loader.close()
+
+
+def test_two_loaders_at_once_do_not_disturb_each_other(expected):
+    first, second = make(), make(num_workers=1)
+    pairs = list(zip(first, second, strict=True))
+    assert digests(a for a, _ in pairs) == digests(b for _, b in pairs) == expected
+    first.close()
+    second.close()
+
+
+def test_a_loader_that_is_dropped_ends_its_processes():
+    loader = make()
+    next(iter(loader))
+    supervisor = pool_of(loader).supervisor_pid
+    assert sorted(children(supervisor).values()) == ["cp-balancer", "cp-worker-0", "cp-worker-1"]
+    del loader
+    gc.collect()
+    wait_until(lambda: not Path("/proc", str(supervisor)).exists())
+
+
+def test_a_worker_that_is_killed_is_started_again_and_the_batches_do_not_change(expected):
+    loader = make()
+    iterator = iter(loader)
+    found = digests([next(iterator)])
+    processes = children(pool_of(loader).supervisor_pid)
+    for pid, name in processes.items():
+        if name == "cp-worker-0":
+            os.kill(pid, signal.SIGKILL)
+    assert found + digests(iterator) == expected
+    loader.close()
+
+
+@pytest.mark.parametrize("who", ["balancer", "supervisor"])
+def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(who, expected):
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    supervisor = pool_of(loader).supervisor_pid
+    named = {name: pid for pid, name in children(supervisor).items()}
+    os.kill(named["cp-balancer"] if who == "balancer" else supervisor, signal.SIGKILL)
+    with pytest.raises(LoaderError, match=r"the (balancer|pool's supervisor)"):
+        list(iterator)
+    assert digests(loader) == expected
+    loader.close()
+
+
+FORKING = """
+import os, sys
+sys.path.append({folder!r})
+import balanced_data as made
+from counterpoise.loader import DataLoader
+
+if __name__ == "__main__":
+    loader = DataLoader(
+        made.Augmented(40), balance="isf", budgets={{"tokens": 120}}, accumulate="auto", seed=3,
+        samples_per_step=8, virtual_ranks=2, layout="padded", num_workers=2,
+    )
+    iterator = iter(loader)
+    found = [made.digest(next(iterator))]
+    if (child := os.fork()) == 0:
+        del iterator, loader
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(*found, *map(made.digest, iterator))
+"""
+
+
+def test_a_forked_copy_of_the_trainer_leaves_its_loader_alone(tmp_path, expected):
+    script = tmp_path / "forking.py"
+    script.write_text(FORKING.format(folder=str(Path(__file__).parent)))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == expected
