@@ -25,6 +25,7 @@ ENOUGH_SAMPLES = 4096
 
 # Groups over the lower bound that a first try allows, in 1/1000; a try that fails takes less.
 _TRY = 1023
+_PILOT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def fill_prefix(config: PlanConfig, costs: Int64, seed: int) -> Filled:
     No step at all if all samples together do not fill one.
     """
     over = oversized(costs, budget_array(config.budgets))
-    need = _need(config, costs, over) * _TRY // 1000
+    bound = _need(config, costs, over)
+    need = bound * _allowance(config, costs, over, bound, seed) // 1000
     per_step = config.ranks * first_rows(config)
     steps = int(need[-1]) // per_step
     if ENOUGH_STEPS * config.samples_per_step >= ENOUGH_SAMPLES:
@@ -86,6 +88,15 @@ def fill_prefix(config: PlanConfig, costs: Int64, seed: int) -> Filled:
     chosen = np.arange(groups, dtype=np.int64)
     group_of, chosen = split_largest(_sizes(costs[:used]), group_of, chosen, wanted)
     return _to_steps(config, costs[:used], group_of, chosen, seed)
+
+
+def _allowance(config: PlanConfig, costs: Int64, over: Mask, bound: Int64, seed: int) -> int:
+    """Groups per lower bound that a first try allows, in 1/1000: tried out where that is cheap."""
+    if len(costs) < 3 * _PILOT:
+        return _TRY
+    few = int(bound[_PILOT - 1])
+    _, groups = _grouped(config, costs[:_PILOT], over[:_PILOT], few, seed, most=0)
+    return max(_TRY, groups * 1000 // max(1, few) + 1)
 
 
 def fill_epoch(config: PlanConfig, costs: Int64, seed: int) -> Filled:

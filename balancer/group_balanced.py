@@ -11,7 +11,7 @@ from .scale import UNIT, scaled
 from .slots import fill_slots, read_slots
 
 CHUNK = 4096
-ROUNDS = 24
+ROUNDS = 16
 LOOK = 64
 
 

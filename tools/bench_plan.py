@@ -27,7 +27,7 @@ STRATEGIES = (
 )
 # Exact steps hold this share of the samples that full microbatches would: room to meet budgets.
 EXACT_FILL = 0.94
-_REPEAT_SAMPLES = 200_000
+_REPEAT_SAMPLES = 600_000
 
 
 @click.command(

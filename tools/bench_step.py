@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from ..balancer.kernels import compile_kernels
-from ..balancer.loads import budget_array, group_loads, least_groups
+from ..balancer.loads import group_loads
 from ..balancer.metrics import TILE_TOKENS
 from ..balancer.order import permutation
 from ..balancer.ordering import arrange
@@ -86,13 +86,10 @@ def command(
     compiled = compile_kernels()
     rates: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
     hard = tuple(limits.values())
-    bound = least_groups(table.costs, budget_array(hard))
-    size = int(FILL * ranks * microbatches * len(table.costs) / bound)
-    if size > len(table.costs):
-        raise ValueError(f"a step needs {size} samples, the costs hold {len(table.costs)}")
     relaxed = tuple(int(limit * relax + 1e-9) for limit in hard)
     for draw in range(draws):
-        some = table.costs[permutation(len(table.costs), seed, draw)[:size]]
+        order = permutation(len(table.costs), seed, draw)
+        some = _full_step(table.costs[order], hard, ranks * microbatches)
         step = Step(some, ranks, stages, microbatches, relaxed, seed + draw)
         for name, strategy in STRATEGIES.items():
             begin = time.process_time()
@@ -113,7 +110,7 @@ def command(
         "ranks": ranks,
         "stages": stages,
         "microbatches": microbatches,
-        "samples_per_step": size,
+        "samples_per_step": len(some),
         "budgets": dict(zip(limits, relaxed, strict=True)),
         "draws": draws,
         "compile_seconds": round(compiled, 3),
@@ -123,6 +120,15 @@ def command(
 
 
 Found = list[tuple[Pipeline, Int64]]
+
+
+def _full_step(costs: Int64, budgets: tuple[int, ...], microbatches: int) -> Int64:
+    """The first samples whose sums fill 94 % of that many microbatches in some resource."""
+    filled = np.max(np.cumsum(costs, axis=0) / np.array(budgets), axis=1)
+    size = int(np.searchsorted(filled, FILL * microbatches, side="right"))
+    if size == len(costs):
+        raise ValueError(f"{microbatches} microbatches need more than the {size} samples there are")
+    return costs[:size]
 
 
 def _random(step: Step) -> Found:
