@@ -15,6 +15,7 @@ FIELDS = {
     "holes",
     "pad_ratio",
     "dist_ratio",
+    "waiting",
     "work_max_over_mean",
     "exposed_wait_s",
     "loss_first",
@@ -43,6 +44,7 @@ def check(report: dict[str, Any], samples: int) -> None:
     assert balanced["pad_ratio"] < random["pad_ratio"]
     assert balanced["dist_ratio"]["tiles"] < random["dist_ratio"]["tiles"]
     assert balanced["dist_ratio"]["tokens"] < random["dist_ratio"]["tokens"]
+    assert balanced["waiting"] < random["waiting"]
     assert balanced["work_max_over_mean"] < random["work_max_over_mean"]
 
 

@@ -1,0 +1,213 @@
+"""The scan: what is broken is named, what is done is not done again, who does it does not matter."""
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from counterpoise.tools.analyze_rows import Rows
+from counterpoise.tools.analyze_run import Work, in_this_process, on_cores, scan_all
+from counterpoise.tools.analyze_scan import Scan, scan
+from counterpoise.tools.analyze_sources import Task, find_tasks
+
+HOW = Scan((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
+
+
+def picture(width: int = 40, height: int = 30) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(file, "PNG")
+    return file.getvalue()
+
+
+def write_shard(path: Path, samples: dict[str, dict[str, bytes]]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for key, members in samples.items():
+            for extension, data in members.items():
+                info = tarfile.TarInfo(f"{key}.{extension}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def samples(prefix: str, count: int, source: str = "web") -> dict[str, dict[str, bytes]]:
+    about = json.dumps({"source": source, "document": "some text"}).encode()
+    return {f"{prefix}{n}": {"json": about, "png": picture()} for n in range(count)}
+
+
+def looked_at(tasks: Sequence[Task], out: Path, how: Scan = HOW, **more: Any) -> tuple[Rows, int]:
+    return scan_all(tasks, how, out, more.pop("run", in_this_process), **more)
+
+
+def tasks_of(*sources: object) -> list[Task]:
+    return find_tasks([str(source) for source in sources], lambda _: None)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Shards in bad shape between good ones."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    write_shard(folder / "a-0.tar", samples("a", 4))
+    (folder / "b-0.tar").write_bytes(b"this is no tar file" * 100)
+    whole = write_shard(folder / "c-0.tar", samples("c", 6)).read_bytes()
+    (folder / "c-0.tar").write_bytes(whole[: len(whole) // 2])
+    broken = samples("d", 3, "book")
+    broken["d1"]["png"] = b""
+    broken["d2"]["png"] = picture()[:40]
+    write_shard(folder / "d-0.tar", broken)
+    write_shard(folder / "e-0.tar", samples("a", 2))
+    write_shard(folder / "f-0.tar", {})
+    return folder
+
+
+def test_what_is_broken_is_named_and_the_rest_is_there(mixed: Path, tmp_path: Path) -> None:
+    rows, total = looked_at(tasks_of(mixed), tmp_path / "parts")
+    assert rows.keys == ("a0", "a1", "a2", "a3", "d0", "a0", "a1")
+    assert total == len(rows) + len(rows.failures)
+    found = {(bad.kind, bad.key): bad for bad in rows.failures}
+    assert ("shard", "b-0.tar") in found
+    assert ("shard", "f-0.tar") in found
+    cut = [bad for bad in rows.failures if bad.kind == "truncated" and bad.source == "c-0.tar"]
+    assert [bad.key for bad in cut] == [f"c{n}" for n in range(len(cut))]
+    assert cut
+    assert {bad.key: bad.source for bad in rows.failures if bad.key[0] == "d"} == {
+        "d1": "book",
+        "d2": "book",
+    }
+    assert all(bad.reason for bad in rows.failures)
+
+
+def test_all_cores_find_what_one_finds(mixed: Path, tmp_path: Path) -> None:
+    tasks = [Task("tar", (str(path),)) for path in sorted(mixed.glob("*.tar"))]
+    one, _ = looked_at(tasks, tmp_path / "one")
+    two, _ = looked_at(tasks, tmp_path / "two", run=on_cores(2))
+    assert (one.keys, one.failures, one.sources) == (two.keys, two.failures, two.sources)
+    assert np.array_equal(one.costs, two.costs)
+
+
+def test_an_interrupted_scan_goes_on_where_it_was(mixed: Path, tmp_path: Path) -> None:
+    tasks = [Task("tar", (str(path),)) for path in sorted(mixed.glob("*.tar"))]
+    done: list[tuple[str, ...]] = []
+
+    def until(stop: int) -> Any:
+        def run(work: Work[Any], todo: Sequence[Task], how: Scan) -> Iterator[tuple[int, Any]]:
+            for number, task in enumerate(todo):
+                if number == stop:
+                    raise KeyboardInterrupt
+                done.append(task.paths)
+                yield number, work(task, how)
+
+        return run
+
+    with pytest.raises(KeyboardInterrupt):
+        looked_at(tasks, tmp_path / "parts", run=until(3))
+    rows, _ = looked_at(tasks, tmp_path / "parts", run=until(99))
+    assert sorted(done) == sorted(task.paths for task in tasks)
+    again, _ = looked_at(tasks, tmp_path / "other")
+    assert (rows.keys, rows.failures) == (again.keys, again.failures)
+
+
+def test_a_shard_that_changed_is_scanned_again(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "a.tar", samples("a", 2))
+    assert len(looked_at(tasks_of(shard), tmp_path / "parts")[0]) == 2
+    write_shard(shard, samples("b", 3))
+    assert looked_at(tasks_of(shard), tmp_path / "parts")[0].keys == ("b0", "b1", "b2")
+
+
+def test_other_settings_find_other_costs(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "a.tar", samples("a", 2))
+    few, _ = looked_at(tasks_of(shard), tmp_path / "parts")
+    more, _ = looked_at(
+        tasks_of(shard), tmp_path / "parts", Scan((*HOW.transform[:2], ("tokens_per_tile", 8)))
+    )
+    assert (more.column("tokens") > few.column("tokens")).all()
+
+
+def test_a_sample_is_drawn_once_and_the_same_for_everybody(tmp_path: Path) -> None:
+    for name in "abc":
+        write_shard(tmp_path / f"{name}.tar", samples(name, 10))
+    tasks = [Task("tar", (str(tmp_path / f"{name}.tar"),)) for name in "abc"]
+    rows, total = looked_at(tasks, tmp_path / "parts", sample=7)
+    assert (len(rows), total) == (7, 30)
+    assert len(set(rows.keys)) == 7
+    assert looked_at(tasks, tmp_path / "other", sample=7)[0].keys == rows.keys
+    assert looked_at(tasks, tmp_path / "seed", sample=7, seed=1)[0].keys != rows.keys
+
+
+def test_decoding_finds_what_headers_do_not_say(tmp_path: Path) -> None:
+    found = samples("a", 2)
+    whole = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    Image.fromarray(noise).save(whole, "PNG")
+    found["a1"]["png"] = whole.getvalue()[:4000]
+    shard = write_shard(tmp_path / "a.tar", found)
+    assert len(looked_at(tasks_of(shard), tmp_path / "parts")[0]) == 2
+    deep = Scan(HOW.transform, decode=True)
+    rows, _ = looked_at(tasks_of(shard), tmp_path / "parts", deep)
+    assert rows.keys == ("a0",)
+    assert [bad.key for bad in rows.failures] == ["a1"]
+    assert rows.clock.decoded == 1
+
+
+def test_a_dataset_by_import_path_is_scanned_in_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "lengths = list(range(1, 2500))\ndef cost(n):\n    return {'tokens': n}\n"
+    (tmp_path / "my_lengths.py").write_text(module)
+    monkeypatch.chdir(tmp_path)
+    how = Scan(cost="my_lengths:cost")
+    rows, total = looked_at(tasks_of("my_lengths:lengths"), tmp_path / "parts", how)
+    assert rows.column("tokens").tolist() == list(range(1, 2500))
+    assert (total, len(list((tmp_path / "parts").iterdir()))) == (2499, 3)
+    with pytest.raises(ValueError, match="no_such"):
+        looked_at(tasks_of("no_such:thing"), tmp_path / "parts", how)
+
+
+def test_many_tiny_shards_are_listed_in_order_while_counting(tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    empty = bytes(1024)
+    first = folder / "00000.tar"
+    first.write_bytes(empty)
+    for n in range(1, 3000):
+        os.link(first, folder / f"{n:05}.tar")
+    seen: list[int] = []
+    tasks = find_tasks([str(folder)], seen.append)
+    assert seen == [1000, 2000, 3000, 3000]
+    paths = [path for task in tasks for path in task.paths]
+    assert paths == sorted(paths)
+    assert len(paths) == 3000
+    assert max(len(task.paths) for task in tasks) == 256
+
+
+def test_sources_that_are_not_there_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.tar"):
+        tasks_of(tmp_path / "nowhere.tar")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds no"):
+        tasks_of(tmp_path / "empty")
+
+
+def test_an_index_of_a_shard_points_to_the_shard(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "a.tar", samples("a", 2))
+    looked_at(tasks_of(shard), tmp_path / "parts")
+    with pytest.raises(ValueError, match=r"analyze a\.tar itself"):
+        scan(Task("table", (str(tmp_path / "a.tar.index.npz"),)), HOW)
+
+
+def test_a_failing_disk_ends_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = write_shard(tmp_path / "a.tar", samples("a", 2))
+
+    def failing(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("counterpoise.workers.shard_files.ShardFiles.read", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        looked_at(tasks_of(shard), tmp_path / "parts")
