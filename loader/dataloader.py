@@ -7,8 +7,10 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+import torch
 import torch.utils.data as torch_data
 from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ..balancer.job import Job
 from ..workers.source import as_source
@@ -115,6 +117,11 @@ class DataLoader(torch_data.DataLoader[Any]):
             return
         if sampler is not None or batch_sampler is not None:
             raise ValueError("a balanced loader plans its own order: leave sampler, batch_sampler")
+        if generator is not None or worker_init_fn is not None:
+            raise ValueError(
+                "what is random in a balanced loader follows from seed, epoch and key: give seed= "
+                "instead of generator and worker_init_fn"
+            )
         played, world = find_ranks(rank, ranks, virtual_ranks)
         source = None if isinstance(dataset, RemoteDataset) else as_source(dataset, cost, key)
         plan = make_plan(
@@ -154,7 +161,7 @@ class DataLoader(torch_data.DataLoader[Any]):
                 method="fork" if _wants_fork(self.multiprocessing_context) else "zygote",
                 balancer=balancer,
             ).connect,
-            collate=_collating(layout, collate_fn, pad_id, dummy_tile),
+            collate=_pinning(pin_memory, _collating(layout, collate_fn, pad_id, dummy_tile)),
             timeout_s=timeout or None,
             dead_letter=dead_letter,
             local=balancer is None,
@@ -287,6 +294,13 @@ def _collating(
     return lambda samples: collate(
         samples, pad_id=pad_id, dummy_tile=dummy_tile, allocate=buffers.take
     )
+
+
+def _pinning(wanted: bool, collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Return collate, made to put its batches into pinned memory where there is an accelerator."""
+    if not wanted or not torch.accelerator.is_available():
+        return collate
+    return lambda samples: pin(collate(samples))  # type: ignore[no-untyped-call]
 
 
 def _wants_fork(context: Any) -> bool:

@@ -239,6 +239,13 @@ def test_batches_can_be_changed_in_place():
         batch["input_ids"] += 1
 
 
+def test_batches_are_pinned_where_there_is_an_accelerator(monkeypatch):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("counterpoise.loader.dataloader.pin", lambda batch: ("pinned", batch))
+    assert next(iter(make(pin_memory=True)))[0] == "pinned"
+    assert "input_ids" in next(iter(make()))
+
+
 def test_holes_are_out_of_every_count():
     dataset = made.Augmented(COUNT, broken={5}, unreadable={6, 30})
     loader = make(dataset, on_error="skip")

@@ -164,6 +164,7 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
         ([1, 2], {"rank": 1}, "virtual_ranks plays all ranks"),
         ([1, 2], {"rank": 1, "virtual_ranks": None}, "rank and ranks belong together"),
         ([1, 2], {"rank": 2, "ranks": 2, "virtual_ranks": None}, "rank is 2, allowed are 0 to 1"),
+        ([1, 2], {"worker_init_fn": print}, "give seed= instead of generator and worker_init_fn"),
         ([1, 2], {"sampler": [0, 1]}, "a balanced loader plans its own order"),
         ([1, 2], {"balancer": "tcp://127.0.0.1:1"}, "workers elsewhere cannot read a list"),
         ([1, 2], {"cost": lambda _: {"a": -1}}, "cost 'a' must be a non-negative integer"),
