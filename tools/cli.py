@@ -17,6 +17,9 @@ COMMANDS = {
     "balancer": ("balancer", "Serve trainers and workers on other machines."),
     "bench": ("bench", "Measure ours against baselines, in the same run."),
     "demo": ("demo", "Train a small model with random and with balanced batches."),
+    "doctor": ("doctor", "Say what is wrong with an installation or a running job."),
+    "keygen": ("keygen", "Make keys for a balancer, its workers and its trainers."),
+    "plan": ("plan", "Find a model's parallel layout: GPUs, stages, recomputation."),
     "schedule": ("schedule", "Show, check, simulate and compare pipeline schedules."),
     "worker": ("worker", "Read, decode and stream samples for a balancer."),
 }

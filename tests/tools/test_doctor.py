@@ -1,0 +1,138 @@
+"""The doctor: what it says of good and bad machines, and of a balancer that runs."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from counterpoise.balancer.coordinator import Coordinator
+from counterpoise.balancer.messages import Status
+from counterpoise.balancer.serve import serve
+from counterpoise.tools import doctor_installation as look
+from counterpoise.tools.doctor import command
+from counterpoise.tools.doctor_finding import BAD, GOOD, WARN
+from counterpoise.tools.doctor_job import examine_job, judge_answers
+
+GIB = 2**30
+
+
+def report(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    """(exit status, {name: (level, found)}) of a run."""
+    result = CliRunner().invoke(command, [*arguments, "--json"], standalone_mode=False)
+    assert result.exception is None, result.exception
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert set(found) == {"findings", "wrong"}
+    rows = {one["name"]: (one["level"], one["found"]) for one in found["findings"]}
+    assert result.return_value == (1 if found["wrong"] else 0)
+    return result.return_value, rows
+
+
+def test_this_installation_is_sound() -> None:
+    status, rows = report("--listen", "ipc:///tmp/some-balancer")
+    assert status == 0
+    assert {"python", "torch", "pyzmq", "processors", "open files", "/dev/shm"} <= set(rows)
+
+
+@pytest.mark.parametrize(
+    ("finding", "level"),
+    [
+        (look.judge_python((3, 10)), BAD),
+        (look.judge_python((3, 13)), GOOD),
+        (look.judge_processors(8, None, 0.5), GOOD),
+        (look.judge_processors(8, 1.5, 0.5), WARN),
+        (look.judge_processors(2, None, 9.0), WARN),
+        (look.judge_memory(GIB), WARN),
+        (look.judge_memory(64 * GIB), GOOD),
+        (look.judge_shared_memory(64 * 2**20), WARN),
+        (look.judge_shared_memory(None), WARN),
+        (look.judge_shared_memory(8 * GIB), GOOD),
+        (look.judge_files(256, 4096), WARN),
+        (look.judge_files(65536, 65536), GOOD),
+        (look.judge_temporary("/tmp", True), GOOD),
+        (look.judge_temporary("/tmp", False), BAD),
+        (look.judge_temporary("/tmp/" + "x" * 90, True), WARN),
+        (look.judge_clock_source("hpet"), WARN),
+        (look.judge_clock_source("tsc"), GOOD),
+        (look.judge_folder_clock("/data", 30.0), WARN),
+        (look.judge_folder_clock("/data", -0.1), GOOD),
+        (look.judge_shadow(None), GOOD),
+        (look.judge_shadow(str(Path(look.__file__).parent.parent / "sched/__init__.py")), BAD),
+    ],
+)
+def test_what_is_bad_comes_with_advice(finding: look.Finding, level: str) -> None:
+    assert finding.level == level
+    assert bool(finding.advice) == (level != GOOD)
+
+
+def test_packages_are_held_against_the_least_version() -> None:
+    have = {"torch": "2.13.0+cpu", "numpy": "1.26.4"}
+    wanted = ["torch>=2.13", "numpy>=2.0", "click>=8.1", 'pytest>=8 ; extra == "dev"']
+    found = {one.name: one.level for one in look.judge_packages(wanted, have.get)}
+    assert found == {"torch": GOOD, "numpy": BAD, "click": BAD}
+
+
+def test_a_port_that_is_taken_is_seen() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        assert report("--listen", address)[1]["address"][0] == WARN
+
+
+@pytest.fixture
+def balancer() -> Iterator[str]:
+    """The address of a balancer without workers."""
+    over, there, address = threading.Event(), threading.Event(), [""]
+
+    def ready(found: str) -> None:
+        address[0] = found
+        there.set()
+
+    run = threading.Thread(
+        target=serve, args=(Coordinator(), "tcp://127.0.0.1:*", ready, over.is_set)
+    )
+    run.start()
+    assert there.wait(20)
+    yield address[0]
+    over.set()
+    run.join(20)
+
+
+def test_a_balancer_without_workers_is_told_apart(balancer: str) -> None:
+    status, rows = report(balancer)
+    assert status == 1
+    assert rows["balancer"][0] in (GOOD, WARN)
+    assert rows["workers"] == (BAD, "0 ready")
+
+
+def test_nothing_and_something_else_at_an_address_are_bad() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        assert [one.level for one in examine_job(address, 2)] == [BAD]
+        other.listen()
+        found = examine_job(address, 0.2)
+        assert [(one.level, "no answer" in one.found) for one in found] == [(BAD, True)]
+
+
+def test_answers_are_judged() -> None:
+    def levels(answers: list[Status], seconds: float = 0.001) -> list[str]:
+        return [one.level for one in judge_answers("tcp://h:1", answers, [seconds], "")]
+
+    busy = Status(4, GIB, "decoded samples")
+    assert levels([busy, busy]) == [GOOD] * 4
+    assert levels([busy], 0.5) == [WARN, GOOD, GOOD, GOOD]
+    starved = Status(1, 0, "decoded samples")
+    assert levels([starved, starved]) == [GOOD, GOOD, GOOD, WARN]
+    assert judge_answers("tcp://h:1", [], [], "it refuses: too old")[0].level == BAD
+
+
+def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(ValueError, match="is no address"):
+        CliRunner().invoke(command, ["somewhere"], standalone_mode=False, catch_exceptions=False)
+    with pytest.raises(ValueError, match="is no address"):
+        examine_job("udp://h:1", 1)

@@ -1,0 +1,174 @@
+"""`plan`: keys as promised, answers as the planners give them, clear errors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from counterpoise.sched.model_partition import BASELINES
+from counterpoise.tools.plan import command
+
+PAIR = ("--model", "internvit-6b+internlm2-20b", "--tp", "2", "--stages", "4")
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    report: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return report
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(ValueError, match=r"\w") as found:
+        CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
+    message = str(found.value)
+    assert "\n" not in message
+    return message
+
+
+SMALL = ("orchestrate", "--gpus", "64", "--batch", "48", "--model", "mllm-9b")
+
+
+def test_orchestrate_reports_the_promised_keys() -> None:
+    report = run(*SMALL)
+    assert {"layout", "seconds_per_iteration", "milliseconds", "candidates"} <= set(report)
+    assert set(report["layout"]) == {"encoder", "backbone", "generator"}
+    for unit in report["layout"].values():
+        assert unit["gpus"] == unit["tp"] * unit["dp"] * unit["pp"]
+        assert unit["vpp"] == 1
+    assert report["gpus"] == sum(unit["gpus"] for unit in report["layout"].values()) <= 64
+    times = [one["seconds_per_iteration"] for one in report["candidates"]]
+    assert times == sorted(times)
+    assert times[0] == report["seconds_per_iteration"]
+    assert all(size <= 74 for one in report["candidates"] for size in one["memory_gb"].values())
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    first, second = run(*SMALL), run(*SMALL)
+    assert first["candidates"] == second["candidates"]
+
+
+def test_freezing_and_recomputing_change_the_step() -> None:
+    whole = run(*SMALL)["seconds_per_iteration"]
+    assert run(*SMALL, "--frozen", "backbone")["seconds_per_iteration"] < whole
+    assert run(*SMALL, "--recompute")["seconds_per_iteration"] > whole
+
+
+def test_samples_come_from_costs_or_from_an_analysis(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tiles = rng.integers(1, 8, 1000)
+    np.savez(tmp_path / "costs.npz", tiles=tiles, other=tiles.astype(float))
+    spread = {"p50": 4, "p90": 7, "p99": 7, "max": 7}
+    (tmp_path / "report.json").write_text(json.dumps({"resources": {"tiles": spread}}))
+    plain = run(*SMALL)["seconds_per_iteration"]
+    for name in ("costs.npz", "report.json"):
+        drawn = run(*SMALL, "--data", str(tmp_path / name))["seconds_per_iteration"]
+        assert 0.9 * plain < drawn < 1.5 * plain
+    costs = str(tmp_path / "costs.npz")
+    assert "no array 'words'" in refused(*SMALL, "--data", costs, "--resource", "words")
+    assert "whole numbers" in refused(*SMALL, "--data", costs, "--resource", "other")
+    analysis = str(tmp_path / "report.json")
+    assert "it has tiles" in refused(*SMALL, "--data", analysis, "--resource", "words")
+
+
+def test_modules_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    times = {str(tp): 10**9 // tp for tp in (1, 2)}
+    module = {"name": "backbone", "layers": 8, "forward_ns": times, "backward_ns": times}
+    path.write_text(json.dumps({"modules": [module]}))
+    report = run("orchestrate", "--gpus", "4", "--batch", "4", "--model", str(path))
+    assert report["seconds_per_iteration"] == 2.0
+    assert "a file says all" in refused(
+        "orchestrate", "--gpus", "4", "--batch", "4", "--model", str(path), "--recompute"
+    )
+
+
+def test_partition_reports_every_method() -> None:
+    report = run("partition", *PAIR)
+    assert sum(report["layers_per_stage"]) == 93
+    assert set(report["methods"]) == {"balanced", *BASELINES}
+    best = report["methods"]["balanced"]
+    assert best["layers_per_stage"] == report["layers_per_stage"]
+    for row in report["methods"].values():
+        assert row["seconds_per_step"] >= best["seconds_per_step"] == report["seconds_per_step"]
+    assert len(report["candidates"]) == 15
+
+
+def test_what_was_measured_decides(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    rows = [((22, 23, 24, 24), 1.9), ((23, 23, 23, 24), 2.1)]
+    path.write_text(json.dumps([{"layers_per_stage": s, "seconds": t} for s, t in rows]))
+    report = run("partition", *PAIR, "--measured", str(path))
+    assert report["layers_per_stage"] == [22, 23, 24, 24]
+    assert (report["how"], report["seconds_per_step"]) == ("measured", 1.9)
+    path.write_text(json.dumps([{"layers_per_stage": [1, 2], "seconds": 1}]))
+    assert "does not cut 93 layers" in refused("partition", *PAIR, "--measured", str(path))
+
+
+def test_layers_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "layers.json"
+    layer = {"kind": "x", "forward_ns": 1000, "backward_ns": 2000, "parameters": 1}
+    layer |= {"output_bytes": 0, "count": 6}
+    path.write_text(json.dumps({"layers": [layer, layer | {"forward_ns": 3000, "count": 2}]}))
+    report = run("partition", "--model", str(path), "--stages", "3")
+    # Backwards are alike, so forward and backward together are 9, 9 and 10.
+    assert report["layers_per_stage"] == [3, 3, 2]
+    path.write_text(json.dumps({"layers": [layer | {"forward_ns": 0.5}]}))
+    assert "whole number" in refused("partition", "--model", str(path), "--stages", "1")
+
+
+def test_recompute_writes_a_policy(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    arguments = ("recompute", *PAIR, "--dp", "4", "--memory", "60", "--out", str(path))
+    report = run(*arguments)
+    policy = json.loads(path.read_text())
+    assert policy["stages"] == report["stages"]
+    assert sum(stage["layers"] for stage in policy["stages"]) == 93
+    for stage in policy["stages"]:
+        assert all(0 <= at < stage["layers"] for at in stage["recompute"])
+        assert stage["predicted_bytes"] <= policy["limit_bytes"] == 60 * 10**9
+    assert report["recomputed_layers"] < report["all_or_nothing_layers"]
+    seconds = report["seconds_per_step"]
+    assert seconds["plan"] <= seconds["all_or_nothing"] <= seconds["all"]
+
+
+def test_recompute_plans_from_measurements(tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+    stages = [
+        {"layers": ["vit"] * 4, "live": 2, "base_bytes": 100},
+        {"layers": ["vit", "llm", "llm"], "live": 1, "base_bytes": 100},
+    ]
+    trials = [
+        {"stage": 0, "kept": {"vit": 1}, "used_bytes": 120},
+        {"stage": 1, "kept": {"vit": 1, "llm": 1}, "used_bytes": 125},
+    ]
+    raw = {"limit_bytes": 145, "stages": stages, "trials": trials}
+    path.write_text(json.dumps(raw))
+    report = run("recompute", "--measured", str(path))
+    assert report["saved_bytes"] == {"vit": 10, "llm": 15}
+    assert [stage["recompute"] for stage in report["stages"]] == [[0, 1], []]
+    path.write_text(json.dumps(raw | {"trials": trials[1:]}))
+    assert "apart" in refused("recompute", "--measured", str(path))
+    path.write_text(json.dumps(raw | {"stages": [{"layers": "vit"}]}))
+    assert "has no 'base_bytes'" in refused("recompute", "--measured", str(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("orchestrate", "--gpus", "8", "--batch", "8", "--model", "mllm"), "known models are"),
+        (("orchestrate", "--gpus", "1", "--batch", "8", "--model", "mllm-72b"), "no layout on 1"),
+        ((*SMALL, "--vpp", "two"), "--vpp got 'two'"),
+        ((*SMALL, "--memory", "nan"), "give GB"),
+        (("partition", "--model", "a+b", "--stages", "2"), "unknown model 'a'"),
+        (("partition", *PAIR, "--radius", "-1"), "radius -1"),
+        (("partition", "--stages", "4"), "give --model"),
+        (("recompute",), "either --model, or --measured"),
+        (("recompute", *PAIR, "--memory", "1"), "with every layer recomputed"),
+        (("recompute", *PAIR, "--layers", "93"), "--layers has 1 stages"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(*arguments)

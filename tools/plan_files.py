@@ -1,0 +1,88 @@
+"""What the layout planners read: JSON files, sizes in lists, what samples of a data set cost."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Of the quantiles that `counterpoise analyze` writes, those used here, least first.
+_QUANTILES = ((0.0, "min"), (0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (1.0, "max"))
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file. Raises ValueError, with the file's name, if it holds none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+
+
+def parse_sizes(text: str, what: str) -> tuple[int, ...]:
+    """Whole numbers of 1 or more, with commas between them.
+
+    >>> parse_sizes("22,23", "--layers")
+    (22, 23)
+    """
+    words = text.replace(",", " ").split()
+    if not words or any(not word.isdecimal() or int(word) < 1 for word in words):
+        raise ValueError(f"{what} got {text!r}; give numbers of 1 or more such as 22,23,24")
+    return tuple(map(int, words))
+
+
+def read_object(
+    what: str, raw: Any, needed: Sequence[str], allowed: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A JSON object with these keys. Raises ValueError naming the first that is wrong."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"{what} must be a JSON object")
+    known = (*needed, *allowed)
+    if bad := sorted(set(raw) - set(known)):
+        raise ValueError(f"{what} has {bad[0]!r}; known are {', '.join(known)}")
+    if missing := sorted(set(needed) - set(raw)):
+        raise ValueError(f"{what} has no {missing[0]!r}")
+    return raw
+
+
+def whole(what: str, raw: Any) -> int:
+    """A whole number of 0 or more. Raises ValueError for anything else."""
+    if type(raw) is not int or raw < 0:
+        raise ValueError(f"{what} is {raw!r}; give a whole number of 0 or more")
+    return raw
+
+
+def draw_costs(path: Path, resource: str, count: int, seed: int) -> list[int]:
+    """What `count` samples cost, drawn from a data set's costs or from an analysis' quantiles.
+
+    `path`: a folder that `counterpoise analyze` wrote, its report.json, or an npz with an array of
+    that name. Raises ValueError if it does not say that resource.
+    """
+    if path.is_dir():
+        path = next((p for p in (path / "index.npz", path / "report.json") if p.is_file()), path)
+    random = np.random.default_rng(seed)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            if resource not in arrays:
+                raise ValueError(f"{path} has no array {resource!r}; it has {sorted(arrays)}")
+            costs = arrays[resource]
+        if costs.ndim != 1 or costs.dtype.kind not in "iu" or not len(costs) or costs.min() < 0:
+            raise ValueError(f"{path}: {resource} must be a row of whole numbers of 0 or more")
+        return [int(cost) for cost in random.choice(costs, count)]
+    known = _quantiles(path, resource)
+    at = random.random(count)
+    places, values = zip(*known, strict=True)
+    return [int(cost) for cost in np.rint(np.interp(at, places, values))]
+
+
+def _quantiles(path: Path, resource: str) -> list[tuple[float, float]]:
+    raw = read_json(path)
+    resources = raw.get("resources") if isinstance(raw, dict) else None
+    if not isinstance(resources, dict) or not isinstance(resources.get(resource), dict):
+        have = ", ".join(resources) if isinstance(resources, dict) else "none"
+        raise ValueError(f"{path} has no resource {resource!r}; it has {have}")
+    found = [(at, resources[resource].get(name)) for at, name in _QUANTILES]
+    if any(type(value) not in (int, float) or not value >= 0 for _, value in found[1:]):
+        raise ValueError(f"{path}: {resource} needs p50, p90, p99 and max, numbers of 0 or more")
+    low = found[0][1]
+    return [(0.0, low if isinstance(low, int | float) else 0.0), *found[1:]]
