@@ -3,12 +3,15 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import zmq
 
 from .coordinator import Coordinator
+from .gate import NOT_ALLOWED, Gate, open_gate
+from .keys import ServerKeys
 from .memory import keep_freed_memory
-from .messages import Refused
+from .messages import Bye, Refused
 from .peers import Send
 from .sockets import listen, receive_from, send
 from .wire import WireError
@@ -22,48 +25,82 @@ def serve(
     address: str,
     ready: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
-    malformed: Callable[[str], None] = lambda _: None,
+    refused: Callable[[str], None] = lambda _: None,
+    keys: ServerKeys | None = None,
 ) -> None:
     """Serve a coordinator on an address until `stop` says so (asked after every wait).
 
-    `ready` is told the address that was bound, `malformed` each message that had to be dropped.
-    Raises OSError if the address cannot be bound.
+    `ready` is told the address that was bound, `refused` of each message that had to be dropped and
+    of each peer that was turned away. With keys only those on the allow-list may come in. Raises
+    OSError if the address cannot be bound.
     """
     keep_freed_memory()
-    with zmq.Context() as context, listen(context, address) as socket:
+    poller = zmq.Poller()
+    with (
+        zmq.Context() as context,
+        open_gate(context, keys, refused) as gate,
+        listen(context, address, keys) as socket,
+    ):
+        gate.watch(socket, poller)
+        poller.register(socket, zmq.POLLIN)
         ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        shell = _Shell(coordinator, socket, gate, keys, refused)
         while not stop():
             timeout_ms = 1000 * (coordinator.next_deadline() - time.monotonic())
-            if socket.poll(int(min(max(timeout_ms, 0), 1000))):
-                _receive_all(coordinator, socket, malformed)
-            _send_all(coordinator, socket, coordinator.tick(time.monotonic()))
-        _send_all(coordinator, socket, coordinator.stop())
+            poller.poll(int(min(max(timeout_ms, 0), 1000)))
+            shell.drop(gate.attend(time.monotonic()))
+            shell.receive_all()
+            shell.send_all(coordinator.tick(time.monotonic()))
+        shell.send_all(coordinator.stop())
         socket.close(linger=LINGER_MS)
 
 
-def _receive_all(
-    coordinator: Coordinator, socket: "zmq.Socket[bytes]", malformed: Callable[[str], None]
-) -> None:
-    while (received := receive_from(socket)) is not None:
-        peer, content = received
-        if isinstance(content, WireError):
-            malformed(str(content))
-            _send_all(coordinator, socket, [Send(peer, Refused(str(content)))])
-            continue
-        message, frames = content
-        size = sum(len(frame) for frame in frames)
-        effects = coordinator.handle(peer, message, frames, size, time.monotonic())
-        _send_all(coordinator, socket, effects)
+@dataclass(frozen=True, slots=True)
+class _Shell:
+    """What happens between a socket and a coordinator."""
 
+    coordinator: Coordinator
+    socket: "zmq.Socket[bytes]"
+    gate: Gate
+    keys: ServerKeys | None
+    refused: Callable[[str], None]
 
-def _send_all(coordinator: Coordinator, socket: "zmq.Socket[bytes]", effects: list[Send]) -> None:
-    """Send effects; what cannot be sent is told to the coordinator, whose answer is sent too."""
-    waiting = deque(effects)
-    while waiting:
-        effect = waiting.popleft()
-        try:
-            send(socket, effect.message, effect.payloads, to=effect.peer)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            waiting.extend(coordinator.gone(effect.peer, effect.message, time.monotonic()))
+    def receive_all(self) -> None:
+        """Hand over every message that has come, and send what the coordinator says to it."""
+        while (received := receive_from(self.socket, self.keys)) is not None:
+            peer, key, content = received
+            if isinstance(content, WireError):
+                self._refuse(peer, str(content))
+                continue
+            message, frames = content
+            objection = self.gate.objection(peer, key, message)
+            if objection:
+                self._refuse(peer, objection)
+                continue
+            size = sum(len(frame) for frame in frames)
+            now = time.monotonic()
+            self.send_all(self.coordinator.handle(peer, message, frames, size, now))
+
+    def send_all(self, effects: list[Send]) -> None:
+        """Send effects; the coordinator hears what cannot be sent, and its answer is sent too."""
+        waiting = deque(effects)
+        while waiting:
+            effect = waiting.popleft()
+            try:
+                send(self.socket, effect.message, effect.payloads, to=effect.peer)
+            except zmq.ZMQError as error:
+                if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                    raise
+                self.gate.forget(effect.peer)
+                now = time.monotonic()
+                waiting.extend(self.coordinator.gone(effect.peer, effect.message, now))
+
+    def drop(self, peers: list[bytes]) -> None:
+        """Let go of peers whose key is not allowed any more."""
+        for peer in peers:
+            self.send_all(self.coordinator.gone(peer, Bye(), time.monotonic()))
+            self._refuse(peer, NOT_ALLOWED)
+
+    def _refuse(self, peer: bytes, reason: str) -> None:
+        self.refused(reason)
+        self.send_all([Send(peer, Refused(reason))])

@@ -9,22 +9,45 @@ from collections.abc import Sequence
 
 import zmq
 
+from .keys import PeerKeys, ServerKeys
 from .messages import Message
 from .wire import MAX_FRAMES, WireError, decode, encode
 
 # The largest frame that is accepted: a payload is one decoded sample or one collated batch.
 MAX_FRAME_BYTES = 8 << 30
+# The same where other hosts may connect: room for it is made before the peer is known.
+MAX_REMOTE_FRAME_BYTES = 1 << 30
+# Messages from one peer that wait in the balancer (then its network waits), and messages to one
+# that does not read (then it is let go). Credits keep honest peers far below both.
+MAX_WAITING_IN = 1 << 14
+MAX_WAITING_OUT = 1 << 16
 # A dead connection is noticed by the transport after this long, in milliseconds.
 HEARTBEAT_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 30_000
+# A peer that is turned away knocks less and less often, down to this, in milliseconds.
+RECONNECT_MS = 2_000
 
 Received = tuple[Message, list[zmq.Frame]]
 
 
-def listen(context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Socket[bytes]":
-    """Return a ROUTER bound to an address; OSError if it cannot be bound."""
+def listen(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str, keys: ServerKeys | None = None
+) -> "zmq.Socket[bytes]":
+    """Return a ROUTER bound to an address; OSError if it cannot be bound.
+
+    With keys it answers only peers that a gate on the same context lets in.
+    """
     socket = context.socket(zmq.ROUTER)
     _configure(socket)
+    socket.setsockopt(zmq.RCVHWM, MAX_WAITING_IN)
+    socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
+    if address.startswith("tcp:"):
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
     try:
@@ -40,12 +63,23 @@ def listen(context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Sock
 
 
 def connect(
-    context: "zmq.Context[zmq.Socket[bytes]]", address: str, name: bytes
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    name: bytes,
+    keys: PeerKeys | None = None,
 ) -> "zmq.Socket[bytes]":
-    """Return a DEALER of this name, connected (in the background) to an address."""
+    """Return a DEALER of this name, connected (in the background) to an address.
+
+    With keys it talks only to the balancer that has the secret of `keys.balancer`.
+    """
     socket = context.socket(zmq.DEALER)
     _configure(socket)
     socket.setsockopt(zmq.ROUTING_ID, name)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.balancer)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
@@ -58,6 +92,8 @@ def connect(
 
 def check_open_address(address: str, allowed: bool) -> None:
     """Raise ValueError for an address that other hosts can reach, unless that is allowed.
+
+    It is where keys are given, or where the caller says --insecure.
 
     >>> check_open_address("tcp://127.0.0.1:5555", allowed=False)
     >>> check_open_address("ipc:///tmp/socket", allowed=False)
@@ -72,7 +108,8 @@ def check_open_address(address: str, allowed: bool) -> None:
     if not loopback:
         raise ValueError(
             f"{address} can be reached from other hosts, and nothing authenticates them: listen on "
-            "tcp://127.0.0.1:PORT, or say --insecure if the network is private"
+            "tcp://127.0.0.1:PORT, make keys (counterpoise keygen) and give --keys FOLDER, or say "
+            "--insecure if the network is private"
         )
 
 
@@ -82,12 +119,17 @@ def send(
     payloads: Sequence[object] = (),
     to: bytes | None = None,
 ) -> None:
-    """Send a message; large payload frames are not copied."""
-    front = [encode(message)] if to is None else [to, encode(message)]
+    """Send a message; large payload frames are not copied.
+
+    Raises ZMQError where `to` is not connected (EHOSTUNREACH) or does not read (EAGAIN).
+    """
+    front, flags = [encode(message)], 0
+    if to is not None:
+        front, flags = [to, *front], zmq.NOBLOCK
     if not payloads:
-        socket.send_multipart(front)
+        socket.send_multipart(front, flags)
         return
-    socket.send_multipart(front, zmq.SNDMORE)
+    socket.send_multipart(front, flags | zmq.SNDMORE)
     socket.send_multipart(payloads, copy=False)  # type: ignore[arg-type]
 
 
@@ -97,15 +139,29 @@ def receive(socket: "zmq.Socket[bytes]") -> Received | None:
     return None if frames is None else _decoded(frames)
 
 
-def receive_from(socket: "zmq.Socket[bytes]") -> tuple[bytes, Received | WireError] | None:
-    """Return (peer, message) from a ROUTER, or what is wrong with it; None if there is nothing."""
+def receive_from(
+    socket: "zmq.Socket[bytes]", keys: ServerKeys | None = None
+) -> tuple[bytes, bytes, Received | WireError] | None:
+    """Return (peer, its key, message) from a ROUTER, or what is wrong with the message.
+
+    The key is empty where there are none. None if there is nothing.
+    """
     frames = _frames(socket)
     if frames is None:
         return None
+    key = b"" if keys is None else _key_of(frames[0])
     try:
-        return frames[0].bytes, _decoded(frames[1:])
+        return frames[0].bytes, key, _decoded(frames[1:])
     except WireError as error:
-        return frames[0].bytes, error
+        return frames[0].bytes, key, error
+
+
+def _key_of(frame: zmq.Frame) -> bytes:
+    """Return the key that the gate let in, which libzmq notes on every frame from there."""
+    try:
+        return str(frame.get("User-Id")).encode()
+    except zmq.ZMQError:
+        return b""
 
 
 def _frames(socket: "zmq.Socket[bytes]") -> list[zmq.Frame] | None:

@@ -16,6 +16,7 @@ from typing import NoReturn
 import zmq
 
 from ..balancer.job import from_json
+from ..balancer.keys import PeerKeys
 from ..balancer.messages import Message, Place, RankBye, Ready
 from ..balancer.rank_session import Arrival, RankSession
 from ..balancer.sockets import connect, receive, send
@@ -45,19 +46,22 @@ class Connection:
         watched_fd: int | None = None,
         patience_s: float = 0.0,
         needed: object = None,
+        keys: PeerKeys | None = None,
     ) -> None:
         """Say hello.
 
         `watch` returns why the local processes have failed, empty if they have not; it is asked
         when `watched_fd` is readable and at every ping. At the end the balancer is given at most
-        `patience_s` to say that no other rank needs it; until then `needed` is kept alive.
+        `patience_s` to say that no other rank needs it; until then `needed` is kept alive. With
+        `keys` the balancer must be the one that they name.
         """
         self.endpoint = endpoint
+        self._keys = keys
         self.session = RankSession(ranks, job, prefetch, from_json(job).microbatches)
         self._watch = watch
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex[:8]}".encode()
-        self._socket = connect(self._context, endpoint, name)
+        name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
+        self._socket = connect(self._context, endpoint, name, keys)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         if watched_fd is not None:
@@ -146,7 +150,7 @@ class Connection:
         if silent > PATIENCE_S:
             self._fail(
                 f"the balancer at {self.endpoint} has not answered for {silent:.0f} s: "
-                "is it running, and is the address right?"
+                f"is it running, and is the address right?{_about_keys(self._keys)}"
             )
 
     def _say(self, messages: list[Message]) -> None:
@@ -155,6 +159,12 @@ class Connection:
 
     def _fail(self, reason: str) -> NoReturn:
         raise LoaderError(reason)
+
+
+def _about_keys(keys: PeerKeys | None) -> str:
+    if keys is None:
+        return " If it was started with --keys, give keys= here too."
+    return f" Does it use keys, is its key still {keys.balancer.decode()}, and is ours allowed?"
 
 
 @dataclass(slots=True)

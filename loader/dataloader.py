@@ -5,6 +5,7 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ..balancer.job import Job
+from ..balancer.keys import peer_keys
 from ..workers.source import as_source
 from .balanced import BalancedLoader, Delivered
 from .buffers import BufferPool
@@ -39,8 +41,9 @@ class DataLoader(torch_data.DataLoader[Any]):
     counterpoise.balancer.PlanConfig. layout: "torch" (collate_fn), "padded" or "packed"; pad_id
     and dummy_tile belong to it. rank, ranks: found from torch.distributed, or given;
     virtual_ranks: this process plays them all. cost, key: measure and name samples of a plain
-    dataset. balancer: the address of a standalone one. on_error: "raise", or "skip" to leave
-    broken samples out (written to dead_letter). buffer_bytes: the most decoded bytes held.
+    dataset. balancer: the address of a standalone one; keys: the folder of this trainer's keys
+    (counterpoise keygen), if it wants them. on_error: "raise", or "skip" to leave broken samples
+    out (written to dead_letter). buffer_bytes: the most decoded bytes held.
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -85,6 +88,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         cost: Any = None,
         key: Callable[[int], str] | None = None,
         balancer: str | None = None,
+        keys: str | Path | None = None,
         on_error: str = "raise",
         dead_letter: str | None = None,
         buffer_bytes: int = 1 << 30,
@@ -112,7 +116,11 @@ class DataLoader(torch_data.DataLoader[Any]):
         )
         if balance is None:
             _refuse_without_balance(
-                budgets=budgets, samples_per_step=samples_per_step, balancer=balancer, cost=cost
+                budgets=budgets,
+                samples_per_step=samples_per_step,
+                balancer=balancer,
+                keys=keys,
+                cost=cost,
             )
             return
         if sampler is not None or batch_sampler is not None:
@@ -122,6 +130,8 @@ class DataLoader(torch_data.DataLoader[Any]):
                 "what is random in a balanced loader follows from seed, epoch and key: give seed= "
                 "instead of generator and worker_init_fn"
             )
+        if keys is not None and balancer is None:
+            raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
         played, world = find_ranks(rank, ranks, virtual_ranks)
         source = None if isinstance(dataset, RemoteDataset) else as_source(dataset, cost, key)
         plan = make_plan(
@@ -160,6 +170,7 @@ class DataLoader(torch_data.DataLoader[Any]):
                 prefetch=prefetch_factor or DEFAULT_PREFETCH,
                 method="fork" if _wants_fork(self.multiprocessing_context) else "zygote",
                 balancer=balancer,
+                keys=peer_keys(Path(keys), "trainer") if keys is not None else None,
             ).connect,
             collate=_pinning(pin_memory, _collating(layout, collate_fn, pad_id, dummy_tile)),
             timeout_s=timeout or None,

@@ -6,6 +6,7 @@ import weakref
 from dataclasses import dataclass
 
 from ..balancer.job import Job, to_json
+from ..balancer.keys import PeerKeys
 from ..workers.pool import Pool
 from ..workers.source import Source
 from .balanced import Feeding
@@ -76,6 +77,7 @@ class Opening:
     prefetch: int
     method: str
     balancer: str | None
+    keys: PeerKeys | None = None
 
     def connect(self) -> Feeding:
         """Connect, starting processes where no address was given; all ranks call it together.
@@ -83,7 +85,8 @@ class Opening:
         Raises LoaderError and ValueError that say what to do.
         """
         if self.balancer is not None:
-            return Connection(self.balancer, self.played, to_json(self.job), self.prefetch)
+            job = to_json(self.job)
+            return Connection(self.balancer, self.played, job, self.prefetch, keys=self.keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
         if len(self.played) == self.job.ranks:

@@ -1,12 +1,15 @@
 """`counterpoise balancer`: a balancer that serves trainers and workers on other machines."""
 
 import logging
+from pathlib import Path
 
 import click
 
 from ..balancer.coordinator import Coordinator
+from ..balancer.keys import server_keys
 from ..balancer.serve import serve
 from ..balancer.sockets import check_open_address
+from .refusals import Refusals
 from .signals import wish_to_end
 
 logger = logging.getLogger("counterpoise")
@@ -14,8 +17,14 @@ logger = logging.getLogger("counterpoise")
 
 @click.command("balancer")
 @click.option("--listen", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS")
-@click.option("--insecure", is_flag=True, help="Allow an address that other hosts can reach.")
-def command(listen: str, insecure: bool) -> None:
+@click.option(
+    "--keys",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="The balancer's keys, made by counterpoise keygen; only allowed ones may come in.",
+)
+@click.option("--insecure", is_flag=True, help="Without keys, allow an address that others reach.")
+def command(listen: str, keys: Path | None, insecure: bool) -> None:
     """Serve one training job at a time: trainers bring it, workers decode for it.
 
     \b
@@ -23,14 +32,22 @@ def command(listen: str, insecure: bool) -> None:
       counterpoise balancer --listen tcp://127.0.0.1:5555
       counterpoise worker tcp://127.0.0.1:5555 --root /data
       python train.py        # DataLoader(..., balancer="tcp://127.0.0.1:5555")
+    Over a network, after `counterpoise keygen keys`:
+      counterpoise balancer --listen tcp://0.0.0.0:5555 --keys keys/balancer
     """  # noqa: D301
-    check_open_address(listen, insecure)
+    check_open_address(listen, insecure or keys is not None)
+    own = server_keys(keys) if keys is not None else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    refusals = Refusals(logger.warning)
     with wish_to_end() as stop:
         serve(
             Coordinator(),
             listen,
             ready=lambda address: logger.info("listening on %s; Ctrl-C ends", address),
             stop=stop,
-            malformed=lambda reason: logger.warning("dropped a message: %s", reason),
+            refused=refusals,
+            keys=own,
         )
+    refusals.tell()
+    if refusals.total:
+        logger.info("refused %d messages and peers in all", refusals.total)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..balancer.keys import peer_keys
 from ..workers.daemon import Identity, run_worker
 from ..workers.registry import registered
 from ..workers.source import Source
@@ -32,6 +33,12 @@ logger = logging.getLogger("counterpoise")
     metavar="PACKAGE.MODULE:FUNCTION",
     help="Run this transform if a job asks for it (besides the registered ones); repeatable.",
 )
+@click.option(
+    "--keys",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="This worker's keys, made by counterpoise keygen.",
+)
 @click.option("--cache", type=click.Path(path_type=Path), help="Where indexes and costs are kept.")
 @click.option(
     "--until-lost",
@@ -40,7 +47,12 @@ logger = logging.getLogger("counterpoise")
     help="End when no balancer has answered for so long (default: wait for ever).",
 )
 def command(
-    balancer: str, root: Path, allow: tuple[str, ...], cache: Path | None, until_lost: float | None
+    balancer: str,
+    root: Path,
+    allow: tuple[str, ...],
+    keys: Path | None,
+    cache: Path | None,
+    until_lost: float | None,
 ) -> None:
     """Work for the balancer at ADDRESS until it says goodbye.
 
@@ -49,6 +61,7 @@ def command(
       counterpoise worker tcp://10.0.0.1:5555 --root /data --allow mylab.augment:crop
     """  # noqa: D301
     registered(allow)
+    own = peer_keys(keys, "worker") if keys is not None else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def build(described: dict[str, Any]) -> Source:
@@ -60,6 +73,6 @@ def command(
     identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
     logger.info("working for %s, reading below %s", balancer, root)
     with wish_to_end() as stop:
-        reason = run_worker(balancer, identity, handler, stop, until_lost_s=until_lost)
+        reason = run_worker(balancer, identity, handler, stop, until_lost, own)
     if reason:
         raise ValueError(reason)

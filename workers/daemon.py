@@ -16,6 +16,7 @@ from typing import Protocol
 
 import zmq
 
+from ..balancer.keys import PeerKeys
 from ..balancer.memory import keep_freed_memory
 from ..balancer.messages import (
     DecodeDone,
@@ -95,18 +96,20 @@ def run_worker(
     handler: Handler,
     stop: Callable[[], bool] = lambda: False,
     until_lost_s: float | None = None,
+    keys: PeerKeys | None = None,
 ) -> str:
     """Work until the balancer says goodbye or `stop` says so; return why, empty if all is well.
 
-    `until_lost_s` ends a worker that has not heard of a balancer for so long.
+    `until_lost_s` ends a worker that has not heard of a balancer for so long. With `keys` the
+    balancer must be the one that they name.
     """
     keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     forgotten = threading.Event()
-    arguments = context, endpoint, identity, forgotten
+    arguments = context, endpoint, identity, forgotten, keys
     threading.Thread(target=_beat, args=arguments, daemon=True).start()
     try:
-        with connect(context, endpoint, identity.routing_id) as socket:
+        with connect(context, endpoint, identity.routing_id, keys) as socket:
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             return _Worker(socket, identity, handler, forgotten).work(stop, until_lost_s)
     finally:
@@ -118,10 +121,12 @@ def _beat(
     endpoint: str,
     identity: Identity,
     forgotten: threading.Event,
+    keys: PeerKeys | None,
 ) -> None:
     """Say that the process is alive, until the context ends; the answer is that nobody knows it."""
     name = b"beat." + identity.routing_id
-    with contextlib.suppress(zmq.ContextTerminated), connect(context, endpoint, name) as socket:
+    ended = contextlib.suppress(zmq.ContextTerminated)
+    with ended, connect(context, endpoint, name, keys) as socket:
         while True:
             due = time.monotonic() + BEAT_S
             while socket.poll(max(0, int(1000 * (due - time.monotonic())))):

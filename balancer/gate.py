@@ -1,0 +1,120 @@
+"""Who may come in: the balancer's answer to ZeroMQ's question about a peer's key, and its count.
+
+Theory of operation. With keys, libzmq lets a connection through only if the peer proves that it has
+the secret of a public key (CURVE) and this side says that the key is welcome (ZAP, ZeroMQ RFC 27: a
+request on an inproc socket). The gate answers from the allow-list, in the balancer's own loop. What
+comes in later carries the key, and is looked at again: the peers of a key that was removed are let
+go, and a key speaks only for its role, so that a worker's cannot play a rank.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from .keys import AllowList, ServerKeys, public_text
+from .messages import FROM_RANK, FROM_WORKER, Message
+
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+ZAP_DOMAIN = b"counterpoise"
+KINDS_OF_ROLE = {"worker": FROM_WORKER, "trainer": FROM_RANK}
+# Handshakes that fail before the allow-list is asked; those that it refuses are counted there.
+FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+# The allow-list is looked at when somebody knocks, and at least this often, in seconds.
+LOOK_S = 1.0
+NOT_ALLOWED = "this key is not allowed (any more): ask who runs the balancer"
+
+
+class Gate:
+    """Lets peers in by their keys; `refused` is told of each that is not. Without keys, all."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        keys: ServerKeys | None,
+        refused: Callable[[str], None],
+    ) -> None:
+        self._allowed = AllowList(keys.allowed) if keys is not None else None
+        self._roles = self._allowed.roles() if self._allowed is not None else {}
+        self._refused = refused
+        self._users: dict[bytes, bytes] = {}
+        self._looked = 0.0
+        self._questions: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        if keys is not None:
+            self._questions = context.socket(zmq.REP)
+            self._questions.setsockopt(zmq.LINGER, 0)
+            self._questions.bind(ZAP_ENDPOINT)
+
+    def watch(self, socket: "zmq.Socket[bytes]", poller: zmq.Poller) -> None:
+        """Count the handshakes that fail on a listening socket; wake up for questions."""
+        if self._questions is None:
+            return
+        self._monitor = socket.get_monitor_socket(FAILED)
+        for each in (self._questions, self._monitor):
+            poller.register(each, zmq.POLLIN)
+
+    def attend(self, now: float) -> list[bytes]:
+        """Answer all questions; return the peers whose key is not allowed any more."""
+        while self._questions is not None and self._questions.poll(0):
+            self._answer(self._questions)
+        while self._monitor is not None and self._monitor.poll(0):
+            recv_monitor_message(self._monitor)
+            self._refused("a peer came without a key, or with a wrong idea of this balancer's")
+        if self._allowed is None or now - self._looked < LOOK_S:
+            return []
+        self._looked = now
+        self._roles = self._allowed.roles()
+        gone = [peer for peer, user in self._users.items() if user not in self._roles]
+        for peer in gone:
+            del self._users[peer]
+        return gone
+
+    def objection(self, peer: bytes, user: bytes, message: Message) -> str:
+        """Return why a message may not go on, empty if its key is allowed and has that role."""
+        if self._allowed is None:
+            return ""
+        role, kind = self._roles.get(user), type(message).__name__
+        if role is None:
+            return NOT_ALLOWED
+        if not isinstance(message, KINDS_OF_ROLE.get(role, ())):
+            return f"the key that says {kind} is for a {role}: give it the keys of its role"
+        self._users[peer] = user
+        return ""
+
+    def forget(self, peer: bytes) -> None:
+        """A peer cannot be reached any more."""
+        self._users.pop(peer, None)
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        for each in (self._questions, self._monitor):
+            if each is not None:
+                each.close(linger=0)
+
+    def _answer(self, questions: "zmq.Socket[bytes]") -> None:
+        version, number, _, address, _, mechanism, *credentials = questions.recv_multipart()
+        key = public_text(credentials[0]) if mechanism == b"CURVE" and credentials else b""
+        if self._allowed is not None:
+            self._roles = self._allowed.roles()
+        welcome = key in self._roles
+        if not welcome:
+            where = address.decode("ascii", "replace")
+            self._refused(f"a peer at {where} came with a key that is not allowed")
+        status, text = (b"200", b"OK") if welcome else (b"400", b"this key is not allowed")
+        questions.send_multipart([version, number, status, text, key if welcome else b"", b""])
+
+
+@contextmanager
+def open_gate(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    keys: ServerKeys | None,
+    refused: Callable[[str], None],
+) -> Iterator[Gate]:
+    """Give a gate, and close it."""
+    gate = Gate(context, keys, refused)
+    try:
+        yield gate
+    finally:
+        gate.close()
