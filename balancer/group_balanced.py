@@ -7,7 +7,7 @@ import numpy as np
 from .grouping import Grouping
 from .loads import UNLIMITED, budget_array, least_groups, oversized
 from .plan import Int64, check_costs
-from .scale import UNIT, scaled
+from .scale import UNIT, by_size, scaled
 from .slots import fill_slots, read_slots
 
 CHUNK = 4096
@@ -22,15 +22,17 @@ def balanced(
     seed: int = 0,
     rounds: int = ROUNDS,
     most: int | None = None,
+    anew: bool = False,
 ) -> Grouping:
     """Group all samples (n, resources) within budgets into `parts` groups of even loads, or more.
 
     Longest processing time in several resources, then two-ended best swaps (research of this
     project; the placement follows Graham 1969 with a max-norm score, no bound proven). parts
-    defaults to the least that the sums allow. Samples are placed 4,096 at a time (every k-th of
-    the window) by the resources that have budgets, then refined all together by all resources; if
+    defaults to the least that the sums allow. Samples are placed 4,096 at a time (every k-th by
+    size) by the resources that have budgets, then refined all together by all resources; if
     there are more than `most` groups they are not refined. Samples over budget are alone, and
-    reported.
+    reported. With anew, like samples keep the order given, so that another shuffle of the same
+    samples gives other groups; without it the order given does not matter.
 
     >>> balanced(np.array([[5], [4], [3], [6]]), budgets=[9]).group_of.tolist()
     [0, 0, 1, 1]
@@ -44,18 +46,23 @@ def balanced(
     groups = 0
     if len(fitting):
         small, tight = scaled(costs[fitting], limits, max(1, wanted))
+        order = by_size(costs[fitting], small, coarsely=anew)
+        small = small[order]
         capped = np.flatnonzero(limits < UNLIMITED) if (limits < UNLIMITED).any() else slice(None)
         inner, groups = _placed(small[:, capped], tight[capped], max(1, wanted))
         if most is None or groups + len(oversize) <= most:
             inner = refined(small, tight, inner, groups, rounds, seed)
-        group_of[fitting] = inner
+        group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
     nothing = np.empty(0, dtype=np.int64)
     return Grouping(group_of, groups + len(oversize), nothing, oversize)
 
 
 def _placed(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
-    """Place chunk by chunk; each gets its share of the parts that those before it left."""
+    """Place samples sorted by size, every k-th of them at a time.
+
+    Each chunk gets its share of the parts that those before it left.
+    """
     from .kernels_pack import place
 
     chunks = max(1, min(round(len(costs) / CHUNK), parts))
@@ -68,7 +75,7 @@ def _placed(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
         ahead -= weights[chunk]
         inner = np.empty(len(some), dtype=np.int64)
         loads = np.zeros((len(some) + share, costs.shape[1]), dtype=np.int64)
-        order = np.argsort(-some.sum(axis=1), kind="stable")
+        order = np.arange(len(some), dtype=np.int64)
         found = place(order, some, budgets, share, inner, loads)
         group_of[chunk::chunks] = inner + groups
         groups += found

@@ -5,7 +5,7 @@ import numpy as np
 from .loads import UNLIMITED
 from .partition_greedy import quotas
 from .plan import Int64, check_costs
-from .scale import scaled
+from .scale import by_size, scaled
 from .slots import fill_slots, read_slots
 
 _ROUNDS = 40
@@ -31,9 +31,11 @@ def two_resource(costs: Int64, parts: int, equal: bool = False, seed: int = 0) -
         return np.zeros(len(costs), dtype=np.int64)
     unlimited = np.full(costs.shape[1], UNLIMITED)
     small, _ = scaled(costs, unlimited, parts)
+    order = by_size(costs, small)
+    small = small[order]
     room = np.array(quotas(len(costs), parts) if equal else [len(costs)] * parts, dtype=np.int64)
     part_of = np.empty(len(costs), dtype=np.int64)
-    place_vectors(np.argsort(-small.sum(axis=1), kind="stable"), small, parts, room, part_of)
+    place_vectors(np.arange(len(small)), small, parts, room, part_of)
     spare = 0 if equal else 8
     slots = fill_slots(small, part_of, parts, spare)
     active = np.arange(parts)
@@ -42,4 +44,5 @@ def two_resource(costs: Int64, parts: int, equal: bool = False, seed: int = 0) -
         active, _ROUNDS, seed, not equal, _LOOK,
     )  # fmt: skip
     lower_maxima(slots.items, slots.start, slots.count, slots.loads, small, not equal, _TRIES)
-    return read_slots(slots, len(costs))
+    part_of[order] = read_slots(slots, len(costs))
+    return part_of

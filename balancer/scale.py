@@ -34,3 +34,21 @@ def scaled(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]:
         result[:, column] = ((values + up) >> shift) * factor
         limits[column] = min(UNLIMITED, (budget >> shift) * factor)
     return result, limits
+
+
+def by_size(costs: Int64, small: Int64, coarsely: bool = False) -> Int64:
+    """Return the samples' numbers by their sum in scaled costs `small`, largest first.
+
+    Only samples of equal costs keep the order given.
+    What is computed on samples in this order does not depend on the order they came in. With
+    coarsely, samples within an eighth of a part's mean load keep the order given: another
+    shuffle of the same samples is another order.
+
+    >>> costs = np.array([[1, 2], [3, 3], [2, 1], [2, 1]])
+    >>> by_size(costs, costs).tolist()
+    [1, 0, 2, 3]
+    """
+    if coarsely:
+        return np.argsort(-(small.sum(axis=1) // (UNIT // 8)), kind="stable")
+    keys = [-costs[:, column] for column in range(costs.shape[1])]
+    return np.lexsort((*keys, -small.sum(axis=1)))

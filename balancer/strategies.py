@@ -25,4 +25,6 @@ def group_samples(
         return device(costs, size, config.ranks, seed)
     if config.grouping == "isf":
         return isf(costs, config.budgets, seed=seed)
-    return balanced(costs, config.budgets, parts, seed, most=most)
+    # the same samples come every epoch: without this they would be grouped as before
+    anew = config.mode == "epoch"
+    return balanced(costs, config.budgets, parts, seed, most=most, anew=anew)

@@ -12,8 +12,9 @@ from counterpoise.balancer.group_balanced import balanced
 from counterpoise.balancer.group_counted import device, fixed, length, random
 from counterpoise.balancer.group_isf import find_budgets, isf
 from counterpoise.balancer.group_published import megatron_dp_balanced, transformers_rebalance
-from counterpoise.balancer.grouping import Grouping
+from counterpoise.balancer.grouping import Grouping, members
 from counterpoise.balancer.loads import budget_array, group_loads, least_groups, oversized
+from counterpoise.balancer.partition_two_resource import two_resource
 
 LARGE = 10**12
 
@@ -64,6 +65,26 @@ def test_balanced_uses_no_more_groups_than_it_needs_when_given_room(
     check(balanced(costs, budgets, parts=parts), costs, budgets)
     roomy = balanced(costs, budgets, parts=parts).groups
     assert roomy <= max(parts, len(costs) + parts)
+
+
+@given(problem=problems(), seed=st.integers(0, 5))
+@settings(max_examples=50, deadline=None)
+def test_the_order_of_samples_does_not_matter(
+    problem: tuple[np.ndarray, tuple[int | None, ...]], seed: int
+) -> None:
+    costs, budgets = problem
+    order = np.random.default_rng(seed).permutation(len(costs))
+    for one, other in [
+        (balanced(costs, budgets).group_of, balanced(costs[order], budgets).group_of),
+        (two_resource(costs, 5), two_resource(costs[order], 5)),
+    ]:
+        assert contents(costs, one) == contents(costs[order], other)
+
+
+def contents(costs: np.ndarray, group_of: np.ndarray) -> list[list[list[int]]]:
+    """The groups as sorted lists of their samples' costs."""
+    groups = members(group_of, int(group_of.max(initial=-1)) + 1)
+    return sorted(sorted(costs[group].tolist()) for group in groups)
 
 
 def test_isf_reports_what_it_leaves_and_flushes_it() -> None:
