@@ -20,7 +20,6 @@ COMMANDS = {
     "doctor": ("doctor", "Say what is wrong with an installation or a running job."),
     "keygen": ("keygen", "Make keys for a balancer, its workers and its trainers."),
     "plan": ("plan", "Find a model's parallel layout: GPUs, stages, recomputation."),
-    "keygen": ("keygen", "Make keys for a balancer, its workers and its trainers."),
     "schedule": ("schedule", "Show, check, simulate and compare pipeline schedules."),
     "worker": ("worker", "Read, decode and stream samples for a balancer."),
 }
