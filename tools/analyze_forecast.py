@@ -35,7 +35,7 @@ CELLS = (
 GRID_RANKS = (8, 32, 128)
 GRID_ACCUMULATE = (1, 4, 16)
 ERRORS = (0.0, 0.05, 0.1, 0.2)
-LANES_SIMULATED = 8
+LANES_SIMULATED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +203,14 @@ def sensitivity(table: CostTable, plan: Plan) -> list[Json]:
 def pipelines(made: Forecast, model: Model, machine: Machine) -> Json:
     """Simulate every schedule on the first micro-steps of the random and the balanced plan.
 
-    A step takes as long as the slowest of its ranks; {} for data without tokens.
+    A step takes as long as the slowest of its ranks; {} without tokens, or with next to none.
     """
     if "tokens" not in made.table.resources:
         return {}
     count = 2 * machine.stages
     held = {name: _holds(made, name, count) for name in ("random", "balanced")}
+    if not all(samples for _, samples in held.values()):
+        return {}
     rows = []
     for schedule in SCHEDULES:
         row: Json = {"schedule": schedule}

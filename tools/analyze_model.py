@@ -7,6 +7,7 @@ settings; measured profiles say what a machine really does.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ..balancer.metrics import TILE_TOKENS
 from ..sched.profile import profile_costs
@@ -17,6 +18,7 @@ from ..sched.simulate import simulate
 from ..sched.timeline import Timeline
 
 GB = 10**9
+UNIT = 1000
 # name: chunks a rank, shape of the placement
 SCHEDULES = {
     "gpipe": (1, "loop"),
@@ -77,9 +79,25 @@ class Machine:
 
 def peak_bytes(model: Model, machine: Machine, tiles: int, tokens: int) -> int:
     """Return the fullest rank's bytes under 1F1B with every microbatch holding that much."""
-    holds = {"tiles": tiles, "tokens": tokens, "token_pairs": 0}
-    timeline = run("1f1b", model, machine, [holds] * (2 * machine.stages))
-    return max(timeline.peak_bytes)
+    return max(
+        fixed + (tiles * tile + tokens * token) // UNIT
+        for fixed, tile, token in _bytes_by_rank(model.name, machine)
+    )
+
+
+@cache
+def _bytes_by_rank(name: str, machine: Machine) -> tuple[tuple[int, int, int], ...]:
+    """For every rank: weights and state, and what UNIT tiles and UNIT tokens add at its peak.
+
+    1F1B holds so many microbatches on a rank whatever they weigh, so the peak is linear in both.
+    """
+
+    def peaks(tiles: int, tokens: int) -> tuple[int, ...]:
+        holds = {"tiles": tiles, "tokens": tokens, "token_pairs": 0}
+        return run("1f1b", MODELS[name], machine, [holds] * (2 * machine.stages)).peak_bytes
+
+    found = zip(peaks(0, 0), peaks(UNIT, 0), peaks(0, UNIT), strict=True)
+    return tuple((none, tile - none, token - none) for none, tile, token in found)
 
 
 def run(name: str, model: Model, machine: Machine, microbatches: Sequence[Holds]) -> Timeline:

@@ -231,7 +231,7 @@ def section_pipelines(report: Json) -> str:
     """Simulated step time and memory per pipeline schedule."""
     found = report["pipelines"]
     if not found:
-        body = note("These data have no cost called tokens, so no pipeline can be simulated.")
+        body = note("These data have no cost called tokens, or too few samples to simulate.")
         return card("pipelines", "Pipeline schedules", DECIDES_PIPELINE, "modelled", body)
     limit = report["budgets"]["machine"]["memory_bytes"]
     best = max(one["balanced"]["samples_per_s"] for one in found["schedules"])

@@ -74,9 +74,9 @@ def make_report(rows: Rows, total: int, asked: Asked, said: Said = quiet) -> Jso
     table, labels, chosen = _part(rows, asked)
     compile_kernels("pack", "isf", "order", "deal")
     said("searching budgets")
-    plan = _sized(asked.plan, len(table.costs))
+    plan, given = _sized(asked.plan, len(table.costs)), _given(table, asked)
     paper, best, tried = search(table, plan, model, asked.machine)
-    budgets = _given(table, asked) or best.budgets
+    budgets = given or best.budgets
     plan = replace(plan, budgets=budgets)
     said("planning")
     plan = _with_mode(table, plan, asked.mode)

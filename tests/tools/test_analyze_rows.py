@@ -59,7 +59,7 @@ def test_merging_is_associative(found: list[list[tuple[int, int, str]]], cut: in
 
 def test_parts_with_other_costs_are_refused() -> None:
     other = Rows(("pixels",), *(np.zeros((1, 1), np.int64), *[np.zeros(1, np.int64)] * 2), ("s",))
-    with pytest.raises(ValueError, match="tiles, tokens, another of pixels; .* --resource"):
+    with pytest.raises(ValueError, match=r"tiles, tokens, another of pixels; .* --resource"):
         merge([rows([(1, 2)]), other])
 
 
@@ -95,7 +95,11 @@ def test_every_sample_is_counted_under_its_source() -> None:
 def test_reasons_that_differ_in_numbers_only_are_one() -> None:
     bad = tuple(Failure(f"k{n}", "s", "unreadable", f"byte {n} of 9") for n in range(3))
     first, second = reasons(rows([], bad=(*bad, Failure("z", "s", "shard", "no tar"))))
-    assert (first["count"], first["reason"], first["keys"]) == (3, "byte 0 of 9", ["k0", "k1", "k2"])
+    assert (first["count"], first["reason"], first["keys"]) == (
+        3,
+        "byte 0 of 9",
+        ["k0", "k1", "k2"],
+    )
     assert (second["count"], second["kind"]) == (1, "shard")
 
 

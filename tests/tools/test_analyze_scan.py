@@ -1,4 +1,4 @@
-"""The scan: what is broken is named, what is done is not done again, who does it does not matter."""
+"""What is broken is named, what is done is not done again, who does it does not matter."""
 
 import io
 import json

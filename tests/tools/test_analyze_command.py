@@ -1,0 +1,136 @@
+"""`counterpoise analyze` as it is called: keys, advice, errors, and the demo's figures."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoise.tools.cli import main
+from counterpoise.tools.demo import BUDGETS, VIRTUAL_RANKS
+
+KEYS = {"samples", "unreadable", "duplicate_keys", "resources", "waiting", "recommended", "gain"}
+
+
+def analyze(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    with pytest.raises(SystemExit) as end:
+        main(["analyze", *map(str, words), "--json"])
+    said = capsys.readouterr()
+    assert end.value.code == 0, said.err
+    found: dict[str, Any] = json.loads(said.out.splitlines()[-1])
+    return found
+
+
+def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(["analyze", *map(str, words)])
+    assert end.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def skewed(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    tiles = rng.choice([0, 1, 2, 7, 12], 3000, p=[0.2, 0.3, 0.2, 0.2, 0.1])
+    tokens = np.clip(rng.lognormal(5, 0.8, 3000), 20, 1500).astype(int) + 256 * tiles
+    keys = [f"s{k}" for k in range(2990)] + [f"s{k}" for k in range(10)]
+    np.savez(tmp_path / "costs.npz", tiles=tiles, tokens=tokens, key=keys, source=tiles % 2)
+    return tmp_path / "costs.npz"
+
+
+def test_the_report_has_the_figures_that_are_promised(
+    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = analyze(capsys, skewed, "--out", tmp_path / "out")
+    assert set(found) >= {*KEYS, "seconds"}
+    assert (found["samples"], found["unreadable"], found["duplicate_keys"]) == (3000, 0, 10)
+    assert set(found["resources"]) == {"tiles", "tokens"}
+    assert set(found["resources"]["tokens"]) >= {"p50", "p90", "p99", "max"}
+    assert set(found["waiting"]) == {"random", "length", "isf", "balanced"}
+    assert set(found["recommended"]) >= {"budgets", "accumulate", "mode"}
+    assert found["waiting"]["balanced"] < found["waiting"]["isf"] < found["waiting"]["random"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == found
+
+
+def test_the_index_that_is_written_is_a_source_again(
+    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = analyze(capsys, skewed, "--out", tmp_path / "out")
+    again = analyze(capsys, tmp_path / "out" / "index.npz", "--out", tmp_path / "again")
+    for name in ("samples", "duplicate_keys", "resources", "waiting", "recommended", "joint"):
+        assert again[name] == first[name]
+
+
+def test_even_data_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "even.npz", tiles=np.full(800, 2), tokens=np.full(800, 700))
+    found = analyze(capsys, tmp_path / "even.npz", "--out", tmp_path / "out")
+    assert found["gain"] < 0.03
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Balancing would gain less than 3 %: leave it off" in page
+
+
+def test_costs_of_any_name_are_analyzed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = np.random.default_rng(0).integers(1, 400, 500)
+    np.savez(tmp_path / "video.npz", frames=frames)
+    found = analyze(
+        capsys, tmp_path / "video.npz", "--resource", "frames", "--out", tmp_path / "out"
+    )
+    assert list(found["recommended"]["budgets"]) == ["frames"]
+    assert found["waiting"]["balanced"] < found["waiting"]["random"]
+
+
+def test_a_handful_of_samples_is_analyzed_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for count in (1, 5, 40):
+        np.savez(tmp_path / "few.npz", tiles=np.arange(count), tokens=np.arange(count) + 1)
+        found = analyze(capsys, tmp_path / "few.npz", "--out", tmp_path / "out")
+        assert found["samples"] == count
+
+
+def test_a_sample_of_a_table_has_intervals(
+    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = analyze(capsys, skewed, "--sample", 500, "--out", tmp_path / "out")
+    assert (found["samples"], found["analyzed"]) == (3000, 500)
+    low, high = found["resources"]["tokens"]["intervals"]["p50"]
+    assert low <= found["resources"]["tokens"]["p50"] <= high
+
+
+def test_mistakes_are_told_in_a_line(
+    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ("--out", tmp_path / "out")
+    assert "no such cost; there are tiles" in fails(capsys, skewed, "--budget", "bytes=3", *out)
+    assert "nothing of tokens" in fails(capsys, skewed, "--budget", "tiles=9", *out)
+    assert "no multiple of 8 ranks x 4" in fails(capsys, skewed, "--samples-per-step", 50, *out)
+    np.savez(tmp_path / "nan.npz", tokens=np.full(3, np.nan))
+    assert "none of 3 samples" in fails(capsys, tmp_path / "nan.npz", *out)
+
+
+def counterpoise(cache: Path, *words: str) -> dict[str, Any]:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"}
+    program = str(Path(sys.executable).with_name("counterpoise"))
+    done = subprocess.run([program, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_the_demo_waits_as_long_as_analyze_says(tmp_path: Path) -> None:
+    """One from delivered tensors, the other from probes: same data, seed and plan."""
+    trained = counterpoise(tmp_path, "demo", "--json", "--samples", "256", "--workers", "1")
+    (folder,) = (tmp_path / "counterpoise").glob("demo-*")
+    words = ["--ranks", str(VIRTUAL_RANKS), "--samples-per-step", "64", "--mode", "exact"]
+    words += [word for n, value in BUDGETS.items() for word in ("--budget", f"{n}={value}")]
+    transform = ("--transform", "counterpoise.tools.demo_transform:transform")
+    told = counterpoise(
+        tmp_path, "analyze", str(folder), *transform, *words, "--json", "--out", str(tmp_path / "o")
+    )
+    for name in ("random", "balanced"):
+        assert told["waiting"][name] == pytest.approx(trained[name]["waiting"], abs=0.02)

@@ -1,0 +1,157 @@
+"""The page of analyze in headless Chromium: whole, silent, alone, readable on any ground."""
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoise.tools.analyze_page import SECTIONS, headline, render_page
+from counterpoise.tools.cli import main
+
+Browser = Any  # the driver of tests/sched
+IDS = (
+    "step", "paste", "waiting", "grid", "padding", "budgets", "costs", "data", "heaviest",
+    "spread", "shuffle", "images", "host", "pipelines", "sensitivity",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("page")
+    rng = np.random.default_rng(0)
+    tiles = rng.choice([0, 1, 2, 7, 12], 2000, p=[0.2, 0.3, 0.2, 0.2, 0.1])
+    tokens = np.clip(rng.lognormal(5, 0.8, 2000), 20, 1500).astype(int) + 256 * tiles
+    labels = np.where(np.arange(2000) % 400, tokens // 3, np.nan)
+    source = np.array(["<b>web</b> & co", "a book"])[tiles % 2]
+    np.savez(folder / "t.npz", tiles=tiles, tokens=tokens, label_tokens=labels, source=source)
+    with pytest.raises(SystemExit):
+        main(["analyze", str(folder / "t.npz"), "--out", str(folder / "out"), "--json"])
+    found: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())
+    return found
+
+
+@pytest.fixture
+def page(chromium: Browser, report: dict[str, Any]) -> Iterator[Browser]:
+    chromium.open(render_page(report))
+    yield chromium
+    chromium.call("Emulation.setEmulatedMedia", media="", features=[])
+    assert chromium.faults == []
+
+
+def test_the_first_line_says_what_there_is_to_gain(page: Browser, report: dict[str, Any]) -> None:
+    first = page.see("document.body.innerText.trim().split('\\n')[0]")
+    waiting, gain = (f"{100 * v:.0f} %" for v in (report["waiting"]["random"], report["gain"]))
+    assert re.sub(r"\s+", " ", first) == (
+        f"Of your step, {waiting} is waiting for the slowest rank; the settings below recover "
+        f"{gain} (model, not measurement)"
+    )
+    assert page.see("document.title") == headline(report)
+
+
+def test_where_nothing_is_to_gain_it_says_so(report: dict[str, Any]) -> None:
+    text = render_page({**report, "leave_off": True})
+    assert "<h1>Balancing would gain less than 3 %: leave it off</h1>" in text
+
+
+def test_every_section_is_there_with_its_decision_and_its_origin(page: Browser) -> None:
+    found = page.see("[...document.querySelectorAll('section.card')].map((s) => s.id)")
+    assert found == list(IDS)
+    assert len(SECTIONS) + 2 == len(IDS)
+    words = page.see(
+        "[...document.querySelectorAll('main section')].map((s) => "
+        "[s.querySelector('.decides').innerText, s.querySelectorAll('.tag').length])"
+    )
+    assert all(text.startswith("Decides ") and tags for text, tags in words)
+
+
+def test_nothing_is_loaded_from_elsewhere(page: Browser, report: dict[str, Any]) -> None:
+    assert page.see("performance.getEntriesByType('resource').map((e) => e.name)") == []
+    text = render_page(report)
+    assert not re.findall(r"(?:src|href)=\"(?!data:)", text)
+    assert "@import" not in text
+    assert re.findall(r"https?://", text) == []
+
+
+def test_figures_on_the_page_are_the_reports(page: Browser, report: dict[str, Any]) -> None:
+    rows = page.see(
+        "[...document.querySelectorAll('#waiting tbody tr')].map((r) => r.innerText.split('\\t'))"
+    )
+    for name, efficiency, *_ in rows:
+        assert efficiency == f"{100 * (1 - report['waiting'][name]):.1f} %"
+    tokens = page.see("document.querySelectorAll('#costs tbody tr')[1].innerText.split('\\t')")
+    found = report["resources"]["tokens"]
+    assert tokens[:4] == ["tokens", *(f"{found[q]:,}" for q in ("p50", "p90", "p99"))]
+    assert (
+        page.see("document.getElementById('settings').textContent")
+        == (report["recommended"]["settings"])
+    )
+
+
+def test_names_from_the_data_are_text(page: Browser) -> None:
+    names = page.see(
+        "[...document.querySelectorAll('#data tbody tr td:first-child')].map((c) => c.innerText)"
+    )
+    assert {"<b>web</b> & co", "a book"} <= set(names)
+
+
+def test_the_settings_can_be_pasted(report: dict[str, Any]) -> None:
+    compile(report["recommended"]["settings"], "settings", "exec")
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_nothing_runs_out_of_the_page(page: Browser, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.call("Emulation.setDeviceMetricsOverride", **size)
+    wide = page.see("document.documentElement.scrollWidth")
+    page.call("Emulation.setDeviceMetricsOverride", **{**size, "width": 1400})
+    assert wide <= width
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2) of a text like rgb(1, 2, 3)."""
+    shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    parts = [s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+COLOURS = """(() => {
+  const of = (query, name) => getComputedStyle(document.querySelector(query))[name];
+  return [of(".card", "backgroundColor"), of("h2", "color"), of(".decides", "color"),
+          of("#grid .line", "stroke"), of(".card svg text", "fill")];
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_text_and_lines_stand_out_from_the_paper(page: Browser, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    if scheme == "print":
+        page.call("Emulation.setEmulatedMedia", media="print", features=[])
+    else:
+        page.call("Emulation.setEmulatedMedia", media="screen", features=features)
+    paper, *inks = (luminance(colour) for colour in page.see(COLOURS))
+    assert (paper < 0.1) == (scheme == "dark")
+    for ink, least in zip(inks, (7, 4.5, 3, 4.5), strict=True):
+        low, high = sorted((paper, ink))
+        assert (high + 0.05) / (low + 0.05) >= least
+
+
+def test_on_paper_nothing_is_cut_off(page: Browser) -> None:
+    page.call("Emulation.setEmulatedMedia", media="print", features=[])
+    size = {"width": 720, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    page.call("Emulation.setDeviceMetricsOverride", **size)
+    wide = page.see("document.documentElement.scrollWidth")
+    page.call("Emulation.setDeviceMetricsOverride", **{**size, "width": 1400})
+    assert wide <= 720
+    assert page.see("getComputedStyle(document.getElementById('copy')).display") == "none"
+
+
+def test_the_page_is_written_where_it_was_asked_for(report: dict[str, Any], tmp_path: Path) -> None:
+    text = render_page(report)
+    assert text.startswith("<!doctype html>")
+    assert len(text) < 400_000
+    assert "undefined" not in unescape(text)
