@@ -159,7 +159,7 @@ def _options(job: Job, module: Module, replicas: int, sizes: tuple[int, ...]) ->
     work = _ceil(times[tp] * replicas, dp)
     stage = _ceil(work * layers, np.int64(module.layers))
     size = _ceil(np.int64(module.output_bytes) * replicas, dp)
-    transfer = _ceil(size * 10**9, job.link_bytes_per_s)
+    transfer = _ceil(size * 1000, job.link_mb_per_s)
     warm = stage + (pp - 1) * _ceil(stage, vpp) + 2 * pp * vpp * transfer
     after = _most_after(job, module, replicas, (tp, dp, pp, vpp, layers))
     every = _Options(np.stack((tp, dp, pp, vpp), 1), tp * dp * pp, stage, warm, after)

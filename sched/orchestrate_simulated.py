@@ -128,7 +128,7 @@ def _transfers(job: Job, units: Sequence[Unit], replicas: int) -> list[list[int]
     table = []
     for module, unit in zip(job.modules, units, strict=True):
         size = -(-module.output_bytes * replicas // unit.dp)
-        table += [[-(-size * 10**9 // job.link_bytes_per_s)] * total] * unit.pp
+        table += [[-(-size * 1000 // job.link_mb_per_s)] * total] * unit.pp
     return table
 
 
@@ -153,7 +153,7 @@ def _gradients_ns(job: Job, layout: Layout) -> int:
         if module.optimizer_bytes:
             size = module.state_bytes * fullest(module.layers, unit) // (module.layers * unit.tp)
             travels = size * (unit.dp - 1) // unit.dp
-            times.append(travels * 10**9 // job.link_bytes_per_s)
+            times.append(travels * 1000 // job.link_mb_per_s)
     return max(times)
 
 

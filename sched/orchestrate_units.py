@@ -81,7 +81,8 @@ class Job:
 
     `modules`: in the order of the pipeline, at most one before and one after the backbone.
     `batch`: samples a step. `memory_bytes`: of one GPU, what training may use. `chunks`: the sizes
-    of virtual pipelines (VPP) to try for the backbone.
+    of virtual pipelines (VPP) to try for the backbone. `link_mb_per_s`: from GPU to GPU of two
+    nodes, in 10^6 bytes.
     """
 
     modules: tuple[Module, ...]
@@ -89,7 +90,7 @@ class Job:
     batch: int
     memory_bytes: int
     backbone: str = "backbone"
-    link_bytes_per_s: int = 25 * 10**9
+    link_mb_per_s: int = 25_000
     tensor_sizes: tuple[int, ...] = TENSOR_SIZES
     chunks: tuple[int, ...] = (1,)
 
@@ -102,7 +103,7 @@ class Job:
         at = names.index(self.backbone)
         if at > 1 or len(names) - at > 2:
             raise ValueError("give at most one module before and one after the backbone")
-        if min(self.gpus, self.batch, self.memory_bytes, self.link_bytes_per_s) < 1:
+        if min(self.gpus, self.batch, self.memory_bytes, self.link_mb_per_s) < 1:
             raise ValueError("GPUs, batch, memory and link must be 1 or more")
         if not self.chunks or min(self.chunks) < 1 or not self.tensor_sizes:
             raise ValueError(f"sizes to try: VPP {self.chunks}, TP {self.tensor_sizes}; give some")
@@ -113,6 +114,16 @@ class Job:
                 raise ValueError(
                     f"{module.name} has no times for TP {want}; it has them for {have}"
                 )
+            if self._largest(module) >= 2**62:
+                raise ValueError(f"{module.name}: its numbers are too large for nanoseconds, bytes")
+
+    def _largest(self, module: Module) -> int:
+        """A bound of what the search computes in 64 bits."""
+        times = max(module.work_ns(tp) for tp in module.forward_ns) * self.batch * module.layers
+        sizes = max(module.activation_bytes, 1000 * module.output_bytes) * self.batch
+        fixed = module.state_bytes + module.optimizer_bytes + self.memory_bytes
+        widest = max(self.tensor_sizes) * max(self.chunks)
+        return (times + sizes + fixed * module.layers * widest) * max(self.chunks)
 
     @property
     def at(self) -> int:
@@ -143,11 +154,11 @@ def stage_ns(module: Module, unit: Unit, replicas: int) -> int:
     return -(-work * fullest(module.layers, unit) // module.layers)
 
 
-def warmup_ns(module: Module, unit: Unit, replicas: int, link_bytes_per_s: int) -> int:
+def warmup_ns(module: Module, unit: Unit, replicas: int, link_mb_per_s: int) -> int:
     """How long the first microbatch takes from end to end, there and back, transfers included."""
     stage = stage_ns(module, unit, replicas)
     size = -(-module.output_bytes * replicas // unit.dp)
-    transfer = -(-size * 10**9 // link_bytes_per_s)
+    transfer = -(-size * 1000 // link_mb_per_s)
     return stage + (unit.pp - 1) * -(-stage // unit.vpp) + 2 * unit.pp * unit.vpp * transfer
 
 
@@ -198,7 +209,7 @@ def iteration_ns(job: Job, units: tuple[Unit, ...]) -> int:
     """The formula: warm-up of every module, then the slowest stage for every microbatch but one."""
     replicas = units[job.at].dp
     both = list(zip(job.modules, units, strict=True))
-    warm = sum(warmup_ns(m, u, replicas, job.link_bytes_per_s) for m, u in both)
+    warm = sum(warmup_ns(m, u, replicas, job.link_mb_per_s) for m, u in both)
     return warm + (job.batch // replicas - 1) * max(stage_ns(m, u, replicas) for m, u in both)
 
 

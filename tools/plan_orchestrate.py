@@ -70,7 +70,7 @@ def orchestrate_command(
         gpus,
         batch,
         int(memory * 10**9),
-        link_bytes_per_s=int(link * 10**9),
+        link_mb_per_s=max(1, int(link * 1000)),
         chunks=parse_sizes(vpp, "--vpp"),
     )
     start = time.perf_counter()

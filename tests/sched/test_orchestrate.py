@@ -12,9 +12,11 @@ from counterpoise.sched.orchestrate_units import (
     Module,
     Unit,
     iteration_ns,
+    memory_bytes,
     memory_of,
     stage_ns,
     taken_in,
+    warmup_ns,
 )
 
 SIZES = (1, 2, 4, 8)
@@ -43,7 +45,7 @@ def a_job(seed: int) -> Job:
         gpus=rng.choice((8, 12, 16, 24, 32)),
         batch=rng.choice((4, 6, 8, 12)),
         memory_bytes=rng.choice((150, 300, 1000)),
-        link_bytes_per_s=10**9,
+        link_mb_per_s=1000,
         chunks=(1, 2) if seed % 3 == 0 else (1,),
     )
 
@@ -91,6 +93,29 @@ def test_the_first_layout_is_the_best_there_is(seed: int) -> None:
     assert found.formula_ns == best == iteration_ns(job, found.units)
     assert found.gpus <= job.gpus
     assert max(memory_of(job, found.units)) <= job.memory_bytes
+
+
+@pytest.mark.parametrize("replicas", [1, 16, 240, 1920])
+def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
+    from counterpoise.sched.orchestrate import _ANY, _options
+    from counterpoise.sched.orchestrate_models import preset
+
+    job = Job(preset("mllm-72b"), 1296, 1920, 74 * 10**9, chunks=(1, 2, 4))
+    n = job.batch // replicas
+    for at, module in enumerate(job.modules):
+        sizes = (replicas,) if at == job.at else divisors(replicas)
+        found = _options(job, module, replicas, sizes)
+        for row in range(0, len(found.gpus), 7):
+            unit = Unit(*map(int, found.shape[row]))
+            assert found.gpus[row] == unit.gpus
+            assert found.stage[row] == stage_ns(module, unit, replicas)
+            assert found.warm[row] == warmup_ns(module, unit, replicas, job.link_mb_per_s)
+            after = int(found.after[row])
+            if after < _ANY:
+                assert memory_bytes(module, unit, replicas, after, n) <= job.memory_bytes
+                assert memory_bytes(module, unit, replicas, after + 1, n) > job.memory_bytes
+            else:
+                assert memory_bytes(module, unit, replicas, n, n) <= job.memory_bytes
 
 
 def test_most_of_those_jobs_can_be_laid_out() -> None:
@@ -160,6 +185,8 @@ def test_bad_jobs_are_refused_in_one_line() -> None:
         Job((one,), 0, 1, 1)
     with pytest.raises(ValueError, match="no times for TP 2"):
         Job((one,), 1, 1, 1, tensor_sizes=(2,))
+    with pytest.raises(ValueError, match="too large"):
+        Job((Module("backbone", 2, {1: 2**61}, {1: 1}),), 1, 1, 1)
     with pytest.raises(ValueError, match="same TP sizes"):
         Module("backbone", 2, {1: 1}, {2: 1})
     with pytest.raises(ValueError, match="no layout on 1 GPUs"):
