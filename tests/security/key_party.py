@@ -1,0 +1,123 @@
+"""A balancer, workers and a recording proxy as threads of a test, over tcp on the loopback."""
+
+import contextlib
+import select
+import socket
+import threading
+import time
+
+from counterpoise.balancer.coordinator import Coordinator
+from counterpoise.balancer.keys import peer_keys, server_keys
+from counterpoise.balancer.serve import serve
+from counterpoise.workers.daemon import Identity, run_worker
+from counterpoise.workers.source_handler import SourceHandler
+from counterpoise.workers.tar_dataset import TarDataset
+
+LIMIT_S = 20
+
+
+class Party:
+    """What is served, who was refused; `close` ends all threads."""
+
+    def __init__(self, keys=None):
+        self.coordinator = Coordinator()
+        self.refusals = []
+        self.news = threading.Condition()
+        self.reasons = {}
+        self._stop = threading.Event()
+        self._threads = []
+        self._bound = threading.Event()
+        self.address = ""
+        own = server_keys(keys) if keys else None
+        self._start(
+            lambda: serve(
+                self.coordinator,
+                "tcp://127.0.0.1:0",
+                ready=self._ready,
+                stop=self._stop.is_set,
+                refused=self._refused,
+                keys=own,
+            )
+        )
+        assert self._bound.wait(LIMIT_S)
+
+    def work(self, root, name, keys=None, address=None):
+        """Start a worker that reads below a root; what ends it goes to `reasons`."""
+        own = peer_keys(keys, "worker") if keys else None
+        handler = SourceHandler(
+            None, (), 0, local=False, build=lambda job: TarDataset.from_spec(job, root)
+        )
+
+        def run():
+            reason = run_worker(
+                address or self.address, Identity(name, 0, 0), handler, self._stop.is_set, keys=own
+            )
+            with self.news:
+                self.reasons[name] = reason
+                self.news.notify_all()
+
+        self._start(run)
+
+    def wait(self, fact):
+        """Wait until a fact is true; it is looked at after every piece of news."""
+        with self.news:
+            deadline = time.monotonic() + LIMIT_S
+            while not fact() and time.monotonic() < deadline:
+                self.news.wait(0.05)
+            assert fact(), (self.refusals, self.reasons)
+
+    def refused(self, words):
+        """How often something with these words was refused."""
+        return sum(words in reason for reason in self.refusals)
+
+    def close(self):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+
+    def _ready(self, address):
+        self.address = address
+        self._bound.set()
+
+    def _refused(self, reason):
+        with self.news:
+            self.refusals.append(reason)
+            self.news.notify_all()
+
+    def _start(self, action):
+        self._threads.append(threading.Thread(target=action, daemon=True))
+        self._threads[-1].start()
+
+
+@contextlib.contextmanager
+def recorded(address):
+    """Give the address of a proxy before another, and the bytes that have passed through it."""
+    host, port = address.removeprefix("tcp://").split(":")
+    listener = socket.create_server(("127.0.0.1", 0))
+    seen, lock, done = bytearray(), threading.Lock(), threading.Event()
+
+    def pump(client):
+        with client, socket.create_connection((host, int(port))) as server:
+            other = {client: server, server: client}
+            while not done.is_set():
+                for each in select.select([client, server], [], [], 0.1)[0]:
+                    data = each.recv(1 << 16)
+                    if not data:
+                        return
+                    with lock:
+                        seen.extend(data)
+                    other[each].sendall(data)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=pump, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}", seen
+    finally:
+        done.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()

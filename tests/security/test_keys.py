@@ -1,0 +1,272 @@
+"""Keys: who may come in, in which role, until when; and what a listener on the wire sees."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import zmq
+
+sys.path.append(str(Path(__file__).parent))
+from key_party import LIMIT_S, Party, recorded
+
+from counterpoise.balancer.keys import AllowList, new_pair, peer_keys, server_keys, write_public
+from counterpoise.balancer.messages import Ping, Refused, Status, WorkerHello
+from counterpoise.balancer.sockets import check_open_address, connect, receive, send
+from counterpoise.loader import DataLoader, RemoteDataset
+from counterpoise.tools.cli import group
+from counterpoise.tools.demo_data import ensure_demo_data
+
+SAMPLES = 12
+SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+
+
+def keygen(*words):
+    return group.main(["keygen", *map(str, words)], standalone_mode=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Keys of a balancer, a worker and a trainer, and of somebody else's."""
+    folder = tmp_path_factory.mktemp("keys")
+    keygen(folder / "ours")
+    keygen(folder / "theirs")
+    return folder
+
+
+@pytest.fixture
+def keys(made, tmp_path):
+    return Path(shutil.copytree(made, tmp_path / "keys")) / "ours"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return Path(ensure_demo_data(tmp_path_factory.mktemp("root"), samples=SAMPLES, shards=1)).parent
+
+
+@pytest.fixture
+def party(request):
+    started = []
+
+    def start(*arguments):
+        started.append(Party(*arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def make(address, keys):
+    return DataLoader(
+        RemoteDataset("*.tar", arguments=SMALL), balance="fixed", batch_size=2, layout="torch",
+        samples_per_step=4, virtual_ranks=2, collate_fn=list, timeout=LIMIT_S,
+        balancer=address, keys=keys,
+    )  # fmt: skip
+
+
+def samples(loader):
+    found = [sample for batch in loader for sample in batch]
+    loader.close()
+    return found
+
+
+class Peer:
+    """A socket to a balancer that says pings."""
+
+    def __init__(self, address, keys, name=b"peer", message=None):
+        self.context = zmq.Context()
+        self.socket = connect(self.context, address, name, keys)
+        send(self.socket, message or Ping())
+
+    def answer(self, wait_s=LIMIT_S):
+        """Return what the balancer says, None if it says nothing."""
+        if not self.socket.poll(int(1000 * wait_s)):
+            return None
+        return receive(self.socket)[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.destroy(linger=0)
+
+
+def telling_pieces(payload):
+    """Pieces of a payload that nothing else looks like (a run of zeros stands in any handshake)."""
+    pieces = [payload[at : at + 48] for at in range(0, len(payload) - 48, 512)]
+    return [piece for piece in pieces if len(set(piece)) >= 8]
+
+
+# --- on the wire
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_with_keys_a_recording_proxy_sees_no_sample_bytes(party, keys, root, keyed):
+    balancer = party(keys / "balancer" if keyed else None)
+    with recorded(balancer.address) as (near, seen_near), recorded(balancer.address) as (far, seen):
+        balancer.work(root, "w", keys / "worker" if keyed else None, far)
+        found = samples(make(near, keys / "trainer" if keyed else None))
+        assert len(found) == SAMPLES
+        payloads = [s["pixel_values"].tobytes() for s in found if s["pixel_values"].size]
+        telling = [piece for payload in payloads for piece in telling_pieces(payload)]
+        assert len(telling) > 10
+        assert min(len(seen), len(seen_near)) > sum(map(len, payloads))
+        for record in (bytes(seen), bytes(seen_near)):
+            clear = [piece in record for piece in telling]
+            assert not any(clear) if keyed else all(clear)
+            assert (b"input_ids" in record) != keyed
+            assert (b"WorkerHello" in record or b"RankHello" in record) != keyed
+
+
+# --- peers that are turned away
+
+
+def test_a_peer_without_a_key_gets_nothing_and_is_counted(party, keys):
+    balancer = party(keys / "balancer")
+    with Peer(balancer.address, None) as peer:
+        balancer.wait(lambda: balancer.refused("without a key"))
+        assert peer.answer(0) is None
+
+
+def test_a_peer_with_a_foreign_key_gets_nothing_and_is_counted(party, keys):
+    balancer = party(keys / "balancer")
+    foreign = peer_keys(keys.parent / "theirs" / "worker", "worker")
+    knows_us = type(foreign)(foreign.own, peer_keys(keys / "worker", "worker").balancer)
+    with Peer(balancer.address, foreign) as stranger, Peer(balancer.address, knows_us) as insider:
+        balancer.wait(lambda: balancer.refused("wrong idea of this balancer's"))
+        balancer.wait(lambda: balancer.refused("a peer at 127.0.0.1 came with a key"))
+        assert stranger.answer(0) is insider.answer(0) is None
+    assert not balancer.coordinator._states
+
+
+def test_a_peer_with_a_revoked_key_gets_nothing_more(party, keys):
+    balancer = party(keys / "balancer")
+    own = peer_keys(keys / "trainer", "trainer")
+    with Peer(balancer.address, own) as peer:
+        assert isinstance(peer.answer(), Status)
+        (keys / "balancer" / "allowed" / "trainer.pub").unlink()
+        assert "not allowed" in peer.answer().reason
+        send(peer.socket, Ping())
+        assert isinstance(peer.answer(), Refused)
+        with Peer(balancer.address, own, b"again") as again:
+            balancer.wait(lambda: balancer.refused("came with a key that is not allowed"))
+            assert again.answer(0) is None
+
+
+def test_a_revoked_worker_ends_and_its_work_goes_to_another(party, keys, root):
+    keygen(keys, "--worker", "second")
+    balancer = party(keys / "balancer")
+    balancer.work(root, "doomed", keys / "worker")
+    loader = make(balancer.address, keys / "trainer")
+    iterator = iter(loader)
+    found = next(iterator)
+    (keys / "balancer" / "allowed" / "worker.pub").unlink()
+    balancer.wait(lambda: "not allowed" in balancer.reasons.get("doomed", ""))
+    balancer.work(root, "second", keys / "second")
+    found = [*found, *(sample for batch in iterator for sample in batch)]
+    loader.close()
+    assert len(found) == SAMPLES
+
+
+def test_a_key_may_come_in_as_soon_as_it_is_on_the_list(party, keys):
+    balancer = party(keys / "balancer")
+    keygen(keys, "--trainer", "late")
+    with Peer(balancer.address, peer_keys(keys / "late", "trainer")) as peer:
+        assert isinstance(peer.answer(), Status)
+
+
+def test_a_key_speaks_only_for_its_role(party, keys):
+    balancer = party(keys / "balancer")
+    as_rank = peer_keys(keys / "worker", "worker")
+    as_worker = peer_keys(keys / "trainer", "trainer")
+    hello = WorkerHello("w", 0, "host", 0)
+    with (
+        Peer(balancer.address, as_rank) as rank,
+        Peer(balancer.address, as_worker, b"w", hello) as worker,
+    ):
+        assert "Ping is for a worker" in rank.answer().reason
+        assert "WorkerHello is for a trainer" in worker.answer().reason
+    assert not balancer.coordinator._workers
+
+
+def test_a_peer_does_not_talk_to_a_balancer_that_it_does_not_know(party, keys):
+    balancer = party(keys.parent / "theirs" / "balancer")
+    write_public(
+        keys.parent / "theirs" / "balancer" / "allowed" / "lured.pub",
+        peer_keys(keys / "trainer", "trainer").own,
+    )
+    with Peer(balancer.address, peer_keys(keys / "trainer", "trainer")) as peer:
+        balancer.wait(lambda: balancer.refused("wrong idea of this balancer's"))
+        assert peer.answer(0) is None
+
+
+# --- files and commands
+
+
+def test_secrets_are_for_their_owner_only_and_are_not_printed(keys, capsys):
+    keygen(keys, "--worker", "w2", "--trainer", "t2")
+    told = capsys.readouterr().out
+    for path in keys.glob("*/secret.key"):
+        assert path.stat().st_mode & 0o777 == 0o600
+        secret = path.read_text().split()[2]
+        assert secret not in told
+        assert secret not in repr(server_keys(keys / "balancer"))
+    own = keys / "worker" / "secret.key"
+    own.chmod(0o640)
+    with pytest.raises(ValueError, match="can be read by others: chmod 600"):
+        peer_keys(keys / "worker", "worker")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--worker", "worker"],
+        ["--worker", "balancer"],
+        ["--worker", "../x"],
+        ["--worker", "a", "--trainer", "a"],
+    ],
+)
+def test_keygen_overwrites_nothing(keys, words):
+    before = {path: path.read_bytes() for path in keys.rglob("*.*")}
+    with pytest.raises(ValueError, match=r"has a key already|no name for keys|the same name"):
+        keygen(keys, *words)
+    assert {path: path.read_bytes() for path in keys.rglob("*.*")} == before
+
+
+def test_keys_of_another_role_are_refused(keys):
+    with pytest.raises(ValueError, match="is a worker's key, a trainer's is needed"):
+        make("tcp://127.0.0.1:1", keys / "worker")
+    with pytest.raises(ValueError, match=r"no secret\.key: make keys"):
+        server_keys(keys)
+    with pytest.raises(ValueError, match="keys are for a standalone balancer"):
+        make(None, keys / "trainer")
+
+
+@pytest.mark.parametrize("text", ["", "x", "counterpoise worker x", "counterpoise king " + 40 * "0",
+                                  "counterpoise worker " + 40 * '"', 5000 * "y"])  # fmt: skip
+def test_a_damaged_key_file_is_named_and_lets_nobody_in(keys, text):
+    path = keys / "balancer" / "allowed" / "worker.pub"
+    allowed = AllowList(path.parent)
+    assert set(allowed.roles().values()) == {"worker", "trainer"}
+    path.write_text(text)
+    assert set(allowed.roles().values()) == {"trainer"}
+    with pytest.raises(ValueError, match=r"worker\.pub is no key file"):
+        server_keys(keys / "balancer")
+
+
+def test_no_list_lets_nobody_in(tmp_path):
+    write_public(tmp_path / "allowed" / "a.pub", new_pair("worker"))
+    allowed = AllowList(tmp_path / "allowed")
+    assert len(allowed.roles()) == 1
+    shutil.rmtree(tmp_path / "allowed")
+    assert allowed.roles() == {}
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:1", "tcp://*:1", "tcp://[::]:1", "tcp://10.1.2.3:1",
+                                     "tcp://eth0:1", "tcp://localhost.evil.org:1"])  # fmt: skip
+def test_an_address_that_others_reach_needs_keys_or_the_word_insecure(address):
+    with pytest.raises(ValueError, match=r"counterpoise keygen.*--insecure"):
+        check_open_address(address, allowed=False)
+    check_open_address(address, allowed=True)
