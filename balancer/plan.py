@@ -15,6 +15,7 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 
 PLANNER_VERSION = 1
+MOST_RESOURCES = 32
 MODES = ("exact", "window", "epoch")
 GROUPINGS = ("balanced", "isf", "fixed", "random", "length", "device")
 PARTITIONS = ("two_resource", "greedy", "ascending", "kk", "random", "given")
@@ -158,6 +159,10 @@ def _check_names(config: PlanConfig) -> None:
 def _check_budgets(config: PlanConfig) -> None:
     if not config.resources:
         raise ValueError("resources is empty: name at least one, such as tokens")
+    if len(config.resources) > MOST_RESOURCES:
+        raise ValueError(
+            f"{len(config.resources)} resources, at most {MOST_RESOURCES} can be planned together"
+        )
     if len(set(config.resources)) != len(config.resources):
         raise ValueError(f"resources {config.resources} name one twice")
     if len(config.budgets) != len(config.resources):

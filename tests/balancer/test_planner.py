@@ -119,6 +119,7 @@ def test_a_short_window_must_be_the_last() -> None:
         ({"ranks": 0}, "ranks is 0"),
         ({"accumulate": "more"}, "accumulate is 'more'"),
         ({"resources": ()}, "resources is empty"),
+        ({"resources": tuple(map(str, range(33)))}, "33 resources, at most 32"),
         ({"budgets": (9,)}, "1 budgets for 2 resources"),
         ({"budgets": (9, 0)}, "budget of tokens is 0"),
         ({"grouping": "magic"}, "grouping is 'magic', allowed are"),
