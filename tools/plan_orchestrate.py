@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ..sched.orchestrate import orchestrate
 from ..sched.orchestrate_models import FROZEN, PRESETS, preset, read_modules
+from ..sched.orchestrate_rigid import rigid
 from ..sched.orchestrate_simulated import MEAN, Candidate, rerank
 from ..sched.orchestrate_units import Job, Module, Unit
 from .plan_files import draw_costs, parse_sizes
@@ -77,8 +78,10 @@ def orchestrate_command(
     work = _work(modules, costs, images if model in PRESETS else None)
     found = rerank(job, orchestrate(job, keep), work)
     milliseconds = 1000 * (time.perf_counter() - start)
-    report = _report(job, found, milliseconds)
-    emit(report, as_json, _layout_table(job, found[0]), _candidate_table(job, found))
+    usual = rigid(job)
+    compared = rerank(job, [usual], work)[0] if usual else None
+    report = _report(job, found, milliseconds, compared)
+    emit(report, as_json, _layout_table(job, found[0]), _candidate_table(job, found, compared))
 
 
 def _modules(
@@ -126,25 +129,27 @@ def _layout(job: Job, units: Sequence[Unit]) -> dict[str, dict[str, int]]:
     return {m.name: _unit(unit) for m, unit in zip(job.modules, units, strict=True)}
 
 
-def _report(job: Job, found: Sequence[Candidate], milliseconds: float) -> dict[str, object]:
-    names = [module.name for module in job.modules]
+def _report(
+    job: Job, found: Sequence[Candidate], milliseconds: float, usual: Candidate | None
+) -> dict[str, object]:
     return {
         "layout": _layout(job, found[0].layout.units),
         "gpus": found[0].layout.gpus,
         "seconds_per_iteration": found[0].simulated_ns / 1e9,
         "milliseconds": round(milliseconds, 3),
-        "candidates": [
-            {
-                "layout": _layout(job, one.layout.units),
-                "gpus": one.layout.gpus,
-                "seconds_by_formula": one.layout.formula_ns / 1e9,
-                "seconds_per_iteration": one.simulated_ns / 1e9,
-                "memory_gb": {
-                    name: size / 1e9 for name, size in zip(names, one.memory_bytes, strict=True)
-                },
-            }
-            for one in found
-        ],
+        "candidates": [_described(job, one) for one in found],
+        "rigid": _described(job, usual) if usual else None,
+    }
+
+
+def _described(job: Job, one: Candidate) -> dict[str, object]:
+    sizes = zip(job.modules, one.memory_bytes, strict=True)
+    return {
+        "layout": _layout(job, one.layout.units),
+        "gpus": one.layout.gpus,
+        "seconds_by_formula": one.layout.formula_ns / 1e9,
+        "seconds_per_iteration": one.simulated_ns / 1e9,
+        "memory_gb": {module.name: size / 1e9 for module, size in sizes},
     }
 
 
@@ -159,13 +164,18 @@ def _layout_table(job: Job, best: Candidate) -> Table:
     return table
 
 
-def _candidate_table(job: Job, found: Sequence[Candidate]) -> Table:
-    table = Table(title="candidates, GPUs as TP x DP x PP x VPP")
+def _candidate_table(job: Job, found: Sequence[Candidate], usual: Candidate | None) -> Table:
+    table = Table(
+        title="candidates, GPUs as TP x DP x PP x VPP",
+        caption="last: one TP and DP for all modules (Megatron-LM)" if usual else None,
+    )
     for module in job.modules:
         table.add_column(module.name)
     for name in ("GPUs", "formula, s", "simulated, s"):
         table.add_column(name, justify="right")
-    for one in found:
+    for one in (*found, *([usual] if usual else [])):
+        if one is usual:
+            table.add_section()
         units = ("x".join(map(str, (u.tp, u.dp, u.pp, u.vpp))) for u in one.layout.units)
         times = (one.layout.formula_ns, one.simulated_ns)
         table.add_row(*units, str(one.layout.gpus), *(f"{ns / 1e9:.2f}" for ns in times))

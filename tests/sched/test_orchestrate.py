@@ -118,6 +118,18 @@ def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
                 assert memory_bytes(module, unit, replicas, n, n) <= job.memory_bytes
 
 
+@pytest.mark.parametrize("seed", range(0, 30, 3))
+def test_the_rigid_layout_is_never_better(seed: int) -> None:
+    from counterpoise.sched.orchestrate_rigid import rigid
+
+    job = a_job(seed)
+    usual = rigid(job)
+    if usual is not None:
+        assert max(memory_of(job, usual.units)) <= job.memory_bytes
+        assert usual.formula_ns == iteration_ns(job, usual.units)
+        assert usual.formula_ns >= orchestrate(job)[0].formula_ns
+
+
 def test_most_of_those_jobs_can_be_laid_out() -> None:
     assert sum(brute_force(a_job(seed)) is not None for seed in range(30)) >= 20
 

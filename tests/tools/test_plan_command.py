@@ -42,6 +42,9 @@ def test_orchestrate_reports_the_promised_keys() -> None:
     times = [one["seconds_per_iteration"] for one in report["candidates"]]
     assert times == sorted(times)
     assert times[0] == report["seconds_per_iteration"]
+    assert report["rigid"]["seconds_by_formula"] >= min(
+        one["seconds_by_formula"] for one in report["candidates"]
+    )
     assert all(size <= 74 for one in report["candidates"] for size in one["memory_gb"].values())
 
 
