@@ -74,6 +74,8 @@ class Coordinator(WorkerSide, RankSide):
         if self.run is not None:
             for held in self.run.expire(now):
                 self._send(held.worker, Revoke(held.number))
+                if held.worker in self._workers:
+                    self._workers[held.worker].late = True
         for peer, hello in self._knocking.items():
             self._states[peer] = "rank attached"
             self._admit(peer, hello)

@@ -158,4 +158,6 @@ class Hall:
             self._ranks[peer].finished = True
 
     def _ready_workers(self) -> list[WorkerPeer]:
-        return [w for w in self._workers.values() if self._states.get(w.peer) == "worker ready"]
+        """Return the workers that can be given work: one that hangs must not get it all again."""
+        ready = (w for w in self._workers.values() if self._states.get(w.peer) == "worker ready")
+        return [worker for worker in ready if not worker.late]

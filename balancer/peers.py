@@ -21,12 +21,16 @@ class Send:
 
 @dataclass(slots=True)
 class WorkerPeer:
-    """A worker process: when it was heard of last, and when it was last told something."""
+    """A worker process: when it was heard of last, and when it was last told something.
+
+    `late`: a lease of its ran out, and it has shown no result since.
+    """
 
     peer: bytes
     hello: WorkerHello
     heard: float
     told: float
+    late: bool = False
 
     @property
     def view(self) -> WorkerView:

@@ -103,11 +103,7 @@ class Run:
         """Take back a worker's leases; if it died, suspect the sample it was working on."""
         lost = self.leases.lose(worker)
         if died and lost:
-            suspect = next(iter(lost[0].samples.values()))
-            suspect.strikes += 1
-            if suspect.strikes >= DEADLY_STRIKES:
-                reason = f"{DEADLY_STRIKES} worker processes died while they worked on it"
-                self._make_hole(suspect, suspect.key or str(suspect.index), reason, False)
+            self._suspect(lost[0])
         for held in lost:
             self._take_back(held)
 
@@ -120,6 +116,8 @@ class Run:
     def expire(self, now: float) -> list[Held]:
         """Take back leases that ran out; return them, to be revoked."""
         late = self.leases.expired(now)
+        for worker in {held.worker for held in late}:
+            self._suspect(next(held for held in late if held.worker == worker))
         for held in late:
             self._take_back(held)
         return late
@@ -152,6 +150,14 @@ class Run:
         if kind == "probe":
             return self.feed.work(PROBE_LEASE) if self.feed else []
         return self.delivery.work(slot, DECODE_LEASE if self.feed else 1)
+
+    def _suspect(self, held: Held) -> None:
+        """Give up a sample that was first in line too often when its worker died or hung."""
+        sample = next(iter(held.samples.values()))
+        sample.strikes += 1
+        if sample.strikes >= DEADLY_STRIKES:
+            reason = f"{DEADLY_STRIKES} worker processes died or hung while they worked on it"
+            self._make_hole(sample, sample.key or str(sample.index), reason, False)
 
     def _take_back(self, held: Held) -> None:
         for sample in reversed(held.samples.values()):

@@ -38,6 +38,7 @@ class Settings:
 
     broken: indexes that cannot be probed; unreadable: indexes that probe but do not decode.
     crashes: (time, worker) at which a worker process dies; it is back `restart_s` later.
+    hangs: (time, worker) at which one stops working without dying.
     """
 
     job: Job
@@ -54,6 +55,7 @@ class Settings:
     unreadable: frozenset[int] = frozenset()
     crashes: tuple[tuple[float, int], ...] = ()
     restart_s: float = 1.0
+    hangs: tuple[tuple[float, int], ...] = ()
     decode_first: bool = False
     duplicate: float = 0.0
     epoch: int = 0
@@ -91,6 +93,7 @@ class Simulation:
         self._latest: dict[tuple[bytes, bytes], float] = {}
         self._incarnation = [0] * settings.workers
         self._open: set[bytes] = set()
+        self._hung: set[bytes] = set()
 
     def run(self) -> Outcome:
         """Run until every rank is at its end, or something makes that impossible."""
@@ -98,6 +101,8 @@ class Simulation:
             self._at(self._delay(), lambda slot=slot: self._start_worker(slot))  # type: ignore[misc]
         for time, slot in self.settings.crashes:
             self._at(time, lambda slot=slot: self._crash(slot))  # type: ignore[misc]
+        for time, slot in self.settings.hangs:
+            self._at(time, lambda slot=slot: self._hung.add(self._name(slot)))  # type: ignore[misc]
         for ranks in self.settings.processes:
             peer = b"rank-%d" % ranks[0]
             job = self.settings.job
@@ -194,7 +199,8 @@ class Simulation:
             self._at(1.0, lambda: self._beat(peer, slot))
 
     def _crash(self, slot: int) -> None:
-        self.workers.pop(self._name(slot), None)
+        if self.workers.pop(self._name(slot), None) is None:
+            return
         self._incarnation[slot] += 1
         self._at(self.settings.restart_s, lambda: self._start_worker(slot))
 
@@ -205,7 +211,7 @@ class Simulation:
 
     def _work(self, peer: bytes) -> None:
         session = self.workers.get(peer)
-        if session is None:
+        if session is None or peer in self._hung:
             return
         task = session.next_task()
         if task is not None:

@@ -66,13 +66,16 @@ class WorkerSide(Hall):
         self._fail("worker", f"worker {self._workers[peer].hello.name}: {failed.reason}")
 
     def _take_costs(self, peer: bytes, message: ProbeDone) -> None:
+        self._workers[peer].late = False
         if self.run is not None:
             self._guard(lambda run: run.probed(peer, message, self._now))
 
     def _take_payload(self, peer: bytes, message: DecodeDone, payload: object, nbytes: int) -> None:
+        self._workers[peer].late = False
         self._guard(lambda run: run.decoded(peer, message, payload, nbytes, self._now))
 
     def _take_failure(self, peer: bytes, message: SampleFailed) -> None:
+        self._workers[peer].late = False
         self._guard(lambda run: run.failed(peer, message, self._now))
 
     def _release_worker(self, peer: bytes, _: WorkerBye) -> None:

@@ -153,6 +153,26 @@ def test_a_worker_that_leaves_gives_its_work_to_the_others():
     assert not cluster.coordinator.run.leases.of(b"w")
 
 
+def test_a_sample_on_which_workers_hang_is_given_up():
+    cluster = Cluster()
+    cluster.rank(b"r")
+    workers = [b"u", b"v", b"w"]
+    for peer in workers:
+        cluster.worker(peer)
+    cluster.say(b"r", Begin(0, 0, START))
+    run = cluster.coordinator.run
+    first = next(iter(run.feed.samples.values()))
+    for strikes in (1, 2, 3):
+        holder = next(peer for peer in workers if run.leases.of(peer))
+        for _ in range(40):
+            for peer in workers:
+                cluster.say(b"beat", WorkerBeat(peer.decode(), 0), after_s=1.02)
+            cluster.tick()
+        assert first.strikes == strikes
+        assert not run.leases.of(holder)
+    assert first.reason == "3 worker processes died or hung while they worked on it"
+
+
 def test_a_worker_that_cannot_open_the_data_is_told_to_all_and_serves_the_next_job():
     cluster = Cluster()
     cluster.rank(b"r")

@@ -61,6 +61,15 @@ def test_workers_that_crash_change_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
+def test_workers_that_hang_change_nothing(seed: int) -> None:
+    reference = Simulation(settings(), seed=1000).run()
+    hangs = ((0.3 + 0.1 * seed, seed % 3), (1.5, (seed + 1) % 3))
+    outcome = Simulation(settings(job=job(lease_s=5.0), hangs=hangs), seed=seed).run()
+    assert not outcome.trouble
+    assert outcome.delivered == reference.delivered
+
+
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_the_byte_budget_holds(seed: int, on_error: str) -> None:
     small = job(buffer_bytes=1200, on_error=on_error)
