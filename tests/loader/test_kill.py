@@ -14,7 +14,7 @@ import pytest
 
 TRAINER = Path(__file__).with_name("kill_trainer.py")
 SHARED_MEMORY = Path("/dev/shm")
-ENDS_WITHIN_S = 5.0
+STARTS_WITHIN_S, ENDS_WITHIN_S = 60.0, 5.0
 
 
 class Trainers:
@@ -63,6 +63,12 @@ class Trainers:
             assert time.monotonic() < deadline, left
             bell.wait(0.02)
 
+    def wait_for(self, processes, but=()):
+        deadline, bell = time.monotonic() + STARTS_WITHIN_S, threading.Event()
+        while len(self.left(but)) < processes:
+            assert time.monotonic() < deadline, self.left(but)
+            bell.wait(0.02)
+
 
 def test_killed_while_it_starts(tmp_path):
     moments = random.Random(11)
@@ -79,12 +85,12 @@ def test_killed_while_its_processes_start_and_work(tmp_path):
     moments = random.Random(12)
     trainers = Trainers(tmp_path, "fork")
     assert trainers.process.stdout.readline() == "ready\n"
-    seen = 0
-    for _ in range(16):
+    itself = [trainers.process.pid]
+    for kill in range(16):
         pid = trainers.fork()
+        if kill % 4 == 0:  # trainer, zygote, supervisor, balancer, two workers: all are there
+            trainers.wait_for(6, but=itself)
         trainers.let_run(moments.uniform(0, 2))
-        seen = max(seen, len(trainers.left(but=[trainers.process.pid])))
         os.kill(pid, signal.SIGKILL)
-        trainers.assert_nothing_is_left(but=[trainers.process.pid])
+        trainers.assert_nothing_is_left(but=itself)
     trainers.process.communicate()
-    assert seen >= 6  # trainer, zygote, supervisor, balancer, two workers: some were at work
