@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .fill_check import check_filled
 from .fill_gaps import COMMUNICATING, FREE, Ints
 from .fill_match import match
 from .fill_pipelines import (
@@ -64,7 +65,7 @@ def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> Filled:
     if best is None:
         raise ValueError("no order of the microbatches meets the gradients; use fixed=False")
     best = search.improve(best)
-    return _noted(best)
+    return check_filled(_noted(best))
 
 
 def _noted(found: Filled) -> Filled:

@@ -30,10 +30,15 @@ class Causes:
         return sum(asdict(self).values())
 
 
-def bubble_causes(timeline: Timeline, gaps: Gaps) -> tuple[Causes, ...]:
-    """Every rank's bubbles by cause."""
+def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[Causes, ...]:
+    """Every rank's bubbles by cause.
+
+    Without the timeline, as for a measured trace, the data-parallel collectives are not told from
+    warm-up and cool-down.
+    """
     result = []
-    for row, one in zip(timeline.ranks, gaps.ranks, strict=True):
+    rows = timeline.ranks if timeline else ((),) * len(gaps.ranks)
+    for row, one in zip(rows, gaps.ranks, strict=True):
         length = one.end - one.start
         took = {
             kind: sum(s.end_ns - s.start_ns for s in row if s.what.kind == kind)

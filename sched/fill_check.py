@@ -154,6 +154,7 @@ def _inside(filled: Filled, p: Pipeline, stage: int, rank: int) -> Iterator[Prob
     end = np.concatenate([e[:, stage].ravel() for _, e, _ in parts])
     resource = np.concatenate([_resources(work, len(s)) for s, _, work in parts])
     order = np.argsort(start, kind="stable")
+    order = order[end[order] > start[order]]
     start, end, resource = start[order], end[order], resource[order]
     if (start[1:] < end[:-1]).any():
         yield Problem("alone", f"two encoder kernels overlap on rank {rank}")

@@ -41,6 +41,9 @@ def place(
             c = at[s]
             for q in range(kernels):
                 length = ns[s, rows[j], q]
+                if length == 0:
+                    out[j, s, q] = t
+                    continue
                 other = 1 if resource[q] == 0 else 2
                 if j == 0 and t < begin + release[q]:
                     t = begin + release[q]

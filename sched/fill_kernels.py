@@ -70,17 +70,19 @@ def total_ns(kernels: Iterable[Kernel], resource: Resource | None = None) -> int
     return sum(one.ns for one in kernels if resource in (None, one.resource))
 
 
+def pieces(one: Kernel, how: Splitting | None, permille: int = 1000) -> tuple[int, ...]:
+    """The times of a kernel's pieces, for a microbatch that costs so much; rounded up.
+
+    >>> pieces(Kernel("fc1", "compute", 400_000, True), Splitting(120_000), permille=500)
+    (130000, 130000)
+    """
+    ns = max(1, -(-one.ns * permille // 1000))
+    if how is None or not one.splittable or ns <= how.longest_ns:
+        return (ns,)
+    count = -(-ns // how.longest_ns)
+    return (-(-ns * (100 + how.slower_percent) // (100 * count)) + how.launch_ns,) * count
+
+
 def split(kernels: Sequence[Kernel], how: Splitting | None) -> tuple[Kernel, ...]:
     """Cut what is splittable and longer than a piece; the rest stays as it is."""
-    if how is None:
-        return tuple(kernels)
-    pieces: list[Kernel] = []
-    for one in kernels:
-        count = -(-one.ns // how.longest_ns) if one.splittable else 1
-        if count == 1:
-            pieces.append(one)
-            continue
-        slower = one.ns * (100 + how.slower_percent)
-        ns = -(-slower // (100 * count)) + how.launch_ns
-        pieces += [replace(one, ns=ns, splittable=False)] * count
-    return tuple(pieces)
+    return tuple(replace(one, ns=ns) for one in kernels for ns in pieces(one, how))

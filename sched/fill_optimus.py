@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .fill_check import check_filled
 from .fill_gaps import FREE, Ints
 from .fill_match import match
 from .fill_pipelines import NEVER, Placed, Space, enough, fill, least, mirrored_work, space_of
@@ -52,7 +53,7 @@ def fill_optimus(problem: FillProblem, *, fine: bool = True) -> Filled:
         need = gaps.step_ns - gaps.gradient_ns[::-1]
         mirror = mirrored_work(problem.backward)
         backward = _direction(problem, mirror, left, need, fine)
-    return _joined(problem, forward, backward)
+    return check_filled(_joined(problem, forward, backward))
 
 
 def _direction(

@@ -12,7 +12,7 @@ import numpy as np
 
 from .costs import Costs
 from .fill_gaps import GATHER, SCATTER, Gaps, find_gaps, with_collectives
-from .fill_kernels import Kernel, Splitting, split, total_ns
+from .fill_kernels import Kernel, Splitting, pieces, total_ns
 from .fill_problem import FillProblem, make_work
 from .fill_setup import FillSetup, Stack
 from .program import Program
@@ -43,17 +43,23 @@ class Host:
     gaps: Gaps
 
 
-def host_step(setup: FillSetup, warmup: str = "megatron", name: str = "interleaved") -> Host:
-    """Simulate the language model's step. Raises ValueError as `schedule` and `simulate` do."""
+def host_step(
+    setup: FillSetup, plan: EncoderPlan | None = None, *, name: str = "interleaved"
+) -> Host:
+    """Simulate the language model's step, with the warm-up and collectives of an encoder plan.
+
+    `name`: its schedule; only "interleaved" knows warm-ups. Raises ValueError as `schedule` and
+    `simulate` do.
+    """
     options: dict[str, int | str] = {}
     if name == "interleaved":
-        options = {"chunks": setup.chunks, "warmup": warmup}
+        options = {"chunks": setup.chunks, "warmup": plan.warmup if plan else WARMUPS[0]}
     program = schedule(name, ranks=setup.stages, microbatches=setup.microbatches, **options)
     forward, backward = host_kernels(setup)
     per_stage = setup.model.layers // program.stages
     layer = setup.model.layer
     saved = layer.checkpoint_bytes if setup.recompute else layer.saved_bytes
-    gather, scatter = encoder_collectives(setup)
+    gather, scatter = encoder_collectives(setup, plan) if plan else (0, 0)
     costs = Costs(
         {
             "F": total_ns(forward) * per_stage,
@@ -78,18 +84,19 @@ def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ..
     return layer.forward, layer.backward_kernels(setup.recompute)
 
 
-def encoder_collectives(setup: FillSetup) -> tuple[int, int]:
+def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:
     """Where they are modelled, how long the encoders' own data-parallel collectives take (ns).
 
     They share the network with the language model's, one after another: the gather before its
-    gather, the scatter after its scatter. A GPU holds the encoders' parameters of the widest plan.
+    gather, the scatter after its scatter. Frozen encoders have no gradients to scatter.
     """
-    held = sum(s.layer.parameters * s.layers for s in next(iter(setup.encoders.values())))
-    held //= setup.tensor * setup.stages
-    return (
-        held * setup.encoder_gather_ns // 10**9,
-        held * setup.encoder_scatter_ns // 10**9,
+    stacks = setup.encoder_stacks(plan.tensor)
+    share = plan.tensor * plan.stages
+    held, trained = (
+        sum(s.layer.parameters * s.layers for s in stacks if every or s.trainable) // share
+        for every in (True, False)
     )
+    return held * setup.encoder_gather_ns // 10**9, trained * setup.encoder_scatter_ns // 10**9
 
 
 def plans(setup: FillSetup) -> tuple[EncoderPlan, ...]:
@@ -195,9 +202,12 @@ def plan_problem(
     nominal = np.array([sum(map(total_ns, forward + backward))], np.int64)
     if permille is not None:
         nominal = nominal * np.array(permille, np.int64) // 1000
-    gather, scatter = encoder_collectives(setup)
-    ahead, back = ([split(layer, splitting) for layer in way] for way in (forward, backward))
-    pieces = tuple(k for layer in ahead for k in layer), tuple(k for layer in back for k in layer)
+    gather, scatter = encoder_collectives(setup, plan)
+    costs = (1000,) if permille is None else permille
+    ahead, back = (
+        [sum(_most_pieces(k, splitting, costs) for k in layer) for layer in way]
+        for way in (forward, backward)
+    )
     return FillProblem(
         gaps=host.gaps,
         groups=tuple(
@@ -205,17 +215,29 @@ def plan_problem(
             for first in range(0, setup.stages, plan.stages)
         ),
         copies=setup.tensor // plan.tensor,
-        forward=make_work(pieces[0], release=_release(len(pieces[0]), gather), permille=permille),
+        forward=make_work(
+            [k for layer in forward for k in layer],
+            splitting=splitting,
+            release=_release(sum(ahead), gather),
+            permille=costs,
+        ),
         backward=make_work(
-            pieces[1], release=_release(len(pieces[1]), scatter)[::-1], permille=permille
+            [k for layer in backward for k in layer],
+            splitting=splitting,
+            release=_release(sum(back), scatter)[::-1],
+            permille=costs,
         ),
         hop_ns=setup.hop_ns,
         nominal_ns=nominal,
         fixed=fixed,
         most=need.microbatches if backward else None,
-        forward_layers=tuple(map(len, ahead)),
-        backward_layers=tuple(map(len, back)),
+        forward_layers=tuple(ahead),
+        backward_layers=tuple(back),
     )
+
+
+def _most_pieces(kernel: Kernel, how: Splitting | None, permille: tuple[int, ...]) -> int:
+    return len(pieces(kernel, how, max(permille)))
 
 
 def encoder_kernels(

@@ -10,9 +10,17 @@ from dataclasses import dataclass, replace
 
 from .fill_bound import hidden_bound
 from .fill_bubbles import Effort, fill_bubbles
-from .fill_check import check_filled
 from .fill_kernels import Splitting
-from .fill_plan import EncoderPlan, Host, Memory, host_step, memory, plan_problem, plans
+from .fill_plan import (
+    EncoderPlan,
+    Host,
+    Memory,
+    encoder_collectives,
+    host_step,
+    memory,
+    plan_problem,
+    plans,
+)
 from .fill_problem import Filled, FillProblem
 from .fill_setup import FillSetup
 
@@ -66,9 +74,8 @@ def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting,
 
 
 def fill_plan(problem: FillProblem, effort: Effort | None = None) -> Filled:
-    """Fill, bound and validate a problem."""
-    filled = fill_bubbles(problem, effort)
-    return check_filled(replace(filled, bound=hidden_bound(problem)))
+    """Fill a problem (which validates the schedule) and say how much could be hidden at all."""
+    return replace(fill_bubbles(problem, effort), bound=hidden_bound(problem))
 
 
 def scan(
@@ -84,18 +91,21 @@ def scan(
 ) -> Scan:
     """Fill every candidate plan (default: all) with every splitting.
 
-    `hosts` is a cache by warm-up. With `prune`, plans that cannot beat the best are skipped.
+    `hosts` is a cache of simulated steps, by warm-up. With `prune`, plans that cannot beat the
+    best are skipped.
     """
     cache = {} if hosts is None else hosts
     chosen: list[Chosen] = []
     refused: list[Refused] = []
     skipped, best = 0, 0
     wanted = plans(setup) if candidates is None else candidates
-    for plan in wanted:
-        if plan.warmup not in cache:
-            cache[plan.warmup] = host_step(setup, plan.warmup)
-    for plan in sorted(wanted, key=lambda p: (cache[p.warmup].gaps.step_ns, -p.tensor, p.stages)):
-        host = cache[plan.warmup]
+    keys = {plan: _host_key(setup, plan) for plan in wanted}
+    for plan, key in keys.items():
+        if key not in cache:
+            cache[key] = host_step(setup, plan)
+    step = {plan: cache[key].gaps.step_ns for plan, key in keys.items()}
+    for plan in sorted(wanted, key=lambda p: (step[p], -p.tensor, p.stages)):
+        host = cache[keys[plan]]
         for splitting in splittings:
             if prune and chosen and host.gaps.step_ns >= best:
                 skipped += 1
@@ -112,3 +122,9 @@ def scan(
             best = min(filled.step_ns, best or filled.step_ns)
     chosen.sort(key=lambda one: one.filled.step_ns)
     return Scan(tuple(chosen), tuple(refused), skipped)
+
+
+def _host_key(setup: FillSetup, plan: EncoderPlan) -> str:
+    """What the host's step depends on: the warm-up, and the encoders' collectives if modelled."""
+    collectives = encoder_collectives(setup, plan)
+    return plan.warmup if collectives == (0, 0) else f"{plan.warmup} {collectives}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .fill_gaps import Gaps, Ints
-from .fill_kernels import Kernel
+from .fill_kernels import Kernel, Splitting, pieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,29 +29,33 @@ class Work:
 
 
 def make_work(
-    kernels: tuple[Kernel, ...],
+    kernels: Sequence[Kernel],
     *,
+    splitting: Splitting | None = None,
     release: Ints | None = None,
-    permille: tuple[int, ...] | None = None,
+    permille: Sequence[int] = (1000,),
 ) -> Work:
-    """Work from kernels. `permille`: each microbatch's cost, where they differ; at least 1 ns each.
+    """Work from kernels. `permille`: each microbatch's cost, or one for all.
+
+    Every microbatch's kernels are cut by themselves; one with fewer pieces than another has pieces
+    of 0 ns in front. Raises ValueError for a negative cost.
 
     >>> make_work((Kernel("a", "compute", 10),), permille=(1000, 500)).ns.tolist()
     [[[10], [5]]]
     """
-    one = np.array([kernel.ns for kernel in kernels], np.int64)
-    rows = one[None, :] if permille is None else scale(one, permille)
-    codes = [0 if kernel.resource == "compute" else 1 for kernel in kernels]
-    wait = np.zeros(len(kernels), np.int64) if release is None else release
-    return Work(np.array(codes, np.int64), rows[None], wait)
-
-
-def scale(ns: Ints, permille: tuple[int, ...]) -> Ints:
-    """Every microbatch's kernel times, rounded up."""
-    if any(value < 0 for value in permille):
+    if min(permille) < 0:
         raise ValueError(f"a microbatch costs {min(permille)} permille; give 0 or more")
-    factor = np.array(permille, np.int64)[:, None]
-    return np.asarray(np.maximum(1, -(-ns[None, :] * factor // 1000)))
+    columns: list[list[int]] = []
+    codes: list[int] = []
+    for kernel in kernels:
+        rows = [pieces(kernel, splitting, cost) for cost in permille]
+        most = max(map(len, rows))
+        padded = [(0,) * (most - len(row)) + row for row in rows]
+        columns += [list(column) for column in zip(*padded, strict=True)]
+        codes += [0 if kernel.resource == "compute" else 1] * most
+    ns = np.array(columns, np.int64).reshape(len(columns), len(permille)).T
+    wait = np.zeros(len(codes), np.int64) if release is None else release
+    return Work(np.array(codes, np.int64), np.ascontiguousarray(ns)[None], wait)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from ..sched.render_text import render_text
 from ..sched.render_trace import render_trace
 from ..sched.summary import Unit
 from .reporting import emit
+from .schedule_fill import command as fill_command
 from .schedule_inputs import Size, read_program, with_size
 from .schedule_prices import Prices, with_costs
 from .schedule_reports import (
@@ -39,6 +40,9 @@ def command() -> None:
 
     Example: counterpoise schedule compare 1f1b zb-h1 zbv --out page.html
     """
+
+
+command.add_command(fill_command)
 
 
 @command.command("list")

@@ -49,7 +49,7 @@ def random_problem(seed: int) -> FillProblem:
 
     forward = kernels(2)
     backward = kernels(2) if random.random() < 0.8 else ()
-    permille = None
+    permille = (1000,)
     if random.random() < 0.2:
         permille = tuple(random.choice((500, 1000, 2000)) for _ in range(count))
     ahead, back = make_work(forward, permille=permille), make_work(backward, permille=permille)
@@ -64,7 +64,7 @@ def random_problem(seed: int) -> FillProblem:
         backward=back,
         hop_ns=random.choice((0, 1)),
         nominal_ns=np.asarray(nominal),
-        fixed=permille is not None,
+        fixed=len(permille) > 1,
         most=most,
     )
 
