@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ..sched.orchestrate import orchestrate
 from ..sched.orchestrate_models import FROZEN, PRESETS, preset, read_modules
+from ..sched.orchestrate_plan import plan_layouts
 from ..sched.orchestrate_rigid import rigid
 from ..sched.orchestrate_simulated import MEAN, Candidate, rerank
 from ..sched.orchestrate_units import Job, Module, Unit
@@ -76,7 +76,7 @@ def orchestrate_command(
     )
     start = time.perf_counter()
     work = _work(modules, costs, images if model in PRESETS else None)
-    found = rerank(job, orchestrate(job, keep), work)
+    found = plan_layouts(job, keep, work)
     milliseconds = 1000 * (time.perf_counter() - start)
     usual = rigid(job)
     compared = rerank(job, [usual], work)[0] if usual else None

@@ -5,6 +5,7 @@ import pytest
 from counterpoise.sched import check, simulate
 from counterpoise.sched.orchestrate import Layout, orchestrate
 from counterpoise.sched.orchestrate_models import preset, read_modules
+from counterpoise.sched.orchestrate_plan import plan_layouts
 from counterpoise.sched.orchestrate_simulated import layout_program, rerank, units_program
 from counterpoise.sched.orchestrate_units import Job, Module, Unit, iteration_ns, memory_of
 
@@ -57,6 +58,19 @@ def test_the_fastest_in_simulation_comes_first() -> None:
     times = [one.simulated_ns for one in found]
     assert len(times) > 2
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("shares", [None, [1000], [0, 3000, 0, 1000], [200, 200, 200, 3400]])
+def test_the_plan_is_never_slower_than_the_rigid_layout(shares: list[int] | None) -> None:
+    from counterpoise.sched.orchestrate_rigid import rigid
+
+    work = {"encoder": shares, "generator": shares} if shares else None
+    usual = rigid(JOB)
+    assert usual is not None
+    best = plan_layouts(JOB, work=work)[0]
+    assert best.simulated_ns <= rerank(JOB, [usual], work)[0].simulated_ns
+    assert best.simulated_ns <= rerank(JOB, orchestrate(JOB, 5), work)[0].simulated_ns
+    assert best.layout.formula_ns == iteration_ns(JOB, best.layout.units)
 
 
 def test_work_of_no_module_is_refused() -> None:
