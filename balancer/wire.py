@@ -1,8 +1,9 @@
 """The wire format: a msgpack header frame, then raw payload frames.
 
 The header is the array [protocol version, kind, field, field, ...]. Everything is bounded before it
-is allocated: the number of frames, the size of the header, the length of msgpack containers. Fields
-are checked against the annotations of the record: a malformed message gets no further than here.
+is allocated: the number of frames, the size of the header by its kind, the length of msgpack
+containers (at most the header's own bytes). Fields are checked against the annotations of the
+record: a malformed message gets no further than here.
 """
 
 from collections.abc import Callable
@@ -14,11 +15,22 @@ import msgpack
 
 from .messages import KINDS, PROTOCOL_VERSION, Message
 
-MAX_HEADER_BYTES = 64 << 20
+# An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
+MAX_HEADER_BYTES = 1 << 20
+LARGE_HEADER_BYTES = {
+    "RankHello": 4 << 20,
+    "Welcome": 4 << 20,
+    "ProbeDone": 16 << 20,
+    "Offer": 32 << 20,
+    "Lease": 32 << 20,
+    "Batch": 64 << 20,
+}
 MAX_FRAMES = 65_537
 MAX_CONTAINER = 1 << 20
 MAX_TEXT_BYTES = 16 << 20
 MAX_INTEGER = (1 << 63) - 1
+# What a reason quotes of a peer's text.
+QUOTED = 80
 
 Check = Callable[[object], Any]
 
@@ -34,7 +46,10 @@ def encode(message: Message) -> bytes:
     Bye()
     """
     values = [_plain(getattr(message, field.name)) for field in fields(message)]
-    packed: bytes = msgpack.packb([PROTOCOL_VERSION, type(message).__name__, *values])
+    # A reason may quote anything, such as half a surrogate pair.
+    packed: bytes = msgpack.packb(
+        [PROTOCOL_VERSION, type(message).__name__, *values], unicode_errors="backslashreplace"
+    )
     return packed
 
 
@@ -43,19 +58,20 @@ def decode(header: bytes | memoryview, payloads: int) -> Message:
 
     Raises WireError for anything that `encode` cannot have made.
     """
-    if len(header) > MAX_HEADER_BYTES:
-        raise WireError(f"header of {len(header)} bytes, at most {MAX_HEADER_BYTES} are allowed")
+    most = LARGE_HEADER_BYTES.get(_told_kind(header), MAX_HEADER_BYTES)
+    if len(header) > most:
+        raise WireError(f"header of {len(header)} bytes, at most {most} are allowed")
     try:
         parts = msgpack.unpackb(
             header,
-            max_array_len=MAX_CONTAINER,
+            max_array_len=min(MAX_CONTAINER, len(header)),
             max_map_len=0,
             max_ext_len=0,
             max_str_len=MAX_TEXT_BYTES,
             max_bin_len=MAX_TEXT_BYTES,
         )
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise WireError(f"not a msgpack header: {error}") from error
+    except (ValueError, msgpack.exceptions.UnpackException, MemoryError) as error:
+        raise WireError(f"not a msgpack header: {error!s:.{QUOTED}}") from error
     message = _message(parts)
     expected = {"none": 0, "one": 1}.get(message.PAYLOADS)
     if expected is None:
@@ -66,18 +82,28 @@ def decode(header: bytes | memoryview, payloads: int) -> Message:
     return message
 
 
+def _told_kind(header: bytes | memoryview) -> str:
+    """Return the kind that a header names, read off its first bytes; empty if it is not as ours.
+
+    >>> _told_kind(encode(KINDS["Bye"]()))
+    'Bye'
+    """
+    length = header[2] & 0x1F if len(header) > 2 and header[2] >> 5 == 0b101 else 0
+    return bytes(header[3 : 3 + length]).decode("ascii", "replace")
+
+
 def _message(parts: object) -> Message:
     if not isinstance(parts, list) or len(parts) < 2:
         raise WireError("a header is an array of version, kind and fields")
     version, name, *values = parts
     if version != PROTOCOL_VERSION:
         raise WireError(
-            f"the peer speaks protocol version {version!r}, this side {PROTOCOL_VERSION}: "
-            "install the same counterpoise on both"
+            f"the peer speaks protocol version {version!r:.{QUOTED}}, this side "
+            f"{PROTOCOL_VERSION}: install the same counterpoise on both"
         )
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise WireError(f"no such kind of message: {name!r}")
+        raise WireError(f"no such kind of message: {name!r:.{QUOTED}}")
     message: Message = _record(kind)(values)
     return message
 
