@@ -174,6 +174,11 @@ class Delivery:
         self._settle(sample)
         self._change_missing(sample, -1)
 
+    def refuse(self, sample: Sample, reason: str) -> None:
+        """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
+        self._drop(sample)
+        self.failed(sample, reason)
+
     def discard_unplanned(self, sample: Sample) -> None:
         """Drop the payload of a sample that no step took (it was decoded to be measured)."""
         if sample.step < 0:

@@ -135,7 +135,7 @@ class Feed:
         ranks = [[[self.samples[o] for o in mb.ordinals] for mb in mbs] for mbs in batch.ranks]
         for ordinal in refused:
             sample = self.samples[ordinal]
-            self.delivery.failed(sample, "over budget, and oversize is 'refuse'")
+            self.delivery.refuse(sample, "over budget, and oversize is 'refuse'")
             ranks[0][0].append(sample)
         skip = self.first.microbatch if batch.step == self.first.step else 0
         self.delivery.add_step(batch.step, ranks, after, skip)

@@ -130,13 +130,17 @@ def test_what_was_decoded_to_be_measured_is_not_decoded_again():
     unreadable=st.sets(st.integers(0, 49), max_size=4),
     decode_first=st.booleans(),
     shuffle=st.booleans(),
+    oversize=st.sampled_from(["alone", "refuse"]),
 )
 def test_any_plan_delivers_every_good_sample_once(
     count, ranks, size, tiles, tokens, mode, grouping, buffer_bytes, broken, unreadable,
-    decode_first, shuffle,
+    decode_first, shuffle, oversize,
 ):  # fmt: skip
     kind = made.Measured if decode_first else made.Augmented
     bad = {index for index in broken | unreadable if index < count}
+    if oversize == "refuse":
+        sizes = [made.Augmented(count).sizes(index) for index in range(count)]
+        bad |= {index for index, size in enumerate(sizes) if size[0] > tiles or size[1] > tokens}
     if ranks > count or len(bad) == count:
         return
     loader = make(
@@ -147,6 +151,7 @@ def test_any_plan_delivers_every_good_sample_once(
         virtual_ranks=ranks,
         mode=mode,
         on_error="skip",
+        oversize=oversize,
         shuffle=shuffle,
         cost=made.measure if decode_first else None,
         buffer_bytes=buffer_bytes,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
@@ -111,6 +113,42 @@ def test_a_run_goes_on_after_every_microbatch(on_error, mode):
     for done, ledger in enumerate(ledgers, start=1):
         loader = new()
         loader.load_state_dict(ledger)
+        assert microbatches(loader) == (whole[done:], ledgers[done:])
+
+
+@settings(max_examples=25)
+@given(
+    mode=st.sampled_from(["exact", "window", "epoch"]),
+    ranks=st.integers(1, 3),
+    size=st.integers(2, 20),
+    tokens=st.integers(30, 200),
+    unreadable=st.sets(st.integers(0, COUNT - 1), max_size=4),
+    buffer_bytes=st.sampled_from([20_000, 1 << 30]),
+    drop_last=st.booleans(),
+    oversize=st.sampled_from(["alone", "refuse"]),
+    done=st.integers(1, 400),
+)
+def test_any_plan_goes_on_anywhere(
+    mode, ranks, size, tokens, unreadable, buffer_bytes, drop_last, oversize, done
+):
+    def new():
+        return make(
+            dataset=made.Augmented(COUNT, unreadable=unreadable),
+            on_error="skip",
+            mode=mode,
+            ranks=ranks,
+            samples_per_step=size,
+            budgets={"tokens": tokens},
+            buffer_bytes=buffer_bytes,
+            drop_last=drop_last,
+            oversize=oversize,
+        )
+
+    whole, ledgers = microbatches(new())
+    done = min(done, len(whole))
+    if done:
+        loader = new()
+        loader.load_state_dict(ledgers[done - 1])
         assert microbatches(loader) == (whole[done:], ledgers[done:])
 
 
