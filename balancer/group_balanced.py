@@ -97,11 +97,11 @@ def refined(
     moves: bool = True,
     look: int = LOOK,
 ) -> Int64:
-    """Return group_of after two-ended swaps of scaled costs; see kernels_pack.two_ended.
+    """Return group_of after two-ended swaps of scaled costs; see kernels_swap.two_ended.
 
     Groups of one item that is about a whole group by itself stay out.
     """
-    from .kernels_pack import two_ended
+    from .kernels_swap import two_ended
 
     slots = fill_slots(costs, group_of, groups, 4 if moves else 0)
     lonely = (slots.count == 1) & (slots.loads > UNIT - UNIT // 16).any(axis=1)

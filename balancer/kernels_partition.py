@@ -51,7 +51,7 @@ def lower_maxima(
     The part with the largest load of a resource exchanges an item with any other part, such that
     both end below that largest load and no other resource rises above its own largest. Among
     those the swap that leaves the pair's worst load lowest is taken. slots, start and count as in
-    kernels_pack.two_ended. At most `tries` searches.
+    kernels_swap.two_ended. At most `tries` searches.
     """
     parts, resources = loads.shape
     top = np.empty(resources, dtype=np.int64)

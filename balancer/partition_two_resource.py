@@ -23,8 +23,8 @@ def two_resource(costs: Int64, parts: int, equal: bool = False, seed: int = 0) -
     >>> two_resource(np.array([[9, 1], [1, 9], [9, 1], [1, 9]]), parts=2).tolist()
     [0, 0, 1, 1]
     """
-    from .kernels_pack import two_ended
     from .kernels_partition import lower_maxima, place_vectors
+    from .kernels_swap import two_ended
 
     costs = check_costs(costs, costs.shape[1])
     if not len(costs) or parts == 1:

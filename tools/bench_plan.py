@@ -210,7 +210,7 @@ def _as_table(report: dict[str, object]) -> Table:
         "tiles",
         "tokens",
         "efficiency",
-        "pad",
+        "padding",
         "left over",
         "chi2",
         "repeat",

@@ -16,12 +16,13 @@ from counterpoise.balancer.compiled import compiled
 from counterpoise.balancer.kernels_deal import deal_rows
 from counterpoise.balancer.kernels_isf import sample_and_filter, shuffle
 from counterpoise.balancer.kernels_order import swap
-from counterpoise.balancer.kernels_pack import place, two_ended
+from counterpoise.balancer.kernels_pack import place
 from counterpoise.balancer.kernels_partition import lower_maxima, place_vectors
 from counterpoise.balancer.kernels_pipeline import run, two_opt
+from counterpoise.balancer.kernels_swap import best_exchange, exchange, sort_by_view, two_ended
 from counterpoise.balancer.loads import group_loads
 from counterpoise.balancer.pipeline import Pipeline
-from counterpoise.balancer.slots import fill_slots
+from counterpoise.balancer.slots import Slots, fill_slots, read_slots
 
 MASK = 2**64 - 1
 
@@ -238,6 +239,34 @@ def test_two_ended_and_lower_maxima(seed: int, moves: bool) -> None:
 
     same_as_python(two_ended, two_ended_arguments)
     same_as_python(lower_maxima, maxima_arguments)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_parts_of_two_ended(seed: int) -> None:
+    costs = draw(seed, 40, 3)
+    loads = group_loads(costs, np.arange(40) % 9, 9)
+    for turn in range(4):
+        ends, down = sort_by_view(loads, np.arange(8), turn)
+        expected, expected_down = sort_by_view.py_func(loads, np.arange(8), turn)  # type: ignore[attr-defined]
+        assert (ends.tolist(), down) == (expected.tolist(), expected_down)
+
+    def arguments() -> tuple[Any, ...]:
+        slots = fill_slots(costs, np.arange(40) % 9, 9, 4)
+        parts = (slots.items, slots.start, slots.count, slots.loads, costs)
+        limits = slots.loads.max(axis=0) + seed
+        return (*parts, limits, 3, 7, np.zeros(3, dtype=np.int64), seed, True, 3)
+
+    def applied() -> tuple[Any, ...]:
+        slots, start, count, loads_, costs_, *_ = arguments()
+        give, take = [(start[3], start[7]), (start[3], -1), (-1, start[7])][seed % 3]
+        return slots, start, count, loads_, costs_, 3, 7, int(give), int(take)
+
+    same_as_python(best_exchange, arguments)
+    same_as_python(exchange, applied)
+    changed = applied()
+    exchange(*changed)
+    group_of = read_slots(Slots(changed[0], changed[1], changed[2], changed[3]), 40)
+    assert np.array_equal(group_loads(costs, group_of, 9), changed[3])
 
 
 @pytest.mark.parametrize("seed", range(4))
