@@ -63,18 +63,28 @@ def place(
         score[group] = best
         for r in range(resources):
             loads[group, r] += costs[item, r]
-        low, high = found + 1, groups
-        while low < high:
-            middle = (low + high) // 2
-            if score[ranked[middle]] < best:
-                low = middle + 1
-            else:
-                high = middle
-        for position in range(found, low - 1):
-            ranked[position] = ranked[position + 1]
-        found = low - 1
-        while found > empty and score[ranked[found - 1]] > best:
-            ranked[found] = ranked[found - 1]
-            found -= 1
-        ranked[found] = group
+        keep_sorted(ranked, score, found, empty, groups)
     return groups
+
+
+@compiled
+def keep_sorted(ranked: Int64, score: Int64, found: int, empty: int, groups: int) -> None:
+    """Move the group at place `found` to where its new score belongs in ranked[empty:groups].
+
+    All others are sorted by ascending score; it goes before those of equal score.
+    """
+    group = ranked[found]
+    low, high = found + 1, groups
+    while low < high:
+        middle = (low + high) // 2
+        if score[ranked[middle]] < score[group]:
+            low = middle + 1
+        else:
+            high = middle
+    for there in range(found, low - 1):
+        ranked[there] = ranked[there + 1]
+    found = low - 1
+    while found > empty and score[ranked[found - 1]] > score[group]:
+        ranked[found] = ranked[found - 1]
+        found -= 1
+    ranked[found] = group

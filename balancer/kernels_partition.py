@@ -3,6 +3,7 @@
 import numpy as np
 
 from .compiled import compiled
+from .kernels_swap import exchange
 from .plan import Int64
 
 
@@ -46,12 +47,11 @@ def lower_maxima(
     moves: bool,
     tries: int,
 ) -> int:
-    """Lower the largest load of each resource by swaps and moves until none helps; return changes.
+    """Lower the largest load of each resource by swaps and moves until none helps.
 
-    The part with the largest load of a resource exchanges an item with any other part, such that
-    both end below that largest load and no other resource rises above its own largest. Among
-    those the swap that leaves the pair's worst load lowest is taken. slots, start and count as in
-    kernels_swap.two_ended. At most `tries` searches.
+    Resources take turns: the part with the largest load of one makes the best swap that lowers
+    it (`best_lowering`). slots, start and count as in kernels_swap. At most `tries` searches.
+    Returns the changes made.
     """
     parts, resources = loads.shape
     top = np.empty(resources, dtype=np.int64)
@@ -66,57 +66,57 @@ def lower_maxima(
         high = 0
         while loads[high, r] != top[r]:
             high += 1
-        best, best_p, best_q, best_low = top[r], -1, -1, -1
-        for low in range(parts):
-            if low == high or loads[low, r] >= top[r]:
-                continue
-            for p in range(count[high]):
-                one = slots[start[high] + p]
-                last = count[low] + 1 if moves and count[high] > 1 else count[low]
-                for q in range(last):
-                    by = costs[one, r]
-                    if q < count[low]:
-                        by -= costs[slots[start[low] + q], r]
-                    if by <= 0:
-                        continue
-                    worst = max(loads[high, r] - by, loads[low, r] + by)
-                    if worst >= best:
-                        continue
-                    fits = True
-                    for k in range(resources):
-                        if k == r:
-                            continue
-                        other = costs[one, k]
-                        if q < count[low]:
-                            other -= costs[slots[start[low] + q], k]
-                        if loads[high, k] - other > top[k] or loads[low, k] + other > top[k]:
-                            fits = False
-                            break
-                    if fits:
-                        best, best_p, best_q, best_low = worst, p, q, low
-        full = best_low >= 0 and best_q == count[best_low]
-        if full and start[best_low] + count[best_low] == start[best_low + 1]:
-            best_low = -1
-        if best_low < 0:
+        low, give, take = best_lowering(slots, start, count, loads, costs, top, high, r, moves)
+        if low < 0 or (take < 0 and start[low] + count[low] == start[low + 1]):
             stuck += 1
             continue
         stuck = 0
         changes += 1
-        one = slots[start[high] + best_p]
-        if full:
-            count[high] -= 1
-            slots[start[high] + best_p] = slots[start[high] + count[high]]
-            slots[start[best_low] + count[best_low]] = one
-            count[best_low] += 1
-            for k in range(resources):
-                loads[high, k] -= costs[one, k]
-                loads[best_low, k] += costs[one, k]
-        else:
-            other_item = slots[start[best_low] + best_q]
-            slots[start[high] + best_p] = other_item
-            slots[start[best_low] + best_q] = one
-            for k in range(resources):
-                by = costs[one, k] - costs[other_item, k]
-                loads[high, k] -= by
-                loads[best_low, k] += by
+        exchange(slots, start, count, loads, costs, high, low, give, take)
     return changes
+
+
+@compiled
+def best_lowering(
+    slots: Int64,
+    start: Int64,
+    count: Int64,
+    loads: Int64,
+    costs: Int64,
+    top: Int64,
+    high: int,
+    r: int,
+    moves: bool,
+) -> tuple[int, int, int]:
+    """Return (part, place given, place taken) of the best exchange with high; part -1 for none.
+
+    Both parts must end below top[r], and no other resource k above top[k]; of these exchanges
+    the one whose worse part holds least of r is best. Place taken -1: the item only moves.
+    """
+    parts, resources = loads.shape
+    best, best_low, give, take = top[r], -1, -1, -1
+    for low in range(parts):
+        if low == high or loads[low, r] >= top[r]:
+            continue
+        for p in range(count[high]):
+            one = slots[start[high] + p]
+            last = count[low] + 1 if moves and count[high] > 1 else count[low]
+            for q in range(last):
+                by = costs[one, r]
+                if q < count[low]:
+                    by -= costs[slots[start[low] + q], r]
+                worst = max(loads[high, r] - by, loads[low, r] + by)
+                if by <= 0 or worst >= best:
+                    continue
+                fits = True
+                for k in range(resources):
+                    other = costs[one, k]
+                    if q < count[low]:
+                        other -= costs[slots[start[low] + q], k]
+                    if loads[high, k] - other > top[k] or loads[low, k] + other > top[k]:
+                        fits = False
+                        break
+                if fits:
+                    best, best_low, give = worst, low, start[high] + p
+                    take = start[low] + q if q < count[low] else -1
+    return best_low, give, take
