@@ -145,6 +145,8 @@ class Hall:
             action(self.run)
         except ValueError as error:
             self._fail("plan", str(error))
+        except MemoryError as error:
+            self._fail("plan", f"the balancer has not enough memory: {error}")
 
     def _fail(self, kind: str, reason: str) -> None:
         self.trouble = Trouble(kind, reason)

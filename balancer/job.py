@@ -7,6 +7,12 @@ from typing import Any
 from .plan import PlanConfig
 
 ON_ERROR = ("raise", "skip")
+# Bounds that no training comes near: a balancer makes room for what a job asks for.
+MAX_RANKS = 1 << 16
+MAX_MICROBATCHES = 1 << 16
+MAX_SAMPLES_PER_STEP = 1 << 24
+MAX_RESOURCES = 64
+MAX_SOURCE_DEPTH = 32
 LABEL_TOKENS = "label_tokens"
 
 
@@ -35,6 +41,9 @@ class Job:
             raise ValueError(f"buffer_bytes is {self.buffer_bytes}, it must be positive")
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
+        if self.plan is not None:
+            _check_extent(self.plan)
+        _check_depth(self.source)
 
     @property
     def ranks(self) -> int:
@@ -57,6 +66,32 @@ class Job:
     def label(self) -> int:
         """The column that counts label tokens, or -1."""
         return self.resources.index(LABEL_TOKENS) if LABEL_TOKENS in self.resources else -1
+
+
+def _check_extent(plan: PlanConfig) -> None:
+    least = plan.accumulate_from if plan.accumulate == "auto" else plan.accumulate
+    for name, value, most in (
+        ("ranks", plan.ranks, MAX_RANKS),
+        ("microbatches per rank and step", least, MAX_MICROBATCHES),
+        ("samples_per_step", plan.samples_per_step, MAX_SAMPLES_PER_STEP),
+        ("resources", len(plan.resources), MAX_RESOURCES),
+    ):
+        if value > most:
+            raise ValueError(f"{value} {name} are asked for, at most {most} can be planned")
+
+
+def _check_depth(source: object) -> None:
+    level = [source]
+    for _ in range(MAX_SOURCE_DEPTH):
+        if not level:
+            return
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list | tuple)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    raise ValueError(f"the source's description is nested more than {MAX_SOURCE_DEPTH} deep")
 
 
 def to_json(job: Job) -> str:

@@ -10,6 +10,12 @@ from .plan import PlanConfig
 from .run import WorkerView
 
 
+# A position in the order takes 8 bytes, here and while it is drawn.
+MAX_SAMPLES = 1 << 32
+# What one rank may be waiting for; an honest one asks again.
+MAX_ASKS = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
     """An effect: send this message, with these payload frames, to this peer."""
@@ -56,8 +62,9 @@ class Asks:
         self._asks: dict[tuple[int, int, int, int], bytes] = {}
 
     def note(self, peer: bytes, ask: Ask) -> None:
-        """Write an ask down; saying it twice changes nothing."""
-        self._asks[ask.run, ask.step, ask.microbatch, ask.rank] = peer
+        """Write an ask down, unless there are too many; saying it twice changes nothing."""
+        if sum(asker == peer for asker in self._asks.values()) < MAX_ASKS:
+            self._asks[ask.run, ask.step, ask.microbatch, ask.rank] = peer
 
     def of(self, run: int) -> list[tuple[Ask, bytes]]:
         """Return a run's asks, nearest first, and forget those of the runs before."""
@@ -87,8 +94,10 @@ def why_rank_refused(
             plan_with(theirs.plan)
     except ValueError as error:
         return str(error)
+    if job is None and theirs.plan is None:
+        return "this balancer plans: a loop without balancing has its workers on its own machine"
     if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.ranks:
-        return f"ranks {hello.ranks} are not among the job's {theirs.ranks}"
+        return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.ranks}"
     if job is not None and job != theirs:
         return "this balancer serves another job: " + difference(to_json(job), hello.job)
     return ""
@@ -96,6 +105,8 @@ def why_rank_refused(
 
 def why_worker_refused(job: Job | None, count: int, fingerprint: str, ready: WorkerReady) -> str:
     """Return why a worker cannot join those that are ready (if any), empty if it can."""
+    if not 0 <= ready.count <= MAX_SAMPLES:
+        return f"this worker has {ready.count} samples: up to {MAX_SAMPLES} can be ordered"
     allowed = job is not None and job.mixed_workers and ready.count == count
     if not fingerprint or allowed or (ready.count, ready.fingerprint) == (count, fingerprint):
         return ""

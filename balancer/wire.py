@@ -16,11 +16,9 @@ import msgpack
 from .messages import KINDS, PROTOCOL_VERSION, Message
 
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
-MAX_HEADER_BYTES = 1 << 20
+MAX_HEADER_BYTES = 4 << 20
 LARGE_HEADER_BYTES = {
-    "RankHello": 4 << 20,
-    "Welcome": 4 << 20,
-    "ProbeDone": 16 << 20,
+    "ProbeDone": 32 << 20,
     "Offer": 32 << 20,
     "Lease": 32 << 20,
     "Batch": 64 << 20,
