@@ -1,8 +1,8 @@
 """Disaggregated model orchestration: how many GPUs, TP, DP, PP and VPP each module gets.
 
 DistTrain (2025), Algorithm 1, tries all TP and DP sizes and solves what is left with real numbers
-of GPUs; whole stages then cost up to 70 % more than that solution says. Here the loop runs over
-whole layouts and is exact for the formula of `orchestrate_units`:
+of GPUs, which are no whole stages. Here the loop runs over whole layouts and is exact for the
+formula of `orchestrate_units`:
 
 1. every backbone (TP, DP, PP, VPP) gets a bound: its own time, and what encoder and generator need
    at the least on the GPUs that are left; backbones are taken in the order of their bounds;

@@ -9,6 +9,7 @@ its chunks in rounds, as interleaved 1F1B does.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from .costs import Costs
 from .orchestrate import Layout
@@ -96,19 +97,23 @@ def _microbatch_ns(
         forward, backward = module.forward_ns[unit.tp], module.backward_ns[unit.tp]
         scale = MEAN * max(1, unit.dp // replicas)
         result.append([(-(-forward * row // scale), -(-backward * row // scale)) for row in rows])
-    return result
+    longest = max(map(len, result))
+    return [one if len(one) == longest else one * longest for one in result]
 
 
 def _rows(amounts: Sequence[int], replicas: int, dp: int, microbatches: int) -> list[int]:
     """A replica's work in each microbatch: of all replicas, the one with the most in all.
 
-    Samples are dealt in turn: microbatch by microbatch, and within it replica by replica.
+    Samples are dealt in turn: microbatch by microbatch, and within it replica by replica. Where
+    all samples are alike so are all microbatches, and one stands for all.
 
     >>> _rows([1, 2, 3, 4, 5, 6, 7, 80], replicas=4, dp=2, microbatches=2)
     [7, 87]
     """
     groups = min(dp, replicas)
     size = replicas // groups
+    if len(amounts) == 1:
+        return [size * amounts[0]]
     best: list[int] = []
     for group in range(groups):
         row = [
@@ -117,8 +122,6 @@ def _rows(amounts: Sequence[int], replicas: int, dp: int, microbatches: int) -> 
         ]
         if not best or sum(row) > sum(best):
             best = row
-        if len(amounts) == 1:
-            break
     return best
 
 
@@ -184,17 +187,26 @@ def units_program(units: tuple[Unit, ...], microbatches: int) -> Program:
     return Program(tuple(rows), tuple(placement), microbatches, name="units")
 
 
+def _plain_row(stage: int, warmup: int, microbatches: int) -> tuple[Pass, ...]:
+    """1F1B's row with so many forwards ahead."""
+    warmup = min(warmup, microbatches)
+    forwards = [Pass(stage, "F", m) for m in range(microbatches)]
+    backwards = [Pass(stage, "B", m) for m in range(microbatches)]
+    steady = zip(forwards[warmup:], backwards, strict=False)
+    rest = backwards[microbatches - warmup :]
+    return (*forwards[:warmup], *chain.from_iterable(steady), *rest)
+
+
 def _row(unit: Unit, rank: int, after: int, first: int, microbatches: int) -> tuple[Pass, ...]:
+    if unit.vpp == 1:
+        return _plain_row(first + rank, chunks_ahead(unit, after) - 1 - rank, microbatches)
     total = microbatches * unit.vpp
-    shorter = rank if unit.vpp == 1 else 2 * rank
-    warmup = min(chunks_ahead(unit, after) - 1 - shorter, total)
+    warmup = min(chunks_ahead(unit, after) - 1 - 2 * rank, total)
 
     def nth(kind: str, step: int) -> Pass:
         around, within = divmod(step, unit.pp * unit.vpp)
         chunk, offset = divmod(within, unit.pp)
         chunk = chunk if kind == "F" else unit.vpp - 1 - chunk
-        if unit.vpp == 1:
-            return Pass(first + rank, kind, step)
         return Pass(first + chunk * unit.pp + rank, kind, around * unit.pp + offset)
 
     row = [nth("F", step) for step in range(warmup)]
