@@ -1,0 +1,73 @@
+"""Filled schedules under other kernel times, and new plans from measured ones."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from counterpoise.sched.fill_bubbles import fill_bubbles
+from counterpoise.sched.fill_drift import drifted, factors, guarded, host_only_ns, jittered, replan
+from counterpoise.sched.fill_plan import EncoderPlan, Host, host_step, plan_problem
+from counterpoise.sched.fill_planner import fill_plan, fitting
+from counterpoise.sched.fill_problem import Filled
+from counterpoise.sched.fill_run import Kernels, filled_kernels
+from counterpoise.sched.fill_sets import case_setup
+
+
+@cache
+def planned() -> tuple[Host, Filled, Kernels]:
+    setup = replace(case_setup("D"))
+    host = host_step(setup)
+    filled = fill_plan(plan_problem(setup, EncoderPlan(2, 8), host, splitting=fitting(setup)[0]))
+    return host, filled, filled_kernels(host, filled)
+
+
+def test_factors_have_mean_one_and_the_variation_asked_for() -> None:
+    drawn = factors(0.3, (200_000,), 1)
+    assert drawn.mean() == pytest.approx(1, abs=0.01)
+    assert drawn.std() == pytest.approx(0.3, rel=0.05)
+    assert (factors(0, (3,), 1) == 1).all()
+
+
+def test_a_drift_is_one_factor_for_each_rank_and_kind() -> None:
+    _, _, kernels = planned()
+    ns = np.full(len(kernels.ns), 10**6)
+    now = drifted(kernels, ns, 0.1, 3)
+    pairs = set(zip(kernels.rank, kernels.what, now, strict=True))
+    assert len({(r, w) for r, w, _ in pairs}) == len(pairs)
+
+
+def test_slower_kernels_never_make_the_step_shorter() -> None:
+    _, _, kernels = planned()
+    assert kernels.step_ns(kernels.ns * 2) == 2 * kernels.step_ns(kernels.ns) or (
+        kernels.step_ns(kernels.ns * 2) > kernels.step_ns(kernels.ns)
+    )
+    longer = kernels.ns.copy()
+    longer[::7] += 50_000
+    assert kernels.step_ns(longer) >= kernels.step_ns()
+
+
+def test_a_guarded_plan_fits_the_real_bubbles_with_room() -> None:
+    host, filled, _ = planned()
+    tight = fill_bubbles(guarded(filled.problem, 10, 1_000_000))
+    real = replace(tight, problem=filled.problem)
+    assert filled_kernels(host, real).step_ns() <= tight.step_ns
+    early = tight.problem.gaps.need_ns <= filled.problem.gaps.need_ns
+    assert early.all()
+
+
+def test_planning_again_takes_back_at_least_half_of_what_a_drift_costs() -> None:
+    host, filled, kernels = planned()
+    lost, kept = 0.0, 0.0
+    for seed in range(3):
+        now = drifted(kernels, kernels.ns, 0.1, seed)
+        alone = host_only_ns(host, now)
+        traces = [jittered(now, 0.02, 10 * seed + at) for at in range(3)]
+        moved, new = replan(host, filled, kernels, traces)
+        again = filled_kernels(moved, new)
+        nominal = filled_kernels(host, replace(new, problem=filled.problem)).ns
+        lost += kernels.step_ns(now) - alone
+        kept += again.step_ns(drifted(again, nominal, 0.1, seed)) - alone
+    assert lost > 0
+    assert kept <= lost / 2

@@ -1,0 +1,204 @@
+"""`bench bubbles` and `schedule fill` as a user meets them, and figures they must reach."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoise.sched.fill_sets import case_setup
+from counterpoise.sched.fill_setup import dump_setup
+from counterpoise.tools.bench_bubbles import bench
+from counterpoise.tools.bubble_chart import chart_svg
+from counterpoise.tools.bubble_sensitivity import Point
+from counterpoise.tools.bubble_settings import PAPER, SETTINGS, setting_report
+from counterpoise.tools.bubble_uneven import uneven_report
+from counterpoise.tools.cli import main
+
+KEYS = {
+    "eff_coarse",
+    "eff_fine",
+    "eff_split",
+    "upper_bound",
+    "step_seconds",
+    "seconds",
+    "planner_seconds",
+    "best_plan",
+}
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run `counterpoise` with these words; its status, output and errors."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def setting(request: pytest.FixtureRequest) -> tuple[str, dict]:  # type: ignore[type-arg]
+    return request.param, setting_report(request.param)
+
+
+def test_a_setting_has_exactly_the_promised_keys(setting) -> None:  # type: ignore[no-untyped-def]
+    _, report = setting
+    assert set(report) == KEYS
+    assert set(report["step_seconds"]) == {"balanced", "whole", "split", "llm_only"}
+
+
+def test_the_papers_table_7_is_reached(setting) -> None:  # type: ignore[no-untyped-def]
+    name, report = setting
+    coarse = PAPER[name][0]
+    fine = {"1536": 57.5, "2048": 69.0, "3072": 85.0}[name]
+    assert 100 * report["eff_coarse"] == pytest.approx(coarse, abs=1)
+    assert 100 * report["eff_fine"] >= fine
+    assert report["eff_split"] >= 0.95
+    assert report["eff_fine"] <= report["upper_bound"]
+
+
+def test_the_steps_are_as_long_as_promised(setting) -> None:  # type: ignore[no-untyped-def]
+    name, report = setting
+    steps = report["step_seconds"]
+    assert steps["balanced"] == pytest.approx(PAPER[name][3], rel=0.04)
+    assert steps["split"] <= 1.01 * steps["llm_only"]
+    assert steps["llm_only"] <= steps["split"] <= steps["whole"] < steps["balanced"]
+
+
+def test_the_planners_own_choice_is_at_least_as_good(setting) -> None:  # type: ignore[no-untyped-def]
+    _, report = setting
+    assert report["best_plan"]["step_seconds"] <= report["step_seconds"]["split"]
+    assert report["best_plan"]["memory_gb"] <= 80
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict:  # type: ignore[type-arg]
+    return bench(("3072",))
+
+
+def test_the_report_has_settings_tables_and_jitter(whole) -> None:  # type: ignore[no-untyped-def]
+    assert set(whole) == {"3072", "table3", "table6", "jitter"}
+    json.dumps(whole)
+
+
+def test_tables_3_and_6_stand_beside_the_papers(whole) -> None:  # type: ignore[no-untyped-def]
+    assert set(whole["table3"]["rows"]) == {"A", "B", "C", "D"}
+    assert set(whole["table6"]["rows"]) == {"11+5", "22+5", "22+11"}
+    for table in (whole["table3"], whole["table6"]):
+        assert table["paper"]
+        assert "LLAMA-70B" in table["guessed"]
+        for row in table["rows"].values():
+            assert row["split_vs_balanced"] >= row["whole_vs_balanced"] > 1
+            assert row["whole_vs_megatron"] > 1
+
+
+def test_planning_again_takes_back_half_of_a_drift(whole) -> None:  # type: ignore[no-untyped-def]
+    assert whole["jitter"]["recovered_at_0.1"] >= 0.5
+
+
+def knowing_beats_mean(report: dict[str, object]) -> None:
+    for kernels in ("whole", "split"):
+        for row in report[kernels].values():  # type: ignore[attr-defined]
+            assert row["gain"] > 1, report
+
+
+def test_a_plan_that_knows_unequal_microbatches_is_shorter() -> None:
+    knowing_beats_mean(uneven_report(None, steps=1))
+
+
+def test_the_same_on_real_costs(data: Path) -> None:
+    knowing_beats_mean(uneven_report(data / "metadata" / "calibrated_665k.npz", steps=1))
+
+
+def test_the_chart_is_small_and_says_what_it_shows() -> None:
+    row = [Point(x, 0.5, 0.9, 1.0, 1.1) for x in (0.1, 0.2, 0.4)]
+    drift = {cv: {"offline": 0.01, "guarded": 0.01, "replanned": 0.0} for cv in ("0.0", "0.1")}
+    text = chart_svg({"size": row}, {"drift": drift})
+    assert text.startswith("<svg")
+    assert len(text) < 20_000
+    assert "variation" in text
+
+
+# schedule fill
+
+
+def fill(run, *words: str) -> dict:  # type: ignore[no-untyped-def, type-arg]
+    status, out, err = run("schedule", "fill", "--case", "A", *words, "--json")
+    assert status == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def test_fill_names_the_best_plan_and_those_refused(run) -> None:  # type: ignore[no-untyped-def]
+    report = fill(run)
+    assert report["best"]["step_seconds"] >= report["llm_only_seconds"]
+    assert report["best"]["eff"] <= report["best"]["upper_bound"] <= 1
+
+
+def test_fill_prints_bubbles_and_plans(run) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = run("schedule", "fill", "--case", "A", "--pp-enc", "2", "--tp-enc", "8")
+    assert status == 0
+    assert "reduce-scatter" in out
+    assert "hidden" in out
+
+
+@pytest.mark.parametrize("name", ["a.svg", "a.html", "a.json", "a.txt"])
+def test_fill_writes_what_the_suffix_says(run, tmp_path: Path, name: str) -> None:  # type: ignore[no-untyped-def]
+    fill(
+        run, "--pp-enc", "2", "--tp-enc", "8", "--microbatches", "4", "--out", str(tmp_path / name)
+    )
+    assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_fill_options_change_what_they_say(run) -> None:  # type: ignore[no-untyped-def]
+    base = ("--pp-enc", "2", "--tp-enc", "8", "--microbatches", "4")
+    whole = fill(run, *base, "--whole")
+    assert {one["longest_piece_us"] for one in whole["plans"]} == {None}
+    printed = fill(run, *base, "--printed")
+    assert printed["best"]["step_seconds"] >= whole["best"]["step_seconds"] - 1e-3
+    frozen = fill(run, *base, "--frozen")
+    assert frozen["best"]["exposed_seconds"][1] == 0
+    costs = [word for cost in ("3000", "500", "400", "100") for word in ("--cost", cost)]
+    assert fill(run, *base, *costs, "--fixed")["order"] == [0, 1, 2, 3]
+    fill(run, *base, "--guard", "10")
+    slower = fill(run, *base, "--encoder-collectives")
+    assert slower["llm_only_seconds"] > whole["llm_only_seconds"]
+
+
+def test_fill_reads_a_profile_and_a_trace(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    setup = case_setup("A")
+    (tmp_path / "job.json").write_text(dump_setup(setup))
+    found = fill(run, "--profile", str(tmp_path / "job.json"), "--pp-enc", "1", "--tp-enc", "8")
+    assert found["best"]["pp_enc"] == 1
+    (tmp_path / "bad.json").write_text("{}")
+    status, _, err = run("schedule", "fill", "--trace", str(tmp_path / "bad.json"))
+    assert status == 2
+    assert "traceEvents" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--pp-enc", "3"), "3 ranks do not divide 4"),
+        (("--out", "x.bmp"), "end it in .svg"),
+        (("--profile", "nowhere.json"), "nowhere.json"),
+        (("--cost", "5"), "1 costs for 8 microbatches"),
+    ],
+)
+def test_fill_says_what_is_wrong(run, words: tuple[str, ...], said: str) -> None:  # type: ignore[no-untyped-def]
+    status, _, err = run("schedule", "fill", "--case", "A", *words)
+    assert status == 2
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_the_bench_writes_uneven_costs_as_json(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(0)
+    file = tmp_path / "costs.npz"
+    np.savez(file, tiles=rng.integers(0, 8, 4000), tokens=rng.integers(100, 2000, 4000))
+    status, out, _ = run("bench", "bubbles", "--uneven", "--costs", str(file), "--json")
+    assert status == 0
+    assert json.loads(out.splitlines()[-1])["costs"] == "costs.npz"
