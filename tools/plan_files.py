@@ -4,8 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Of the quantiles that `counterpoise analyze` writes, those used here, least first.
 _QUANTILES = ((0.0, "min"), (0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (1.0, "max"))
@@ -59,13 +61,10 @@ def draw_costs(path: Path, resource: str, count: int, seed: int) -> list[int]:
     that name. Raises ValueError if it does not say that resource.
     """
     if path.is_dir():
-        path = next((p for p in (path / "index.npz", path / "report.json") if p.is_file()), path)
+        path = _of_analysis(path)
     random = np.random.default_rng(seed)
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            if resource not in arrays:
-                raise ValueError(f"{path} has no array {resource!r}; it has {sorted(arrays)}")
-            costs = arrays[resource]
+        costs = _array(path, resource)
         if costs.ndim != 1 or costs.dtype.kind not in "iu" or not len(costs) or costs.min() < 0:
             raise ValueError(f"{path}: {resource} must be a row of whole numbers of 0 or more")
         return [int(cost) for cost in random.choice(costs, count)]
@@ -73,6 +72,24 @@ def draw_costs(path: Path, resource: str, count: int, seed: int) -> list[int]:
     at = random.random(count)
     places, values = zip(*known, strict=True)
     return [int(cost) for cost in np.rint(np.interp(at, places, values))]
+
+
+def _of_analysis(folder: Path) -> Path:
+    for name in ("index.npz", "report.json"):
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(f"{folder} has no index.npz and no report.json; run counterpoise analyze")
+
+
+def _array(path: Path, name: str) -> NDArray[Any]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if name not in arrays:
+                raise ValueError(f"{path} has no array {name!r}; it has {', '.join(arrays)}")
+            found: NDArray[Any] = arrays[name]
+            return found
+    except BadZipFile as error:
+        raise ValueError(f"{path} is no npz file: {error}") from None
 
 
 def _quantiles(path: Path, resource: str) -> list[tuple[float, float]]:

@@ -63,6 +63,7 @@ def test_samples_come_from_costs_or_from_an_analysis(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tiles = rng.integers(1, 8, 1000)
     np.savez(tmp_path / "costs.npz", tiles=tiles, other=tiles.astype(float))
+    (tmp_path / "empty").mkdir()
     spread = {"p50": 4, "p90": 7, "p99": 7, "max": 7}
     (tmp_path / "report.json").write_text(json.dumps({"resources": {"tiles": spread}}))
     plain = run(*SMALL)["seconds_per_iteration"]
@@ -73,6 +74,9 @@ def test_samples_come_from_costs_or_from_an_analysis(tmp_path: Path) -> None:
     assert "no array 'words'" in refused(*SMALL, "--data", costs, "--resource", "words")
     assert "whole numbers" in refused(*SMALL, "--data", costs, "--resource", "other")
     analysis = str(tmp_path / "report.json")
+    assert "no index.npz" in refused(*SMALL, "--data", str(tmp_path / "empty"))
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 cut off")
+    assert "no npz file" in refused(*SMALL, "--data", str(tmp_path / "broken.npz"))
     assert "it has tiles" in refused(*SMALL, "--data", analysis, "--resource", "words")
 
 
