@@ -13,10 +13,17 @@
 
 import io
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import (
+    MAGIC_PREFIX,
+    read_array_header_1_0,
+    read_array_header_2_0,
+    read_magic,
+)
 
 PICKLED = {"pyd", "pickle", "pkl", "pth", "pt", "joblib"}
 
@@ -26,8 +33,22 @@ def _text(data: bytes) -> str:
 
 
 def _array(data: bytes) -> np.ndarray[Any, Any]:
+    _refuse_boundless(data)
     array: np.ndarray[Any, Any] = np.load(io.BytesIO(data), allow_pickle=False)
     return array
+
+
+def _refuse_boundless(data: bytes) -> None:
+    """Raise ValueError for an array larger than its file: numpy makes room before it reads."""
+    file = io.BytesIO(data)
+    if not data.startswith(MAGIC_PREFIX):
+        raise ValueError("no .npy file: it does not begin as one")
+    version = read_magic(file)
+    header = read_array_header_1_0 if version == (1, 0) else read_array_header_2_0
+    shape, _, dtype = header(file)
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > len(data):
+        raise ValueError(f"the array says that it has {needed} bytes, its file has {len(data)}")
 
 
 DECODERS: dict[str, Callable[[bytes], Any]] = {

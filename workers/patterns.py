@@ -16,6 +16,11 @@ KEPT = (
     ".npz",
     ".costs",
 )  # indexes and costs are kept beside the shards; `folder/*` does not mean them
+# A pattern is expanded before it is looked up, and may come from another host.
+MAX_NAMES = 1_000_000
+LONGEST_PATH = 4096
+RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?\d+)?")
+LETTERS = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
 
 
@@ -57,12 +62,50 @@ def _matches(text: str, root: Path | None) -> Iterator[Path]:
 
 
 def _expanded(text: str) -> list[str]:
-    if Path(text).exists():
+    if len(text) < LONGEST_PATH and Path(text).exists():
         return [text]
+    if names_in(text) > MAX_NAMES:
+        raise ValueError(f"pattern {text!r:.80} stands for more than {MAX_NAMES} names")
     try:
-        return list(braceexpand(text))
-    except ValueError as error:
-        raise ValueError(f"pattern {text!r}: {error}; write {{00..12}} or {{a,b}}") from None
+        names = list(braceexpand(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"pattern {text!r:.80}: {error}; write {{00..12}} or {{a,b}}") from None
+    if any(len(name) >= LONGEST_PATH for name in names):
+        raise ValueError(f"pattern {text!r:.80} names paths longer than {LONGEST_PATH}")
+    return names
+
+
+def names_in(text: str) -> int:
+    """Return at least how many names a brace pattern stands for, at most MAX_NAMES + 1.
+
+    >>> names_in("a-{000..011}.tar"), names_in("{a,b{1..3}}{x,y}"), names_in("{1..999999999}")
+    (12, 8, 1000001)
+    """
+    most = MAX_NAMES + 1
+    levels, opened = [[0, 1]], list[int]()  # of each brace: names of closed parts, of the open one
+    for at, character in enumerate(text):
+        level = levels[-1]
+        if character == "{":
+            levels.append([0, 1])
+            opened.append(at + 1)
+        elif character == "," and opened:
+            level[:] = min(most, level[0] + level[1]), 1
+        elif character == "}" and opened:
+            levels.pop()
+            names = max(level[0] + level[1], _range_size(text[opened.pop() : at]))
+            levels[-1][1] = min(most, levels[-1][1] * names)
+    return levels[0][1]
+
+
+def _range_size(inside: str) -> int:
+    if LETTERS.fullmatch(inside):
+        return ord("z") - ord("A") + 1
+    found = RANGE.fullmatch(inside)
+    if found is None:
+        return 1
+    if max(len(end.lstrip("-0")) for end in found.groups()) > 18:
+        return MAX_NAMES + 1
+    return abs(int(found[2]) - int(found[1])) + 1
 
 
 def _existing(path: Path, text: str) -> list[Path]:
