@@ -27,10 +27,20 @@ from .reporting import emit
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Look at the clock of this folder's file server, too.",
 )
+@click.option(
+    "--keys",
+    type=click.Path(path_type=Path),
+    help="A folder of keys, made by counterpoise keygen: look at it, or ask with it.",
+)
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for answers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
-    target: str | None, listen: str, root: Path | None, timeout: float, as_json: bool
+    target: str | None,
+    listen: str,
+    root: Path | None,
+    keys: Path | None,
+    timeout: float,
+    as_json: bool,
 ) -> int:
     """Look at this installation, or with an ADDRESS at the job that runs there.
 
@@ -39,14 +49,14 @@ def command(
     \b
     Example:
       counterpoise doctor
-      counterpoise doctor tcp://10.0.0.1:5555
+      counterpoise doctor tcp://10.0.0.1:5555 --keys keys/trainer
     """  # noqa: D301
     if not 0 < timeout < 3600:
         raise ValueError(f"--timeout {timeout}: give seconds between 0 and an hour")
     if target is None:
-        findings = examine_installation(listen, root)
+        findings = examine_installation(listen, root, keys)
     elif "://" in target:
-        findings = examine_job(target, timeout)
+        findings = examine_job(target, timeout, keys)
     else:
         raise ValueError(f"{target!r} is no address; give one such as tcp://HOST:5555, or nothing")
     bad = sum(one.level == BAD for one in findings)

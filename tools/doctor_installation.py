@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..balancer.keys import ROLES, SECRET, AllowList, peer_keys, server_keys
 from .doctor_finding import Finding, judge
 
 GIB = 2**30
@@ -29,7 +30,9 @@ _CLOCK_S = 2.0
 _FAST_CLOCKS = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page")
 
 
-def examine_installation(listen: str, root: Path | None = None) -> list[Finding]:
+def examine_installation(
+    listen: str, root: Path | None = None, keys: Path | None = None
+) -> list[Finding]:
     """Everything there is to know before a job starts on this machine."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     temporary = tempfile.gettempdir()
@@ -47,6 +50,7 @@ def examine_installation(listen: str, root: Path | None = None) -> list[Finding]
             _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         ),
         *_folder_clocks([Path(temporary), *([root] if root else [])]),
+        *([judge_keys(keys)] if keys else []),
     ]
 
 
@@ -168,6 +172,26 @@ def judge_folder_clock(folder: str, ahead_s: float) -> Finding:
         f"{ahead_s:+.1f} s from this machine's",
         warn=abs(ahead_s) > _CLOCK_S and "let both follow the same time server (chrony, ntpd)",
     )
+
+
+def judge_keys(folder: Path) -> Finding:
+    """A balancer's, worker's or trainer's folder of keys."""
+    try:
+        role = find_role(folder)
+        if role == "balancer":
+            allowed = len(AllowList(server_keys(folder).allowed).roles())
+            advice = not allowed and "nobody may come in: counterpoise keygen FOLDER --worker NAME"
+            return judge("keys", f"a balancer's, {allowed} may come in", warn=advice)
+        peer_keys(folder, role)
+    except (OSError, ValueError) as error:
+        return judge("keys", str(error), bad="see counterpoise keygen --help")
+    return judge("keys", f"a {role}'s")
+
+
+def find_role(folder: Path) -> str:
+    """Whose keys a folder holds. Raises OSError if there are none to read."""
+    words = (folder / SECRET).read_text(encoding="utf-8", errors="replace").split()
+    return words[1] if len(words) > 1 and words[1] in ROLES else "trainer"
 
 
 def _numbers(text: str) -> tuple[int, ...]:

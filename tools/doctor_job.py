@@ -6,11 +6,14 @@ import socket
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from ..balancer.keys import PeerKeys, peer_keys
 from ..balancer.messages import Ping, Refused, Status
 from ..balancer.sockets import connect, receive, send, zmq  # type: ignore[attr-defined]
 from ..balancer.wire import WireError
 from .doctor_finding import BAD, Finding, judge
+from .doctor_installation import find_role
 
 PINGS = 5
 # A balancer that takes longer than this to say hello is busy with something else.
@@ -18,12 +21,16 @@ SLOW_S = 0.1
 GIB = 2**30
 
 
-def examine_job(address: str, timeout_s: float) -> list[Finding]:
-    """What a few pings to the balancer at an address say. Raises ValueError for no address."""
+def examine_job(address: str, timeout_s: float, keys: Path | None = None) -> list[Finding]:
+    """What a few pings to the balancer at an address say.
+
+    `keys`: a trainer's or worker's folder. Raises ValueError for no address, or no such keys.
+    """
+    own = peer_keys(keys, find_role(keys)) if keys else None
     if reason := _unreachable(address, timeout_s):
         advice = "is the balancer running there, and does a firewall let you through?"
         return [Finding("address", BAD, f"{address}: {reason}", advice)]
-    answers, times, trouble = _ping(address, timeout_s)
+    answers, times, trouble = _ping(address, timeout_s, own)
     return judge_answers(address, answers, times, trouble)
 
 
@@ -37,7 +44,7 @@ def judge_answers(
     ['good', 'good', 'good', 'good']
     """
     if not answers:
-        advice = "something else may listen there, or another version of counterpoise"
+        advice = "give --keys if it has keys; or something else listens there, or another version"
         return [Finding("balancer", BAD, f"{address}: {trouble or 'no answer'}", advice)]
     last, middle = answers[-1], statistics.median(times_s)
     return [
@@ -70,12 +77,14 @@ def _waiting(answers: Sequence[Status]) -> Finding:
     )
 
 
-def _ping(address: str, timeout_s: float) -> tuple[list[Status], list[float], str]:
+def _ping(
+    address: str, timeout_s: float, keys: PeerKeys | None
+) -> tuple[list[Status], list[float], str]:
     """Answers to a few pings, how long each took, and what went wrong, if anything did."""
     answers: list[Status] = []
     times: list[float] = []
     name = f"doctor.{os.getpid()}.{time.monotonic_ns()}".encode()
-    with zmq.Context() as context, connect(context, address, name) as peer:
+    with zmq.Context() as context, connect(context, address, name, keys) as peer:
         for _ in range(PINGS):
             start = time.monotonic()
             send(peer, Ping())

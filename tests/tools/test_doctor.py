@@ -4,18 +4,21 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from counterpoise.balancer.coordinator import Coordinator
+from counterpoise.balancer.keys import ServerKeys, server_keys
 from counterpoise.balancer.messages import Status
 from counterpoise.balancer.serve import serve
 from counterpoise.tools import doctor_installation as look
 from counterpoise.tools.doctor import command
 from counterpoise.tools.doctor_finding import BAD, GOOD, WARN
 from counterpoise.tools.doctor_job import examine_job, judge_answers
+from counterpoise.tools.keygen import command as keygen
 
 GIB = 2**30
 
@@ -83,9 +86,9 @@ def test_a_port_that_is_taken_is_seen() -> None:
         assert report("--listen", address)[1]["address"][0] == WARN
 
 
-@pytest.fixture
-def balancer() -> Iterator[str]:
-    """The address of a balancer without workers."""
+@contextmanager
+def running(keys: ServerKeys | None = None) -> Iterator[str]:
+    """Run a balancer without workers; its address."""
     over, there, address = threading.Event(), threading.Event(), [""]
 
     def ready(found: str) -> None:
@@ -93,20 +96,53 @@ def balancer() -> Iterator[str]:
         there.set()
 
     run = threading.Thread(
-        target=serve, args=(Coordinator(), "tcp://127.0.0.1:*", ready, over.is_set)
+        target=serve,
+        args=(Coordinator(), "tcp://127.0.0.1:*", ready, over.is_set),
+        kwargs={"keys": keys},
     )
     run.start()
     assert there.wait(20)
-    yield address[0]
-    over.set()
-    run.join(20)
+    try:
+        yield address[0]
+    finally:
+        over.set()
+        run.join(20)
 
 
-def test_a_balancer_without_workers_is_told_apart(balancer: str) -> None:
-    status, rows = report(balancer)
+def test_a_balancer_without_workers_is_told_apart() -> None:
+    with running() as address:
+        status, rows = report(address)
     assert status == 1
     assert rows["balancer"][0] in (GOOD, WARN)
     assert rows["workers"] == (BAD, "0 ready")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Keys of a balancer, a worker and a trainer."""
+    result = CliRunner().invoke(keygen, [str(tmp_path / "keys")], catch_exceptions=False)
+    assert result.exit_code == 0
+    return tmp_path / "keys"
+
+
+def test_keys_are_looked_at(folders: Path, tmp_path: Path) -> None:
+    found = {role: look.judge_keys(folders / role) for role in ("balancer", "worker", "trainer")}
+    assert {one.level for one in found.values()} == {GOOD}
+    assert "2 may come in" in found["balancer"].found
+    assert "worker" in found["worker"].found
+    (folders / "worker" / "secret.key").chmod(0o644)
+    assert look.judge_keys(folders / "worker").level == BAD
+    assert look.judge_keys(tmp_path / "nowhere").level == BAD
+    for path in (folders / "balancer" / "allowed").iterdir():
+        path.unlink()
+    assert look.judge_keys(folders / "balancer").level == WARN
+
+
+def test_a_balancer_with_keys_answers_those_it_knows(folders: Path) -> None:
+    with running(server_keys(folders / "balancer")) as address:
+        known = examine_job(address, 20, folders / "trainer")
+        assert known[0].level in (GOOD, WARN), known
+        assert [one.level for one in examine_job(address, 0.5)] == [BAD]
 
 
 def test_nothing_and_something_else_at_an_address_are_bad() -> None:
