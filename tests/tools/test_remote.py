@@ -33,7 +33,7 @@ class Process:
             [COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(HERE)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
         )
         self.lines = []
         self.news = threading.Condition()
@@ -187,6 +187,31 @@ def test_a_transform_of_the_users_own_runs_where_it_is_allowed(address):
     loader.close()
     assert len({sample["name"] for sample in found}) == len(found) == SAMPLES
     assert min(int(sample["length"][0]) for sample in found) > 5
+
+
+def test_ranks_in_processes_of_their_own_share_the_batches_and_can_start_anew(address, local):
+    def ranks():
+        return [make(balancer=address, virtual_ranks=None, rank=r, ranks=2) for r in (0, 1)]
+
+    def die(loader):
+        connection = loader._balanced._connection
+        connection._leave.detach()
+        connection._context.destroy(linger=0)
+
+    first = ranks()
+    pairs = zip(*[loader.steps() for loader in first], strict=True)
+    assert [[step.number for step in next(pairs)] for _ in range(2)] == [[0, 0], [1, 1]]
+    for loader in first:
+        die(loader)
+    second = ranks()
+    found = []
+    for pair in zip(*[loader.steps() for loader in second], strict=True):
+        for step in pair:
+            for batch, info in zip(step.microbatches, step.infos, strict=True):
+                found.append((step.number, info.rank, info.keys, balanced_data.digest(batch)))
+    for loader in second:
+        loader.close()
+    assert sorted(found) == sorted(local)
 
 
 # --- what can be wrong with a job
