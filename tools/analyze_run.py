@@ -47,11 +47,13 @@ def scan_all(
     tables = {at: scan(task, how) for at, task in enumerate(tasks) if task.kind == "table"}
     others = [at for at in range(len(tasks)) if at not in tables]
     pieces, total = _pieces([tasks[at] for at in others], how, run, sample, seed, tables)
-    names = [parts / f"{digest([task.about(), _about(how, task)])}.npz" for task in pieces]
-    found: dict[int, Rows] = {}
-    for at, name in enumerate(names):
-        if (rows := kept(name)) is not None:
+    names, found = list[Path](), dict[int, Rows]()
+    for at, task in enumerate(pieces):
+        names.append(parts / f"{digest([task.about(), _about(how, task)])}.npz")
+        if (rows := kept(names[-1])) is not None:
             found[at] = rows
+        if at % 64 == 63:
+            done(len(found), len(pieces))
     missing = [at for at in range(len(pieces)) if at not in found]
     done(len(found), len(pieces))
     for number, rows in run(scan, [pieces[at] for at in missing], how):

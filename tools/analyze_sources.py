@@ -34,7 +34,7 @@ class Task:
         """Return a hash that changes with the files and the rows; OSError where one is gone."""
         state = [] if self.kind == "dataset" else [identity(Path(path)) for path in self.paths]
         absolute = [
-            path if self.kind == "dataset" else str(Path(path).resolve()) for path in self.paths
+            path if self.kind == "dataset" else str(Path(path).absolute()) for path in self.paths
         ]
         return digest([self.kind, absolute, state, self.start, self.stop, self.chosen])
 
@@ -51,9 +51,8 @@ def find_tasks(sources: Sequence[str], seen: Seen) -> list[Task]:
             tasks.append(Task("dataset", (source,)))
             continue
         files = _files(source, seen)
-        tables = [path for path in files if path.endswith(SUFFIXES)]
-        tasks += [Task("table", (path,)) for path in tables]
-        tasks += _tar_tasks([path for path in files if not path.endswith(SUFFIXES)])
+        tasks += [Task("table", (path,)) for path, _ in files if path.endswith(SUFFIXES)]
+        tasks += _tar_tasks([file for file in files if not file[0].endswith(SUFFIXES)])
     return tasks
 
 
@@ -68,17 +67,17 @@ def is_import_path(source: str) -> bool:
     return bool(colon) and dotted and name.isidentifier()
 
 
-def _files(source: str, seen: Seen) -> list[str]:
-    """Files of a source. Folders are walked entry by entry, so that a million stay responsive."""
+def _files(source: str, seen: Seen) -> list[tuple[str, int]]:
+    """Files and their sizes. A folder is walked entry by entry: a million stay responsive."""
     if not Path(source).is_dir():
-        files = [str(path) for path in find_shards(source)]
+        files = [(str(path), path.stat().st_size) for path in find_shards(source)]
         seen(len(files))
         return files
     files = []
     with os.scandir(source) as entries:
         for entry in entries:
             if entry.name.endswith((".tar", *SUFFIXES)) and not entry.name.endswith(".index.npz"):
-                files.append(entry.path)
+                files.append((entry.path, entry.stat().st_size))
                 if len(files) % 1000 == 0:
                     seen(len(files))
     seen(len(files))
@@ -89,10 +88,9 @@ def _files(source: str, seen: Seen) -> list[str]:
     return sorted(files)
 
 
-def _tar_tasks(paths: Sequence[str]) -> Iterator[Task]:
+def _tar_tasks(files: Sequence[tuple[str, int]]) -> Iterator[Task]:
     batch, size = list[str](), 0
-    for path in paths:
-        length = Path(path).stat().st_size
+    for path, length in files:
         if batch and (size + length > TASK_BYTES or len(batch) == TASK_SHARDS):
             yield Task("tar", tuple(batch))
             batch, size = [], 0
