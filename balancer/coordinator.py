@@ -79,6 +79,8 @@ class Coordinator(WorkerSide, RankSide):
         for peer, hello in self._knocking.items():
             self._states[peer] = "rank attached"
             self._admit(peer, hello)
+            if self._states.get(peer) == "absent":
+                del self._states[peer]
         self._knocking.clear()
         for rank in self._ranks.values():
             if now - rank.told > NOTICE_S:

@@ -39,6 +39,10 @@ class Job:
             raise ValueError(f"on_error is {self.on_error!r}, allowed are {ON_ERROR}")
         if self.buffer_bytes < 1:
             raise ValueError(f"buffer_bytes is {self.buffer_bytes}, it must be positive")
+        if not (type(self.shuffle) is type(self.mixed_workers) is bool):
+            raise ValueError("shuffle and mixed_workers are true or false")
+        if type(self.buffer_bytes) is not int or type(self.source) is not dict:
+            raise ValueError("buffer_bytes is a whole number and source an object")
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         if self.plan is not None:

@@ -26,6 +26,10 @@ class RankSide(Hall):
         known = self._ranks.get(peer)
         if known is not None and known.hello == hello:
             self._tell_ready(peer)
+        elif known is not None:
+            self._send(peer, Refused("this rank said another hello before: start it anew"))
+            self._release_rank(peer, None)
+            self._states[peer] = "absent"
         elif self._ranks and not self.fixed_job and hello.job != to_json(self.job or Job()):
             for rank in self._ranks.values():
                 self._answer(rank.peer, None)
