@@ -79,6 +79,8 @@ def orchestrate(job: Job, keep: int = 1) -> tuple[Layout, ...]:
         layout = _complete(job, row, replicas, sides(replicas), worst)
         if layout is not None:
             found = sorted([*found, layout], key=lambda one: (one.formula_ns, one.gpus))[:keep]
+    if job.gpus < len(job.modules):
+        raise ValueError(f"{len(job.modules)} modules need a GPU each, got {job.gpus} in all")
     if not found:
         gib = job.memory_bytes / 2**30
         raise ValueError(

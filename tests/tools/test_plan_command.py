@@ -166,7 +166,8 @@ def test_recompute_plans_from_measurements(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("orchestrate", "--gpus", "8", "--batch", "8", "--model", "mllm"), "known models are"),
-        (("orchestrate", "--gpus", "1", "--batch", "8", "--model", "mllm-72b"), "no layout on 1"),
+        (("orchestrate", "--gpus", "8", "--batch", "8", "--model", "mllm-72b"), "no layout on 8"),
+        (("orchestrate", "--gpus", "1", "--batch", "8", "--model", "mllm-9b"), "a GPU each"),
         ((*SMALL, "--vpp", "two"), "--vpp got 'two'"),
         ((*SMALL, "--memory", "nan"), "give GB"),
         (("partition", "--model", "a+b", "--stages", "2"), "unknown model 'a'"),
