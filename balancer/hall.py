@@ -112,7 +112,11 @@ class Hall:
                 "belongs to another data set",
             )
             return
-        order = permutation(self.count, self._seed(), begin.epoch, shuffle=self.job.shuffle)
+        try:
+            order = permutation(self.count, self._seed(), begin.epoch, shuffle=self.job.shuffle)
+        except MemoryError as error:
+            self._fail("plan", f"the balancer cannot hold an order of {self.count}: {error}")
+            return
         planner = self.plan_with(self.job.plan) if self.job.plan else None
         self.run = Run(begin, self.job, order, planner)
 
