@@ -9,7 +9,6 @@ from .messages import Ask, Begin, Message, RankHello, WorkerHello, WorkerReady
 from .plan import PlanConfig
 from .run import WorkerView
 
-
 # A position in the order takes 8 bytes, here and while it is drawn.
 MAX_SAMPLES = 1 << 32
 # What one rank may be waiting for; an honest one asks again.
@@ -46,13 +45,17 @@ class WorkerPeer:
 
 @dataclass(slots=True)
 class RankPeer:
-    """A trainer process; `finished`: it has been told that its run has no more to give."""
+    """A trainer process; `finished`: it has been told that its run has no more to give.
+
+    `launch` counts how often the ranks were started anew, as far as can be seen from here.
+    """
 
     peer: bytes
     hello: RankHello
     begun: Begin | None = None
     finished: bool = False
     told: float = 0.0
+    launch: int = 0
 
 
 class Asks:
@@ -68,6 +71,8 @@ class Asks:
 
     def of(self, run: int) -> list[tuple[Ask, bytes]]:
         """Return a run's asks, nearest first, and forget those of the runs before."""
+        if not self._asks:
+            return []
         self._asks = {place: peer for place, peer in self._asks.items() if place[0] >= run}
         return [
             (Ask(run, rank, step, microbatch), peer)
@@ -124,7 +129,10 @@ def why_apart(begins: Iterable[tuple[RankPeer, Begin]]) -> str:
     ''
     """
     places = {
-        f"ranks {rank.hello.ranks} begin at epoch {begin.epoch}, step {begin.at.step}": begin
+        f"ranks {rank.hello.ranks} begin at epoch {begin.epoch}, step {begin.at.step}": (
+            begin.epoch,
+            begin.at,
+        )
         for rank, begin in begins
     }
     if len(set(places.values())) < 2:
