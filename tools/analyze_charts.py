@@ -238,7 +238,8 @@ def rounded(value: float) -> float:
     (0.6, 0.08, 1.0)
     """
     power = 10.0 ** np.floor(np.log10(value))
-    return float(next(k * power for k in (1, 2, 4, 6, 8, 10) if k * power >= value - 1e-9))
+    top = next(k * power for k in (1, 2, 4, 6, 8, 10) if k * power >= value - 1e-9)
+    return round(float(top), 12)
 
 
 def meter(share: float, colour: str, width: int = 90) -> str:

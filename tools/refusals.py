@@ -36,7 +36,9 @@ class Refusals:
         known = reason[:MAX_REASON_CHARACTERS]
         full = len(self._untold) >= MAX_REASONS and known not in self._untold
         self._untold["for other reasons" if full else known] += 1
-        if self._clock() - self._told >= MENTION_S:
+        now = self._clock()
+        if now - self._told >= MENTION_S:
+            self._told = now
             self.tell()
 
     def tell(self) -> None:
@@ -44,4 +46,3 @@ class Refusals:
         for reason, times in self._untold.items():
             self._say(f"refused: {reason}" + (f" ({times} times)" if times > 1 else ""))
         self._untold.clear()
-        self._told = self._clock() if self.total else self._told
