@@ -45,7 +45,8 @@ def attack(mutator, frames, on_refused=lambda: None):
     said, cluster = 0, None
     while said < frames:
         if cluster is None or cluster.trouble or said % 500 == 0:
-            cluster = Cluster(said, honest_ranks=mutator.random.random() < 0.7)
+            workers, honest_ranks = mutator.random.choice(((2, True), (2, False), (0, True)))
+            cluster = Cluster(said, workers=workers, honest_ranks=honest_ranks)
             for _ in range(mutator.random.randrange(400)):
                 cluster.step()
         header, payloads = mutator.frame()

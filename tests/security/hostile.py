@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from counterpoise.balancer import peers
 from counterpoise.balancer.coordinator import Coordinator
 from counterpoise.balancer.job import Job, to_json
 from counterpoise.balancer.messages import (
@@ -29,6 +30,8 @@ from counterpoise.balancer.wire import MAX_FRAMES, WireError, decode, encode
 from counterpoise.balancer.worker_session import Open, WorkerSession
 from counterpoise.workers.codec import encode as encode_sample
 
+# Room for an order is made when a worker says how many samples there are: here, not too much.
+peers.MAX_SAMPLES = 1 << 20
 COUNT = 40
 TICK_S = 0.02
 JOB = Job(
