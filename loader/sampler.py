@@ -7,6 +7,7 @@
 Every rank plans the same epoch by itself, from the same costs and seed, and takes its own share.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,13 +15,15 @@ import numpy as np
 import torch.distributed
 from torch.utils.data import Sampler
 
-from ..balancer.loads import budget_array, least_groups
+from ..balancer.group_balanced import balanced
 from ..balancer.order import permutation
 from ..balancer.plan import Int64, PlanConfig, Window, check_costs
 from ..balancer.planner import make_planner
 
-# A step holds this share of the samples that full microbatches would, so that budgets can be met.
-_FILL = 0.94
+# A step holds this share of what its microbatches hold when some samples are packed for a trial;
+# less where there are few microbatches, because then one more on every rank is dear.
+_FILL, _FILL_LESS, _FILL_LEAST = 0.96, 0.9, 0.5
+_PILOT = 4096
 _STATE_VERSION = 1
 
 
@@ -65,7 +68,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         self.rank, count = _place(rank, ranks)
         rows = accumulate_from if accumulate == "auto" else accumulate
         budget = tuple(limits.get(name) for name in names)
-        size = samples_per_step or _usual_step(self._costs, budget, count * rows, batch_size)
+        size = samples_per_step or _usual_step(self._costs, budget, count, rows, batch_size)
         self.config = PlanConfig(
             ranks=count,
             samples_per_step=size,
@@ -207,14 +210,16 @@ def _place(rank: int | None, ranks: int | None) -> tuple[int, int]:
 
 
 def _usual_step(
-    costs: Int64, budgets: tuple[int | None, ...], microbatches: int, batch_size: int | None
+    costs: Int64, budgets: tuple[int | None, ...], ranks: int, rows: int, batch_size: int | None
 ) -> int:
-    """Samples that so many microbatches hold comfortably; all of them without any limit."""
+    """Samples that the microbatches of a step hold comfortably."""
     if batch_size is not None:
-        return microbatches * batch_size
+        return ranks * rows * batch_size
     if all(budget is None for budget in budgets):
         raise ValueError("give budgets, or samples_per_step: without both a step has no size")
     if not len(costs):
         return 1
-    bound = max(1, least_groups(costs, budget_array(budgets)))
-    return max(1, int(_FILL * microbatches * len(costs) / bound))
+    some = costs[permutation(len(costs), 0, 0)[:_PILOT]]
+    full = len(some) / balanced(some, budgets, rounds=0).groups
+    fill = max(_FILL_LEAST, _FILL - _FILL_LESS / (rows * math.sqrt(ranks * rows)))
+    return max(1, int(fill * ranks * rows * full))
