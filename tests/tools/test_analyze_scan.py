@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -211,3 +214,39 @@ def test_a_failing_disk_ends_the_scan(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("counterpoise.workers.shard_files.ShardFiles.read", failing)
     with pytest.raises(OSError, match="Input/output"):
         looked_at(tasks_of(shard), tmp_path / "parts")
+
+
+def test_ctrl_c_ends_with_130_and_leaves_what_was_scanned(tmp_path: Path) -> None:
+    """A real interrupt, sent while a task waits at a gate; the next run scans the rest only."""
+    (tmp_path / "slow_data.py").write_text(GATED)
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    os.mkfifo(gate)
+    program = [str(Path(sys.executable).with_name("counterpoise")), "analyze", "slow_data:data"]
+    words = ["--cost", "slow_data:cost", "--jobs", "1", "--out", str(out)]
+    process = subprocess.Popen([*program, *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    with gate.open("rb"):  # opens when the second task has come to the gate
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"interrupted" in said
+    assert len(list((out / "parts").iterdir())) == 1
+    gate.unlink()
+    done = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads((out / "report.json").read_text())
+    assert counts["samples"] == 1500
+    assert (tmp_path / "seen.txt").read_text().split() == [str(n) for n in range(1500)]
+
+
+GATED = """
+import signal
+from pathlib import Path
+data = list(range(1500))
+def cost(n):
+    if n == 1024 and Path("gate").exists():
+        with open("gate", "wb"):
+            signal.pause()
+    with open("seen.txt", "a") as file:
+        file.write(f"{n} ")
+    return {"tokens": n + 1}
+"""
