@@ -22,7 +22,7 @@ from .messages import (
 )
 from .peers import Send, WorkerPeer
 from .rank_side import RankSide
-from .run import Run
+from .run import LEASES_PER_WORKER, Run
 from .worker_side import WorkerSide
 
 # A worker that has not been heard of for so long is told something every second, which fails at
@@ -70,12 +70,16 @@ class Coordinator(WorkerSide, RankSide):
             if silent > self.silence_s:
                 self._step(worker.peer, "silence", None)
             elif untold > (1.0 if silent > WORKER_DOUBT_S else NOTICE_S):
-                self._send(worker.peer, Revoke(NO_LEASE))
+                if self._states[worker.peer] == "worker preparing":
+                    self._send_job(worker.peer, None)
+                else:
+                    self._send(worker.peer, Revoke(NO_LEASE))
         if self.run is not None:
             for held in self.run.expire(now):
                 self._send(held.worker, Revoke(held.number))
                 if held.worker in self._workers:
                     self._workers[held.worker].late = True
+                    self._send_job(held.worker, None)
         for peer, hello in self._knocking.items():
             self._states[peer] = "rank attached"
             self._admit(peer, hello)
@@ -102,6 +106,7 @@ class Coordinator(WorkerSide, RankSide):
     def _settle(self) -> list[Send]:
         self._guard(lambda run: run.advance())
         self._deliver()
+        self._revoke_useless()
         self._grant()
         self._let_go()
         out, self._out = self._out, []
@@ -118,6 +123,10 @@ class Coordinator(WorkerSide, RankSide):
             elif run is None or not self._hand_out(run, ask, peer):
                 continue
             self._asks.done(ask)
+
+    def _revoke_useless(self) -> None:
+        for held in self.run.leases.take_useless() if self.run is not None else []:
+            self._send(held.worker, Revoke(held.number))
 
     def _hand_out(self, run: Run, ask: Ask, peer: bytes) -> bool:
         """Send a microbatch if it is ready; one that cannot be used ends the run."""
@@ -142,9 +151,9 @@ class Coordinator(WorkerSide, RankSide):
         run = self.run
         if run is None or self.trouble is not None:
             return
-        idle = self._ready_workers()
+        idle = [w for w in self._ready_workers() if run.leases.count(w.peer) < LEASES_PER_WORKER]
         while idle:
-            idle.sort(key=lambda worker: len(run.leases.of(worker.peer)))
+            idle.sort(key=lambda worker: run.leases.count(worker.peer))
             still: list[WorkerPeer] = []
             for worker in idle:
                 lease = run.grant(worker.view, self._now)

@@ -88,6 +88,8 @@ class Delivery:
         self.held_bytes = 0
         self.reserved_bytes = 0
         self.largest = 0
+        self.known_holes: frozenset[int] = frozenset()
+        self._left: set[int] = set()
         self.steps: dict[int, _Step] = {}
         self._fresh: dict[Slot, list[tuple[int, int, int, int]]] = {ANY_SLOT: []}
         self._evicted: list[tuple[int, int, int, int]] = []
@@ -105,6 +107,8 @@ class Delivery:
             for m, samples in enumerate(microbatches):
                 for sample in samples:
                     sample.step, sample.microbatch, sample.rank = number, m, r
+                    if sample.ordinal in self.known_holes:
+                        self.failed(sample, "could not be used before the run was resumed")
         self._refuse_small_budget(number, ranks)
         step = _Step(
             number, after, [[_microbatch(samples) for samples in mbs] for mbs in ranks], 0, 0
@@ -119,22 +123,23 @@ class Delivery:
                 for sample in batch.samples:
                     self._samples[sample.ordinal] = sample
                     self._queue(sample)
+        for rank in self._left:
+            self._take(step, rank, len(step.ranks[rank]))
         step.front = skip
-        if not step.untaken:
-            del self.steps[number]
+        self._advance(step)
 
     def work(self, slot: Slot, most: int) -> list[Sample]:
-        """Return up to `most` samples of one microbatch for a worker to decode, nearest first."""
+        """Return up to `most` samples of one microbatch for a worker to decode, nearest first.
+
+        One that is suspected of killing workers comes alone.
+        """
         chosen: list[Sample] = []
         while len(chosen) < most:
             heap = self._next_heap(slot)
             if heap is None:
                 break
             sample = self._samples[heap[0][3]]
-            if chosen and (sample.step, sample.microbatch) != (
-                chosen[0].step,
-                chosen[0].microbatch,
-            ):
+            if chosen and (sample.strikes or _where(sample) != _where(chosen[0])):
                 break
             if not self._has_credit(sample):
                 break
@@ -142,6 +147,8 @@ class Delivery:
             sample.reserved = self._expected(sample)
             self.reserved_bytes += sample.reserved
             chosen.append(sample)
+            if sample.strikes:
+                break
         return chosen
 
     def give_back(self, sample: Sample) -> None:
@@ -207,21 +214,27 @@ class Delivery:
             after=step.after,
             items=tuple(Item(s.ordinal, s.key, s.header) for s in good),
             holes=tuple(Hole(s.ordinal, s.key, s.reason) for s in batch.samples if s.reason),
+            step_holes=_holes(step),
         )
         fatal = next((sample for sample in batch.samples if sample.fatal), None)
         return Parcel(message, tuple(s.payload for s in good), fatal)
 
     def taken(self, rank: int, number: int, microbatch: int) -> None:
-        """Forget an acknowledged microbatch; saying it twice changes nothing."""
-        step, batch = self._find(rank, number, microbatch)
-        if step is None or batch is None or batch.taken:
+        """Forget an acknowledged microbatch and all before it; saying it twice changes nothing."""
+        if self._find(rank, number, microbatch)[1] is None:
             return
-        self._forget(batch)
-        step.untaken -= 1
-        while step.front < len(step.ranks[0]) and all(r[step.front].taken for r in step.ranks):
-            step.front += 1
-        if not step.untaken:
-            del self.steps[number]
+        for step in [each for each in self.steps.values() if each.number <= number]:
+            whole = step.number < number
+            self._take(step, rank, len(step.ranks[rank]) if whole else microbatch + 1)
+            self._advance(step)
+
+    def leave(self, ranks: Sequence[int]) -> None:
+        """Wait no longer for these ranks: they take nothing more."""
+        self._left.update(ranks)
+        for step in list(self.steps.values()):
+            for rank in self._left:
+                self._take(step, rank, len(step.ranks[rank]))
+            self._advance(step)
 
     @property
     def front(self) -> tuple[int, int]:
@@ -230,6 +243,21 @@ class Delivery:
             return -1, -1
         first = self.steps[min(self.steps)]
         return first.number, first.front
+
+    def _take(self, step: _Step, rank: int, microbatches: int) -> None:
+        """Forget a rank's first microbatches; what was not decoded yet need not be any more."""
+        for batch in step.ranks[rank][:microbatches]:
+            if not batch.taken:
+                for sample in batch.samples:
+                    self._settle(sample)
+                self._forget(batch)
+                step.untaken -= 1
+
+    def _advance(self, step: _Step) -> None:
+        while step.front < len(step.ranks[0]) and all(r[step.front].taken for r in step.ranks):
+            step.front += 1
+        if not step.untaken:
+            self.steps.pop(step.number, None)
 
     def _find(
         self, rank: int, number: int, microbatch: int
@@ -367,6 +395,11 @@ def _all_weights(step: _Step, label: int) -> dict[tuple[int, int], Weights]:
         for r, microbatches in enumerate(counts)
         for m, count in enumerate(microbatches)
     }
+
+
+def _holes(step: _Step) -> tuple[int, ...]:
+    samples = (s for mbs in step.ranks for batch in mbs for s in batch.samples)
+    return tuple(sorted(sample.ordinal for sample in samples if sample.reason))
 
 
 def _count(samples: Sequence[Sample], label: int) -> tuple[int, int]:

@@ -56,8 +56,13 @@ class Feed:
         self._open_window()
 
     def work(self, most: int) -> list[Sample]:
-        """Return up to `most` samples to probe, in the order of need."""
-        return [self._to_probe.popleft() for _ in range(min(most, len(self._to_probe)))]
+        """Return up to `most` samples to probe, in the order of need; a suspected one alone."""
+        chosen: list[Sample] = []
+        while self._to_probe and len(chosen) < most:
+            if chosen and (chosen[0].strikes or self._to_probe[0].strikes):
+                break
+            chosen.append(self._to_probe.popleft())
+        return chosen
 
     def give_back(self, sample: Sample) -> None:
         """Take back a sample whose probe lease was lost."""

@@ -19,6 +19,8 @@ from .run import Run
 from .tables import COORDINATOR
 
 WORKER_SILENCE_S = 10.0
+# More leases than a balancer can grant in its life.
+NUMBERS = 1 << 32
 
 
 class Hall:
@@ -29,12 +31,14 @@ class Hall:
         job: Job | None = None,
         plan_with: Callable[[PlanConfig], Planner] = make_planner,
         silence_s: float = WORKER_SILENCE_S,
+        incarnation: int = 0,
     ) -> None:
         """`job` is given where the balancer is started for it, else the first rank brings it.
 
         `silence_s` is how long a worker may say nothing before it is taken for dead: infinity
         where a supervisor says at once when one has died (a call that holds Python's lock for
-        long would be done again elsewhere otherwise).
+        long would be done again elsewhere otherwise). `incarnation` must differ from that of every
+        balancer before at this address: what belongs to one of them is told by it.
         """
         self.job = job
         self.fixed_job = job is not None
@@ -50,6 +54,12 @@ class Hall:
         self._ranks: dict[bytes, RankPeer] = {}
         self._knocking: dict[bytes, RankHello] = {}
         self._leaving: set[bytes] = set()
+        self._replaced: set[bytes] = set()
+        self._launch = 0
+        self._launches: dict[bytes, int] = {}
+        # Leases and welcomes of different runs, jobs and incarnations never have one number.
+        self._lease = incarnation * NUMBERS
+        self._welcome = self._lease - (job is None)
         self._asks = Asks()
         self._now = 0.0
         self._out: list[Send] = []
@@ -90,6 +100,7 @@ class Hall:
 
     def _start_job(self, job: Job) -> None:
         self.job = job
+        self._welcome += 1
         for peer in list(self._workers):
             self._step(peer, "job", None)
 
@@ -104,11 +115,11 @@ class Hall:
         if not later or (self.run is not None and len(covered) < self.job.ranks):
             return
         self._stop_run()
-        begin = min(later, key=lambda each: each.run)
-        if self.job.plan is not None and not 0 <= begin.at.start <= self.count:
+        begin = min(later, key=lambda each: (each.run, each.start.step, each.start.microbatch))
+        if self.job.plan is not None and not 0 <= begin.start.start <= self.count:
             self._fail(
                 "protocol",
-                f"the ledger stands at sample {begin.at.start} and there are {self.count}: it "
+                f"the ledger stands at sample {begin.start.start} and there are {self.count}: it "
                 "belongs to another data set",
             )
             return
@@ -118,10 +129,18 @@ class Hall:
             self._fail("plan", f"the balancer cannot hold an order of {self.count}: {error}")
             return
         planner = self.plan_with(self.job.plan) if self.job.plan else None
-        self.run = Run(begin, self.job, order, planner)
+        self.run = Run(begin, self.job, order, planner, self._lease)
+        for rank in self._ranks.values():
+            self._excuse(rank)
+
+    def _excuse(self, rank: RankPeer) -> None:
+        """Wait no longer for a rank that has begun a later run: it has had what it wanted."""
+        if self.run is not None and rank.begun is not None and rank.begun.run > self.run.number:
+            self.run.delivery.leave(rank.hello.ranks)
 
     def _stop_run(self) -> None:
         if self.run is not None:
+            self._lease = self.run.leases.last
             for held in self.run.leases.clear():
                 self._send(held.worker, Revoke(held.number))
         self.run, self.trouble = None, None

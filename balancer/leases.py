@@ -14,48 +14,114 @@ from .delivery import Sample
 
 @dataclass(slots=True)
 class Held:
-    """A lease that has been granted: its open samples by ordinal, in the order of work."""
+    """A lease that has been granted: its open samples by ordinal, in the order of work.
+
+    `touched` is when the worker last showed a result; `shared` that another worker has the same
+    samples, too.
+    """
 
     number: int
     kind: str
     worker: bytes
     deadline: float
     samples: dict[int, Sample] = field(default_factory=dict)
+    touched: float = 0.0
+    shared: bool = False
 
 
 class LeaseBook:
     """All leases, by number."""
 
-    def __init__(self, lease_s: float = math.inf) -> None:
-        """`lease_s` is how long a lease may go without a result, in seconds."""
+    def __init__(self, lease_s: float = math.inf, last: int = 0) -> None:
+        """`lease_s` is how long a lease may go without a result; numbers go on after `last`."""
         self.lease_s = lease_s
+        self.last = last
         self._leases: dict[int, Held] = {}
-        self._next = 1
+        self._useless: list[Held] = []
 
-    def grant(self, worker: bytes, kind: str, samples: Iterable[Sample], now: float) -> Held:
-        """Write down a new lease."""
-        held = Held(self._next, kind, worker, now + self.lease_s, {s.ordinal: s for s in samples})
-        self._leases[self._next] = held
-        self._next += 1
+    def grant(
+        self,
+        worker: bytes,
+        kind: str,
+        samples: Iterable[Sample],
+        now: float,
+        shared: Held | None = None,
+    ) -> Held:
+        """Write down a new lease; `shared` is the one that already has these samples."""
+        self.last += 1
+        held = Held(self.last, kind, worker, now + self.lease_s, touched=now)
+        held.samples = {sample.ordinal: sample for sample in samples}
+        if shared is not None:
+            held.shared = shared.shared = True
+        self._leases[self.last] = held
         return held
 
     def result(
         self, worker: bytes, number: int, ordinal: int, now: float
     ) -> tuple[str, Sample] | None:
-        """Take one sample off a lease; None for a lease that is not (or no longer) the worker's."""
+        """Take one sample off all leases; None for one that is not (or no longer) the worker's."""
         held = self._leases.get(number)
         if held is None or held.worker != worker:
             return None
-        sample = held.samples.pop(ordinal, None)
         for each in self.of(worker):
-            each.deadline = now + self.lease_s
+            each.deadline, each.touched = now + self.lease_s, now
+        sample = held.samples.pop(ordinal, None)
         if not held.samples:
             del self._leases[number]
-        return (held.kind, sample) if sample is not None else None
+        if sample is None:
+            return None
+        if held.shared:
+            self._take_from_others(sample)
+        return held.kind, sample
+
+    def passed_over(self, worker: bytes, number: int) -> list[Held]:
+        """Remove and return a worker's leases before this one.
+
+        A worker does its leases in order: when one shows a result, what is open of those before
+        was lost on its way, there or back.
+        """
+        over = [held for held in self.of(worker) if held.number < number]
+        for held in over:
+            del self._leases[held.number]
+        return over
+
+    def slowest(self, before: float) -> Held | None:
+        """Return the lease without a result for longest, if it is since before a time.
+
+        A lease that two have, and one with a suspected sample, is nobody else's.
+        """
+        alone = [
+            held
+            for held in self._leases.values()
+            if held.touched <= before
+            and not held.shared
+            and not any(sample.strikes for sample in held.samples.values())
+        ]
+        return min(alone, key=lambda held: held.touched, default=None)
+
+    def is_held(self, sample: Sample) -> bool:
+        """Whether somebody has a sample."""
+        return any(sample.ordinal in held.samples for held in self._leases.values())
+
+    def take_useless(self) -> list[Held]:
+        """Return, once, the leases whose samples others have done."""
+        useless, self._useless = self._useless, []
+        return useless
+
+    def _take_from_others(self, sample: Sample) -> None:
+        for held in [each for each in self._leases.values() if sample.ordinal in each.samples]:
+            del held.samples[sample.ordinal]
+            if not held.samples:
+                del self._leases[held.number]
+                self._useless.append(held)
 
     def of(self, worker: bytes) -> list[Held]:
         """Return a worker's leases, oldest first."""
         return [held for held in self._leases.values() if held.worker == worker]
+
+    def count(self, worker: bytes) -> int:
+        """Return how many leases a worker has."""
+        return sum(held.worker == worker for held in self._leases.values())
 
     def lose(self, worker: bytes) -> list[Held]:
         """Remove and return all leases of a worker."""

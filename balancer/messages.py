@@ -81,6 +81,9 @@ class Place:
     microbatch: int
 
 
+NO_PLACE = Place(-1, -1, -1, -1)
+
+
 # --- worker to coordinator
 
 
@@ -97,11 +100,15 @@ class WorkerHello:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
-    """The worker's source is open: its number of samples, and what shaped them."""
+    """The worker's source is open: its number of samples, and what shaped them.
+
+    `number` is that of the Welcome that it answers; it is said again when that is.
+    """
 
     PAYLOADS: ClassVar[Payloads] = "none"
     count: int
     fingerprint: str
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +173,14 @@ class WorkerBye:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The job: a JSON description of the source (empty where the worker was born with it)."""
+    """The job: a JSON description of the source (empty where the worker was born with it).
+
+    Said again with the same `number` it only asks whether the worker is ready.
+    """
 
     PAYLOADS: ClassVar[Payloads] = "none"
     job: str
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +204,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """The answer to the beat of a worker that is not known (any more): it must say hello again."""
+    """The answer to a peer that is not known (any more): it must say hello again."""
 
     PAYLOADS: ClassVar[Payloads] = "none"
 
@@ -212,12 +223,23 @@ class RankHello:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start (or join) a run: an epoch from a position. All ranks must name the same run."""
+    """Start (or join) a run: an epoch from a position. All ranks must name the same run.
+
+    here: how far the rank has got since, where it comes back to a balancer that has forgotten it.
+    holes: samples of the step there that cannot be used, if the rank has had some of that step.
+    """
 
     PAYLOADS: ClassVar[Payloads] = "none"
     run: int
     epoch: int
     at: Place
+    here: Place = NO_PLACE
+    holes: tuple[int, ...] = ()
+
+    @property
+    def start(self) -> Place:
+        """Where the run must go on for this rank."""
+        return self.at if self.here == NO_PLACE else self.here
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +266,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The microbatch has been copied; its memory can go."""
+    """This microbatch and all before it have been copied; their memory can go."""
 
     PAYLOADS: ClassVar[Payloads] = "none"
     run: int
@@ -284,7 +306,8 @@ class Batch:
     """A microbatch: its samples (a payload frame each), its holes, its weights, what comes after.
 
     `microbatches` is how many the rank has in this step; `after` the position once all of them are
-    delivered; `costs` the sum per resource.
+    delivered; `costs` the sum per resource; `step_holes` the ordinals of all the step's holes, the
+    same for every rank.
     """
 
     PAYLOADS: ClassVar[Payloads] = "items"
@@ -298,6 +321,7 @@ class Batch:
     after: Place
     items: tuple[Item, ...]
     holes: tuple[Hole, ...]
+    step_holes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +382,7 @@ FROM_WORKER = (
 )
 TO_WORKER = (Welcome, Lease, Revoke, Stranger, Refused, Bye)
 FROM_RANK = (RankHello, Begin, Offer, Ask, Ack, Ping, RankBye)
-TO_RANK = (Ready, Batch, EpochEnd, Trouble, Status, Refused, Bye)
+TO_RANK = (Ready, Batch, EpochEnd, Trouble, Status, Stranger, Refused, Bye)
 
 KINDS = {kind.__name__: kind for kind in (*FROM_WORKER, *TO_WORKER, *FROM_RANK, *TO_RANK)}
 
@@ -374,5 +398,5 @@ FromWorker = (
 )
 ToWorker = Welcome | Lease | Revoke | Stranger | Refused | Bye
 FromRank = RankHello | Begin | Offer | Ask | Ack | Ping | RankBye
-ToRank = Ready | Batch | EpochEnd | Trouble | Status | Refused | Bye
+ToRank = Ready | Batch | EpochEnd | Trouble | Status | Stranger | Refused | Bye
 Message = FromWorker | ToWorker | FromRank | ToRank

@@ -6,7 +6,7 @@ How many microbatches a step has is known once the first of them has come.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .messages import (
     Ack,
@@ -23,6 +23,7 @@ from .messages import (
     Ready,
     Refused,
     Status,
+    Stranger,
     Trouble,
 )
 from .tables import RANK
@@ -61,6 +62,14 @@ class RankSession:
         self._counts: dict[int, int] = {}
         self._asked: dict[Position, bool] = {}
         self._arrived: dict[Position, Arrival] = {}
+        self._begun: Begin | None = None
+        self._offered = False
+        self._acks: dict[int, Ack] = {}
+        self._returning: list[Message] = []
+        self._came_back = False
+        # How far all ranks of this process have got, and the holes of the step there.
+        self.here = Place(0, 0, 0, 0)
+        self.holes: tuple[int, ...] = ()
         self._start = (0, 0)
         self._next: Position = (0, 0, 0)
         self._frontier: Position = (0, 0, 0)
@@ -72,30 +81,45 @@ class RankSession:
             self.dropped += 1
             return
         self.state, action = row
+        if action != "come_back":
+            self._came_back = False
         if action == "take_batch":
             self._take_batch(message, payloads)  # type: ignore[arg-type]
         else:
             getattr(self, f"_{action}")(message)
 
-    def begin(self, epoch: int, at: Place) -> list[Message]:
-        """Start the next run at a position."""
+    def begin(
+        self, epoch: int, at: Place, holes: tuple[int, ...] = (), served: int = 0
+    ) -> list[Message]:
+        """Start the next run at a position.
+
+        Inside a step, `holes` are the step's samples that could not be used, and `served` is how
+        many of this process' ranks have had the microbatch there.
+        """
         self.run += 1
         self.state = "running"
         self.end = None
         self._counts.clear()
         self._asked.clear()
         self._arrived.clear()
+        self._acks.clear()
+        self._returning.clear()
         self._start = (at.step, at.microbatch)
-        self._next = self._frontier = (*self._start, 0)
-        return [Begin(self.run, epoch, at)]
+        self._next = self._frontier = (*self._start, served)
+        self.here, self.holes = at, holes
+        self._begun = Begin(self.run, epoch, at, holes=holes)
+        for rank in self.ranks[:served]:
+            self._acks[rank] = Ack(self.run, rank, at.step, at.microbatch)
+        return [self._begun, *self._acks.values()]
 
     def offer(self, step: int, pickled: bytes, pin: int = -1) -> list[Message]:
         """Offer one batch of a loop without balancing."""
+        self._offered = True
         return [Offer(self.run, step, pin, pickled)]
 
     def asks(self) -> list[Message]:
         """Return the asks that may go out now; each is returned once."""
-        new: list[Message] = []
+        new, self._returning = self._returning, []
         while len(self._asked) + len(self._arrived) < self.prefetch:
             position = self._skip_to_existing(self._frontier)
             if position is None or (self.end is not None and position[0] >= self.end):
@@ -107,8 +131,9 @@ class RankSession:
 
     def ask_again(self) -> list[Message]:
         """Return what is still unanswered, and a ping: for a peer that has been silent."""
+        self._came_back = False
         again: list[Message] = [self.hello] if self.state == "joining" else []
-        return [*again, Ping(), *[self._ask(position) for position in sorted(self._asked)]]
+        return [*again, Ping(), *self._open_business()]
 
     def take(self) -> tuple[Arrival, list[Message]] | None:
         """Return the next microbatch in order and its acknowledgement, if it has arrived."""
@@ -120,7 +145,9 @@ class RankSession:
         for step in [s for s in self._counts if s < position[0]]:
             del self._counts[step]
         batch = arrival.batch
-        return arrival, [Ack(batch.run, batch.rank, batch.step, batch.microbatch)]
+        self._acks[batch.rank] = Ack(batch.run, batch.rank, batch.step, batch.microbatch)
+        self._move(batch)
+        return arrival, [self._acks[batch.rank]]
 
     def has_next(self) -> bool:
         """Whether `take` has something to give."""
@@ -130,6 +157,30 @@ class RankSession:
         """Whether the run has no further microbatch."""
         position = self._skip_to_existing(self._next)
         return self.end is not None and position is not None and position[0] >= self.end
+
+    def _move(self, batch: Batch) -> None:
+        """Note how far all ranks of this process have got."""
+        self.holes = batch.step_holes
+        if batch.rank != self.ranks[-1]:
+            self.here = replace(self.here, step=batch.step, microbatch=batch.microbatch)
+        elif batch.microbatch + 1 < batch.microbatches:
+            self.here = replace(self.here, step=batch.step, microbatch=batch.microbatch + 1)
+        else:
+            self.here, self.holes = batch.after, ()
+
+    def _open_business(self) -> list[Message]:
+        """Return what the balancer may not have heard: what was taken, and what is asked for."""
+        return [*self._acks.values(), *[self._ask(position) for position in sorted(self._asked)]]
+
+    def _come_back(self, _: Stranger) -> None:
+        """The balancer does not know us (any more): say again who and where we are, once."""
+        if self._offered or self._begun is None:
+            self.state, self.trouble_kind = "failed", "protocol"
+            self.trouble = "this balancer does not know the rank (was it restarted?): start anew"
+        elif not self._came_back:
+            self._came_back = True
+            begun = replace(self._begun, here=self.here, holes=self.holes)
+            self._returning = [self.hello, begun, *self._open_business()]
 
     def _ask(self, position: Position) -> Ask:
         step, microbatch, index = position

@@ -13,6 +13,7 @@ from .messages import (
     Ready,
     Refused,
     Status,
+    Stranger,
     Trouble,
 )
 from .peers import RankPeer, why_apart, why_rank_refused
@@ -45,7 +46,8 @@ class RankSide(Hall):
             self._states[peer] = "absent"
             return
         self._end_former_life(hello)
-        self._ranks[peer] = RankPeer(peer, hello, told=self._now)
+        launch = self._launches.setdefault(peer, self._launch)
+        self._ranks[peer] = RankPeer(peer, hello, told=self._now, launch=launch)
         if self.job is None:
             self._start_job(from_json(hello.job))
         self._tell_ready(peer)
@@ -57,26 +59,41 @@ class RankSide(Hall):
             self._send(peer, self.trouble)
 
     def _end_former_life(self, hello: RankHello) -> None:
-        """A rank has started anew: the run that it was in is over for all who were in it."""
+        """A rank has started anew: the run that it was in is over for all who were in it.
+
+        Ranks start anew together and come one by one; those who have come already are of a later
+        launch than the one that is replaced, and stay.
+        """
         mine = set(hello.ranks)
         replaced = [r for r in self._ranks.values() if mine.intersection(r.hello.ranks)]
         if not replaced:
             return
-        for old in [r for r in self._ranks.values() if r in replaced or r.begun is not None]:
+        last = max(old.launch for old in replaced)
+        self._launch = max(self._launch, last + 1)
+        others = [r for r in self._ranks.values() if r.begun is not None and r.launch <= last]
+        ended = [*replaced, *[r for r in others if r not in replaced]]
+        for old in ended:
             who = "another process now plays" if old in replaced else "a new process plays"
             self._send(old.peer, Trouble("protocol", f"{who} ranks {hello.ranks}: start all anew"))
             self._states.pop(old.peer, None)
             self._drop_rank(old.peer)
-        self._stop_run()
+            self._replaced.add(old.peer)
+        if any(old.begun is not None for old in ended):
+            self._stop_run()
 
     def _begin(self, peer: bytes, begin: Begin) -> None:
         rank = self._ranks[peer]
+        if rank.begun is not None and (begin == rank.begun or begin.run < rank.begun.run):
+            return
         rank.begun = begin
         rank.finished = False
         begins = [(r, r.begun) for r in self._ranks.values() if r.begun]
         reason = why_apart((r, other) for r, other in begins if other.run == begin.run)
         if reason:
             self._fail("protocol", reason)
+        elif self.run is not None and self.run.starts_after(begin):
+            self._stop_run()
+        self._excuse(rank)
         self._switch_run()
 
     def _take_offer(self, _: bytes, offer: Offer) -> None:
@@ -87,9 +104,13 @@ class RankSide(Hall):
         if ask.rank in self._ranks[peer].hello.ranks:
             self._asks.note(peer, ask)
 
-    def _refuse_stranger(self, peer: bytes, _: Ask) -> None:
-        reason = "this balancer does not know the rank (was it restarted?): start the trainer anew"
-        self._send(peer, Trouble("protocol", reason))
+    def _ask_who(self, peer: bytes, _: Ask) -> None:
+        """Somebody asks whom we do not know (any more): let it say again who and where it is."""
+        if peer in self._replaced:
+            reason = "another process now plays this rank: start all anew"
+            self._send(peer, Trouble("protocol", reason))
+        else:
+            self._send(peer, Stranger())
 
     def _free(self, peer: bytes, ack: Ack) -> None:
         mine = ack.rank in self._ranks[peer].hello.ranks
@@ -106,10 +127,17 @@ class RankSide(Hall):
         else:
             waiting = self.run.waiting()
         self._send(peer, Status(ready, held, waiting))
+        if self.trouble is not None and peer in self._ranks:
+            self._finish(peer, self.trouble)
 
     def _release_rank(self, peer: bytes, bye: RankBye | None) -> None:
+        rank = self._ranks.get(peer)
         self._drop_rank(peer)
+        if bye is None and rank is not None and rank.begun is not None:
+            self._launch = max(self._launch, rank.launch + 1)
         if bye is not None:
+            if self.run is not None and rank is not None:
+                self.run.delivery.leave(rank.hello.ranks)
             self._leaving.add(peer)
         if not self._ranks:
             self._end_job()

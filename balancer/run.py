@@ -19,6 +19,8 @@ PROBE_LEASE = 16
 DECODE_LEASE = 4
 # Steps planned ahead of the front, so that nobody waits for planning.
 STEPS_AHEAD = 3
+# A lease without a result for so long is given to an idle worker, too.
+HELP_S = 2.0
 # A sample that was first in line at so many deaths of workers is not tried again.
 DEADLY_STRIKES = 3
 
@@ -34,17 +36,21 @@ class WorkerView:
 class Run:
     """The state of one run; every method returns what it decided and sends nothing."""
 
-    def __init__(self, begin: Begin, job: Job, order: Int64, planner: Planner | None) -> None:
+    def __init__(
+        self, begin: Begin, job: Job, order: Int64, planner: Planner | None, lease: int = 0
+    ) -> None:
+        """`lease` is the number of the last lease that was granted before."""
         self.number = begin.run
         self.begin = begin
         self.job = job
         self.delivery = Delivery(begin.run, job.buffer_bytes, job.on_error == "skip", job.label)
-        self.leases = LeaseBook(job.lease_s)
+        self.delivery.known_holes = frozenset(begin.holes)
+        self.leases = LeaseBook(job.lease_s, lease)
         self.feed: Feed | None = None
         self.offered = 0
         if planner is not None:
             self.feed = Feed(
-                begin.epoch, order, begin.at, planner, len(job.resources), self.delivery
+                begin.epoch, order, begin.start, planner, len(job.resources), self.delivery
             )
 
     def offer(self, offer: Offer) -> None:
@@ -63,7 +69,7 @@ class Run:
 
     def grant(self, worker: WorkerView, now: float) -> Lease | None:
         """Give a worker its next lease, if it can take one and there is work with credit."""
-        if len(self.leases.of(worker.peer)) >= LEASES_PER_WORKER:
+        if self.leases.count(worker.peer) >= LEASES_PER_WORKER:
             return None
         for kind in self._kinds():
             samples = self._work(kind, worker.slot)
@@ -71,12 +77,31 @@ class Run:
                 held = self.leases.grant(worker.peer, kind, samples, now)
                 refs = tuple(Ref(s.ordinal, s.index, s.pickled) for s in samples)
                 return Lease(held.number, kind, self.begin.epoch, refs)
-        return None
+        return self._help(worker, now)
+
+    def _help(self, worker: WorkerView, now: float) -> Lease | None:
+        """Let an idle worker do what a slow one has not done; what comes first counts."""
+        if self.feed is None or self.leases.count(worker.peer):
+            return None
+        slow = self.leases.slowest(now - HELP_S)
+        if slow is None:
+            return None
+        held = self.leases.grant(worker.peer, slow.kind, slow.samples.values(), now, shared=slow)
+        refs = tuple(Ref(s.ordinal, s.index, s.pickled) for s in held.samples.values())
+        return Lease(held.number, held.kind, self.begin.epoch, refs)
+
+    def starts_after(self, begin: Begin) -> bool:
+        """Whether a rank of this run stands before the run's first microbatch."""
+        first, here = self.begin.start, begin.start
+        return begin.run == self.number and (here.step, here.microbatch) < (
+            first.step,
+            first.microbatch,
+        )
 
     def probed(self, worker: bytes, message: ProbeDone, now: float) -> None:
         """Take in the results of a probe lease."""
         for result in message.results:
-            found = self.leases.result(worker, message.lease, result.ordinal, now)
+            found = self._result(worker, message.lease, result.ordinal, now)
             if found and self.feed:
                 self.feed.probed(found[1], result.key, result.cost, result.nbytes)
 
@@ -84,7 +109,7 @@ class Run:
         self, worker: bytes, message: DecodeDone, payload: object, nbytes: int, now: float
     ) -> None:
         """Take in one decoded sample; under a probe lease it brings its costs along."""
-        found = self.leases.result(worker, message.lease, message.ordinal, now)
+        found = self._result(worker, message.lease, message.ordinal, now)
         if not found:
             return
         kind, sample = found
@@ -95,9 +120,18 @@ class Run:
 
     def failed(self, worker: bytes, message: SampleFailed, now: float) -> None:
         """Take in a sample that cannot be used."""
-        found = self.leases.result(worker, message.lease, message.ordinal, now)
+        found = self._result(worker, message.lease, message.ordinal, now)
         if found:
             self._make_hole(found[1], message.key, message.reason, message.io)
+
+    def _result(
+        self, worker: bytes, lease: int, ordinal: int, now: float
+    ) -> tuple[str, Sample] | None:
+        """Take a sample off a lease; what the worker has passed over is lost, and goes back."""
+        found = self.leases.result(worker, lease, ordinal, now)
+        for held in self.leases.passed_over(worker, lease) if found else []:
+            self._take_back(held)
+        return found
 
     def lose_worker(self, worker: bytes, died: bool) -> None:
         """Take back a worker's leases; if it died, suspect the sample it was working on."""
@@ -161,6 +195,8 @@ class Run:
 
     def _take_back(self, held: Held) -> None:
         for sample in reversed(held.samples.values()):
+            if self.leases.is_held(sample):
+                continue
             if held.kind == "probe" and self.feed:
                 self.feed.give_back(sample)
             else:

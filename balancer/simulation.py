@@ -3,42 +3,52 @@
 Everything that could differ between two runs of a real cluster (delays, order of arrival, speed of
 workers, crashes and restarts) is drawn from one seed, so a run can be replayed exactly. Payloads
 are made from the sample's index and epoch, as a decoder with seeded augmentation would make them.
+The trainer's processes crash together and start again from their ledger, as torch elastic has it;
+what they had been given after it counts as not delivered.
 """
 
-import heapq
+import math
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .coordinator import Coordinator
+from .feed import Planner
 from .job import Job, to_json
-from .messages import (
-    DecodeDone,
-    Message,
-    Place,
-    Probed,
-    ProbeDone,
-    SampleFailed,
-    WorkerBeat,
-    WorkerHello,
-    WorkerReady,
-)
+from .messages import Lease, Message, Place, Probed
 from .peers import Send
-from .rank_session import RankSession
+from .plan import PlanConfig
+from .planner import make_planner
+from .rank_session import Arrival, RankSession
+from .simulation_faults import Fault
+from .simulation_network import DISTURBANCES, Disturbance, Network
+from .simulation_peers import RankProcess, WorkerProcess
 from .wire import decode, encode
-from .worker_session import Task, WorkerSession
+from .worker_session import Task
 
 START = Place(0, 0, 0, 0)
 Cost = Callable[[int], tuple[int, ...]]
+Given = tuple[int, int, tuple[str, ...], tuple[bytes, ...]]
+TICK_S = 0.5
+BEAT_S = 1.0
+# How often a rank that waits asks again.
+PATIENCE_S = 1.0
+# Every so many messages one goes through the wire format and back.
+WIRED = 16
+# How much longer work takes while a process is slow.
+SLOW = 30.0
+TRACED = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What is simulated: sizes, delays in seconds, chances of faults, all per seed.
 
-    broken: indexes that cannot be probed; unreadable: indexes that probe but do not decode.
-    crashes: (time, worker) at which a worker process dies; it is back `restart_s` later.
-    hangs: (time, worker) at which one stops working without dying.
+    broken: indexes that cannot be probed; unreadable: indexes that probe but do not decode;
+    deadly: indexes whose decoding kills the worker process. crashes: (time, worker) at which a
+    worker process dies; it is back `restart_s` later; hangs: those at which one works no more but
+    lives. fixed_job: the balancer knows the job.
     """
 
     job: Job
@@ -53,228 +63,366 @@ class Settings:
     payload_bytes: int = 100
     broken: frozenset[int] = frozenset()
     unreadable: frozenset[int] = frozenset()
+    deadly: frozenset[int] = frozenset()
     crashes: tuple[tuple[float, int], ...] = ()
     restart_s: float = 1.0
     hangs: tuple[tuple[float, int], ...] = ()
     decode_first: bool = False
     duplicate: float = 0.0
     epoch: int = 0
+    epochs: int = 1
     at: Place = START
     limit_s: float = 10_000.0
+    silence_s: float = 10.0
+    fixed_job: bool = True
+    faults: tuple[Fault, ...] = ()
+    plan_with: Callable[[PlanConfig], Planner] = make_planner
 
 
 @dataclass(slots=True)
 class Outcome:
     """What happened: per rank the delivered (step, microbatch, keys, payload digests)."""
 
-    delivered: dict[int, list[tuple[int, int, tuple[str, ...], tuple[bytes, ...]]]] = field(
-        default_factory=dict
-    )
+    delivered: dict[int, list[Given]] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
     holes: list[str] = field(default_factory=list)
     trouble: str = ""
+    stuck: bool = False
     most_held: int = 0
     seconds: float = 0.0
+    trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
 
 
 class Simulation:
     """One run of a simulated cluster."""
 
-    def __init__(self, settings: Settings, seed: int) -> None:
+    def __init__(self, settings: Settings, seed: int, traced: bool = False) -> None:
         self.settings = settings
         self.random = random.Random(seed)
-        self.now = 0.0
-        self.coordinator = Coordinator(settings.job)
+        self.network = Network(self.random, settings.delay_s, settings.duplicate)
         self.outcome = Outcome()
-        self.workers: dict[bytes, WorkerSession] = {}
-        self.ranks: dict[bytes, RankSession] = {}
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._serial = 0
-        self._latest: dict[tuple[bytes, bytes], float] = {}
+        self.traced = traced
+        self.workers: dict[bytes, WorkerProcess] = {}
+        self.ranks: dict[bytes, RankProcess] = {}
+        self.coordinator: Coordinator | None = None
+        self._balancers = 0
+        self._lives = 0
+        self._over = False
+        self._messages = 0
         self._incarnation = [0] * settings.workers
-        self._open: set[bytes] = set()
-        self._hung: set[bytes] = set()
+        # Per rank, (epoch, step, microbatch) of what was delivered, beside outcome.delivered.
+        self._marks: dict[int, list[tuple[int, int, int]]] = {}
 
     def run(self) -> Outcome:
         """Run until every rank is at its end, or something makes that impossible."""
-        for slot in range(self.settings.workers):
-            self._at(self._delay(), lambda slot=slot: self._start_worker(slot))  # type: ignore[misc]
-        for time, slot in self.settings.crashes:
-            self._at(time, lambda slot=slot: self._crash(slot))  # type: ignore[misc]
-        for time, slot in self.settings.hangs:
-            self._at(time, lambda slot=slot: self._hung.add(self._name(slot)))  # type: ignore[misc]
-        for ranks in self.settings.processes:
-            peer = b"rank-%d" % ranks[0]
-            job = self.settings.job
-            session = RankSession(ranks, to_json(job), self.settings.prefetch, job.microbatches)
-            self.ranks[peer] = session
-            self._open.add(peer)
+        settings, network = self.settings, self.network
+        self._start_balancer()
+        for slot in range(settings.workers):
+            network.at(self._soon(), lambda slot=slot: self._start_worker(slot))  # type: ignore[misc]
+        for time, slot in settings.crashes:
+            network.at(time, lambda slot=slot: self._crash(slot, settings.restart_s))  # type: ignore[misc]
+        for time, slot in settings.hangs:
+            network.at(time, lambda slot=slot: self._hold_up("hang", f"worker {slot}", math.inf))  # type: ignore[misc]
+        for fault in settings.faults:
+            network.at(fault.at, lambda fault=fault: self._fault(fault))  # type: ignore[misc]
+        for ranks in settings.processes:
             self.outcome.delivered |= {rank: [] for rank in ranks}
-            self._to_coordinator(peer, session.hello)
-            self._at(self._delay(), lambda peer=peer: self._train(peer, begin=True))  # type: ignore[misc]
-        while self._open and self._events and self.now < self.settings.limit_s:
-            self.now, _, action = heapq.heappop(self._events)
-            action()
-        if self._open and not self.outcome.trouble:
-            self.outcome.trouble = f"stuck at {self.now:.1f} s: {sorted(self._open)}"
-        self.outcome.seconds = self.now
+            self._marks |= {rank: [] for rank in ranks}
+        self._start_trainer(settings.epoch, settings.at, ())
+        while not self._over and network.now < settings.limit_s and network.step():
+            pass
+        if not self._over:
+            left = sorted(rank.party for rank in self.ranks.values() if not rank.done)
+            self.outcome.stuck = True
+            self.outcome.trouble = f"stuck at {network.now:.1f} s: {left}"
+        self.outcome.seconds = network.now
         return self.outcome
 
-    # --- the network and the clock
+    def _soon(self) -> float:
+        return self.random.random() * 2 * self.settings.delay_s
 
-    def _at(self, after: float, action: Callable[[], None]) -> None:
-        self._serial += 1
-        heapq.heappush(self._events, (self.now + after, self._serial, action))
+    def _trace(self, *words: object) -> None:
+        if self.traced:
+            self.outcome.trace.append(f"{self.network.now:8.3f} {' '.join(map(str, words))}"[:200])
 
-    def _delay(self) -> float:
-        return self.random.expovariate(1 / self.settings.delay_s)
+    # --- faults
 
-    def _in_order(self, source: bytes, target: bytes) -> float:
-        """Return a delay that keeps two peers' messages in order, as a ZeroMQ pipe does."""
-        arrival = max(self.now + self._delay(), self._latest.get((source, target), 0.0) + 1e-9)
-        self._latest[source, target] = arrival
-        return arrival - self.now
+    def _fault(self, fault: Fault) -> None:
+        self._trace("FAULT", fault)
+        until = self.network.now + fault.lasts_s
+        kind = fault.kind.partition(" ")[0]
+        if kind in DISTURBANCES:
+            self.network.disturb(fault.party, Disturbance(kind, fault.way, until))
+        elif kind == "reset":
+            self.network.sever(fault.party)
+        elif kind == "crash":
+            self._crash_party(fault)
+        else:
+            self._hold_up(kind, fault.party, until)
 
-    def _to_coordinator(
-        self, peer: bytes, message: Message, payloads: tuple[bytes, ...] = ()
+    def _hold_up(self, kind: str, party: str, until: float) -> None:
+        for worker in self.workers.values():
+            if worker.party == party and kind == "stop":
+                worker.stopped_until = until
+            elif worker.party == party and kind == "hang":
+                worker.hung_until = until
+            elif worker.party == party:
+                worker.slow_until = until
+        for rank in self.ranks.values():
+            if rank.party == party and kind == "slow":
+                rank.slow_until = until
+
+    def _crash_party(self, fault: Fault) -> None:
+        if fault.party == "balancer":
+            self._crash_balancer(fault.lasts_s)
+        elif fault.party == "trainer":
+            self._crash_trainer(fault.lasts_s)
+        else:
+            self._crash(int(fault.party.split()[1]), fault.lasts_s)
+
+    # --- the balancer
+
+    def _start_balancer(self) -> None:
+        settings = self.settings
+        self.coordinator = Coordinator(
+            settings.job if settings.fixed_job else None,
+            settings.plan_with,
+            settings.silence_s,
+            self._balancers,
+        )
+        self._balancers += 1
+        self._tick(self.coordinator)
+
+    def _crash_balancer(self, down_s: float) -> None:
+        if self.coordinator is None:
+            return
+        self.coordinator = None
+        parties = {worker.party for worker in self.workers.values()}
+        for party in parties | {rank.party for rank in self.ranks.values()}:
+            self.network.sever(party)
+        self.network.at(down_s, self._start_balancer)
+
+    def _tick(self, coordinator: Coordinator) -> None:
+        if coordinator is self.coordinator:
+            self._emit(coordinator.tick(self.network.now))
+            self.network.at(TICK_S, lambda: self._tick(coordinator))
+
+    def _to_balancer(
+        self, party: str, peer: bytes, message: Message, payloads: tuple[bytes, ...] = ()
     ) -> None:
-        wired = decode(encode(message), len(payloads))
-        size = sum(map(len, payloads))
+        wired = self._wired(message, len(payloads))
 
         def arrive() -> None:
-            self._emit(self.coordinator.handle(peer, wired, payloads, size, self.now))
+            if self.coordinator is not None:
+                size = sum(map(len, payloads))
+                if self.traced:
+                    self._trace("balancer hears", peer.decode(), message)
+                now = self.network.now
+                self._emit(self.coordinator.handle(peer, wired, payloads, size, now))
 
-        self._at(self._in_order(peer, b""), arrive)
-        if self.random.random() < self.settings.duplicate:
-            self._at(self._in_order(peer, b""), arrive)
+        self.network.send(party, peer, "up", arrive)
+
+    def _wired(self, message: Message, payloads: int) -> Message:
+        self._messages += 1
+        return message if self._messages % WIRED else decode(encode(message), payloads)
 
     def _emit(self, effects: list[Send]) -> None:
-        run = self.coordinator.run
-        if run is not None:
-            self.outcome.most_held = max(self.outcome.most_held, run.delivery.held_bytes)
+        coordinator = self.coordinator
+        if coordinator is None:
+            return
+        if coordinator.run is not None:
+            held = coordinator.run.delivery.held_bytes
+            self.outcome.most_held = max(self.outcome.most_held, held)
         for effect in effects:
-            peer = effect.peer
-            wired = decode(encode(effect.message), len(effect.payloads))
-            arrive = self._arrival(peer, wired, effect.payloads)
-            self._at(self._in_order(b"", peer), arrive)
-        self._at(
-            max(0.0, self.coordinator.next_deadline() - self.now),
-            self._tick,
-        )
+            self._send_down(coordinator, effect)
 
-    def _tick(self) -> None:
-        if self.now >= self.coordinator.next_deadline():
-            self._emit(self.coordinator.tick(self.now))
+    def _send_down(self, coordinator: Coordinator, effect: Send) -> None:
+        peer = effect.peer
+        message = self._wired(effect.message, len(effect.payloads))
+        known = self.workers.get(peer.removeprefix(b"beat-")) or self.ranks.get(peer)
 
-    def _arrival(
-        self, peer: bytes, message: Message, payloads: tuple[object, ...]
-    ) -> Callable[[], None]:
         def arrive() -> None:
-            if peer in self.workers:
-                self._worker_takes(peer, message)
-            elif peer in self.ranks:
-                self.ranks[peer].handle(message, payloads)
-                self._advance_rank(peer)
-            else:
-                self._emit(self.coordinator.gone(peer, message, self.now))
+            if peer in self.ranks:
+                self._rank_takes(self.ranks[peer], message, effect.payloads)
+            elif peer.removeprefix(b"beat-") in self.workers:
+                self._worker_takes(self.workers[peer.removeprefix(b"beat-")], message)
+            elif coordinator is self.coordinator:
+                self._emit(coordinator.gone(peer, message, self.network.now))
 
-        return arrive
+        if known is None:
+            self.network.at(self._soon(), arrive)
+        else:
+            self.network.send(known.party, peer, "down", arrive)
 
     # --- workers
 
-    def _name(self, slot: int) -> bytes:
-        return b"worker-%d-%d" % (slot, self._incarnation[slot])
-
     def _start_worker(self, slot: int) -> None:
-        peer = self._name(slot)
-        self.workers[peer] = WorkerSession()
-        hello = WorkerHello(f"w{slot}", self._incarnation[slot], "host", slot)
-        self._to_coordinator(peer, hello)
-        self._beat(peer, slot)
-        self._at(self._delay(), lambda: self._work(peer))
+        worker = WorkerProcess(
+            slot, self._incarnation[slot], self.settings.count, self._to_balancer
+        )
+        self.workers[worker.peer] = worker
+        worker.hello()
+        self._beat(worker)
 
-    def _beat(self, peer: bytes, slot: int) -> None:
-        if peer in self.workers:
-            self._to_coordinator(b"beat-" + peer, WorkerBeat(f"w{slot}", self._incarnation[slot]))
-            self._at(1.0, lambda: self._beat(peer, slot))
+    def _alive(self, worker: WorkerProcess) -> bool:
+        return self.workers.get(worker.peer) is worker
 
-    def _crash(self, slot: int) -> None:
-        if self.workers.pop(self._name(slot), None) is None:
+    def _beat(self, worker: WorkerProcess) -> None:
+        if self._alive(worker):
+            if self.network.now >= worker.stopped_until:
+                worker.say_alive()
+            self.network.at(BEAT_S, lambda: self._beat(worker))
+
+    def _crash(self, slot: int, down_s: float) -> None:
+        for worker in [each for each in self.workers.values() if each.slot == slot]:
+            self._trace("DIES", worker.peer.decode())
+            del self.workers[worker.peer]
+            self.network.sever(worker.party)
+            self._incarnation[slot] += 1
+            self.network.at(down_s, lambda: self._start_worker(slot))
+
+    def _worker_takes(self, worker: WorkerProcess, message: Message) -> None:
+        if not self._alive(worker):
             return
-        self._incarnation[slot] += 1
-        self._at(self.settings.restart_s, lambda: self._start_worker(slot))
-
-    def _worker_takes(self, peer: bytes, message: Message) -> None:
-        action = self.workers[peer].handle(message)
-        if type(action).__name__ == "Open":
-            self._to_coordinator(peer, WorkerReady(self.settings.count, "simulated"))
-
-    def _work(self, peer: bytes) -> None:
-        session = self.workers.get(peer)
-        if session is None or peer in self._hung:
+        late_s = worker.held_until - self.network.now
+        if late_s > 0:
+            self.network.at(late_s, lambda: self._worker_takes(worker, message))
             return
-        task = session.next_task()
+        if self.traced:
+            self._trace(worker.peer.decode(), "hears", message)
+        worker.takes(message)
+        if isinstance(message, Lease) and not worker.busy:
+            self._work(worker)
+
+    def _work(self, worker: WorkerProcess) -> None:
+        """Begin with the next task, if there is one."""
+        task = worker.next_task()
+        worker.busy = task is not None
         if task is not None:
-            self._answer(peer, task)
-        busy = self.random.expovariate(1 / self.settings.work_s) if task else 0.01
-        self._at(busy, lambda: self._work(peer))
+            slow = SLOW if self.network.now < worker.slow_until else 1.0
+            work_s = self.random.random() * 2 * self.settings.work_s * slow
+            self.network.at(work_s, lambda: self._finish(worker, task))
 
-    def _answer(self, peer: bytes, task: Task) -> None:
-        index, ordinal = task.ref.index, task.ref.ordinal
-        key, cost = f"k{index}", self.settings.cost(index)
-        bad = self.settings.broken if task.kind == "probe" else self.settings.unreadable
-        if index in bad:
-            self._to_coordinator(
-                peer, SampleFailed(task.lease, ordinal, key, f"{task.kind} failed", False)
-            )
-        elif task.kind == "probe" and not self.settings.decode_first:
-            found = Probed(ordinal, key, cost, self.settings.payload_bytes)
-            self._to_coordinator(peer, ProbeDone(task.lease, (found,)))
+    def _finish(self, worker: WorkerProcess, task: Task) -> None:
+        if not self._alive(worker):
+            return
+        late_s = worker.held_until - self.network.now
+        if late_s > 0:
+            self.network.at(late_s, lambda: self._finish(worker, task))
+            return
+        if task.kind == "decode" and task.ref.index in self.settings.deadly:
+            self._crash(worker.slot, self.settings.restart_s)
+            return
+        self._answer(worker, task)
+        self._work(worker)
+
+    def _answer(self, worker: WorkerProcess, task: Task) -> None:
+        settings, index, ordinal = self.settings, task.ref.index, task.ref.ordinal
+        key, cost = f"k{index}", settings.cost(index)
+        if index in (settings.broken if task.kind == "probe" else settings.unreadable):
+            worker.fail(task, key)
+        elif task.kind == "probe" and not settings.decode_first:
+            worker.measured(task, Probed(ordinal, key, cost, settings.payload_bytes))
         else:
-            payload = (b"%d/%d " % (task.epoch, index)).ljust(self.settings.payload_bytes, b".")
-            done = DecodeDone(task.lease, ordinal, key, cost, b"")
-            self._to_coordinator(peer, done, (payload,))
+            payload = (b"%d/%d " % (task.epoch, index)).ljust(settings.payload_bytes, b".")
+            worker.decoded(task, key, cost, payload)
 
-    # --- ranks
+    # --- the trainer
 
-    def _train(self, peer: bytes, begin: bool = False) -> None:
-        session = self.ranks[peer]
-        if begin:
-            for message in session.begin(self.settings.epoch, self.settings.at):
-                self._to_coordinator(peer, message)
-        self._advance_rank(peer, idle=True)
+    def _start_trainer(self, epoch: int, at: Place, holes: tuple[int, ...]) -> None:
+        job = self.settings.job
+        for ranks in self.settings.processes:
+            session = RankSession(ranks, to_json(job), self.settings.prefetch, job.microbatches)
+            process = RankProcess(ranks, self._lives, session, epoch, at, holes)
+            self.ranks[process.peer] = process
+            self._rank_says(process, [session.hello])
+            self._wait(process)
+        self._lives += 1
 
-    def _advance_rank(self, peer: bytes, idle: bool = False) -> None:
+    def _crash_trainer(self, down_s: float) -> None:
+        """Kill all ranks; they start again where the one that is farthest behind is."""
+        if not self.ranks:
+            return
+        behind = min(self.ranks.values(), key=lambda rank: rank.mark)
+        epoch, at, holes = behind.ledger
+        for rank, marks in self._marks.items():
+            keep = sum(mark < behind.mark for mark in marks)
+            del marks[keep:], self.outcome.delivered[rank][keep:]
+        for process in self.ranks.values():
+            self.network.sever(process.party)
+        self.ranks.clear()
+        self.network.at(down_s, lambda: self._start_trainer(epoch, at, holes))
+
+    def _rank_says(self, process: RankProcess, messages: list[Message]) -> None:
+        for message in messages:
+            self._to_balancer(process.party, process.peer, message)
+
+    def _wait(self, process: RankProcess) -> None:
+        """Ask again now and then, as long as the trainer waits in vain."""
+        if self.ranks.get(process.peer) is not process or process.done:
+            return
+        silent = self.network.now - process.heard
+        if not process.training and silent >= PATIENCE_S:
+            self._rank_says(process, process.session.ask_again())
+        self.network.at(PATIENCE_S, lambda: self._wait(process))
+
+    def _rank_takes(
+        self, process: RankProcess, message: Message, payloads: tuple[object, ...]
+    ) -> None:
+        if self.traced:
+            self._trace(process.peer.decode(), "hears", message)
+        process.heard = self.network.now
+        process.session.handle(message, payloads)
+        self._advance(process)
+
+    def _advance(self, process: RankProcess) -> None:
         """Ask ahead; if the trainer is idle, take the next microbatch and train on it."""
-        session = self.ranks[peer]
+        session = process.session
         if session.trouble:
             self.outcome.trouble = session.trouble
-            self._open.discard(peer)
+            self._over = True
+        if session.trouble or process.done:
             return
-        for message in session.asks() if session.state == "running" else []:
-            self._to_coordinator(peer, message)
-        if not idle:
+        if not process.begun:
+            if session.ready is None:
+                return
+            process.begun = True
+            self._rank_says(process, session.begin(process.epoch, process.at, process.holes))
+        if session.state == "running":
+            self._rank_says(process, session.asks())
+        if process.training:
             return
         taken = session.take()
-        if taken is None:
-            if session.at_end():
-                self._open.discard(peer)
-                return
-            self._at(0.01, lambda: self._advance_rank(peer, idle=True))
+        if taken is not None:
+            self._train(process, *taken)
+        elif session.at_end():
+            self._end_epoch(process)
+
+    def _end_epoch(self, process: RankProcess) -> None:
+        process.epoch, process.at, process.holes = process.epoch + 1, START, ()
+        if process.epoch == self.settings.epoch + self.settings.epochs:
+            process.done = True
+            self._over = all(rank.done for rank in self.ranks.values())
             return
-        arrival, messages = taken
-        batch = arrival.batch
-        self.outcome.delivered[batch.rank].append(
-            (
-                batch.step,
-                batch.microbatch,
-                tuple(item.key for item in batch.items),
-                tuple(payload for payload in arrival.payloads if isinstance(payload, bytes)),
-            )
-        )
-        self.outcome.holes += [hole.key for hole in batch.holes]
+        self._rank_says(process, process.session.begin(process.epoch, START))
+        self._advance(process)
+
+    def _train(self, process: RankProcess, arrival: Arrival, messages: list[Message]) -> None:
+        batch, outcome = arrival.batch, self.outcome
+        payloads = tuple(each for each in arrival.payloads if isinstance(each, bytes))
+        given = (batch.step, batch.microbatch, tuple(item.key for item in batch.items), payloads)
+        outcome.delivered[batch.rank].append(given)
+        self._marks[batch.rank].append((process.epoch, batch.step, batch.microbatch))
+        outcome.holes += [hole.key for hole in batch.holes]
         if batch.microbatch + 1 == batch.microbatches:
-            self.outcome.places.append(batch.after)
-        for message in messages:
-            self._to_coordinator(peer, message)
-        self._at(self.settings.train_s, lambda: self._advance_rank(peer, idle=True))
+            outcome.places.append(batch.after)
+        self._rank_says(process, messages)
+        process.training = True
+        slow = SLOW if self.network.now < process.slow_until else 1.0
+        self.network.at(self.settings.train_s * slow, lambda: self._trained(process))
+
+    def _trained(self, process: RankProcess) -> None:
+        if self.ranks.get(process.peer) is process:
+            process.training = False
+            process.heard = self.network.now
+            self._advance(process)

@@ -12,9 +12,18 @@ from .tables import WORKER
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """An action: open the source that the job describes (empty: the one the worker has)."""
+    """An action: open the source that the job describes (empty: the one the worker has).
+
+    Then say that it is ready, with this `number`.
+    """
 
     job: str
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An action: say again that the source is open, if it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +55,28 @@ class WorkerSession:
         self.state = "joining"
         self.dropped = 0
         self._tasks: deque[Task] = deque()
+        self._welcome: Welcome | None = None
 
-    def handle(self, message: Message) -> Open | Greet | End | None:
+    def handle(self, message: Message) -> Open | Repeat | Greet | End | None:
         """Take in one message; return what the shell must do, if anything."""
         row = WORKER.get((self.state, type(message).__name__))
         if row is None:
             self.dropped += 1
             return None
         self.state, action = row
-        result: Open | Greet | End | None = getattr(self, f"_{action}")(message)
+        result: Open | Repeat | Greet | End | None = getattr(self, f"_{action}")(message)
         return result
 
     def next_task(self) -> Task | None:
         """Return the next sample to work on, oldest lease first."""
         return self._tasks.popleft() if self._tasks else None
 
-    def _open_source(self, message: Welcome) -> Open:
+    def _open_source(self, message: Welcome) -> Open | Repeat:
+        if message == self._welcome:
+            return Repeat()
         self._tasks.clear()
-        return Open(message.job)
+        self._welcome = message
+        return Open(message.job, message.number)
 
     def _queue_lease(self, message: Lease) -> None:
         self._tasks.extend(

@@ -42,13 +42,23 @@ class WorkerSide(Hall):
 
     def _send_job(self, peer: bytes, _: None) -> None:
         source = self.job is not None and self.job.source
-        self._send(peer, Welcome(to_json(self.job) if self.job and source else ""))
+        text = to_json(self.job) if self.job and source else ""
+        self._send(peer, Welcome(text, self._welcome))
 
     def _forget_source(self, peer: bytes, _: None) -> None:
         if self.run is not None:
             self.run.lose_worker(peer, died=False)
 
+    def _hear_ready(self, peer: bytes, ready: WorkerReady) -> None:
+        """A worker has answered a welcome again: it is there, and not at work on a lease."""
+        if ready.number == self._welcome:
+            self._workers[peer].late = False
+
     def _accept_worker(self, peer: bytes, ready: WorkerReady) -> None:
+        if ready.number != self._welcome:
+            self._states[peer] = "worker preparing"
+            self.dropped += 1
+            return
         first = not self.fingerprint
         reason = why_worker_refused(self.job, self.count, self.fingerprint, ready)
         if reason:

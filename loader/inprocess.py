@@ -93,8 +93,8 @@ class InProcess:
                 self.session.handle(effect.message, effect.payloads)
                 for message in self.session.asks() if self.session.state == "running" else []:
                     self._tell(_RANK, message)
-            elif isinstance(self._worker.handle(effect.message), Open):
-                self._tell(_WORKER, WorkerReady(*self._handler.open("")))
+            elif isinstance(action := self._worker.handle(effect.message), Open):
+                self._tell(_WORKER, WorkerReady(*self._handler.open(""), action.number))
 
     def _do(self, task: Task) -> None:
         work = self._handler.probe if task.kind == "probe" else self._handler.decode

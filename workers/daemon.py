@@ -33,12 +33,14 @@ from ..balancer.messages import (
     WorkerReady,
 )
 from ..balancer.sockets import connect, receive, send
-from ..balancer.worker_session import End, Greet, Open, Task, WorkerSession
+from ..balancer.worker_session import End, Greet, Open, Repeat, Task, WorkerSession
 from .job import describe_error
 from .policy import kind_of, reason_of
 from .source import SampleError
 
 BEAT_S = 1.0
+# A hello that nobody answers is said again.
+GREET_S = 5.0
 # A wait for work ends at least this often, to look whether the worker should end.
 IDLE_MS = 500
 # The last results may still be on their way when a worker ends.
@@ -154,6 +156,8 @@ class _Worker:
         self.probes: list[Probed] = []
         self.probe_lease = 0
         self.heard = time.monotonic()
+        self.greeted = 0.0
+        self.opened: WorkerReady | WorkerFailed | None = None
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         self._say_hello()
@@ -168,6 +172,8 @@ class _Worker:
                 self._do(task)
             elif not self.socket.poll(IDLE_MS) and self._silence_s() > (until_lost_s or math.inf):
                 return f"no balancer has answered for {until_lost_s:.0f} s"
+            elif self.session.state == "joining" and time.monotonic() > self.greeted + GREET_S:
+                self._say_hello()
         self._say(WorkerBye())
         return ""
 
@@ -175,6 +181,7 @@ class _Worker:
         return time.monotonic() - self.heard
 
     def _say_hello(self) -> None:
+        self.greeted = time.monotonic()
         name, slot = self.identity.name, self.identity.slot
         self._say(WorkerHello(name, self.identity.incarnation, sockets.gethostname(), slot))
 
@@ -187,19 +194,22 @@ class _Worker:
             self.heard = time.monotonic()
             action = self.session.handle(received[0])
             if isinstance(action, Open):
-                self._open(action.job)
+                self._open(action.job, action.number)
+            elif isinstance(action, Repeat) and self.opened is not None:
+                self._say(self.opened)
             elif isinstance(action, End):
                 return action
         return None
 
-    def _open(self, job: str) -> None:
+    def _open(self, job: str, number: int) -> None:
         self.probes.clear()
         try:
             count, fingerprint = self.handler.open(job)
         except Exception as error:
-            self._say(WorkerFailed(describe_error(error)))
-            return
-        self._say(WorkerReady(count, fingerprint))
+            self.opened = WorkerFailed(describe_error(error))
+        else:
+            self.opened = WorkerReady(count, fingerprint, number)
+        self._say(self.opened)
 
     def _do(self, task: Task) -> None:
         ref = task.ref
