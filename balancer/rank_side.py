@@ -74,12 +74,26 @@ class RankSide(Hall):
         ended = [*replaced, *[r for r in others if r not in replaced]]
         for old in ended:
             who = "another process now plays" if old in replaced else "a new process plays"
-            self._send(old.peer, Trouble("protocol", f"{who} ranks {hello.ranks}: start all anew"))
-            self._states.pop(old.peer, None)
-            self._drop_rank(old.peer)
-            self._replaced.add(old.peer)
-        if any(old.begun is not None for old in ended):
+            self._end_rank(old, f"{who} ranks {hello.ranks}: start all anew")
+
+    def _end_rank(self, old: RankPeer, reason: str) -> None:
+        """Tell a rank of a former launch, and stop the run if it was in one."""
+        self._send(old.peer, Trouble("protocol", reason))
+        self._states.pop(old.peer, None)
+        self._drop_rank(old.peer)
+        self._replaced.add(old.peer)
+        if old.begun is not None:
             self._stop_run()
+
+    def _end_former_launch(self, rank: RankPeer, begin: Begin) -> None:
+        """Those of an earlier launch who stand elsewhere are not there any more."""
+        for old in list(self._ranks.values()):
+            if (
+                old.launch < rank.launch
+                and old.begun is not None
+                and why_apart([(old, old.begun), (rank, begin)])
+            ):
+                self._end_rank(old, f"ranks {rank.hello.ranks} were started anew: start all anew")
 
     def _begin(self, peer: bytes, begin: Begin) -> None:
         rank = self._ranks[peer]
@@ -87,6 +101,7 @@ class RankSide(Hall):
             return
         rank.begun = begin
         rank.finished = False
+        self._end_former_launch(rank, begin)
         begins = [(r, r.begun) for r in self._ranks.values() if r.begun]
         reason = why_apart((r, other) for r, other in begins if other.run == begin.run)
         if reason:
