@@ -1,0 +1,51 @@
+"""keygen, balancer and worker as commands: a keyed job from end to end."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import zmq
+
+sys.path.append(str(Path(__file__).parent.parent / "tools"))
+sys.path.append(str(Path(__file__).parent))
+from test_keys import SAMPLES, keygen, make, samples
+from test_remote import Process
+
+from counterpoise.balancer.messages import Ping
+from counterpoise.balancer.sockets import connect, send
+from counterpoise.tools.demo_data import ensure_demo_data
+
+
+def test_a_keyed_job_from_end_to_end(tmp_path):
+    root = Path(ensure_demo_data(tmp_path / "root", samples=SAMPLES, shards=1)).parent
+    keygen(tmp_path / "keys")
+    balancer = Process(
+        "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", f"{tmp_path}/keys/balancer"
+    )
+    address = balancer.wait_for("listening on").partition("listening on ")[2].partition(";")[0]
+    with zmq.Context() as context, connect(context, address, b"nobody") as stranger:
+        send(stranger, Ping())
+        balancer.wait_for("refused: a peer came without a key")
+        worker = Process(
+            "worker", address, "--root", str(root), "--keys", f"{tmp_path}/keys/worker"
+        )
+        assert len(samples(make(address, tmp_path / "keys" / "trainer"))) == SAMPLES
+        assert stranger.poll(0) == 0
+    assert worker.end(signal.SIGTERM) == 0
+    assert balancer.end(signal.SIGTERM) == 0
+    balancer.wait_for("messages and peers in all")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["balancer", "--keys", "."], "has no secret.key: make keys with counterpoise keygen"),
+        (["worker", "tcp://127.0.0.1:1", "--root", ".", "--keys", "."], "has no secret.key"),
+    ],
+)
+def test_missing_keys_are_one_line(words, reason):
+    command = Process(*words)
+    command.wait_for(reason)
+    assert command.process.wait(30) == 2
+    assert len(command.lines) == 1

@@ -1,0 +1,304 @@
+"""Hostile jobs and shards: nothing is executed, nothing outside the root is read."""
+
+import io
+import json
+import os
+import pickle
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoise.balancer.job import Job, to_json
+from counterpoise.balancer.messages import Ref
+from counterpoise.workers.kept_files import identity, kept_path
+from counterpoise.workers.patterns import MAX_NAMES, find_shards
+from counterpoise.workers.source import SampleError
+from counterpoise.workers.source_handler import SourceHandler
+from counterpoise.workers.tar_dataset import TarDataset
+
+EXECUTING = {
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "subprocess.Popen",
+    "pickle.find_class",
+    "socket.connect",
+}
+
+
+class Watch:
+    """What the interpreter does while it is on, by its audit events."""
+
+    def __init__(self):
+        self.thread = None
+        self.opened = []
+        self.executed = []
+        sys.addaudithook(self._hear)
+
+    def __enter__(self):
+        self.opened.clear()
+        self.executed.clear()
+        self.thread = threading.get_ident()
+        return self
+
+    def __exit__(self, *_):
+        self.thread = None
+
+    def _hear(self, event, arguments):
+        if self.thread != threading.get_ident():
+            return
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
+            self.opened.append(Path(os.fsdecode(arguments[0])).resolve())
+        elif event in EXECUTING:
+            self.executed.append((event, arguments))
+
+
+WATCH = Watch()
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A root with a shard, a link that leaves it, and a shard and a secret beside it."""
+    folder = tmp_path / "root"
+    for name in ("root", "outside"):
+        (tmp_path / name).mkdir()
+        write_shard(tmp_path / name / "a.tar", {"0.txt": b"hello", "0.cls": b"1"})
+    (tmp_path / "secret").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "outside")
+    (folder / "passwd.tar").symlink_to("/etc/passwd")
+    return folder
+
+
+def write_shard(path, members):
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def job(**source):
+    told = {"source": "tar", "pattern": ["a.tar"], "transform": None, **source}
+    return to_json(Job(source=told))
+
+
+def handler(root):
+    return SourceHandler(
+        None, (), 0, local=False, build=lambda told: TarDataset.from_spec(told, root)
+    )
+
+
+# --- jobs
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "../../etc/passwd",
+        "../outside/a.tar",
+        "../outside/*.tar",
+        "/etc/passwd",
+        "/etc/*",
+        "link/a.tar",
+        "link/*",
+        "passwd.tar",
+        "*/../../outside/a.tar",
+        "link/../a.tar",
+        "{a.tar,../outside/a.tar}",
+        "pipe:cat /etc/passwd",
+        "pipe:touch executed",
+        "http://127.0.0.1:1/a.tar",
+        "file:///etc/passwd",
+        "~/a.tar",
+        "a.tar\0",
+        "",
+        "{1..99999999999}",
+        "{x," + "{a,b}" * 50 + "}",
+        "[" * 5000,
+        "{" * 5000,
+        "x" * 100_000,
+    ],
+)
+def test_a_pattern_that_leaves_the_root_reads_nothing(root, pattern):
+    with WATCH as watch, pytest.raises((ValueError, OSError)):
+        handler(root).open(job(pattern=["a.tar", pattern]))
+    assert not watch.executed
+    assert [path for path in watch.opened if not path.is_relative_to(root)] == []
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        "os:system",
+        "subprocess:run",
+        "builtins:eval",
+        "pickle:loads",
+        "counterpoise.workers.registry:importlib",
+        "counterpoise.workers.codec_object:pickle",
+        "antigravity:x",
+        "os.path:os.system",
+        "__main__:x",
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_transform_that_nobody_registered_is_not_even_imported(root, transform, nested):
+    spec = {"name": transform, "args": {"command": "touch executed"}}
+    if nested:
+        name = "counterpoise.workers.vision_language:VisionLanguage"
+        spec = {"name": name, "args": {"tokenizer": spec}}
+    before = set(sys.modules)
+    with WATCH as watch, pytest.raises(ValueError, match="no such transform"):
+        handler(root).open(job(transform=spec))
+    assert not watch.executed
+    assert "antigravity" not in set(sys.modules) - before
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"source": "python"},
+        {"pattern": 7},
+        {"pattern": [7]},
+        {"pattern": None},
+        {"transform": "os:system"},
+        {"transform": ["os:system"]},
+        {"transform": {"name": ["os:system"], "args": {}}},
+    ],
+)
+def test_a_malformed_description_is_one_clear_error(root, told):
+    with WATCH as watch, pytest.raises((ValueError, TypeError)) as raised:
+        handler(root).open(job(**told))
+    assert not watch.executed
+    assert len(str(raised.value)) < 500
+
+
+def test_a_pickled_reference_is_not_looked_at_by_a_remote_worker(root):
+    worker = handler(root)
+    assert worker.open(job())[0] == 1
+    with WATCH as watch:
+        decoded = worker.decode(Ref(0, 0, pickle.dumps(Evil("x"))), 0)
+    assert decoded.key == "0"
+    assert not watch.executed
+
+
+def test_too_many_names_are_refused_before_they_are_made(root):
+    with pytest.raises(ValueError, match=f"more than {MAX_NAMES} names"):
+        find_shards("{1..2000000}.tar", root)
+
+
+# --- shards
+
+
+class Evil:
+    """Executes a command where it is unpickled."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.fixture
+def evil(tmp_path):
+    return pickle.dumps(Evil(f"touch {tmp_path}/executed"))
+
+
+@pytest.mark.parametrize(
+    "extension", ["pkl", "pickle", "pyd", "pth", "pt", "joblib", "PTH", "weights.pth", "seg.pkl"]
+)
+def test_pickled_members_are_refused_unread(root, evil, extension):
+    write_shard(root / "a.tar", {"0.txt": b"hello", f"0.{extension}": evil})
+    dataset = TarDataset("a.tar", root=root)
+    with WATCH as watch:
+        for action in (dataset.load, dataset.raw, dataset.probe):
+            with pytest.raises(SampleError, match="pickled members are refused"):
+                action(0)
+    assert not watch.executed
+    assert not (root.parent / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "extension", ["txt", "json", "cls", "npy", "jpg", "png", "bin", "npz", "dill"]
+)
+def test_a_pickle_under_another_name_is_not_unpickled(root, evil, extension):
+    write_shard(root / "a.tar", {f"0.{extension}": evil})
+    dataset = TarDataset("a.tar", root=root)
+    with WATCH as watch:
+        try:
+            assert dataset.load(0)[extension] == evil
+        except SampleError:
+            assert extension not in ("bin", "npz", "dill")
+    assert not watch.executed
+    assert not (root.parent / "executed").exists()
+
+
+def npy(shape, dtype="<f4", data=b""):
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": dtype, "fortran_order": False, "shape": shape}
+    )
+    return file.getvalue() + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        npy((1 << 40,)),
+        npy((1 << 20, 1 << 20, 1 << 20)),
+        npy((4,), data=b"short"),
+        npy((4,), "|O", b"\x80\x05N."),
+        npy((-4, -4)),
+        b"\x93NUMPY\x09\x00",
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
+        b"\x93NUMPY",
+        b"",
+    ],
+)
+def test_an_array_that_is_not_what_it_says_is_a_broken_sample(root, data):
+    write_shard(root / "a.tar", {"0.npy": data})
+    with WATCH as watch, pytest.raises(SampleError, match="npy"):
+        TarDataset("a.tar", root=root).load(0)
+    assert not watch.executed
+
+
+def test_an_honest_array_is_read(root):
+    write_shard(root / "a.tar", {"0.npy": npy((2,), data=np.ones(2, "<f4").tobytes())})
+    assert TarDataset("a.tar", root=root).load(0)["npy"].tolist() == [1, 1]
+
+
+def test_members_named_outside_are_only_names(root):
+    write_shard(root / "a.tar", {"../../secret.txt": b"mine", "/etc/passwd.txt": b"mine"})
+    with WATCH as watch:
+        dataset = TarDataset("a.tar", root=root)
+        assert [dataset.load(index)["txt"] for index in range(2)] == ["mine", "mine"]
+    assert [path for path in watch.opened if not path.is_relative_to(root)] == []
+
+
+def test_a_kept_index_that_holds_a_pickle_is_not_believed(root, evil):
+    shard = root / "a.tar"
+    objects = np.array([Evil(f"touch {root.parent}/executed")], dtype=object)
+    path = kept_path(shard, "index.npz")
+    with path.open("wb") as file:
+        np.savez(file, stamp=np.array([1, *identity(shard)]), names=objects)
+    with WATCH as watch:
+        assert TarDataset("a.tar", root=root).load(0)["txt"] == "hello"
+    assert not watch.executed
+    path.write_bytes(evil)
+    with WATCH as watch:
+        assert len(TarDataset("a.tar", root=root)) == 1
+    assert not watch.executed
+
+
+def test_deep_json_is_a_broken_sample(root):
+    write_shard(root / "a.tar", {"0.json": b"[" * 100_000, "1.json": json.dumps({"a": 1}).encode()})
+    dataset = TarDataset("a.tar", root=root)
+    with pytest.raises(SampleError, match="json"):
+        dataset.load(0)
+    assert dataset.load(1)["json"] == {"a": 1}
