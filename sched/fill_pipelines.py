@@ -110,7 +110,7 @@ def least(fits: Callable[[int], bool], high: int, tolerance_ns: int) -> int:
     if fits(0):
         return 0
     low = 0
-    while high - low > tolerance_ns:
+    while high - low > max(1, tolerance_ns):
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high

@@ -79,8 +79,12 @@ def _by_bubble(name: str) -> Iterable[Point]:
 
 
 def _point(x: float, setup: FillSetup) -> Point:
-    """The paper's plan (two stages, tensor 8), the warm-up chosen by time."""
-    candidates = [EncoderPlan(2, setup.tensor, True, warmup) for warmup in ("megatron", "reduced")]
+    """The best plan of full tensor width: pipeline size and warm-up chosen by time."""
+    candidates = [
+        EncoderPlan(stages, setup.tensor, True, warmup)
+        for stages in (1, 2, 4)
+        for warmup in ("megatron", "reduced")
+    ]
     hosts: dict[str, Host] = {}
     whole = scan(setup, candidates=candidates, hosts=hosts).best
     cut = scan(setup, candidates=candidates, hosts=hosts, splittings=(None, *fitting(setup))).best
