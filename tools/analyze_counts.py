@@ -117,6 +117,18 @@ def joint(rows: Rows) -> Json:
     return {"tokens": across.tolist(), "tiles": up.tolist(), "counts": cells.tolist()}
 
 
+def share_interval(found: int, count: int) -> list[float]:
+    """Return the 95 % interval of a share, after Wilson (1927).
+
+    >>> [round(end, 3) for end in share_interval(0, 100)]
+    [0.0, 0.037]
+    """
+    z = 1.96
+    middle = (found + z * z / 2) / (count + z * z)
+    half = z * float(np.sqrt(found * (count - found) / count + z * z / 4)) / (count + z * z)
+    return [max(0.0, middle - half), min(1.0, middle + half)]
+
+
 def heaviest(rows: Rows, work: Int64, most: int = NAMED) -> list[Json]:
     """Return the samples of most work (n,), heaviest first."""
     top = np.argsort(-work, kind="stable")[:most].tolist()

@@ -147,6 +147,12 @@ def section_data(report: Json) -> str:
     body = table(heads, rows, texts=(8,))
     if len(report["sources"]) > most:
         body += note(f"{len(report['sources']) - most} more sources stand in report.json.")
+    if report["analyzed"] < report["samples"]:
+        low, high = report["unreadable_interval"]
+        body += note(
+            f"Counts are of the {report['analyzed']:,} samples drawn; of all, {percent(low, 2)} to "
+            f"{percent(high, 2)} are unreadable (95 % interval)."
+        )
     if report["failures"]:
         seen = [
             [
@@ -162,7 +168,7 @@ def section_data(report: Json) -> str:
         body += f'<h3 style="margin-top:18px">Why they cannot be used</h3>{text}'
     read = "decoded" if report["host"]["decoded"] else "headers read"
     text = "Decides what to repair or leave out before training."
-    if read != "decoded":
+    if read != "decoded" and report["host"]["bytes_per_sample"] is not None:
         text += " Only headers were read; --decode finds images that are damaged further in."
     return card("data", "What is there", text, "measured", body, long=True)
 

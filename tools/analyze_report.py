@@ -19,6 +19,7 @@ from .analyze_counts import (
     joint,
     quantiles,
     reasons,
+    share_interval,
 )
 from .analyze_forecast import (
     Forecast,
@@ -89,6 +90,7 @@ def make_report(rows: Rows, total: int, asked: Asked, said: Said = quiet) -> Jso
         "analyzed": len(rows) + len(rows.failures),
         "usable": len(rows),
         "unreadable": len(rows.failures),
+        "unreadable_interval": share_interval(len(rows.failures), len(rows) + len(rows.failures)),
         "truncated": sum(one.kind == "truncated" for one in rows.failures),
         "duplicate_keys": len(again),
         "duplicates": [rows.key(row) for row in again[:NAMED].tolist()],

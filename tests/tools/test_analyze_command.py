@@ -97,6 +97,8 @@ def test_a_sample_of_a_table_has_intervals(
 ) -> None:
     found = analyze(capsys, skewed, "--sample", 500, "--out", tmp_path / "out")
     assert (found["samples"], found["analyzed"]) == (3000, 500)
+    low, high = found["unreadable_interval"]
+    assert low == 0.0 < high < 0.01
     low, high = found["resources"]["tokens"]["intervals"]["p50"]
     assert low <= found["resources"]["tokens"]["p50"] <= high
 
