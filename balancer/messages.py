@@ -155,10 +155,11 @@ class SampleFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """The worker cannot serve this job at all, and why."""
+    """The worker cannot serve this job at all, and why; `number` as in WorkerReady."""
 
     PAYLOADS: ClassVar[Payloads] = "none"
     reason: str
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,10 @@ class WorkerSide(Hall):
             self._switch_run()
 
     def _report_worker(self, peer: bytes, failed: WorkerFailed) -> None:
+        if failed.number != self._welcome:
+            self._states[peer] = "worker preparing"
+            self.dropped += 1
+            return
         self._fail("worker", f"worker {self._workers[peer].hello.name}: {failed.reason}")
 
     def _take_costs(self, peer: bytes, message: ProbeDone) -> None:

@@ -4,6 +4,7 @@ from .cli import LazyGroup
 
 BENCHES = {
     "bubbles": ("bench_bubbles", "Encoder work in the bubbles: Optimus' algorithm and ours."),
+    "faults": ("bench_faults", "Faults, simulated or real: is every batch the same?"),
     "loader": ("bench_loader", "Samples per second against torch's DataLoader."),
     "order": ("bench_order", "Orders of a rank's microbatches: simulated step time."),
     "partition": ("bench_partition", "Samples onto ranks: how far the heaviest is above the mean."),

@@ -32,7 +32,7 @@ from ..balancer.messages import (
     WorkerHello,
     WorkerReady,
 )
-from ..balancer.sockets import connect, receive, send
+from ..balancer.sockets import Handshakes, connect, receive, send
 from ..balancer.worker_session import End, Greet, Open, Repeat, Task, WorkerSession
 from .job import describe_error
 from .policy import kind_of, reason_of
@@ -113,7 +113,10 @@ def run_worker(
     try:
         with connect(context, endpoint, identity.routing_id, keys) as socket:
             socket.setsockopt(zmq.LINGER, LINGER_MS)
-            return _Worker(socket, identity, handler, forgotten).work(stop, until_lost_s)
+            handshakes = Handshakes(socket, keyed=keys is not None)
+            with contextlib.closing(handshakes):
+                worker = _Worker(socket, identity, handler, forgotten, handshakes)
+                return worker.work(stop, until_lost_s)
     finally:
         context.term()
 
@@ -147,9 +150,11 @@ class _Worker:
         identity: Identity,
         handler: Handler,
         forgotten: threading.Event,
+        handshakes: Handshakes,
     ) -> None:
         self.socket = socket
         self.forgotten = forgotten
+        self.handshakes = handshakes
         self.identity = identity
         self.handler = handler
         self.session = WorkerSession()
@@ -170,11 +175,21 @@ class _Worker:
                 self._send_probes()
             if task is not None:
                 self._do(task)
-            elif not self.socket.poll(IDLE_MS) and self._silence_s() > (until_lost_s or math.inf):
-                return f"no balancer has answered for {until_lost_s:.0f} s"
-            elif self.session.state == "joining" and time.monotonic() > self.greeted + GREET_S:
-                self._say_hello()
+            elif reason := self._wait(until_lost_s):
+                return reason
         self._say(WorkerBye())
+        return ""
+
+    def _wait(self, until_lost_s: float | None) -> str:
+        """Wait for a message; return why there is no use in waiting any longer, if so."""
+        if not self.socket.poll(IDLE_MS):
+            if self._silence_s() > (until_lost_s or math.inf):
+                return f"no balancer has answered for {until_lost_s:.0f} s"
+            refusal = self.handshakes.refusal()
+            if refusal:
+                return refusal
+        if self.session.state == "joining" and time.monotonic() > self.greeted + GREET_S:
+            self._say_hello()
         return ""
 
     def _silence_s(self) -> float:
@@ -206,7 +221,7 @@ class _Worker:
         try:
             count, fingerprint = self.handler.open(job)
         except Exception as error:
-            self.opened = WorkerFailed(describe_error(error))
+            self.opened = WorkerFailed(describe_error(error), number)
         else:
             self.opened = WorkerReady(count, fingerprint, number)
         self._say(self.opened)
