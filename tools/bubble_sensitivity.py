@@ -43,7 +43,7 @@ def sensitivity(name: str = "3072") -> dict[str, list[Point]]:
     return {
         "encoder time / language-model time": list(_by_size(name)),
         "exposed data-parallel time (s)": list(_by_exposed(name)),
-        "tensor-parallel bubble (us)": list(_by_bubble(name)),
+        "tensor-parallel bubble (us), 1536 GPUs": list(_by_bubble("1536")),
     }
 
 
