@@ -117,7 +117,7 @@ COUNT = click.IntRange(min=1)
     "resources",
     multiple=True,
     metavar="NAME",
-    help="A table's column that is a cost; repeat.",
+    help="A cost to look at: a table's column, or one that all sources have; repeat.",
 )
 @click.option(
     "--source-field",

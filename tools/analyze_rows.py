@@ -6,9 +6,9 @@ was split, and on whichever machine each part was scanned.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -97,7 +97,7 @@ def merge(parts: Iterable[Rows]) -> Rows:
     failures = tuple(failure for part in every for failure in part.failures)
     clock = sum((part.clock for part in every), Clock())
     if not some:
-        return Rows(**{**_fields(nothing(failures)), "clock": clock})
+        return replace(nothing(failures), clock=clock)
     resources = some[0].resources
     for part in some:
         if part.resources != resources:
@@ -130,6 +130,16 @@ def take(rows: Rows, chosen: Int64) -> Rows:
     return Rows(rows.resources, *columns, rows.sources, keys, rows.failures, rows.clock)
 
 
+def only(rows: Rows, names: tuple[str, ...]) -> Rows:
+    """Return the rows with these costs only; ValueError for one that is not there."""
+    if not len(rows) or not names:
+        return rows
+    if missing := [name for name in names if name not in rows.resources]:
+        raise ValueError(f"no cost {missing[0]!r}; there are {', '.join(rows.resources)}")
+    columns = [rows.resources.index(name) for name in names]
+    return replace(rows, resources=names, costs=rows.costs[:, columns])
+
+
 def keep(path: Path, rows: Rows) -> bool:
     """Write rows to a file as a whole; return whether that was possible."""
     about = {
@@ -158,10 +168,6 @@ def kept(path: Path) -> Rows | None:
         clock=Clock(**about["clock"]),
         **arrays,
     )
-
-
-def _fields(rows: Rows) -> dict[str, Any]:
-    return {name: getattr(rows, name) for name in Rows.__dataclass_fields__}
 
 
 def _renumbered(part: Rows, numbers: dict[str, int]) -> Int64:

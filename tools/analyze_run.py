@@ -7,6 +7,7 @@ was interrupted goes on where it was and scans nothing twice.
 import importlib
 import multiprocessing
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -16,12 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..workers.versions import digest, library_versions
-from .analyze_rows import Rows, keep, kept, merge, take
+from .analyze_rows import Rows, keep, kept, merge, only, take
 from .analyze_scan import Scan, count, make_transform, open_dataset, scan
 from .analyze_sources import TASK_ROWS, Task
 
 T = TypeVar("T")
 Work = Callable[[Task, Scan], T]
+PATIENCE_S = 5.0
 Runner = Callable[[Work[Any], Sequence[Task], Scan], Iterator[tuple[int, Any]]]
 Done = Callable[[int, int], object]
 
@@ -60,7 +62,8 @@ def scan_all(
         keep(names[missing[number]], rows)
         found[missing[number]] = rows
         done(len(found), len(pieces))
-    rows = merge([*(found[at] for at in range(len(pieces))), *tables.values()])
+    parts_in_order = [*(found[at] for at in range(len(pieces))), *tables.values()]
+    rows = merge(only(part, how.tables) for part in parts_in_order)
     if not sample:
         return rows, len(rows) + len(rows.failures)
     rest = total + sum(len(table) + len(table.failures) for table in tables.values())
@@ -105,6 +108,8 @@ def on_ray(address: str) -> Runner:
     except ImportError:
         raise ValueError("--ray needs Ray; pip install 'counterpoise[ray]'") from None
 
+    _reach(address)
+
     def run(work: Work[T], tasks: Sequence[Task], how: Scan) -> Iterator[tuple[int, T]]:
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level="warning")
@@ -117,6 +122,20 @@ def on_ray(address: str) -> Runner:
                 yield number, ray.get(reference)
 
     return run
+
+
+def _reach(address: str) -> None:
+    """Raise ConnectionError if nobody listens at host:port, for which Ray itself waits long."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"no Ray cluster at {address} ({error}); start one with `ray start --head`, and give "
+            "the address that it prints"
+        ) from None
 
 
 def _pieces(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from counterpoise.tools.analyze_run import on_ray
+
 pytest.importorskip("ray", reason="ray is an optional extra")
 
 CLUSTER = """
@@ -62,6 +64,11 @@ def analyze(out: Path, *words: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return {name: value for name, value in found.items() if name not in TIMED}
+
+
+def test_where_no_cluster_is_the_error_comes_at_once() -> None:
+    with pytest.raises(ConnectionError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*ray start --head"):
+        on_ray("127.0.0.1:1")
 
 
 @pytest.mark.slow

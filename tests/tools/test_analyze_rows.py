@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.tools.analyze_counts import by_source, duplicates, quantiles, reasons
-from counterpoise.tools.analyze_rows import Clock, Failure, Rows, keep, kept, merge, nothing, take
+from counterpoise.tools.analyze_rows import (
+    Clock,
+    Failure,
+    Rows,
+    keep,
+    kept,
+    merge,
+    nothing,
+    only,
+    take,
+)
 
 
 def rows(
@@ -112,6 +122,12 @@ def test_quantiles_are_values_of_the_data_that_hold_their_share(values: list[int
         assert sum(value <= found[name] for value in values) >= share * len(values)
         low, high = found["intervals"][name]
         assert low <= found[name] <= high
+
+
+def test_only_the_costs_named_stay() -> None:
+    assert only(rows([(1, 2), (3, 4)]), ("tokens",)).costs.tolist() == [[2], [4]]
+    with pytest.raises(ValueError, match="no cost 'bytes'; there are tiles, tokens"):
+        only(rows([(1, 2)]), ("bytes",))
 
 
 def test_taking_rows_keeps_what_belongs_to_them() -> None:
