@@ -156,17 +156,3 @@ def fill_holes(start: Ints, end: Ints, kind: Ints, owner: Ints, step_ns: int) ->
         np.concatenate((kind, np.full(free, FREE, np.int64)))[order],
         np.concatenate((owner, np.full(free, -1, np.int64)))[order],
     )
-
-
-def only_ends(gaps: Gaps) -> Gaps:
-    """The gaps before a rank's first and after its last pass: the coarse bubbles of the paper."""
-    ranks = tuple(
-        Stretches(
-            np.array([0, one.end[0], one.start[-1]], np.int64),
-            np.array([one.end[0], one.start[-1], gaps.step_ns], np.int64),
-            np.array([FREE, COMPUTING, FREE], np.int64),
-            np.array([-1, -1, -1], np.int64),
-        )
-        for one in gaps.ranks
-    )
-    return Gaps(ranks, gaps.need_ns, gaps.gradient_ns, gaps.step_ns, gaps.first_rank)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .bubble_sensitivity import Point
 
-PANEL, GAP, TOP, HEIGHT = 230, 62, 62, 190
+PANEL, GAP, TOP, HEIGHT = 240, 70, 62, 190
 COLOURS = {
     "whole kernels": "#cf6230",
     "split kernels": "#4961d4",
@@ -56,7 +56,7 @@ def chart_svg(points: Mapping[str, Sequence[Point]], jitter: Mapping[str, Any]) 
         word: [(float(cv), 100 * row[key]) for cv, row in drift.items()]
         for word, key in keys.items()
     }
-    panels.append(Panel("step lost to drift", "variation (cv) of the drift", lines, 2.5))
+    panels.append(Panel("step lost to drift", "variation (cv) of the drift", lines, 2.0))
     width = GAP + len(panels) * (PANEL + GAP)
     foot = TOP + HEIGHT + 60
     body = [text for at, panel in enumerate(panels) for text in _panel(panel, at)]
@@ -91,7 +91,7 @@ def _panel(panel: Panel, at: int) -> Iterator[str]:
         yield f'<text x="{left - 6}" y="{level + 4:.1f}" text-anchor="end">{y:g} %</text>'
     for x in (low, (low + high) / 2, high):
         where, _ = place(x, 0)
-        yield f'<text x="{where:.1f}" y="{foot + 18}" text-anchor="middle">{x:.3g}</text>'
+        yield f'<text x="{where:.1f}" y="{foot + 18}" text-anchor="middle">{_number(x)}</text>'
     middle = left + PANEL / 2
     yield f'<text x="{middle}" y="{foot + 40}" text-anchor="middle">{escape(panel.below)}</text>'
     dashes = {"upper bound": "5 4", "whole kernels": "none", "guarded": "2 3"}
@@ -103,6 +103,15 @@ def _panel(panel: Panel, at: int) -> Iterator[str]:
         for x, y in line:
             cx, cy = place(x, y)
             yield f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="2.5" fill="{colour}"/>'
-        key = left + number * 84
+        key = left + number * 92
         yield f'<path {look} d="M{key} {TOP - 22}h14"/>'
         yield f'<text x="{key + 18}" y="{TOP - 18}" font-size="10">{escape(name)}</text>'
+
+
+def _number(x: float) -> str:
+    """Two digits, or whole.
+
+    >>> _number(0.0324), _number(300.6)
+    ('0.032', '301')
+    """
+    return f"{x:.0f}" if x >= 10 else f"{x:.2g}"
