@@ -90,6 +90,8 @@ class Delivery:
         self.largest = 0
         self.known_holes: frozenset[int] = frozenset()
         self._left: set[int] = set()
+        # What ranks had taken of steps that are not planned yet, when they came to this run.
+        self._ahead: dict[int, tuple[int, int]] = {}
         self.steps: dict[int, _Step] = {}
         self._fresh: dict[Slot, list[tuple[int, int, int, int]]] = {ANY_SLOT: []}
         self._evicted: list[tuple[int, int, int, int]] = []
@@ -125,6 +127,10 @@ class Delivery:
                     self._queue(sample)
         for rank in self._left:
             self._take(step, rank, len(step.ranks[rank]))
+        for rank, (last, microbatch) in self._ahead.items():
+            if number <= last and 0 <= rank < len(step.ranks):
+                whole = number < last
+                self._take(step, rank, len(step.ranks[rank]) if whole else microbatch + 1)
         step.front = skip
         self._advance(step)
 
@@ -221,6 +227,8 @@ class Delivery:
 
     def taken(self, rank: int, number: int, microbatch: int) -> None:
         """Forget an acknowledged microbatch and all before it; saying it twice changes nothing."""
+        if number > max(self.steps, default=-1):
+            self._ahead[rank] = max((number, microbatch), self._ahead.get(rank, (-1, -1)))
         if self._find(rank, number, microbatch)[1] is None:
             return
         for step in [each for each in self.steps.values() if each.number <= number]:

@@ -5,7 +5,7 @@ timing are behind a connection, which is opened at first use.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -31,8 +31,8 @@ class Feeding(Protocol):
     def wait_ready(self) -> Ready:
         """Wait until the job runs."""
 
-    def begin(self, epoch: int, at: Place) -> None:
-        """Start the next run."""
+    def begin(self, epoch: int, at: Place, holes: tuple[int, ...] = (), served: int = 0) -> None:
+        """Start the next run; `holes` and `served` as in RankSession.begin."""
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:
         """Return the next microbatch, None at the end of the run."""
@@ -54,8 +54,9 @@ class BalancedLoader:
     """Microbatches of one process' ranks; not safe to share between threads.
 
     `connect` makes the connection, `collate` a batch of samples; `timeout_s` bounds a wait for the
-    next microbatch; holes are written to `dead_letter`; `local` says that the samples come from
-    processes of this machine, and may be any Python objects.
+    next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
+    epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
+    come from processes of this machine, and may be any Python objects.
     """
 
     job: Job
@@ -65,6 +66,7 @@ class BalancedLoader:
     collate: Collate
     timeout_s: float | None = None
     dead_letter: str | None = None
+    max_errors: float | None = None
     name: str = ""
     local: bool = True
     epoch: int = 0
@@ -145,12 +147,11 @@ class BalancedLoader:
             yield Step(delivered[0].info.step, batches, tuple(one.info for one in delivered))
 
     def _start(self) -> None:
-        """Begin the run; inside a step from its start, for what a step counts is all of it."""
+        """Begin the run where the loader stands; what was handed out is not decoded again."""
         self.count()
-        place = self._at.place
-        self.open().begin(self.epoch, replace(place, microbatch=0))
-        for _ in range(place.microbatch * len(self.ranks) + self._at.served):
-            self.open().next(self.timeout_s)
+        here = self._at
+        holes = tuple(ordinal for ordinal in here.holes if ordinal >= here.place.start)
+        self.open().begin(self.epoch, here.place, holes, here.served)
 
     def _take(self, begun: bool) -> Delivered | None:
         """Return the next microbatch, None at the end; after an error all processes are ended."""
@@ -165,7 +166,9 @@ class BalancedLoader:
             self.epoch, self._at = self.epoch + 1, START
             return None
         delivered = self._delivered(arrival)
-        self._advance(arrival.batch)
+        holes = self._holes(arrival.batch)
+        self._check_errors(holes, arrival.batch)
+        self._advance(arrival.batch, holes)
         return delivered
 
     def _check_current(self, generation: int) -> None:
@@ -175,17 +178,38 @@ class BalancedLoader:
                 "or the loader was closed; call iter() again"
             )
 
-    def _advance(self, batch: Batch) -> None:
+    def _holes(self, batch: Batch) -> tuple[int, ...]:
+        """Return the epoch's holes, those of this step included."""
+        holes = self._at.holes
+        return holes + tuple(ordinal for ordinal in batch.step_holes if ordinal not in holes)
+
+    def _check_errors(self, holes: tuple[int, ...], batch: Batch) -> None:
+        """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
+        if self.max_errors is None or len(holes) == len(self._at.holes):
+            return
+        allowed = self.max_errors
+        if isinstance(allowed, float):
+            allowed = int(allowed * self.count())
+        if len(holes) > allowed:
+            self.close()
+            where = f", see {self.dead_letter}" if self.dead_letter else ""
+            raise LoaderError(
+                f"{len(holes)} samples of epoch {self.epoch} could not be used up to step "
+                f"{batch.step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
+                "the data, or allow more"
+            )
+
+    def _advance(self, batch: Batch, holes: tuple[int, ...]) -> None:
         """Move the position past a microbatch: all ranks of this process must have had theirs."""
         here = self._at.place
         if batch.rank != self.ranks[-1]:
             here = Place(here.start, here.window_step, batch.step, batch.microbatch)
-            self._at = Position(here, self.ranks.index(batch.rank) + 1)
+            self._at = Position(here, self.ranks.index(batch.rank) + 1, holes)
         elif batch.microbatch + 1 == batch.microbatches:
-            self._at = Position(batch.after)
+            self._at = Position(batch.after, holes=holes)
         else:
             here = Place(here.start, here.window_step, batch.step, batch.microbatch + 1)
-            self._at = Position(here)
+            self._at = Position(here, holes=holes)
 
     def _delivered(self, arrival: Arrival) -> Delivered:
         batch = arrival.batch

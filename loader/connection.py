@@ -19,7 +19,7 @@ from ..balancer.job import from_json
 from ..balancer.keys import PeerKeys
 from ..balancer.messages import Message, Place, RankBye, Ready
 from ..balancer.rank_session import Arrival, RankSession
-from ..balancer.sockets import connect, receive, send
+from ..balancer.sockets import Handshakes, connect, receive, send
 from .errors import LoaderError
 
 logger = logging.getLogger(__name__)
@@ -56,12 +56,12 @@ class Connection:
         `keys` the balancer must be the one that they name.
         """
         self.endpoint = endpoint
-        self._keys = keys
         self.session = RankSession(ranks, job, prefetch, from_json(job).microbatches)
         self._watch = watch
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._socket = connect(self._context, endpoint, name, keys)
+        self._handshakes = Handshakes(self._socket, keyed=keys is not None)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         if watched_fd is not None:
@@ -79,9 +79,9 @@ class Connection:
             self._fail("the job did not start")
         return ready
 
-    def begin(self, epoch: int, at: Place) -> None:
-        """Start the next run."""
-        self._say(self.session.begin(epoch, at))
+    def begin(self, epoch: int, at: Place, holes: tuple[int, ...] = (), served: int = 0) -> None:
+        """Start the next run; `holes` and `served` as in RankSession.begin."""
+        self._say(self.session.begin(epoch, at, holes, served))
         self._say(self.session.asks())
 
     def offer(self, step: int, pickled: bytes, pin: int = -1) -> None:
@@ -146,11 +146,14 @@ class Connection:
 
     def _check_silence(self) -> None:
         self._check_processes()
+        refusal = self._handshakes.refusal()
+        if refusal:
+            self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
         if silent > PATIENCE_S:
             self._fail(
                 f"the balancer at {self.endpoint} has not answered for {silent:.0f} s: "
-                f"is it running, and is the address right?{_about_keys(self._keys)}"
+                "is it running, and is the address right?"
             )
 
     def _say(self, messages: list[Message]) -> None:
@@ -159,12 +162,6 @@ class Connection:
 
     def _fail(self, reason: str) -> NoReturn:
         raise LoaderError(reason)
-
-
-def _about_keys(keys: PeerKeys | None) -> str:
-    if keys is None:
-        return " If it was started with --keys, give keys= here too."
-    return f" Does it use keys, is its key still {keys.balancer.decode()}, and is ours allowed?"
 
 
 @dataclass(slots=True)

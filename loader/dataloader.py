@@ -23,7 +23,7 @@ from .opening import Opening
 from .plain import PlainIterator
 from .plain_state import PlainState
 from .remote import RemoteDataset
-from .settings import find_resources, make_plan
+from .settings import checked_max_errors, find_resources, make_plan
 from .step_info import Step, StepInfo
 from .topology import find_ranks
 
@@ -43,7 +43,8 @@ class DataLoader(torch_data.DataLoader[Any]):
     virtual_ranks: this process plays them all. cost, key: measure and name samples of a plain
     dataset. balancer: the address of a standalone one; keys: the folder of this trainer's keys
     (counterpoise keygen), if it wants them. on_error: "raise", or "skip" to leave broken samples
-    out (written to dead_letter). buffer_bytes: the most decoded bytes held.
+    out (written to dead_letter), at most max_errors in an epoch (a float is a part of its samples).
+    buffer_bytes: the most decoded bytes held.
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -91,6 +92,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         keys: str | Path | None = None,
         on_error: str = "raise",
         dead_letter: str | None = None,
+        max_errors: float | None = None,
         buffer_bytes: int = 1 << 30,
     ) -> None:
         self._balanced: BalancedLoader | None = None
@@ -175,6 +177,7 @@ class DataLoader(torch_data.DataLoader[Any]):
             collate=_pinning(pin_memory, _collating(layout, collate_fn, pad_id, dummy_tile)),
             timeout_s=timeout or None,
             dead_letter=dead_letter,
+            max_errors=checked_max_errors(max_errors, on_error),
             local=balancer is None,
             name=str(getattr(dataset, "pattern", type(dataset).__name__)),
         )

@@ -53,9 +53,10 @@ class InProcess:
             raise LoaderError(self.session.trouble or "the job did not start")
         return self.session.ready
 
-    def begin(self, epoch: int, at: Place) -> None:
-        """Start the next run."""
-        for message in (*self.session.begin(epoch, at), *self.session.asks()):
+    def begin(self, epoch: int, at: Place, holes: tuple[int, ...] = (), served: int = 0) -> None:
+        """Start the next run; `holes` and `served` as in RankSession.begin."""
+        begun = self.session.begin(epoch, at, holes, served)
+        for message in (*begun, *self.session.asks()):
             self._tell(_RANK, message)
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:  # noqa: ARG002

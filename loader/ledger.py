@@ -1,6 +1,6 @@
 """The resume state: what `next()` has returned, as a few JSON values, the same on every rank."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..balancer.job import Job
@@ -14,11 +14,13 @@ LEDGER_VERSION = 1
 class Position:
     """Where a loader stands: a place that all ranks have reached, and how many are beyond it.
 
-    served: ranks of a process that plays several which have had the place's microbatch already.
+    served: ranks of a process that plays several which have had the place's microbatch already;
+    holes: ordinals of the epoch's samples that could not be used, in the steps up to here.
     """
 
     place: Place
     served: int = 0
+    holes: tuple[int, ...] = ()
 
 
 START = Position(Place(0, 0, 0, 0))
@@ -30,7 +32,8 @@ class Ledger:
 
     start, window_step: the first ordinal and the first step of the window that `step` is in;
     microbatch: how many of the step's microbatches every rank has been given; served: how many
-    ranks of a process that plays them all have been given one more.
+    ranks of a process that plays them all have been given one more; holes: ordinals of the samples
+    that could not be used, of all ranks, in the steps of this epoch that were begun.
     """
 
     epoch: int
@@ -45,6 +48,7 @@ class Ledger:
     ranks: int
     digest: str
     served: int = 0
+    holes: tuple[int, ...] = ()
     planner: int = PLANNER_VERSION
     version: int = LEDGER_VERSION
 
@@ -52,13 +56,13 @@ class Ledger:
     def position(self) -> Position:
         """The position as a loader has it."""
         place = Place(self.start, self.window_step, self.step, self.microbatch)
-        return Position(place, self.served)
+        return Position(place, self.served, self.holes)
 
 
 def write_ledger(job: Job, plan: PlanConfig, epoch: int, position: Position) -> dict[str, Any]:
     """Return the ledger of a position as JSON values."""
     place = position.place
-    return asdict(
+    ledger = asdict(
         Ledger(
             epoch=epoch,
             start=place.start,
@@ -72,8 +76,19 @@ def write_ledger(job: Job, plan: PlanConfig, epoch: int, position: Position) -> 
             ranks=plan.ranks,
             digest=plan.digest(),
             served=position.served,
+            holes=position.holes,
         )
     )
+    return ledger | {"holes": list(position.holes)}
+
+
+def parse_ledger(state: Any) -> Ledger:
+    """Return the ledger in `state`, whoever it is for; ValueError if it is none."""
+    try:
+        ledger = Ledger(**state)
+        return replace(ledger, holes=tuple(int(ordinal) for ordinal in ledger.holes))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"not a ledger of counterpoise: {error}") from error
 
 
 def read_ledger(state: Any, job: Job, plan: PlanConfig, played: int) -> Ledger:
@@ -83,10 +98,7 @@ def read_ledger(state: Any, job: Job, plan: PlanConfig, played: int) -> Ledger:
     ranks, accumulation or workers; inside a step or a window of several steps the plan must be the
     very same.
     """
-    try:
-        ledger = Ledger(**state)
-    except TypeError as error:
-        raise ValueError(f"not a ledger of counterpoise: {error}") from error
+    ledger = parse_ledger(state)
     if ledger.version != LEDGER_VERSION or ledger.planner != PLANNER_VERSION:
         raise ValueError(
             f"the ledger is of version {ledger.version}, planner {ledger.planner}; this side has "

@@ -1,5 +1,6 @@
 """From the loader's keyword arguments to a plan: defaults that fit together, mistakes named."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -64,3 +65,21 @@ def find_resources(source: Source | None, budgets: Mapping[str, int] | None) -> 
         except SampleError as error:
             reason = str(error)
     raise ValueError(f"none of the first {TRIES} samples can be measured, the last: {reason}")
+
+
+def checked_max_errors(max_errors: float | None, on_error: str) -> float | None:
+    """Return how many samples of an epoch may be left out; ValueError for what cannot be.
+
+    >>> checked_max_errors(0.01, "skip")
+    0.01
+    """
+    if max_errors is None:
+        return None
+    if on_error != "skip":
+        raise ValueError(f"max_errors={max_errors} counts samples that on_error='skip' leaves out")
+    most = 1.0 if isinstance(max_errors, float) else math.inf
+    if not 0 <= max_errors < most:
+        raise ValueError(
+            f"max_errors is {max_errors!r}: give a count, or a part of the samples such as 0.01"
+        )
+    return max_errors

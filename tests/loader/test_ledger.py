@@ -1,0 +1,170 @@
+"""The ledger: what it says of samples that could not be used, and how large it may become."""
+
+import json
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from counterpoise.balancer.job import Job
+from counterpoise.balancer.messages import Place
+from counterpoise.balancer.plan import PlanConfig
+from counterpoise.loader import DataLoader, LoaderError
+from counterpoise.loader.ledger import Position, parse_ledger, read_ledger, write_ledger
+
+sys.path.append(str(Path(__file__).parent))
+import balanced_data as made
+
+PLAN = PlanConfig(8, 1024, "auto", ("tiles", "tokens"), (24, 8192), "isf", "greedy")
+JOB = Job(plan=PLAN, on_error="skip")
+COUNT = 60
+UNREADABLE = {4, 17, 18, 33, 59}
+
+
+def size(holes):
+    """The bytes of a ledger near the end of 1.2 million samples, with so many holes."""
+    place = Place(1_199_000, 1170, 1171, 3)
+    lost = tuple(range(1_199_000 - holes, 1_199_000))
+    return len(json.dumps(write_ledger(JOB, PLAN, 89, Position(place, 7, lost))))
+
+
+def test_a_ledger_is_small_and_a_hole_takes_few_bytes():
+    assert size(100) <= 4096
+    assert (size(1100) - size(100)) / 1000 <= 16
+
+
+def test_a_ledger_with_holes_survives_json():
+    position = Position(Place(40, 2, 3, 1), 0, (5, 41))
+    state = json.loads(json.dumps(write_ledger(JOB, PLAN, 2, position)))
+    assert read_ledger(state, JOB, PLAN, 8).position == position
+
+
+@pytest.mark.parametrize("holes", [None, 3, ["x"], [[1]]])
+def test_holes_that_are_none_are_refused(holes):
+    state = write_ledger(JOB, PLAN, 0, Position(Place(0, 0, 0, 0))) | {"holes": holes}
+    with pytest.raises(ValueError, match="not a ledger"):
+        parse_ledger(state)
+
+
+def make(ranks=2, mode="exact", dataset=None, **changes):
+    given = {
+        "balance": "isf", "budgets": {"tokens": 60}, "accumulate": "auto", "mode": mode,
+        "samples_per_step": 8, "virtual_ranks": ranks, "shuffle": True, "on_error": "skip",
+        "layout": "torch", "collate_fn": list,
+    }  # fmt: skip
+    data = dataset or made.Augmented(COUNT, unreadable=UNREADABLE)
+    return DataLoader(data, **(given | changes))
+
+
+def walk(loader):
+    """Return each step's keys and the ledger after it."""
+    found = []
+    for step in loader.steps():
+        keys = Counter(key for info in step.infos for key in info.keys)
+        found.append((keys, loader.state_dict()))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["exact", "window"])
+def test_the_holes_of_all_steps_begun_stand_in_the_ledger(mode):
+    whole = walk(make(mode=mode))
+    order = [index for keys, _ in whole for index in keys]
+    assert len(order) == COUNT - len(UNREADABLE)
+    counts = [len(ledger["holes"]) for _, ledger in whole[:-1]]
+    assert counts == sorted(counts)
+    assert counts[-1] <= len(UNREADABLE)
+
+
+def test_the_ledger_is_the_same_for_every_rank():
+    one = [ledger for _, ledger in walk(make(ranks=1))]
+    many = [ledger for _, ledger in walk(make(ranks=4))]
+    names = ("holes", "start", "step", "epoch")
+    assert [[each[n] for n in names] for each in one] == [[each[n] for n in names] for each in many]
+
+
+def test_resumed_with_other_ranks_twice_no_sample_is_lost_and_none_comes_twice():
+    whole = walk(make(ranks=4))
+    first = make(ranks=4)
+    found = [keys for _, keys in zip(range(2), _keys(first), strict=False)]
+    second = make(ranks=2)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    found += [keys for _, keys in zip(range(3), _keys(second), strict=False)]
+    third = make(ranks=8)
+    third.load_state_dict(second.state_dict())
+    found += list(_keys(third))
+    assert found == [keys for keys, _ in whole]
+
+
+def _keys(loader):
+    for step in loader.steps():
+        yield Counter(key for info in step.infos for key in info.keys)
+
+
+class Counting(made.Augmented):
+    """Notes the keys of what is decoded."""
+
+    def __getitem__(self, index):
+        self.decoded.append(self.key(index))
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("done", [1, 2, 3, 5, 8])
+def test_what_was_handed_out_is_not_decoded_again(done):
+    data = Counting(COUNT, unreadable=UNREADABLE)
+    data.decoded = []
+    loader = make(dataset=data)
+    microbatches, had = iter(loader), set()
+    for _ in range(done):
+        next(microbatches)
+        had |= set(loader.step_info.keys)
+    rest = make(dataset=data)
+    rest.load_state_dict(loader.state_dict())
+    data.decoded.clear()
+    next(iter(rest))
+    assert data.decoded
+    assert not had & set(data.decoded)
+
+
+def test_too_many_errors_end_the_epoch_at_the_same_step_everywhere():
+    whole = walk(make(max_errors=len(UNREADABLE)))
+    last = next(n for n, (_, ledger) in enumerate(whole) if len(ledger["holes"]) > 2)
+    for ranks in (1, 2, 4):
+        loader, steps = make(ranks=ranks, max_errors=2), []
+        with pytest.raises(LoaderError, match="max_errors=2 allows 2"):
+            steps.extend(step.number for step in loader.steps())
+        assert steps == list(range(last))
+
+
+def test_errors_before_a_resume_count_too():
+    whole = walk(make())
+    after = next(ledger for _, ledger in whole if len(ledger["holes"]) >= 2)
+    loader = make(max_errors=2)
+    loader.load_state_dict(after | {"holes": after["holes"][:2]})
+    with pytest.raises(LoaderError, match="max_errors"):
+        list(loader.steps())
+
+
+def test_a_part_of_the_samples_may_be_lost():
+    assert walk(make(max_errors=0.2))
+    with pytest.raises(LoaderError, match=r"max_errors=0\.05 allows 3"):
+        walk(make(max_errors=0.05))
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, float("nan")])
+def test_a_budget_of_errors_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match="max_errors"):
+        make(max_errors=wrong)
+
+
+def test_a_budget_of_errors_needs_skip():
+    with pytest.raises(ValueError, match="on_error='skip'"):
+        make(max_errors=3, on_error="raise")
+
+
+def test_an_order_of_another_seed_is_refused():
+    state = write_ledger(JOB, PLAN, 0, Position(Place(0, 0, 0, 0)))
+    other = replace(PLAN, seed=1)
+    with pytest.raises(ValueError, match="another order"):
+        read_ledger(state, JOB, other, 8)
