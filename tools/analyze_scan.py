@@ -11,7 +11,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -141,44 +141,27 @@ def _named(dataset: _Watched, index: int, field: str) -> str:
 def _measured(
     source: Source, rows: Sequence[int], how: Scan, source_of: Callable[[int], str]
 ) -> Rows:
-    probes, failures, numbers, labels = (
-        list[Probe](),
-        list[Failure](),
-        dict[str, int](),
-        list[int](),
-    )
-    probed = probe_ns = decoded = decode_ns = 0
-    known = getattr(source, "known", lambda _: None)
+    probes, failures, numbers = list[Probe](), list[Failure](), dict[str, int]()
+    labels, times = list[int](), list[tuple[int, int]]()
     for index in rows:
         try:
-            found = known(index)
-            if found is None:
-                began = time.process_time_ns()
-                found = source.probe(index)
-                probe_ns += time.process_time_ns() - began
-                probed += 1
-            if how.decode:
-                began = time.process_time_ns()
-                sample = source.load(index, epoch=0, seed=0)
-                decode_ns += time.process_time_ns() - began
-                decoded += 1
-                found = Probe(found.key, found.cost, sample_nbytes(sample))
+            found, *took = _look(source, index, how.decode)
         except Exception as error:
             if kind_of(error) == "io":
                 raise
             failures.append(_failure(source.key(index), source_of(index), error))
             continue
         label = source_of(index)
+        times.append((took[0], took[1]))
         if probes and found.cost.keys() != probes[0].cost.keys():
             reason = f"costs {', '.join(found.cost)}, others {', '.join(probes[0].cost)}"
             failures.append(Failure(found.key, label, "unreadable", reason))
             continue
         probes.append(found)
         labels.append(numbers.setdefault(label, len(numbers)))
-    clock = Clock(probed, probe_ns, decoded, decode_ns)
+    clock = _clock(times)
     if not probes:
-        none = nothing(failures)
-        return merge([none, Rows((), none.costs, none.nbytes, none.nbytes, (), clock=clock)])
+        return replace(nothing(failures), clock=clock)
     return Rows(
         resources=tuple(probes[0].cost),
         costs=np.array([list(one.cost.values()) for one in probes], np.int64),
@@ -189,6 +172,28 @@ def _measured(
         failures=tuple(failures),
         clock=clock,
     )
+
+
+def _look(source: Source, index: int, decode: bool) -> tuple[Probe, int, int]:
+    """A sample's probe, and CPU nanoseconds of probing and decoding; 0 for what was not done."""
+    known = getattr(source, "known", None)
+    found: Probe | None = known(index) if known is not None else None
+    began = time.process_time_ns()
+    probed = decoded = began
+    if found is None:
+        found = source.probe(index)
+        probed = decoded = time.process_time_ns()
+    if decode:
+        sample = source.load(index, epoch=0, seed=0)
+        decoded = time.process_time_ns()
+        found = Probe(found.key, found.cost, sample_nbytes(sample))
+    return found, probed - began, decoded - probed
+
+
+def _clock(times: Sequence[tuple[int, int]]) -> Clock:
+    both = np.array(times, np.int64).reshape(-1, 2)
+    (probed, decoded), (probe_ns, decode_ns) = (both > 0).sum(axis=0), both.sum(axis=0)
+    return Clock(int(probed), int(probe_ns), int(decoded), int(decode_ns))
 
 
 def _failure(key: str, label: str, error: Exception) -> Failure:

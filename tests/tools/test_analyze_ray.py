@@ -67,7 +67,7 @@ def analyze(out: Path, *words: str) -> dict[str, Any]:
 
 
 def test_where_no_cluster_is_the_error_comes_at_once() -> None:
-    with pytest.raises(ConnectionError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*ray start --head"):
+    with pytest.raises(ConnectionError, match=r"no Ray cluster at .* `ray start --head`"):
         on_ray("127.0.0.1:1")
 
 
