@@ -1,7 +1,8 @@
 """`counterpoise schedule fill`: hide encoder work in a language model's bubbles."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,8 +12,9 @@ from ..sched.fill_causes import bubble_causes
 from ..sched.fill_drift import guarded
 from ..sched.fill_kernels import Splitting
 from ..sched.fill_optimus import fill_optimus
-from ..sched.fill_plan import EncoderPlan, host_step, memory, plan_problem, plans
-from ..sched.fill_planner import Chosen, Scan, fill_plan, fitting, scan
+from ..sched.fill_plan import EncoderPlan, Host, host_step, memory, plan_problem, plans
+from ..sched.fill_planner import Chosen, Refused, Scan, fill_plan, fitting, scan
+from ..sched.fill_problem import Filled, FillProblem
 from ..sched.fill_program import fill_program
 from ..sched.fill_sets import CASES, case_setup
 from ..sched.fill_setup import FillSetup, dump_setup, load_setup
@@ -44,6 +46,7 @@ GATHER_NS, SCATTER_NS = 2 * 10**18 // (45 * 10**9), 4 * 10**18 // (45 * 10**9)
 @click.option("--fixed", is_flag=True, help="The language model keeps its microbatches' order.")
 @click.option("--cost", "costs", multiple=True, type=int, help="Permille, one for each microbatch.")
 @click.option("--guard", default=0, show_default=True, help="Percent of each bubble left free.")
+@click.option("--slack", default=0.0, show_default=True, help="Milliseconds before each need.")
 @click.option("--encoder-collectives", is_flag=True, help="Model the encoders' own, at 45 GB/s.")
 @click.option("--out", type=click.Path(path_type=Path), help=".svg, .html, .json (trace) or .txt.")
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
@@ -51,7 +54,7 @@ GATHER_NS, SCATTER_NS = 2 * 10**18 // (45 * 10**9), 4 * 10**18 // (45 * 10**9)
 def command(
     case: str, profile: Path | None, trace: Path | None, microbatches: int | None,
     pp_enc: int | None, tp_enc: int | None, warmup: str | None, whole: bool, printed: bool,
-    frozen: bool, fixed: bool, costs: tuple[int, ...], guard: int,
+    frozen: bool, fixed: bool, costs: tuple[int, ...], guard: int, slack: float,
     encoder_collectives: bool, out: Path | None, dump_profile: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
@@ -70,12 +73,20 @@ def command(
     wanted = _wanted(setup, pp_enc, tp_enc, warmup)
     how: tuple[Splitting | None, ...] = (None,) if whole else (None, *fitting(setup))
     permille = costs or None
+    slack_ns = round(slack * 1e6)
+
+    def guarding(problem: FillProblem) -> Filled:
+        return fill_plan(guarded(problem, guard, slack_ns))
+
+    ways = dict.fromkeys(how, guarding)
     if trace is not None:
-        found = _on_trace(setup, trace, wanted, how, permille, fixed, guard)
+        measured = _traced(setup, trace)
+        once = [plan for plan in wanted if plan.warmup == wanted[0].warmup]
+        found = _each(setup, once, lambda _: measured, ways, permille, fixed)
     elif printed:
-        found = _printed(setup, wanted)
-    elif guard:
-        found = _guarded(setup, wanted, how, permille, fixed, guard)
+        found = _each(setup, wanted, partial(host_step, setup), {None: fill_optimus})
+    elif guard or slack_ns:
+        found = _each(setup, wanted, partial(host_step, setup), ways, permille, fixed)
     else:
         found = scan(setup, candidates=wanted, splittings=how, permille=permille, fixed=fixed)
     best = found.best
@@ -119,52 +130,41 @@ def _wanted(
     ]
 
 
-def _printed(setup: FillSetup, wanted: Sequence[EncoderPlan]) -> Scan:
-    chosen = []
+def _each(
+    setup: FillSetup,
+    wanted: Sequence[EncoderPlan],
+    host_of: Callable[[EncoderPlan], Host],
+    fills: Mapping[Splitting | None, Callable[[FillProblem], Filled]],
+    permille: tuple[int, ...] | None = None,
+    fixed: bool = False,
+) -> Scan:
+    """Fill every plan in each of these ways; those that are not possible are refused."""
+    chosen: list[Chosen] = []
+    refused: list[Refused] = []
     for plan in wanted:
-        host = host_step(setup, plan)
-        filled = fill_optimus(plan_problem(setup, plan, host))
-        chosen.append(Chosen(plan, None, filled, host, memory(setup, plan, host)))
-    return Scan(tuple(sorted(chosen, key=lambda one: one.filled.step_ns)), (), 0)
+        host = host_of(plan)
+        for splitting, fill in fills.items():
+            try:
+                problem = plan_problem(
+                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
+                )
+            except ValueError as error:
+                refused.append(Refused(plan, str(error)))
+                break
+            chosen.append(Chosen(plan, splitting, fill(problem), host, memory(setup, plan, host)))
+    chosen.sort(key=lambda one: one.filled.step_ns)
+    return Scan(tuple(chosen), tuple(refused), 0)
 
 
-def _guarded(
-    setup: FillSetup, wanted: Sequence[EncoderPlan], how: tuple[Splitting | None, ...],
-    permille: tuple[int, ...] | None, fixed: bool, guard: int,
-) -> Scan:  # fmt: skip
-    chosen = []
-    for plan in wanted:
-        host = host_step(setup, plan)
-        for splitting in how:
-            problem = plan_problem(
-                setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
-            )
-            filled = fill_plan(guarded(problem, guard))
-            chosen.append(Chosen(plan, splitting, filled, host, memory(setup, plan, host)))
-    return Scan(tuple(sorted(chosen, key=lambda one: one.filled.step_ns)), (), 0)
-
-
-def _on_trace(
-    setup: FillSetup, trace: Path, wanted: Sequence[EncoderPlan],
-    how: tuple[Splitting | None, ...], permille: tuple[int, ...] | None, fixed: bool, guard: int,
-) -> Scan:  # fmt: skip
-    """Fill the gaps of a measured step; the profile says the encoders' kernels."""
+def _traced(setup: FillSetup, trace: Path) -> Host:
+    """The host with a measured step's gaps; the profile says the encoders' kernels."""
     gaps = read_trace(trace.read_text("utf-8"))
     if len(gaps.ranks) != setup.stages or len(gaps.need_ns) != setup.microbatches:
         raise ValueError(
             f"{trace} has {len(gaps.ranks)} devices and {len(gaps.need_ns)} microbatches, the "
             f"profile {setup.stages} and {setup.microbatches}; trace one pipeline of this job"
         )
-    chosen = []
-    host = replace(host_step(setup), gaps=gaps)
-    for plan in (one for one in wanted if one.warmup == wanted[0].warmup):
-        for splitting in how:
-            problem = plan_problem(
-                setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
-            )
-            filled = fill_plan(guarded(problem, guard))
-            chosen.append(Chosen(plan, splitting, filled, host, memory(setup, plan, host)))
-    return Scan(tuple(sorted(chosen, key=lambda one: one.filled.step_ns)), (), 0)
+    return replace(host_step(setup), gaps=gaps)
 
 
 def _picture(best: Chosen, out: Path) -> str:

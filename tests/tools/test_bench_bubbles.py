@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from counterpoise.sched.fill_gaps import COMMUNICATING, COMPUTING, FREE
+from counterpoise.sched.fill_plan import host_step
 from counterpoise.sched.fill_sets import case_setup
 from counterpoise.sched.fill_setup import dump_setup
 from counterpoise.tools.bench_bubbles import bench
@@ -163,7 +165,10 @@ def test_fill_options_change_what_they_say(run) -> None:  # type: ignore[no-unty
     assert frozen["best"]["exposed_seconds"][1] == 0
     costs = [word for cost in ("3000", "500", "400", "100") for word in ("--cost", cost)]
     assert fill(run, *base, *costs, "--fixed")["order"] == [0, 1, 2, 3]
-    fill(run, *base, "--guard", "10")
+    fill(run, *base, "--guard", "10", "--slack", "2.5")
+    tight = fill(run, "--guard", "10", "--whole", "--tp-enc", "1", "--warmup", "megatron")
+    assert tight["refused"]
+    assert tight["plans"]
     slower = fill(run, *base, "--encoder-collectives")
     assert slower["llm_only_seconds"] > whole["llm_only_seconds"]
 
@@ -177,6 +182,35 @@ def test_fill_reads_a_profile_and_a_trace(run, tmp_path: Path) -> None:  # type:
     status, _, err = run("schedule", "fill", "--trace", str(tmp_path / "bad.json"))
     assert status == 2
     assert "traceEvents" in err
+
+
+def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    host = host_step(case_setup("A"))
+    events = []
+    for rank, one in enumerate(host.gaps.ranks):
+        rows = zip(one.start.tolist(), one.end.tolist(), one.kind.tolist(), strict=True)
+        names = {COMPUTING: "gemm", COMMUNICATING: "nccl_gather"}
+        events += [(names[k], a, b, "kernel", rank) for a, b, k in rows if k != FREE]
+    end = host.gaps.step_ns
+    events += [("nccl_gather", 0, 1000, "kernel", 0), ("nccl_all", end - 1000, end, "kernel", 0)]
+    for at, need in enumerate(host.gaps.need_ns.tolist()):
+        back = int(host.gaps.gradient_ns[at])
+        events.append((f"0F{at}", need, need + 1000, "user_annotation", 0))
+        events.append((f"0B{at}", back - 1000, back, "user_annotation", 0))
+    rows = [
+        {
+            "ph": "X", "name": name, "cat": cat, "ts": a / 1e3, "dur": (b - a) / 1e3,
+            "pid": rank, "args": {"device": rank},
+        }
+        for name, a, b, cat, rank in events
+    ]  # fmt: skip
+    file = tmp_path / "step.json"
+    file.write_text(json.dumps({"traceEvents": rows}))
+    report = fill(run, "--trace", str(file), "--pp-enc", "2", "--tp-enc", "8")
+    assert report["llm_only_seconds"] == host.gaps.step_ns / 1e9
+    status, _, err = run("schedule", "fill", "--trace", str(file))
+    assert status == 2
+    assert "4 devices and 8 microbatches, the profile 8 and 16" in err
 
 
 @pytest.mark.parametrize(
