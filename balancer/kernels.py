@@ -5,6 +5,7 @@ writable, or in NUMBA_CACHE_DIR. The first use on a machine compiles (seconds),
 later ones load (tenths of a second).
 """
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -24,6 +25,20 @@ def compile_kernels(*families: str, report: Callable[[str], None] | None = None)
             report(f"compiling planning kernels: {family}")
         _WARM[family]()
     return time.perf_counter() - begin
+
+
+def compile_for(grouping: str, report: Callable[[str], None]) -> None:
+    """Compile or load what planning with a grouping needs; say so if that takes its time."""
+    families = {"fixed": ("order",), "isf": ("order", "isf", "deal", "partition")}.get(
+        grouping, ("order", "pack", "deal", "partition")
+    )
+    text = "compiling the planning kernels, once on this machine (some seconds)"
+    saying = threading.Timer(1.0, report, [text])
+    saying.start()
+    try:
+        compile_kernels(*families)
+    finally:
+        saying.cancel()
 
 
 def _pack() -> None:

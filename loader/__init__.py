@@ -10,9 +10,11 @@ from .errors import LoaderError
 from .layout import collate_packed, collate_padded
 from .loss import scale_loss
 from .remote import RemoteDataset
+from .sampler import BalancedBatchSampler
 from .step_info import Step, StepInfo
 
 __all__ = [
+    "BalancedBatchSampler",
     "DataLoader",
     "LoaderError",
     "RemoteDataset",

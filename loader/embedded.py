@@ -1,10 +1,12 @@
 """Balancer and workers on the trainer's own machine: started with the loader, gone with it."""
 
 import math
+import sys
 from dataclasses import dataclass
 
 from ..balancer.coordinator import Coordinator
 from ..balancer.job import Job
+from ..balancer.kernels import compile_for
 from ..balancer.serve import serve
 from ..workers.daemon import local_identity, run_worker
 from ..workers.job import Job as PoolJob
@@ -51,7 +53,18 @@ def failure(pool: Pool) -> str:
     return ""
 
 
+def prepare_planning(job: Job) -> None:
+    """Compile what the job's planning needs, before anybody waits for it."""
+    if job.plan is not None:
+        compile_for(job.plan.grouping, _say)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"counterpoise: {text}\n")
+
+
 def _serve(payload: Payload, directory: str, ready: Ready) -> None:
+    prepare_planning(payload.job)
     coordinator = Coordinator(payload.job, silence_s=math.inf)
     serve(coordinator, f"ipc://{directory}/balancer", ready)
 

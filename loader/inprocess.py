@@ -28,6 +28,7 @@ from ..workers.daemon import Decoded
 from ..workers.policy import kind_of, reason_of
 from ..workers.source import SampleError, Source
 from ..workers.source_handler import SourceHandler
+from .embedded import prepare_planning
 from .errors import LoaderError
 
 _WORKER, _RANK = b"worker", b"rank"
@@ -40,6 +41,7 @@ class InProcess:
         seed = job.plan.seed if job.plan else 0
         self.session = RankSession(ranks, to_json(job), prefetch=1)
         self._handler = SourceHandler(source, job.resources, seed, local=True)
+        prepare_planning(job)
         self._coordinator = Coordinator(job)
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from ..balancer.coordinator import Coordinator
+from ..balancer.kernels import compile_kernels
 from ..balancer.keys import server_keys
 from ..balancer.serve import serve
 from ..balancer.sockets import check_open_address
@@ -38,6 +39,7 @@ def command(listen: str, keys: Path | None, insecure: bool) -> None:
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    compile_kernels(report=logger.info)
     refusals = Refusals(logger.warning)
     with wish_to_end() as stop:
         serve(

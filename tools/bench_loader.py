@@ -174,7 +174,7 @@ def _loader(name: str, settings: Settings, workers: int) -> Any:
     from ..workers import TarDataset, VisionLanguage
 
     torch.set_num_threads(1)
-    dataset = TarDataset(settings.pattern, VisionLanguage(tile_size=settings.tile_size))
+    dataset: Any = TarDataset(settings.pattern, VisionLanguage(tile_size=settings.tile_size))
     common: dict[str, Any] = {
         "batch_size": settings.batch_size,
         "num_workers": workers,
