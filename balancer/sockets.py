@@ -8,6 +8,7 @@ import ipaddress
 from collections.abc import Sequence
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from .keys import PeerKeys, ServerKeys
 from .messages import Message
@@ -26,6 +27,8 @@ HEARTBEAT_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 30_000
 # A peer that is turned away knocks less and less often, down to this, in milliseconds.
 RECONNECT_MS = 2_000
+# So many handshakes fail in a row only where the two sides cannot agree at all.
+FAILED_HANDSHAKES = 5
 
 Received = tuple[Message, list[zmq.Frame]]
 
@@ -90,6 +93,50 @@ def connect(
     return socket
 
 
+class Handshakes:
+    """How a connecting socket's handshakes end; close it before the context ends.
+
+    After some failures (of protocol, of the key) libzmq never connects again and says so here only.
+    """
+
+    EVENTS = (
+        zmq.EVENT_HANDSHAKE_SUCCEEDED
+        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    )
+
+    def __init__(self, socket: "zmq.Socket[bytes]", keyed: bool) -> None:
+        self._monitor = socket.get_monitor_socket(self.EVENTS)
+        self._keyed = keyed
+        self._failed = 0
+
+    def refusal(self) -> str:
+        """Return why the balancer will never talk to this socket; empty while it may."""
+        while self._monitor.poll(0):
+            match recv_monitor_message(self._monitor)["event"]:
+                case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._failed = 0
+                case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                    return "the balancer does not allow this key (any more): ask who runs it"
+                case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                    self._failed = FAILED_HANDSHAKES
+                case _:
+                    self._failed += 1
+        if self._failed < FAILED_HANDSHAKES:
+            return ""
+        if self._keyed:
+            return (
+                "the balancer does not prove that it has the key in our balancer.pub: was it given "
+                "--keys, and are these keys of the same counterpoise keygen?"
+            )
+        return "the balancer wants keys: make them with counterpoise keygen and give their folder"
+
+    def close(self) -> None:
+        """Let go of the monitor."""
+        self._monitor.close(linger=0)
+
+
 def check_open_address(address: str, allowed: bool) -> None:
     """Raise ValueError for an address that other hosts can reach, unless that is allowed.
 
@@ -121,16 +168,18 @@ def send(
 ) -> None:
     """Send a message; large payload frames are not copied.
 
-    Raises ZMQError where `to` is not connected (EHOSTUNREACH) or does not read (EAGAIN).
+    Raises ZMQError where `to` is not connected (EHOSTUNREACH) or does not read (EAGAIN). From a
+    DEALER whose balancer turned it away a message is lost; `Handshakes` tells why.
     """
-    front, flags = [encode(message)], 0
-    if to is not None:
-        front, flags = [to, *front], zmq.NOBLOCK
-    if not payloads:
-        socket.send_multipart(front, flags)
-        return
-    socket.send_multipart(front, flags | zmq.SNDMORE)
-    socket.send_multipart(payloads, copy=False)  # type: ignore[arg-type]
+    front = [encode(message)] if to is None else [to, encode(message)]
+    try:
+        socket.send_multipart(front, zmq.NOBLOCK | (zmq.SNDMORE if payloads else 0))
+    except zmq.Again:
+        if to is None:
+            return
+        raise
+    if payloads:
+        socket.send_multipart(payloads, copy=False)  # type: ignore[arg-type]
 
 
 def receive(socket: "zmq.Socket[bytes]") -> Received | None:

@@ -13,7 +13,7 @@ from key_party import LIMIT_S, Party, recorded
 from counterpoise.balancer.keys import AllowList, new_pair, peer_keys, server_keys, write_public
 from counterpoise.balancer.messages import Ping, Refused, Status, WorkerHello
 from counterpoise.balancer.sockets import check_open_address, connect, receive, send
-from counterpoise.loader import DataLoader, RemoteDataset
+from counterpoise.loader import DataLoader, LoaderError, RemoteDataset
 from counterpoise.tools.cli import group
 from counterpoise.tools.demo_data import ensure_demo_data
 
@@ -270,3 +270,31 @@ def test_an_address_that_others_reach_needs_keys_or_the_word_insecure(address):
     with pytest.raises(ValueError, match=r"counterpoise keygen.*--insecure"):
         check_open_address(address, allowed=False)
     check_open_address(address, allowed=True)
+
+
+# --- what those who are turned away are told
+
+
+def ways_to_be_wrong(keys):
+    """(the balancer's keys, the peer's keys, what the peer is told)"""
+    theirs = keys.parent / "theirs"
+    mixed = keys.parent / "mixed"
+    for name in ("worker", "trainer"):
+        shutil.copytree(theirs / name, mixed / name)
+        shutil.copy(keys / name / "balancer.pub", mixed / name)
+    return {
+        "no key": (keys / "balancer", None, "the balancer wants keys"),
+        "no keys there": (None, keys, "does not prove that it has the key"),
+        "another balancer": (keys / "balancer", theirs, "does not prove that it has the key"),
+        "not allowed": (keys / "balancer", mixed, "does not allow this key"),
+    }
+
+
+@pytest.mark.parametrize("way", ["no key", "no keys there", "another balancer", "not allowed"])
+def test_a_worker_and_a_trainer_that_cannot_come_in_are_told_why(party, keys, root, way):
+    at_balancer, at_peer, reason = ways_to_be_wrong(keys)[way]
+    balancer = party(at_balancer)
+    balancer.work(root, "w", at_peer and at_peer / "worker")
+    with pytest.raises(LoaderError, match=reason):
+        samples(make(balancer.address, at_peer and at_peer / "trainer"))
+    balancer.wait(lambda: reason in balancer.reasons.get("w", ""))
