@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ..balancer.coordinator import Coordinator
-from ..balancer.kernels import compile_kernels
+from ..balancer.kernels import compile_for
 from ..balancer.keys import server_keys
 from ..balancer.serve import serve
 from ..balancer.sockets import check_open_address
@@ -39,13 +39,12 @@ def command(listen: str, keys: Path | None, insecure: bool) -> None:
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    compile_kernels(report=logger.info)
     refusals = Refusals(logger.warning)
     with wish_to_end() as stop:
         serve(
             Coordinator(),
             listen,
-            ready=lambda address: logger.info("listening on %s; Ctrl-C ends", address),
+            ready=_prepare,
             stop=stop,
             refused=refusals,
             keys=own,
@@ -53,3 +52,9 @@ def command(listen: str, keys: Path | None, insecure: bool) -> None:
     refusals.tell()
     if refusals.total:
         logger.info("refused %d messages and peers in all", refusals.total)
+
+
+def _prepare(address: str) -> None:
+    """Compile what planning needs while the first peers connect."""
+    logger.info("listening on %s; Ctrl-C ends", address)
+    compile_for("balanced", logger.info)
