@@ -119,6 +119,8 @@ class RankSession:
 
     def asks(self) -> list[Message]:
         """Return the asks that may go out now; each is returned once."""
+        if self.state != "running":
+            return []
         new, self._returning = self._returning, []
         while len(self._asked) + len(self._arrived) < self.prefetch:
             position = self._skip_to_existing(self._frontier)
