@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from .coordinator import Coordinator
 from .feed import Planner
 from .job import Job, to_json
-from .messages import Lease, Message, Place, Probed
+from .messages import Lease, Message, Place, Probed, Weights
 from .peers import Send
 from .plan import PlanConfig
 from .planner import make_planner
@@ -84,6 +84,8 @@ class Outcome:
     """What happened: per rank the delivered (step, microbatch, keys, payload digests)."""
 
     delivered: dict[int, list[Given]] = field(default_factory=dict)
+    # Beside each delivered microbatch: its weights and its holes.
+    weights: dict[int, list[tuple[Weights, tuple[str, ...]]]] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
     holes: list[str] = field(default_factory=list)
     trouble: str = ""
@@ -127,6 +129,7 @@ class Simulation:
             network.at(fault.at, lambda fault=fault: self._fault(fault))  # type: ignore[misc]
         for ranks in settings.processes:
             self.outcome.delivered |= {rank: [] for rank in ranks}
+            self.outcome.weights |= {rank: [] for rank in ranks}
             self._marks |= {rank: [] for rank in ranks}
         self._start_trainer(settings.epoch, settings.at, ())
         while not self._over and network.now < settings.limit_s and network.step():
@@ -348,6 +351,7 @@ class Simulation:
         for rank, marks in self._marks.items():
             keep = sum(mark < behind.mark for mark in marks)
             del marks[keep:], self.outcome.delivered[rank][keep:]
+            del self.outcome.weights[rank][keep:]
         for process in self.ranks.values():
             self.network.sever(process.party)
         self.ranks.clear()
@@ -412,8 +416,10 @@ class Simulation:
         payloads = tuple(each for each in arrival.payloads if isinstance(each, bytes))
         given = (batch.step, batch.microbatch, tuple(item.key for item in batch.items), payloads)
         outcome.delivered[batch.rank].append(given)
+        holes = tuple(hole.key for hole in batch.holes)
+        outcome.weights[batch.rank].append((batch.weights, holes))
         self._marks[batch.rank].append((process.epoch, batch.step, batch.microbatch))
-        outcome.holes += [hole.key for hole in batch.holes]
+        outcome.holes += holes
         if batch.microbatch + 1 == batch.microbatches:
             outcome.places.append(batch.after)
         self._rank_says(process, messages)

@@ -6,6 +6,7 @@ epoch without faults delivers is the same for all seeds of a variant, and is fou
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -88,11 +89,16 @@ def trial(seed: int, traced: bool = False) -> Verdict:
 
 def _agree(outcome: Outcome, reference: Outcome) -> bool:
     """Whether all that was delivered is what was to be, in its order, as far as it got."""
-    whole = not outcome.trouble
     return all(
-        given == (reference.delivered[rank] if whole else reference.delivered[rank][: len(given)])
-        for rank, given in outcome.delivered.items()
+        _same(outcome.delivered[rank], reference.delivered[rank], outcome.trouble)
+        and _same(outcome.weights[rank], reference.weights[rank], outcome.trouble)
+        for rank in reference.delivered
     )
+
+
+def _same(given: Sequence[object], due: Sequence[object], trouble: str) -> bool:
+    so_far = len(given) if trouble else len(due)
+    return [str(each) for each in given] == [str(each) for each in due[:so_far]]
 
 
 def _keys(outcome: Outcome) -> Counter[tuple[int, str]]:
