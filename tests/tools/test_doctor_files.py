@@ -1,0 +1,89 @@
+"""`counterpoise doctor` explains ledgers and dead-letter files."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from counterpoise.balancer.job import Job
+from counterpoise.balancer.messages import Place
+from counterpoise.balancer.plan import PlanConfig
+from counterpoise.loader.ledger import Position, write_ledger
+from counterpoise.tools.doctor import command
+from counterpoise.tools.doctor_ledger import examine_ledger
+from counterpoise.tools.doctor_letters import examine_letters
+from counterpoise.workers.dead_letter import DeadLetter, append_letter
+
+PLAN = PlanConfig(4, 64, "auto", ("tokens",), (None,), "isf", "greedy")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """Write a ledger to a file and return what the doctor says, by name."""
+
+    def examine(position, wrap=lambda state: state):
+        path = tmp_path / "ledger.json"
+        state = write_ledger(Job(plan=PLAN), PLAN, 3, position)
+        path.write_text(json.dumps(wrap(state)))
+        return {finding.name: finding for finding in examine_ledger(path)}
+
+    return examine
+
+
+def test_a_ledger_between_steps_can_be_resumed_anyhow(ledger):
+    found = ledger(Position(Place(640, 10, 10, 0)))
+    assert "epoch 3: steps before 10 were handed out whole" in found["position"].found
+    assert "any number of ranks" in found["to resume"].found
+    assert all(finding.level == "good" for finding in found.values())
+
+
+def test_a_ledger_inside_a_step_says_what_it_needs(ledger):
+    found = ledger(Position(Place(640, 10, 10, 2), 1, (7, 650)))
+    assert "2 microbatches of step 10" in found["position"].found
+    assert "1 of the virtual ranks" in found["position"].found
+    assert "the very same plan" in found["to resume"].found
+    assert "2 samples were left out: those at 7, 650" in found["holes"].found
+
+
+def test_a_ledger_inside_a_checkpoint_is_found(ledger):
+    found = ledger(Position(Place(0, 0, 0, 0)), lambda state: {"step": 1, "loader": {"a": state}})
+    assert "before its first step" in found["position"].found
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '{"a": 1}', '{"window_step": 1}', "{"])
+def test_what_is_no_ledger_is_refused(tmp_path, content):
+    path = tmp_path / "ledger.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"ledger|Expecting"):
+        examine_ledger(path)
+
+
+def test_letters_are_grouped_by_source_and_reason(tmp_path):
+    path = tmp_path / "letters.jsonl"
+    for number in range(5):
+        append_letter(path, DeadLetter(f"k{number}", "a.tar", f"image {number} is cut", "data"))
+    append_letter(path, DeadLetter("x", "b.tar", "timed out after 3 s", "io"))
+    first, second = examine_letters(path)
+    assert first.name == "a.tar (data)"
+    assert first.found.startswith("5 samples (k0, k1, k2, ...)")
+    assert (second.name, second.advice) == ("b.tar (io)", "look at the storage")
+
+
+def test_what_is_no_dead_letter_file_is_refused(tmp_path):
+    path = tmp_path / "letters.jsonl"
+    with pytest.raises(ValueError, match="there is no dead-letter file"):
+        examine_letters(path)
+    path.write_text("{}\n")
+    with pytest.raises(ValueError, match="is no dead-letter file"):
+        examine_letters(path)
+
+
+def test_the_command_takes_both(tmp_path):
+    letters, ledger = tmp_path / "letters.jsonl", tmp_path / "ledger.json"
+    append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
+    ledger.write_text(
+        json.dumps(write_ledger(Job(plan=PLAN), PLAN, 0, Position(Place(0, 0, 0, 0))))
+    )
+    for words in ([str(ledger)], ["--dead-letter", str(letters)]):
+        result = CliRunner().invoke(command, [*words, "--json"], standalone_mode=False)
+        assert json.loads(result.stdout.splitlines()[-1])["wrong"] == 0
