@@ -70,10 +70,12 @@ def connect(
     address: str,
     name: bytes,
     keys: PeerKeys | None = None,
+    watched: bool = False,
 ) -> "zmq.Socket[bytes]":
     """Return a DEALER of this name, connected (in the background) to an address.
 
-    With keys it talks only to the balancer that has the secret of `keys.balancer`.
+    With keys it talks only to the balancer that has the secret of `keys.balancer`. `watched` says
+    that `Handshakes` will be asked (which must not miss the first) and closed.
     """
     socket = context.socket(zmq.DEALER)
     _configure(socket)
@@ -83,9 +85,13 @@ def connect(
         socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
         socket.setsockopt(zmq.CURVE_SERVERKEY, keys.balancer)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
+    if watched:
+        socket.get_monitor_socket(Handshakes.EVENTS)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
+        if watched:
+            socket.get_monitor_socket().close()
         socket.close()
         raise ValueError(
             f"cannot connect to {address!r}: {error}: give an address such as tcp://HOST:5555"
@@ -94,7 +100,7 @@ def connect(
 
 
 class Handshakes:
-    """How a connecting socket's handshakes end; close it before the context ends.
+    """How the handshakes of a watched socket end; close it before the context ends.
 
     After some failures (of protocol, of the key) libzmq never connects again and says so here only.
     """

@@ -60,7 +60,7 @@ class Connection:
         self._watch = watch
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
-        self._socket = connect(self._context, endpoint, name, keys)
+        self._socket = connect(self._context, endpoint, name, keys, watched=True)
         self._handshakes = Handshakes(self._socket, keyed=keys is not None)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)

@@ -111,7 +111,7 @@ def run_worker(
     arguments = context, endpoint, identity, forgotten, keys
     threading.Thread(target=_beat, args=arguments, daemon=True).start()
     try:
-        with connect(context, endpoint, identity.routing_id, keys) as socket:
+        with connect(context, endpoint, identity.routing_id, keys, watched=True) as socket:
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             handshakes = Handshakes(socket, keyed=keys is not None)
             with contextlib.closing(handshakes):
