@@ -1,0 +1,80 @@
+"""Whatever goes wrong in the simulated cluster, the same batches are delivered, and in time."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from counterpoise.balancer.simulation import Settings, Simulation
+from counterpoise.balancer.simulation_faults import KINDS, Fault
+from counterpoise.balancer.simulation_trial import (
+    COUNT,
+    VARIANTS,
+    _keys,
+    _reference,
+    _settings,
+    trial,
+)
+
+CHUNK = 100
+
+
+@pytest.mark.parametrize("chunk", range(10))
+def test_faults_change_nothing(chunk: int) -> None:
+    verdicts = [trial(seed) for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK)]
+    wrong = [f"seed {v.seed}: {v.wrong}" for v in verdicts if v.wrong]
+    assert not wrong, "replay with: counterpoise bench faults --seed N\n" + "\n".join(wrong)
+    kinds = Counter(kind for v in verdicts for kind in {fault.kind for fault in v.faults})
+    assert all(kinds[kind] >= CHUNK // 20 for kind in KINDS)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_without_faults_each_sample_comes_once(variant: str) -> None:
+    settings, outcome = _settings(variant), _reference(variant)
+    holes = settings.broken | settings.unreadable | settings.deadly
+    good = {f"k{index}" for index in range(COUNT) if index not in holes}
+    assert _keys(outcome) == Counter((e, key) for e in range(settings.epochs) for key in good)
+    assert set(outcome.holes) == {f"k{index}" for index in holes}
+
+
+def test_a_seed_replays_exactly() -> None:
+    once, again = trial(17, traced=True), trial(17, traced=True)
+    assert once.trace
+    assert once == again
+
+
+# --- the byte budget
+
+
+def refused_below(settings: Settings) -> int:
+    """Return the smallest byte budget that is not refused."""
+    budget = 1
+    while True:
+        job = replace(settings.job, buffer_bytes=budget)
+        trouble = Simulation(replace(settings, job=job), seed=0).run().trouble
+        if not trouble:
+            return budget
+        found = re.search(r"step \d+ needs (\d+); raise buffer_bytes to at least that", trouble)
+        assert found, trouble
+        budget = int(found[1])
+
+
+@pytest.mark.parametrize("variant", ["plain", "skip", "one process"])
+def test_the_smallest_budget_will_do_and_one_byte_less_is_refused(variant: str) -> None:
+    settings = replace(_settings(variant), payload_bytes=100)
+    smallest = refused_below(settings)
+    less = replace(settings, job=replace(settings.job, buffer_bytes=smallest - 1))
+    assert f"needs {smallest};" in Simulation(less, seed=1).run().trouble
+
+
+@pytest.mark.parametrize("variant", ["plain", "skip"])
+def test_with_the_smallest_budget_a_run_waits_for_a_worker_that_stalls(variant: str) -> None:
+    settings = replace(_settings(variant), workers=1)
+    job = replace(settings.job, buffer_bytes=refused_below(settings))
+    stalled = (Fault(1.0, "stop", "worker 0", 600.0),)
+    outcome = Simulation(replace(settings, job=job, faults=stalled), seed=2).run()
+    assert not outcome.trouble
+    assert outcome.seconds > 600
+    assert outcome.delivered == _reference(variant).delivered
+    assert outcome.most_held <= job.buffer_bytes + settings.payload_bytes

@@ -1,0 +1,42 @@
+"""`counterpoise bench faults`: its report, a replay, and one run with real processes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from counterpoise.tools.bench_faults import command
+from counterpoise.tools.bench_faults_processes import run_trials
+
+
+def run(*words):
+    return CliRunner().invoke(command, words, standalone_mode=False)
+
+
+def test_the_report_of_simulated_seeds():
+    result = run("--simulate", "--seeds", "20", "--json")
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert (report["seeds"], report["faults"]) == (20, 100)
+    names = ("lost", "duplicated", "digest_mismatches", "stuck", "failed")
+    assert [report[name] for name in names] == [0] * 5
+    assert result.return_value == 0
+
+
+def test_a_replay_tells_faults_and_last_events():
+    result = run("--seed", "3")
+    assert result.return_value == 0
+    assert "seed 3 (poison): all is as it should be" in result.stderr
+    assert "balancer hears" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--seeds", "0"], ["--simulate", "--processes"]])
+def test_arguments_that_cannot_be_are_refused(words):
+    assert isinstance(run(*words).exception, ValueError)
+
+
+@pytest.mark.slow
+def test_real_processes_that_are_killed_and_stopped():
+    trials = run_trials(1, 1, lambda *_: None)
+    assert trials.kills + trials.stops >= 3
+    assert (trials.lost, trials.duplicated, trials.digest_mismatches) == (0, 0, 0)
+    assert (trials.unfinished, trials.leftovers, trials.notes) == (0, 0, [])
