@@ -70,7 +70,7 @@ class Coordinator(WorkerSide, RankSide):
             if silent > self.silence_s:
                 self._step(worker.peer, "silence", None)
             elif untold > (1.0 if silent > WORKER_DOUBT_S else NOTICE_S):
-                if self._states[worker.peer] == "worker preparing":
+                if self._states.get(worker.peer) == "worker preparing":
                     self._send_job(worker.peer, None)
                 else:
                     self._send(worker.peer, Revoke(NO_LEASE))
@@ -81,6 +81,8 @@ class Coordinator(WorkerSide, RankSide):
                     self._workers[held.worker].late = True
                     self._send_job(held.worker, None)
         for peer, hello in self._knocking.items():
+            if peer in self._states:
+                continue
             self._states[peer] = "rank attached"
             self._admit(peer, hello)
             if self._states.get(peer) == "absent":

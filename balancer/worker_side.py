@@ -27,6 +27,8 @@ class WorkerSide(Hall):
         namesakes = [w for w in self._workers.values() if w.hello.name == hello.name]
         if any(old.hello.incarnation > hello.incarnation for old in namesakes):
             self._send(peer, Bye())
+            if peer in self._workers:
+                self._lose_worker(peer, None)
             self._states[peer] = "absent"
             return
         for old in namesakes:

@@ -40,6 +40,14 @@ def state_size(coordinator):
     return sum(map(len, tables))
 
 
+def on_the_books(coordinator):
+    """Whether exactly those who are in a worker's or a rank's state are known as such."""
+    states = coordinator._states.items()
+    workers = {peer for peer, state in states if state.startswith("worker")}
+    ranks = {peer for peer, state in states if state.startswith("rank")}
+    return (workers, ranks) == (set(coordinator._workers), set(coordinator._ranks))
+
+
 def attack(mutator, frames, on_refused=lambda: None):
     """Say frames under strange and honest names to one cluster after another; count them."""
     said, cluster = 0, None
@@ -57,6 +65,7 @@ def attack(mutator, frames, on_refused=lambda: None):
             cluster.step()
         said += 1
         assert state_size(cluster.coordinator) < MOST_STATE
+        assert on_the_books(cluster.coordinator)
     return said
 
 
