@@ -1,6 +1,7 @@
 """`counterpoise balancer`: a balancer that serves trainers and workers on other machines."""
 
 import logging
+import time
 from pathlib import Path
 
 import click
@@ -14,6 +15,9 @@ from .refusals import Refusals
 from .signals import wish_to_end
 
 logger = logging.getLogger("counterpoise")
+
+# Balancers started at least a second (2**30 ns) apart have different incarnations.
+INCARNATION_BITS = 30
 
 
 @click.command("balancer")
@@ -42,7 +46,7 @@ def command(listen: str, keys: Path | None, insecure: bool) -> None:
     refusals = Refusals(logger.warning)
     with wish_to_end() as stop:
         serve(
-            Coordinator(),
+            Coordinator(incarnation=time.time_ns() >> INCARNATION_BITS),
             listen,
             ready=_prepare,
             stop=stop,
