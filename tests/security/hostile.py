@@ -134,7 +134,7 @@ class Cluster:
             if effect.peer in self.workers:
                 action = self.workers[effect.peer].handle(message)
                 if isinstance(action, Open):
-                    self._say(effect.peer, WorkerReady(COUNT, "honest"))
+                    self._say(effect.peer, WorkerReady(COUNT, "honest", action.number))
             elif effect.peer in self.ranks:
                 self.ranks[effect.peer].handle(message, effect.payloads)
 
