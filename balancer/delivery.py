@@ -92,6 +92,8 @@ class Delivery:
         self._left: set[int] = set()
         # What ranks had taken of steps that are not planned yet, when they came to this run.
         self._ahead: dict[int, tuple[int, int]] = {}
+        # The last (step, microbatch) that each rank has taken in this run.
+        self.reached: dict[int, tuple[int, int]] = {}
         self.steps: dict[int, _Step] = {}
         self._fresh: dict[Slot, list[tuple[int, int, int, int]]] = {ANY_SLOT: []}
         self._evicted: list[tuple[int, int, int, int]] = []
@@ -231,6 +233,7 @@ class Delivery:
             self._ahead[rank] = max((number, microbatch), self._ahead.get(rank, (-1, -1)))
         if self._find(rank, number, microbatch)[1] is None:
             return
+        self.reached[rank] = max((number, microbatch), self.reached.get(rank, (-1, -1)))
         for step in [each for each in self.steps.values() if each.number <= number]:
             whole = step.number < number
             self._take(step, rank, len(step.ranks[rank]) if whole else microbatch + 1)

@@ -106,7 +106,7 @@ class RankSide(Hall):
         reason = why_apart((r, other) for r, other in begins if other.run == begin.run)
         if reason:
             self._fail("protocol", reason)
-        elif self.run is not None and self.run.starts_after(begin):
+        elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):
             self._stop_run()
         self._excuse(rank)
         self._switch_run()

@@ -90,13 +90,13 @@ class Run:
         refs = tuple(Ref(s.ordinal, s.index, s.pickled) for s in held.samples.values())
         return Lease(held.number, held.kind, self.begin.epoch, refs)
 
-    def starts_after(self, begin: Begin) -> bool:
-        """Whether a rank of this run stands before the run's first microbatch."""
+    def is_past(self, begin: Begin, ranks: tuple[int, ...]) -> bool:
+        """Whether ranks begin this run at what it does not have, or has no more, for them."""
         first, here = self.begin.start, begin.start
-        return begin.run == self.number and (here.step, here.microbatch) < (
-            first.step,
-            first.microbatch,
-        )
+        wanted = here.step, here.microbatch
+        reached = min(self.delivery.reached.get(rank, (-1, -1)) for rank in ranks)
+        before = wanted < (first.step, first.microbatch)
+        return begin.run == self.number and (before or wanted <= reached)
 
     def probed(self, worker: bytes, message: ProbeDone, now: float) -> None:
         """Take in the results of a probe lease."""

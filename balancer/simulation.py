@@ -23,7 +23,7 @@ from .planner import make_planner
 from .rank_session import Arrival, RankSession
 from .simulation_faults import Fault
 from .simulation_network import DISTURBANCES, Disturbance, Network
-from .simulation_peers import RankProcess, WorkerProcess
+from .simulation_peers import Mark, RankProcess, WorkerProcess
 from .wire import decode, encode
 from .worker_session import Task
 
@@ -39,6 +39,8 @@ WIRED = 16
 # How much longer work takes while a process is slow.
 SLOW = 30.0
 TRACED = 40
+# The trainer starts again from one of so many ledgers that it has kept.
+LEDGERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,10 @@ class Simulation:
         self._balancers = 0
         self._lives = 0
         self._over = False
+        start = settings.epoch, settings.at.step, settings.at.microbatch
+        self._ledgers: deque[tuple[Mark, tuple[int, Place, tuple[int, ...]]]] = deque(
+            [(start, (settings.epoch, settings.at, ()))], LEDGERS
+        )
         self._messages = 0
         self._incarnation = [0] * settings.workers
         # Per rank, (epoch, step, microbatch) of what was delivered, beside outcome.delivered.
@@ -343,19 +349,26 @@ class Simulation:
         self._lives += 1
 
     def _crash_trainer(self, down_s: float) -> None:
-        """Kill all ranks; they start again where the one that is farthest behind is."""
+        """Kill all ranks; they start again from one of the last ledgers."""
         if not self.ranks:
             return
-        behind = min(self.ranks.values(), key=lambda rank: rank.mark)
-        epoch, at, holes = behind.ledger
+        self._save()
+        mark, (epoch, at, holes) = self.random.choice(self._ledgers)
+        self._ledgers = deque([(mark, (epoch, at, holes))], LEDGERS)
         for rank, marks in self._marks.items():
-            keep = sum(mark < behind.mark for mark in marks)
+            keep = sum(each < mark for each in marks)
             del marks[keep:], self.outcome.delivered[rank][keep:]
             del self.outcome.weights[rank][keep:]
         for process in self.ranks.values():
             self.network.sever(process.party)
         self.ranks.clear()
         self.network.at(down_s, lambda: self._start_trainer(epoch, at, holes))
+
+    def _save(self) -> None:
+        """Keep a ledger of where the rank is that is farthest behind."""
+        if len(self.ranks) == len(self.settings.processes):
+            behind = min(self.ranks.values(), key=lambda rank: rank.mark)
+            self._ledgers.append((behind.mark, behind.ledger))
 
     def _rank_says(self, process: RankProcess, messages: list[Message]) -> None:
         for message in messages:
@@ -422,6 +435,7 @@ class Simulation:
         outcome.holes += holes
         if batch.microbatch + 1 == batch.microbatches:
             outcome.places.append(batch.after)
+            self._save()
         self._rank_says(process, messages)
         process.training = True
         slow = SLOW if self.network.now < process.slow_until else 1.0

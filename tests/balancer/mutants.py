@@ -52,7 +52,7 @@ MUTANTS = (
     ("a run goes on from where the farthest rank is", "hall.py",
      "begin = min(later,", "begin = max(later,", 190),
     ("a run is not put back for a rank that is behind", "rank_side.py",
-     "elif self.run is not None and self.run.starts_after(begin):", "elif False:", 79),
+     "elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):", "elif False:", 79),
     ("former lives are not ended", "rank_side.py",
      "if not replaced:\n            return", "if True:\n            return", 40),
     ("the end of the epoch is one step late", "run.py",
