@@ -127,14 +127,8 @@ class Delivery:
                 for sample in batch.samples:
                     self._samples[sample.ordinal] = sample
                     self._queue(sample)
-        for rank in self._left:
-            self._take(step, rank, len(step.ranks[rank]))
-        for rank, (last, microbatch) in self._ahead.items():
-            if number <= last and 0 <= rank < len(step.ranks):
-                whole = number < last
-                self._take(step, rank, len(step.ranks[rank]) if whole else microbatch + 1)
         step.front = skip
-        self._advance(step)
+        self._catch_up(step)
 
     def work(self, slot: Slot, most: int) -> list[Sample]:
         """Return up to `most` samples of one microbatch for a worker to decode, nearest first.
@@ -229,23 +223,19 @@ class Delivery:
 
     def taken(self, rank: int, number: int, microbatch: int) -> None:
         """Forget an acknowledged microbatch and all before it; saying it twice changes nothing."""
-        if number > max(self.steps, default=-1):
+        known = self._find(rank, number, microbatch)[1] is not None
+        if known or number > max(self.steps, default=-1):
             self._ahead[rank] = max((number, microbatch), self._ahead.get(rank, (-1, -1)))
-        if self._find(rank, number, microbatch)[1] is None:
-            return
-        self.reached[rank] = max((number, microbatch), self.reached.get(rank, (-1, -1)))
-        for step in [each for each in self.steps.values() if each.number <= number]:
-            whole = step.number < number
-            self._take(step, rank, len(step.ranks[rank]) if whole else microbatch + 1)
-            self._advance(step)
+        if known:
+            self.reached[rank] = max((number, microbatch), self.reached.get(rank, (-1, -1)))
+            for step in list(self.steps.values()):
+                self._catch_up(step)
 
     def leave(self, ranks: Sequence[int]) -> None:
         """Wait no longer for these ranks: they take nothing more."""
         self._left.update(ranks)
         for step in list(self.steps.values()):
-            for rank in self._left:
-                self._take(step, rank, len(step.ranks[rank]))
-            self._advance(step)
+            self._catch_up(step)
 
     @property
     def front(self) -> tuple[int, int]:
@@ -254,6 +244,17 @@ class Delivery:
             return -1, -1
         first = self.steps[min(self.steps)]
         return first.number, first.front
+
+    def _catch_up(self, step: _Step) -> None:
+        """Forget what ranks have taken; of a gated step not before its holes are known."""
+        if not (self.gated and step.unsettled):
+            for rank in self._left:
+                self._take(step, rank, len(step.ranks[rank]))
+            for rank, (last, microbatch) in self._ahead.items():
+                if step.number <= last and 0 <= rank < len(step.ranks):
+                    whole = step.number < last
+                    self._take(step, rank, len(step.ranks[rank]) if whole else microbatch + 1)
+        self._advance(step)
 
     def _take(self, step: _Step, rank: int, microbatches: int) -> None:
         """Forget a rank's first microbatches; what was not decoded yet need not be any more."""
@@ -327,6 +328,8 @@ class Delivery:
             step = self.steps.get(sample.step)
             if step is not None:
                 step.unsettled -= 1
+                if self.gated and not step.unsettled:
+                    self._catch_up(step)
 
     def _change_missing(self, sample: Sample, by: int) -> None:
         step = self.steps.get(sample.step)
