@@ -69,7 +69,7 @@ class CostsCache:
             return False
         self.resources = names
         width = 8 * (len(names) + 3)
-        rows = [_unpacked(body[at : at + width]) for at in range(0, len(body), width)]
+        rows = [_unpacked(body[at : at + width], width) for at in range(0, len(body), width)]
         count = self.about[-1]
         self._known = {row[0]: row[1:] for row in rows if row and 0 <= row[0] < count}
         if None in rows:
@@ -86,8 +86,8 @@ def _packed(index: int, row: Row) -> bytes:
     return body + struct.pack("<q", zlib.crc32(body))
 
 
-def _unpacked(data: bytes) -> Row | None:
+def _unpacked(data: bytes, width: int) -> Row | None:
     """Return (index, costs..., bytes), or None for a row that was not written whole."""
-    if len(data) % 8 or zlib.crc32(data[:-8]) != int.from_bytes(data[-8:], "little"):
+    if len(data) != width or zlib.crc32(data[:-8]) != int.from_bytes(data[-8:], "little"):
         return None
     return struct.unpack(f"<{len(data) // 8 - 1}q", data[:-8])
