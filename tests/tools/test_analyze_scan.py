@@ -223,7 +223,13 @@ def test_ctrl_c_ends_with_130_and_leaves_what_was_scanned(tmp_path: Path) -> Non
     os.mkfifo(gate)
     program = [str(Path(sys.executable).with_name("counterpoise")), "analyze", "slow_data:data"]
     words = ["--cost", "slow_data:cost", "--jobs", "1", "--out", str(out)]
-    process = subprocess.Popen([*program, *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*program, *words],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        # whoever runs the tests in the background makes their children ignore interrupts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     with gate.open("rb"):  # opens when the second task has come to the gate
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
