@@ -10,6 +10,7 @@ import click
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from ..balancer.plan import MODES
 from ..workers.kept_files import replace_file
@@ -150,7 +151,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
         progress.update(task, total=1, completed=1, live="")
     report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
     _write(out, rows, report)
-    emit(report, as_json, _table(report, out))
+    emit(report, as_json, _table(report), _settings(report, out))
 
 
 def _asked(given: dict[str, Any]) -> Asked:
@@ -228,15 +229,26 @@ def _progress() -> Progress:
     )
 
 
-def _table(report: Json, out: Path) -> Table:
-    caption = f"The page: {out / 'report.html'}"
+def _table(report: Json) -> Table:
+    caption = "waiting is a share of each one's own step, step of random's"
     table = Table(title=headline(report), caption=caption, title_justify="left")
     table.add_column("")
-    for name in ("waiting", "DistRatio", "padding if padded"):
-        table.add_column(name, justify="right")
+    resources = report["budgets"]["resources"]
+    ratios = [f"DistRatio\n{name}" for name in resources]
+    for name in ("waiting", "step", *ratios, "padding\nif padded"):
+        table.add_column(name, justify="right", vertical="bottom")
     for name in STRATEGIES:
         one = report["strategies"][name]
-        ratios = " / ".join(f"{100 * v:.1f} % {n}" for n, v in one["dist_ratio"].items())
+        apart = [f"{100 * one['dist_ratio'][each]:.1f} %" for each in resources]
         waiting = f"{100 * one['waiting']:.1f} ± {100 * one['interval']:.1f} %"
-        table.add_row(name, waiting, ratios, f"{100 * one['padding']:.1f} %")
+        step = one["time_per_sample"] / report["strategies"]["random"]["time_per_sample"]
+        table.add_row(name, waiting, f"{100 * step:.0f} %", *apart, f"{100 * one['padding']:.1f} %")
+    return table
+
+
+def _settings(report: Json, out: Path) -> Table:
+    """What to paste, and where the page is."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row(Text(report["recommended"]["settings"].rstrip()))
+    table.add_row(Text(f"\nThe page: {out / 'report.html'}", style="dim"))
     return table

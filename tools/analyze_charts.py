@@ -205,7 +205,7 @@ def feasible(
         end = place(border[-1][0], 0)[0]
         pieces.append(f'<path class="area" d="M{left} {base}L{path}L{end:.1f} {base}Z"/>')
         pieces.append(f'<path class="line" stroke="var(--balanced)" d="M{path}"/>')
-        pieces.append(_text(left + 10, base - 10, "fits in memory"))
+        pieces.append(_text(end - 8, base - 8, "fits in memory", "end halo"))
     for k in range(5):
         tokens, tiles = widest * k / 4, highest * k / 4
         pieces.append(_text(place(tokens, 0)[0], base + 16, f"{_round(tokens):,}", "middle"))

@@ -4,7 +4,7 @@ import html
 from typing import Any
 
 from .analyze_charts import feasible, heat, meter
-from .analyze_page_parts import card, dot, key, note, percent, size, table, whole
+from .analyze_page_parts import card, dot, key, millions, note, percent, size, table, whole
 
 Json = dict[str, Any]
 
@@ -97,7 +97,7 @@ def section_costs(report: Json) -> str:
     heads = ["cost", "p50", "p90", "p99", "p99.9", "max", "mean", "sum"]
     rows = []
     for name, one in report["resources"].items():
-        cells = [whole(one["max"]), f"{one['mean']:,.1f}", whole(one["sum"])]
+        cells = [whole(one["max"]), f"{one['mean']:,.1f}", millions(one["sum"])]
         rows.append([html.escape(name), *(_quantile(one, p) for p in PS), *cells])
     tables = table(heads, rows)
     if any("intervals" in one for one in report["resources"].values()):

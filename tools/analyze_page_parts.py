@@ -71,6 +71,15 @@ def whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def millions(value: float) -> str:
+    """Return a number, in millions where that is shorter.
+
+    >>> millions(8_005), millions(3_265_146)
+    ('8,005', '3.27 M')
+    """
+    return f"{value / 1e6:,.2f} M" if value >= 1e6 else whole(value)
+
+
 def size(value: float) -> str:
     """Return bytes in a unit that keeps the number short.
 

@@ -61,7 +61,9 @@ def section_grid(report: Json) -> str:
             drawn = [_line(cells, count, shown, name) for shown in SHOWN]
             used = [line for line in drawn if line.points]
             words = f"{title}, {count} ranks"
-            plots.append(lines(used, words, ticks, top, "accumulate", 385))
+            plots.append(
+                lines(used, words, ticks, top, "accumulate", 385 if len(ranks) > 2 else 540)
+            )
         rows.append(f'<div class="plots" style="--columns:{len(ranks)}">{"".join(plots)}</div>')
     legend = "".join(
         f"<li>{dot(name)}{'&nbsp;window <small>(dashed)</small>' if mode == 'window' else ''}</li>"
@@ -273,7 +275,7 @@ def section_sensitivity(report: Json) -> str:
     ticks = [one["error"] for one in found]
     top = rounded(max(0.02, *(one["waiting"] for one in found)))
     line = Line("balanced", "--balanced", [(one["error"], one["waiting"]) for one in found])
-    picture = lines([line], "Waiting", ticks, top, "costs known up to", 420,
+    picture = lines([line], "Waiting", ticks, top, "costs known up to", 540,
                     tick=lambda value: f"± {100 * value:.0f} %")  # fmt: skip
     rows = [
         [
