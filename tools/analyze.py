@@ -237,11 +237,14 @@ def _table(report: Json) -> Table:
     ratios = [f"DistRatio\n{name}" for name in resources]
     for name in ("waiting", "step", *ratios, "padding\nif padded"):
         table.add_column(name, justify="right", vertical="bottom")
+    whole = report["strategies"]["random"]["time_per_sample"]
     for name in STRATEGIES:
         one = report["strategies"][name]
         apart = [f"{100 * one['dist_ratio'][each]:.1f} %" for each in resources]
-        waiting = f"{100 * one['waiting']:.1f} ± {100 * one['interval']:.1f} %"
-        step = one["time_per_sample"] / report["strategies"]["random"]["time_per_sample"]
+        known = one["interval"] < 0.5
+        half = f" ± {100 * one['interval']:.1f}" if known else ""
+        waiting = f"{100 * one['waiting']:.1f}{half} %"
+        step = one["time_per_sample"] / whole if whole else 1.0
         table.add_row(name, waiting, f"{100 * step:.0f} %", *apart, f"{100 * one['padding']:.1f} %")
     return table
 
@@ -249,6 +252,8 @@ def _table(report: Json) -> Table:
 def _settings(report: Json, out: Path) -> Table:
     """What to paste, and where the page is."""
     table = Table(box=None, show_header=False, pad_edge=False)
+    advice = "If you balance all the same:" if report["leave_off"] else "Settings to paste:"
+    table.add_row(Text(advice, style="bold"))
     table.add_row(Text(report["recommended"]["settings"].rstrip()))
     table.add_row(Text(f"\nThe page: {out / 'report.html'}", style="dim"))
     return table

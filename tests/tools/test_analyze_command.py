@@ -25,6 +25,14 @@ def analyze(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any
     return found
 
 
+def shown(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(["analyze", *map(str, words)])
+    said = capsys.readouterr()
+    assert end.value.code == 0, said.err
+    return said.out
+
+
 def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     with pytest.raises(SystemExit) as end:
         main(["analyze", *map(str, words)])
@@ -90,6 +98,23 @@ def test_a_handful_of_samples_is_analyzed_too(
         np.savez(tmp_path / "few.npz", tiles=np.arange(count), tokens=np.arange(count) + 1)
         found = analyze(capsys, tmp_path / "few.npz", "--out", tmp_path / "out")
         assert found["samples"] == count
+
+
+def test_people_read_the_settings_in_the_terminal(
+    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, skewed, "--out", tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert "Settings to paste:" in text
+    for line in report["recommended"]["settings"].splitlines():
+        assert line.strip() in text
+
+
+def test_samples_that_cost_nothing_are_told_to_leave_balancing_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "none.npz", tiles=np.zeros(9, int), tokens=np.zeros(9, int))
+    assert "leave it off" in shown(capsys, tmp_path / "none.npz", "--out", tmp_path / "out")
 
 
 def test_a_sample_of_a_table_has_intervals(
