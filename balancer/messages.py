@@ -11,77 +11,19 @@ says how many frames a kind carries: none, one, or one for each of its items.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
+
+from .message_parts import NO_PLACE as NO_PLACE
+from .message_parts import Hole as Hole
+from .message_parts import Item as Item
+from .message_parts import Place as Place
+from .message_parts import Probed as Probed
+from .message_parts import Ref as Ref
+from .message_parts import Weights as Weights
 
 PROTOCOL_VERSION = 1
 
 Payloads = Literal["none", "one", "items"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """A sample in a lease: its ordinal and what the worker needs to find it.
-
-    `index` is a position in the source; `pickled` is used instead by loops without balancing, whose
-    sampler may yield anything (it never leaves the machine).
-    """
-
-    ordinal: int
-    index: int
-    pickled: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A sample in a delivered microbatch: its name and the layout of its payload frame."""
-
-    ordinal: int
-    key: str
-    header: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """A sample that could not be used, and why."""
-
-    ordinal: int
-    key: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """One result of a probe lease: name, cost per resource, expected payload size in bytes."""
-
-    ordinal: int
-    key: str
-    cost: tuple[int, ...]
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """What a loss is divided by: samples and label tokens without holes, at three levels."""
-
-    samples: int
-    label_tokens: int
-    rank_samples: int
-    rank_label_tokens: int
-    step_samples: int
-    step_label_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A position in an epoch: the window (first ordinal, first step), the step, the microbatch."""
-
-    start: int
-    window_step: int
-    step: int
-    microbatch: int
-
-
-NO_PLACE = Place(-1, -1, -1, -1)
 
 
 # --- worker to coordinator
@@ -371,22 +313,6 @@ class Bye:
     PAYLOADS: ClassVar[Payloads] = "none"
 
 
-FROM_WORKER = (
-    WorkerHello,
-    WorkerReady,
-    WorkerBeat,
-    ProbeDone,
-    DecodeDone,
-    SampleFailed,
-    WorkerFailed,
-    WorkerBye,
-)
-TO_WORKER = (Welcome, Lease, Revoke, Stranger, Refused, Bye)
-FROM_RANK = (RankHello, Begin, Offer, Ask, Ack, Ping, RankBye)
-TO_RANK = (Ready, Batch, EpochEnd, Trouble, Status, Stranger, Refused, Bye)
-
-KINDS = {kind.__name__: kind for kind in (*FROM_WORKER, *TO_WORKER, *FROM_RANK, *TO_RANK)}
-
 FromWorker = (
     WorkerHello
     | WorkerReady
@@ -401,3 +327,7 @@ ToWorker = Welcome | Lease | Revoke | Stranger | Refused | Bye
 FromRank = RankHello | Begin | Offer | Ask | Ack | Ping | RankBye
 ToRank = Ready | Batch | EpochEnd | Trouble | Status | Stranger | Refused | Bye
 Message = FromWorker | ToWorker | FromRank | ToRank
+
+FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
+FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
+KINDS = {kind.__name__: kind for kind in get_args(Message)}

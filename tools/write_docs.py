@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from ..balancer import message_parts as parts
 from ..balancer import messages
 from ..balancer.tables import COORDINATOR, RANK, WORKER, Table
 
@@ -38,7 +39,7 @@ shell and the clock tell the coordinator.
 
 def protocol_page() -> str:
     """Return the whole page."""
-    parts = [
+    sections = [
         INTRODUCTION,
         "## A microbatch's way\n\n" + EXAMPLE,
         "## Coordinator\n\n" + diagram(COORDINATOR) + table(COORDINATOR),
@@ -51,7 +52,7 @@ def protocol_page() -> str:
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]
-    return "\n".join(part.rstrip() + "\n" for part in parts)
+    return "\n".join(part.rstrip() + "\n" for part in sections)
 
 
 EXAMPLE = """```
@@ -110,14 +111,7 @@ def record(kind: type[Any]) -> str:
 
 
 def _parts() -> Iterator[type[Any]]:
-    yield from (
-        messages.Ref,
-        messages.Probed,
-        messages.Item,
-        messages.Hole,
-        messages.Weights,
-        messages.Place,
-    )
+    yield from (parts.Ref, parts.Probed, parts.Item, parts.Hole, parts.Weights, parts.Place)
 
 
 def _name(hint: Any) -> str:
