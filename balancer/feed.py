@@ -118,7 +118,7 @@ class Feed:
         planned = self.planner.plan(window)
         after_window = self.start + planned.consumed
         last = self.step + len(planned.batches)
-        refused = _left_out(planned)
+        refused = planned.oversize if planned.refused else ()
         for batch in planned.batches:
             done = batch.step + 1 == last
             after = (
@@ -126,7 +126,7 @@ class Feed:
                 if done
                 else Place(self.start, self.step, batch.step + 1, 0)
             )
-            self._deliver(batch, after, refused if batch is planned.batches[0] else [])
+            self._deliver(batch, after, refused if batch is planned.batches[0] else ())
         for ordinal in range(self.start, after_window):
             self.delivery.discard_unplanned(self.samples.pop(ordinal))
         self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
@@ -144,11 +144,3 @@ class Feed:
             ranks[0][0].append(sample)
         skip = self.first.microbatch if batch.step == self.first.step else 0
         self.delivery.add_step(batch.step, ranks, after, skip)
-
-
-def _left_out(planned: Planned) -> list[int]:
-    """Return the samples over budget that no batch has."""
-    dealt = {
-        o for batch in planned.batches for mbs in batch.ranks for mb in mbs for o in mb.ordinals
-    }
-    return [ordinal for ordinal in planned.oversize if ordinal not in dealt]

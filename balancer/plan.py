@@ -101,13 +101,14 @@ class GlobalBatch:
 class Planned:
     """Steps in order, how many of the window's ordinals they used up, and those over budget.
 
-    The next window starts at start + consumed. oversize lists ordinals, ascending; with
-    oversize="refuse" they are in no batch.
+    The next window starts at start + consumed. oversize lists ordinals, ascending; where they are
+    refused they are in no batch.
     """
 
     batches: tuple[GlobalBatch, ...]
     consumed: int
     oversize: tuple[int, ...]
+    refused: bool = False
 
 
 def check_costs(costs: Int64, resources: int) -> Int64:

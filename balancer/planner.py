@@ -59,7 +59,8 @@ class Planner:
         filled = self._filled(window, costs)
         over = np.flatnonzero(oversized(costs[: filled.used], budget_array(config.budgets)))
         batches = tuple(self._batches(window, costs[: filled.used], filled))
-        return Planned(batches, filled.used, tuple((over + window.start).tolist()))
+        oversize = tuple((over + window.start).tolist())
+        return Planned(batches, filled.used, oversize, config.oversize == "refuse")
 
     def _filled(self, window: Window, costs: Int64) -> Filled:
         """The groups of every step, by the mode."""
@@ -80,7 +81,9 @@ class Planner:
     def _batches(self, window: Window, costs: Int64, filled: Filled) -> Iterator[GlobalBatch]:
         """Deal every step's groups to ranks; a microbatch's ordinals are ascending."""
         config = self.config
-        groups = max((int(chosen.max()) + 1 for chosen in filled.steps), default=0)
+        # A dropped step leaves groups that no step has, a filled one may have groups of nothing.
+        highest = [int(each.max(initial=-1)) for each in (filled.group_of, *filled.steps)]
+        groups = 1 + max(highest)
         loads = group_loads(costs, filled.group_of, groups)
         order = np.argsort(filled.group_of, kind="stable")
         edges = np.searchsorted(filled.group_of[order], np.arange(groups + 1)).tolist()

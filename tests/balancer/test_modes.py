@@ -151,6 +151,16 @@ def test_the_partial_last_step_is_dropped_or_padded_in_every_mode() -> None:
         assert padded[:-1] == dropped
 
 
+@pytest.mark.parametrize("ranks", [3, 5, 7])
+def test_a_dropped_step_of_an_epoch_may_hold_its_last_group(ranks: int) -> None:
+    config = replace(BASE, mode="epoch", ranks=ranks, accumulate_from=3)
+    for count in range(50, 120, 5):
+        costs = costs_of(count)
+        dropped = epoch(replace(config, drop_last=True), costs)[0]
+        padded = epoch(config, costs)[0]
+        assert dropped in (padded, padded[:-1])
+
+
 def test_refused_samples_are_in_no_step() -> None:
     costs = costs_of(4500)
     costs[[5, 4000]] = (10, 1)
