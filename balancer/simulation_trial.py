@@ -14,8 +14,9 @@ from .feed import Planner
 from .job import Job
 from .plan import PlanConfig, Planned, Window
 from .planner import make_planner
-from .simulation import Outcome, Settings, Simulation
+from .simulation import Simulation
 from .simulation_faults import Fault, draw_faults
+from .simulation_world import Outcome, Settings
 
 COUNT = 208
 RANKS = 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.balancer.simulation import Settings, Simulation
+from counterpoise.balancer.simulation import Simulation
 from counterpoise.balancer.simulation_faults import KINDS, Fault
 from counterpoise.balancer.simulation_trial import (
     COUNT,
@@ -16,6 +16,7 @@ from counterpoise.balancer.simulation_trial import (
     _settings,
     trial,
 )
+from counterpoise.balancer.simulation_world import Settings
 
 CHUNK = 100
 

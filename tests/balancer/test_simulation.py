@@ -7,7 +7,8 @@ import pytest
 
 from counterpoise.balancer.job import Job
 from counterpoise.balancer.plan import PlanConfig
-from counterpoise.balancer.simulation import Outcome, Settings, Simulation
+from counterpoise.balancer.simulation import Simulation
+from counterpoise.balancer.simulation_world import Outcome, Settings
 
 
 def cost(index: int) -> tuple[int, ...]:
