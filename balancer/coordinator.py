@@ -76,6 +76,7 @@ class Coordinator(WorkerSide, RankSide):
                     self._send(worker.peer, Revoke(NO_LEASE))
         if self.run is not None:
             for held in self.run.expire(now):
+                self.books.expired, self.books.expired_at = self.books.expired + 1, now
                 self._send(held.worker, Revoke(held.number))
                 if held.worker in self._workers:
                     self._workers[held.worker].late = True

@@ -1,7 +1,11 @@
 """What the coordinator's two sides share: the job, its run, who is there, what is to be sent."""
 
+import math
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from .clocks import MICROSECONDS
 from .feed import Planner
 from .job import Job
 from .messages import (
@@ -19,8 +23,36 @@ from .run import Run
 from .tables import COORDINATOR
 
 WORKER_SILENCE_S = 10.0
+# The last workers that were turned away are remembered, with so much of the reason.
+TURNED_AWAY, REASON = 4, 300
 # More leases than a balancer can grant in its life.
 NUMBERS = 1 << 32
+
+
+@dataclass(slots=True)
+class Books:
+    """What is written down for people who look, and decides nothing; times as in Hall.
+
+    wall_ahead_s: what the balancer's wall clock shows, less the time that events are told with.
+    expired: leases that ran out, the last at expired_at. lost: workers that died or fell silent.
+    refused: messages and peers that the shell sent away.
+    """
+
+    software: str = ""
+    wall_ahead_s: float = 0.0
+    expired: int = 0
+    expired_at: float = -math.inf
+    lost: int = 0
+    refused: int = 0
+    turned_away: deque[str] = field(default_factory=lambda: deque(maxlen=TURNED_AWAY))
+
+    def clock_us(self, now: float) -> int:
+        """Return what the wall clock shows, in microseconds."""
+        return round((now + self.wall_ahead_s) * MICROSECONDS)
+
+    def turn_away(self, name: str, reason: str) -> None:
+        """Write down that a worker was not let in."""
+        self.turned_away.append(f"{name:.{REASON}}: {reason:.{REASON}}")
 
 
 class Hall:
@@ -46,6 +78,7 @@ class Hall:
         self.silence_s = silence_s
         self.count = 0
         self.fingerprint = ""
+        self.books = Books()
         self.dropped = 0
         self.run: Run | None = None
         self.trouble: Trouble | None = None

@@ -6,6 +6,7 @@ worker died is suspected of killing workers.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -122,6 +123,10 @@ class LeaseBook:
     def count(self, worker: bytes) -> int:
         """Return how many leases a worker has."""
         return sum(held.worker == worker for held in self._leases.values())
+
+    def per_worker(self) -> Counter[bytes]:
+        """Return how many leases each worker has."""
+        return Counter(held.worker for held in self._leases.values())
 
     def lose(self, worker: bytes) -> list[Held]:
         """Remove and return all leases of a worker."""

@@ -1,6 +1,9 @@
-"""What messages are made of: a sample in a lease, in a batch, a hole, a place in an epoch."""
+"""What messages are made of: samples in leases and batches, holes, places in an epoch."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Payloads = Literal["none", "one", "items"]
 
 
 @dataclass(frozen=True, slots=True)

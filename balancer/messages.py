@@ -11,11 +11,15 @@ says how many frames a kind carries: none, one, or one for each of its items.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, get_args
 
+from .message_overview import Overview as Overview
+from .message_overview import RankNote as RankNote
+from .message_overview import WorkerNote as WorkerNote
 from .message_parts import NO_PLACE as NO_PLACE
 from .message_parts import Hole as Hole
 from .message_parts import Item as Item
+from .message_parts import Payloads as Payloads
 from .message_parts import Place as Place
 from .message_parts import Probed as Probed
 from .message_parts import Ref as Ref
@@ -23,21 +27,23 @@ from .message_parts import Weights as Weights
 
 PROTOCOL_VERSION = 1
 
-Payloads = Literal["none", "one", "items"]
-
 
 # --- worker to coordinator
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerHello:
-    """A worker process is there; `name` is its slot, `incarnation` grows with every restart."""
+    """A worker process is there; `name` is its slot, `incarnation` grows with every restart.
+
+    software: what it runs, as text for people.
+    """
 
     PAYLOADS: ClassVar[Payloads] = "none"
     name: str
     incarnation: int
     host: str
     slot: int
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +61,20 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBeat:
-    """The worker process named is alive."""
+    """The worker process named is alive; a `number` other than 0 asks for a Heard.
+
+    probe_ms, decode_ms: how long it has been at work, in all. ahead_us, error_us: how far its wall
+    clock is ahead of the balancer's (-1: not known). For people who look; nothing is decided by it.
+    """
 
     PAYLOADS: ClassVar[Payloads] = "none"
     name: str
     incarnation: int
+    number: int = 0
+    probe_ms: int = 0
+    decode_ms: int = 0
+    ahead_us: int = 0
+    error_us: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +235,20 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Ask whether anybody is there."""
+    """Ask whether anybody is there; the answer has the same number. Clock as in WorkerBeat."""
 
     PAYLOADS: ClassVar[Payloads] = "none"
+    number: int = 0
+    ahead_us: int = 0
+    error_us: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Ask for an Overview: somebody looks, who takes no part."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,12 +313,17 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The answer to Ping: workers ready, bytes of payload held, what the run waits for."""
+    """The answer to Ping: workers ready, bytes of payload held, what the run waits for.
+
+    number: that of the Ping, 0 if there was none; clock_us: what the balancer's wall clock shows.
+    """
 
     PAYLOADS: ClassVar[Payloads] = "none"
     workers: int
     held_bytes: int
     waiting: str
+    number: int = 0
+    clock_us: int = 0
 
 
 # --- coordinator to either
@@ -313,6 +344,18 @@ class Bye:
     PAYLOADS: ClassVar[Payloads] = "none"
 
 
+# --- coordinator to whom no session stands for: a worker's beat, somebody who looks
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The answer to a beat of this number: what the balancer's wall clock shows."""
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    number: int
+    clock_us: int
+
+
 FromWorker = (
     WorkerHello
     | WorkerReady
@@ -324,10 +367,12 @@ FromWorker = (
     | WorkerBye
 )
 ToWorker = Welcome | Lease | Revoke | Stranger | Refused | Bye
-FromRank = RankHello | Begin | Offer | Ask | Ack | Ping | RankBye
+FromRank = RankHello | Begin | Offer | Ask | Ack | Ping | Inspect | RankBye
 ToRank = Ready | Batch | EpochEnd | Trouble | Status | Stranger | Refused | Bye
-Message = FromWorker | ToWorker | FromRank | ToRank
+ToOthers = Heard | Overview
+Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers
 
 FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
+TO_OTHERS = get_args(ToOthers)
 KINDS = {kind.__name__: kind for kind in get_args(Message)}

@@ -1,13 +1,16 @@
 """Who is there: the coordinator's records of workers and ranks, and whom it turns away."""
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from .clocks import NOT_MEASURED, Offset
 from .job import Job, difference, from_json, to_json
 from .messages import Ask, Begin, Message, RankHello, WorkerHello, WorkerReady
 from .plan import PlanConfig
 from .run import WorkerView
+from .tally import Tally
 
 # A position in the order takes 8 bytes, here and while it is drawn.
 MAX_SAMPLES = 1 << 32
@@ -36,6 +39,9 @@ class WorkerPeer:
     heard: float
     told: float
     late: bool = False
+    fingerprint: str = ""
+    tally: Tally = field(default_factory=lambda: Tally(0.0))
+    clock: Offset = NOT_MEASURED
 
     @property
     def view(self) -> WorkerView:
@@ -48,6 +54,7 @@ class RankPeer:
     """A trainer process; `finished`: it has been told that its run has no more to give.
 
     `launch` counts how often the ranks were started anew, as far as can be seen from here.
+    `pinged` is when it said last that it has nothing to train on.
     """
 
     peer: bytes
@@ -56,27 +63,51 @@ class RankPeer:
     finished: bool = False
     told: float = 0.0
     launch: int = 0
+    pinged: float = -math.inf
+    clock: Offset = NOT_MEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asked for a microbatch, and since when."""
+
+    peer: bytes
+    since: float
 
 
 class Asks:
     """The microbatches that ranks wait for, and who asked."""
 
     def __init__(self) -> None:
-        self._asks: dict[tuple[int, int, int, int], bytes] = {}
+        self._asks: dict[tuple[int, int, int, int], Asked] = {}
 
-    def note(self, peer: bytes, ask: Ask) -> None:
+    def note(self, peer: bytes, ask: Ask, now: float) -> None:
         """Write an ask down, unless there are too many; saying it twice changes nothing."""
-        if sum(asker == peer for asker in self._asks.values()) < MAX_ASKS:
-            self._asks[ask.run, ask.step, ask.microbatch, ask.rank] = peer
+        place = ask.run, ask.step, ask.microbatch, ask.rank
+        known = self._asks.get(place)
+        if known is not None and known.peer == peer:
+            return
+        if sum(asked.peer == peer for asked in self._asks.values()) < MAX_ASKS:
+            self._asks[place] = Asked(peer, now)
+
+    def first_of(self, run: int) -> dict[bytes, tuple[Ask, float]]:
+        """Return each peer's nearest ask in a run, and since when it is open."""
+        nearest: dict[bytes, tuple[Ask, float]] = {}
+        for place, asked in sorted(self._asks.items(), key=_place):
+            number, step, microbatch, rank = place
+            if number == run:
+                ask = Ask(run, rank, step, microbatch)
+                nearest.setdefault(asked.peer, (ask, asked.since))
+        return nearest
 
     def of(self, run: int) -> list[tuple[Ask, bytes]]:
         """Return a run's asks, nearest first, and forget those of the runs before."""
         if not self._asks:
             return []
-        self._asks = {place: peer for place, peer in self._asks.items() if place[0] >= run}
+        self._asks = {place: asked for place, asked in self._asks.items() if place[0] >= run}
         return [
-            (Ask(run, rank, step, microbatch), peer)
-            for (number, step, microbatch, rank), peer in sorted(self._asks.items())
+            (Ask(run, rank, step, microbatch), asked.peer)
+            for (number, step, microbatch, rank), asked in sorted(self._asks.items(), key=_place)
             if number == run
         ]
 
@@ -86,7 +117,11 @@ class Asks:
 
     def leave(self, peer: bytes) -> None:
         """Forget all that a rank has asked."""
-        self._asks = {place: asker for place, asker in self._asks.items() if asker != peer}
+        self._asks = {place: asked for place, asked in self._asks.items() if asked.peer != peer}
+
+
+def _place(item: tuple[tuple[int, int, int, int], Asked]) -> tuple[int, int, int, int]:
+    return item[0]
 
 
 def why_rank_refused(

@@ -1,11 +1,13 @@
 """What the coordinator does with ranks: the actions of their rows in the table."""
 
+from .clocks import Offset, bounded
 from .hall import Hall
 from .job import Job, from_json, to_json
 from .messages import (
     Ack,
     Ask,
     Begin,
+    Inspect,
     Offer,
     Ping,
     RankBye,
@@ -16,6 +18,7 @@ from .messages import (
     Stranger,
     Trouble,
 )
+from .overview import overview
 from .peers import RankPeer, why_apart, why_rank_refused
 
 
@@ -117,7 +120,7 @@ class RankSide(Hall):
 
     def _note_ask(self, peer: bytes, ask: Ask) -> None:
         if ask.rank in self._ranks[peer].hello.ranks:
-            self._asks.note(peer, ask)
+            self._asks.note(peer, ask, self._now)
 
     def _ask_who(self, peer: bytes, _: Ask) -> None:
         """Somebody asks whom we do not know (any more): let it say again who and where it is."""
@@ -132,18 +135,28 @@ class RankSide(Hall):
         if mine and self.run is not None and self.run.number == ack.run:
             self.run.delivery.taken(ack.rank, ack.step, ack.microbatch)
 
-    def _answer(self, peer: bytes, _: Ping | None) -> None:
+    def _answer(self, peer: bytes, ping: Ping | None) -> None:
+        rank = self._ranks.get(peer)
+        if rank is not None and ping is not None:
+            rank.pinged = self._now
+            rank.clock = Offset(bounded(ping.ahead_us), bounded(ping.error_us))
         ready = sum(self._states.get(peer) == "worker ready" for peer in self._workers)
         held = self.run.delivery.held_bytes if self.run else 0
-        if not self._workers:
-            waiting = "a worker to connect"
-        elif self.run is None:
-            waiting = "a worker to open the data" if not self._is_ready() else "ranks to begin"
-        else:
-            waiting = self.run.waiting()
-        self._send(peer, Status(ready, held, waiting))
+        number, clock_us = ping.number if ping else 0, self.books.clock_us(self._now)
+        self._send(peer, Status(ready, held, self._waiting(), number, clock_us))
         if self.trouble is not None and peer in self._ranks:
             self._finish(peer, self.trouble)
+
+    def _give_overview(self, peer: bytes, question: Inspect) -> None:
+        self._send(peer, overview(self, question.number, self._waiting()))
+
+    def _waiting(self) -> str:
+        """Say in a few words what the ranks wait for."""
+        if not self._workers:
+            return "a worker to connect"
+        if self.run is not None:
+            return self.run.waiting()
+        return "ranks to begin" if self._is_ready() else "a worker to open the data"
 
     def _release_rank(self, peer: bytes, bye: RankBye | None) -> None:
         rank = self._ranks.get(peer)

@@ -4,13 +4,14 @@ A run joins the feed (what to probe, when to plan), the delivery (what to decode
 the leases (who does it). A loop without balancing has no feed: it offers its batches one by one.
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 from .delivery import Delivery, Parcel, Sample
 from .feed import Feed, Planner
 from .job import Job
 from .leases import Held, LeaseBook
-from .messages import Begin, DecodeDone, Lease, Offer, Place, ProbeDone, Ref, SampleFailed
+from .messages import Begin, DecodeDone, Hole, Lease, Offer, Place, ProbeDone, Ref, SampleFailed
 from .plan import Int64
 
 # Leases a worker has at a time: one to work on, one to go on with.
@@ -23,6 +24,8 @@ STEPS_AHEAD = 3
 HELP_S = 2.0
 # A sample that was first in line at so many deaths of workers is not tried again.
 DEADLY_STRIKES = 3
+# The last samples that were given up are remembered by name.
+HOLES_TOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Run:
         self.leases = LeaseBook(job.lease_s, lease)
         self.feed: Feed | None = None
         self.offered = 0
+        self.holes = 0
+        self.last_holes: deque[Hole] = deque(maxlen=HOLES_TOLD)
         if planner is not None:
             self.feed = Feed(
                 begin.epoch, order, begin.start, planner, len(job.resources), self.delivery
@@ -204,6 +209,8 @@ class Run:
 
     def _make_hole(self, sample: Sample, key: str, reason: str, io: bool) -> None:
         sample.key = sample.key or key
+        self.holes += 1
+        self.last_holes.append(Hole(sample.ordinal, sample.key, reason))
         if self.feed:
             self.feed.failed(sample, key)
         self.delivery.failed(sample, reason, fatal=io or self.job.on_error == "raise")

@@ -42,6 +42,7 @@ COORDINATOR: Table = {
     ("absent", "Ping"): ("absent", "answer"),
     ("rank attached", "Ping"): ("rank attached", "answer"),
     ("rank running", "Ping"): ("rank running", "answer"),
+    ("absent", "Inspect"): ("absent", "give_overview"),
     ("rank attached", "RankBye"): ("absent", "release_rank"),
     ("rank running", "RankBye"): ("absent", "release_rank"),
     ("rank attached", "gone"): ("absent", "release_rank"),

@@ -1,10 +1,12 @@
 """What the coordinator does with workers: the actions of their rows in the table."""
 
+from .clocks import Offset, bounded
 from .hall import Hall
 from .job import to_json
 from .messages import (
     Bye,
     DecodeDone,
+    Heard,
     ProbeDone,
     Ready,
     Refused,
@@ -18,6 +20,7 @@ from .messages import (
     WorkerReady,
 )
 from .peers import WorkerPeer, why_worker_refused
+from .tally import Tally
 
 
 class WorkerSide(Hall):
@@ -35,7 +38,8 @@ class WorkerSide(Hall):
             self._lose_worker(old.peer, None)
             if old.peer != peer:
                 self._states.pop(old.peer, None)
-        self._workers[peer] = WorkerPeer(peer, hello, self._now, self._now)
+        tally = Tally(self._now)
+        self._workers[peer] = WorkerPeer(peer, hello, self._now, self._now, tally=tally)
         if self.job is not None:
             self._step(peer, "job", None)
 
@@ -65,9 +69,11 @@ class WorkerSide(Hall):
         reason = why_worker_refused(self.job, self.count, self.fingerprint, ready)
         if reason:
             self._send(peer, Refused(reason))
+            self.books.turn_away(self._workers[peer].hello.name, reason)
             self._workers.pop(peer, None)
             self._states[peer] = "absent"
             return
+        self._workers[peer].fingerprint = ready.fingerprint
         if first:
             self.count, self.fingerprint = ready.count, ready.fingerprint
             for rank in self._ranks.values():
@@ -82,17 +88,22 @@ class WorkerSide(Hall):
         self._fail("worker", f"worker {self._workers[peer].hello.name}: {failed.reason}")
 
     def _take_costs(self, peer: bytes, message: ProbeDone) -> None:
-        self._workers[peer].late = False
+        self._note_done(peer, probed=len(message.results))
         if self.run is not None:
             self._guard(lambda run: run.probed(peer, message, self._now))
 
     def _take_payload(self, peer: bytes, message: DecodeDone, payload: object, nbytes: int) -> None:
-        self._workers[peer].late = False
+        self._note_done(peer, decoded=1, nbytes=nbytes)
         self._guard(lambda run: run.decoded(peer, message, payload, nbytes, self._now))
 
     def _take_failure(self, peer: bytes, message: SampleFailed) -> None:
-        self._workers[peer].late = False
+        self._note_done(peer, failed=1)
         self._guard(lambda run: run.failed(peer, message, self._now))
+
+    def _note_done(self, peer: bytes, **counts: int) -> None:
+        worker = self._workers[peer]
+        worker.late = False
+        worker.tally.add(self._now, **counts)
 
     def _release_worker(self, peer: bytes, _: WorkerBye) -> None:
         self._workers.pop(peer, None)
@@ -101,6 +112,7 @@ class WorkerSide(Hall):
 
     def _lose_worker(self, peer: bytes, _: None) -> None:
         self._workers.pop(peer, None)
+        self.books.lost += 1
         if self.run is not None:
             self.run.lose_worker(peer, died=True)
 
@@ -110,5 +122,9 @@ class WorkerSide(Hall):
         for worker in self._workers.values():
             if (worker.hello.name, worker.hello.incarnation) == (beat.name, beat.incarnation):
                 worker.heard, known = self._now, True
+                worker.tally.at_work(self._now, bounded(beat.probe_ms), bounded(beat.decode_ms))
+                worker.clock = Offset(bounded(beat.ahead_us), bounded(beat.error_us))
         if not known:
             self._send(peer, Stranger())
+        elif beat.number:
+            self._send(peer, Heard(beat.number, self.books.clock_us(self._now)))

@@ -50,6 +50,8 @@ def protocol_page() -> str:
         "### Coordinator to worker\n\n" + "\n".join(map(record, messages.TO_WORKER)),
         "### Rank to coordinator\n\n" + "\n".join(map(record, messages.FROM_RANK)),
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
+        "### Coordinator to a worker's beat, or to who looks\n\n"
+        + "\n".join(map(record, messages.TO_OTHERS)),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]
     return "\n".join(part.rstrip() + "\n" for part in sections)
@@ -112,6 +114,7 @@ def record(kind: type[Any]) -> str:
 
 def _parts() -> Iterator[type[Any]]:
     yield from (parts.Ref, parts.Probed, parts.Item, parts.Hole, parts.Weights, parts.Place)
+    yield from (messages.WorkerNote, messages.RankNote)
 
 
 def _name(hint: Any) -> str:
