@@ -11,9 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from .delivery import Delivery, Sample
+from .delivery import Delivery
 from .messages import Place
 from .plan import GlobalBatch, Int64, Planned, Window
+from .sample import Sample
 
 
 class Planner(Protocol):

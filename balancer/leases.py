@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .delivery import Sample
+from .sample import Sample
 
 
 @dataclass(slots=True)

@@ -7,12 +7,14 @@ the leases (who does it). A loop without balancing has no feed: it offers its ba
 from collections import deque
 from dataclasses import dataclass
 
-from .delivery import Delivery, Parcel, Sample
+from .delivery import Delivery
 from .feed import Feed, Planner
 from .job import Job
 from .leases import Held, LeaseBook
 from .messages import Begin, DecodeDone, Hole, Lease, Offer, Place, ProbeDone, Ref, SampleFailed
 from .plan import Int64
+from .sample import Sample
+from .step import Parcel
 
 # Leases a worker has at a time: one to work on, one to go on with.
 LEASES_PER_WORKER = 2

@@ -20,9 +20,9 @@ from torch.utils.data import IterDataPipe, MapDataPipe, _DatasetKind, _utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _sharding_worker_init_fn
 
 from ..balancer.coordinator import Coordinator
-from ..balancer.delivery import ANY_SLOT
 from ..balancer.job import Job, to_json
 from ..balancer.messages import Place
+from ..balancer.sample import ANY_SLOT
 from ..balancer.serve import serve
 from ..workers.codec import decode
 from ..workers.daemon import local_identity, run_worker

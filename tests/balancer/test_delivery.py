@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from counterpoise.balancer.delivery import ANY_SLOT, Delivery, Sample
+from counterpoise.balancer.delivery import Delivery
 from counterpoise.balancer.messages import Place
+from counterpoise.balancer.sample import ANY_SLOT, Sample
 
 AFTER = Place(0, 0, 1, 0)
 

@@ -1,0 +1,62 @@
+"""The byte budget: what is held, what is under way, and which payload is needed last."""
+
+from .sample import Sample
+
+# Before the first payload has arrived its size is guessed as this part of the budget.
+FIRST_GUESS = 64
+
+
+class ByteBudget:
+    """Payloads held and bytes reserved for those under way; whoever asks decides what goes."""
+
+    def __init__(self, most: int) -> None:
+        """`most` is the budget in bytes."""
+        self.most = most
+        self.held_bytes = 0
+        self.reserved_bytes = 0
+        self._largest = 0
+        self._holding: dict[int, Sample] = {}
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether more is held than the budget allows."""
+        return self.held_bytes > self.most
+
+    def has_room(self, sample: Sample) -> bool:
+        """Whether a sample can be decoded within the budget."""
+        return self.held_bytes + self.reserved_bytes + self._expected(sample) <= self.most
+
+    def reserve(self, sample: Sample) -> None:
+        """Count a sample as under way."""
+        sample.reserved = self._expected(sample)
+        self.reserved_bytes += sample.reserved
+
+    def release(self, sample: Sample) -> None:
+        """Count a sample as under way no longer."""
+        self.reserved_bytes -= sample.reserved
+        sample.reserved = 0
+
+    def keep(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
+        """Hold a sample's payload."""
+        sample.header, sample.payload, sample.nbytes = header, payload, nbytes
+        self._largest = max(self._largest, nbytes)
+        self.held_bytes += nbytes
+        self._holding[sample.ordinal] = sample
+
+    def drop(self, sample: Sample) -> None:
+        """Let a payload go, if it is held."""
+        if self._holding.pop(sample.ordinal, None) is not None:
+            self.held_bytes -= sample.nbytes
+            sample.header, sample.payload = b"", None
+
+    def latest(self) -> Sample:
+        """Return the held sample that is needed last."""
+        return max(self._holding.values(), key=_lateness)
+
+    def _expected(self, sample: Sample) -> int:
+        return max(1, sample.nbytes or self._largest or self.most // FIRST_GUESS)
+
+
+def _lateness(sample: Sample) -> tuple[bool, int, int, int]:
+    """Order payloads by how late they are needed; what is not planned yet comes last of all."""
+    return sample.step < 0, sample.step, sample.microbatch, sample.ordinal
