@@ -1,5 +1,6 @@
 """The balancer's shell: wait for a message or the time, ask the coordinator, send what it says."""
 
+import platform
 import time
 from collections import deque
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 import zmq
 
+from .. import __version__
 from .coordinator import Coordinator
 from .gate import NOT_ALLOWED, Gate, open_gate
 from .keys import ServerKeys
@@ -18,6 +20,7 @@ from .wire import WireError
 
 # The last words may still be on their way when the balancer is stopped.
 LINGER_MS = 500
+SOFTWARE = f"python {platform.python_version()}, counterpoise {__version__}"
 
 
 def serve(
@@ -36,16 +39,24 @@ def serve(
     """
     keep_freed_memory()
     poller = zmq.Poller()
+    books = coordinator.books
+    books.software = SOFTWARE
+
+    def refuse(reason: str) -> None:
+        books.refused += 1
+        refused(reason)
+
     with (
         zmq.Context() as context,
-        open_gate(context, keys, refused) as gate,
+        open_gate(context, keys, refuse) as gate,
         listen(context, address, keys) as socket,
     ):
         gate.watch(socket, poller)
         poller.register(socket, zmq.POLLIN)
         ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-        shell = _Shell(coordinator, socket, gate, keys, refused)
+        shell = _Shell(coordinator, socket, gate, keys, refuse)
         while not stop():
+            books.wall_ahead_s = time.time() - time.monotonic()
             timeout_ms = 1000 * (coordinator.next_deadline() - time.monotonic())
             poller.poll(int(min(max(timeout_ms, 0), 1000)))
             shell.drop(gate.attend(time.monotonic()))

@@ -10,14 +10,15 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import zmq
 
+from ..balancer.clocks import ClockFilter
 from ..balancer.job import from_json
 from ..balancer.keys import PeerKeys
-from ..balancer.messages import Message, Place, RankBye, Ready
+from ..balancer.messages import Message, Ping, Place, RankBye, Ready, Status
 from ..balancer.rank_session import Arrival, RankSession
 from ..balancer.sockets import Handshakes, connect, receive, send
 from .errors import LoaderError
@@ -66,6 +67,7 @@ class Connection:
         self._poller.register(self._socket, zmq.POLLIN)
         if watched_fd is not None:
             self._poller.register(watched_fd, zmq.POLLIN)
+        self._clock = ClockFilter()
         self._heard = time.monotonic()
         self._line = _Line(self._context, self._socket, self.session, patience_s, os.getpid())
         self._leave = weakref.finalize(self, _hang_up, self._line, needed)
@@ -135,6 +137,8 @@ class Connection:
         while (received := receive(self._socket)) is not None:
             self._heard = time.monotonic()
             self.session.handle(*received)
+            if isinstance(received[0], Status):
+                self._clock.answered(received[0].number, received[0].clock_us, self._heard)
         if self.session.trouble:
             self._fail(self.session.trouble)
 
@@ -158,7 +162,13 @@ class Connection:
 
     def _say(self, messages: list[Message]) -> None:
         for message in messages:
-            send(self._socket, message)
+            send(self._socket, self._timed(message) if isinstance(message, Ping) else message)
+
+    def _timed(self, ping: Ping) -> Ping:
+        """Return a ping that tells how far this machine's clock is off, and asks for it again."""
+        offset = self._clock.best()
+        number = self._clock.ask(time.monotonic(), time.time())
+        return replace(ping, number=number, ahead_us=offset.ahead_us, error_us=offset.error_us)
 
     def _fail(self, reason: str) -> NoReturn:
         raise LoaderError(reason)

@@ -20,13 +20,13 @@ from ..balancer.keys import PeerKeys
 from ..balancer.memory import keep_freed_memory
 from ..balancer.messages import (
     DecodeDone,
+    Heard,
     Message,
     Probed,
     ProbeDone,
     Ref,
     SampleFailed,
     Stranger,
-    WorkerBeat,
     WorkerBye,
     WorkerFailed,
     WorkerHello,
@@ -36,7 +36,9 @@ from ..balancer.sockets import Handshakes, connect, receive, send
 from ..balancer.worker_session import End, Greet, Open, Repeat, Task, WorkerSession
 from .job import describe_error
 from .policy import kind_of, reason_of
+from .pulse import Pulse
 from .source import SampleError
+from .versions import software
 
 BEAT_S = 1.0
 # A hello that nobody answers is said again.
@@ -107,15 +109,15 @@ def run_worker(
     """
     keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    forgotten = threading.Event()
-    arguments = context, endpoint, identity, forgotten, keys
+    pulse = Pulse()
+    arguments = context, endpoint, identity, pulse, keys
     threading.Thread(target=_beat, args=arguments, daemon=True).start()
     try:
         with connect(context, endpoint, identity.routing_id, keys, watched=True) as socket:
             socket.setsockopt(zmq.LINGER, LINGER_MS)
             handshakes = Handshakes(socket, keyed=keys is not None)
             with contextlib.closing(handshakes):
-                worker = _Worker(socket, identity, handler, forgotten, handshakes)
+                worker = _Worker(socket, identity, handler, pulse, handshakes)
                 return worker.work(stop, until_lost_s)
     finally:
         context.term()
@@ -125,10 +127,10 @@ def _beat(
     context: "zmq.Context[zmq.Socket[bytes]]",
     endpoint: str,
     identity: Identity,
-    forgotten: threading.Event,
+    pulse: Pulse,
     keys: PeerKeys | None,
 ) -> None:
-    """Say that the process is alive, until the context ends; the answer is that nobody knows it."""
+    """Say that the process is alive until the context ends, and hear if nobody knows it."""
     name = b"beat." + identity.routing_id
     ended = contextlib.suppress(zmq.ContextTerminated)
     with ended, connect(context, endpoint, name, keys) as socket:
@@ -137,8 +139,11 @@ def _beat(
             while socket.poll(max(0, int(1000 * (due - time.monotonic())))):
                 received = receive(socket)
                 if received is not None and isinstance(received[0], Stranger):
-                    forgotten.set()
-            send(socket, WorkerBeat(identity.name, identity.incarnation))
+                    pulse.forgotten.set()
+                elif received is not None and isinstance(received[0], Heard):
+                    pulse.heard(received[0], time.monotonic())
+            now, wall = time.monotonic(), time.time()
+            send(socket, pulse.beat(identity.name, identity.incarnation, now, wall))
 
 
 class _Worker:
@@ -149,11 +154,11 @@ class _Worker:
         socket: "zmq.Socket[bytes]",
         identity: Identity,
         handler: Handler,
-        forgotten: threading.Event,
+        pulse: Pulse,
         handshakes: Handshakes,
     ) -> None:
         self.socket = socket
-        self.forgotten = forgotten
+        self.pulse = pulse
         self.handshakes = handshakes
         self.identity = identity
         self.handler = handler
@@ -197,12 +202,12 @@ class _Worker:
 
     def _say_hello(self) -> None:
         self.greeted = time.monotonic()
-        name, slot = self.identity.name, self.identity.slot
-        self._say(WorkerHello(name, self.identity.incarnation, sockets.gethostname(), slot))
+        who, host = self.identity, sockets.gethostname()
+        self._say(WorkerHello(who.name, who.incarnation, host, who.slot, software()))
 
     def _drain(self) -> End | None:
-        if self.forgotten.is_set():
-            self.forgotten.clear()
+        if self.pulse.forgotten.is_set():
+            self.pulse.forgotten.clear()
             if isinstance(self.session.handle(Stranger()), Greet):
                 self._say_hello()
         while (received := receive(self.socket)) is not None:
@@ -229,12 +234,15 @@ class _Worker:
     def _do(self, task: Task) -> None:
         ref = task.ref
         work = self.handler.probe if task.kind == "probe" else self.handler.decode
+        self.pulse.begin(task.kind, time.monotonic())
         try:
             result = work(ref, task.epoch)
         except Exception as error:
             self._fail(task, error)
         else:
             self._give(task, result)
+        finally:
+            self.pulse.end(time.monotonic())
 
     def _give(self, task: Task, result: Probed | Decoded) -> None:
         if isinstance(result, Probed):

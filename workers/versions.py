@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import platform
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -21,6 +22,13 @@ def library_versions(*names: str) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = "absent"
     return found
+
+
+@cache
+def software() -> str:
+    """Return what this process runs, as one line for people."""
+    found = {"python": platform.python_version(), **library_versions("torch")}
+    return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
 def digest(facts: Any) -> str:
