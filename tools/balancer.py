@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ..balancer.coordinator import Coordinator
+from ..balancer.hall import WORKER_SILENCE_S
 from ..balancer.kernels import compile_for
 from ..balancer.keys import server_keys
 from ..balancer.serve import serve
@@ -28,8 +29,16 @@ INCARNATION_BITS = 30
     metavar="FOLDER",
     help="The balancer's keys, made by counterpoise keygen; only allowed ones may come in.",
 )
+@click.option(
+    "--silence",
+    type=click.FloatRange(min=2.0),
+    default=WORKER_SILENCE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up a worker that has said nothing for so long (it says something every second).",
+)
 @click.option("--insecure", is_flag=True, help="Without keys, allow an address that others reach.")
-def command(listen: str, keys: Path | None, insecure: bool) -> None:
+def command(listen: str, keys: Path | None, silence: float, insecure: bool) -> None:
     """Serve one training job at a time: trainers bring it, workers decode for it.
 
     \b
@@ -46,7 +55,7 @@ def command(listen: str, keys: Path | None, insecure: bool) -> None:
     refusals = Refusals(logger.warning)
     with wish_to_end() as stop:
         serve(
-            Coordinator(incarnation=time.time_ns() >> INCARNATION_BITS),
+            Coordinator(silence_s=silence, incarnation=time.time_ns() >> INCARNATION_BITS),
             listen,
             ready=_prepare,
             stop=stop,

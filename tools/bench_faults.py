@@ -8,15 +8,16 @@ from rich.progress import track
 from rich.table import Table
 
 from ..balancer.simulation_trial import FAULTS, Verdict, trial
-from .bench_faults_processes import Trials, run_trials
+from .bench_faults_processes import run_trials
 from .reporting import emit, progress_console
 
 
 @click.command("faults")
 @click.option("--simulate", is_flag=True, help="Simulated network, clock and processes (default).")
-@click.option("--processes", is_flag=True, help="Real processes over tcp, killed and stopped.")
+@click.option("--processes", is_flag=True, help="Real processes over tcp, killed, stopped, cut.")
 @click.option("--seeds", default=1000, show_default=True, help="Simulated runs.")
 @click.option("--runs", default=3, show_default=True, help="Runs with real processes.")
+@click.option("--jobs", default=2, show_default=True, help="Runs with real processes at a time.")
 @click.option("--first", default=0, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Replay this one simulated seed and print its last events.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -25,14 +26,16 @@ def command(
     processes: bool,
     seeds: int,
     runs: int,
+    jobs: int,
     first: int,
     seed: int | None,
     as_json: bool,
 ) -> int:
     """Kill, stop, cut and delay; compare every delivered batch with a run without faults.
 
-    Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults. Exit status 1 if
-    anything was lost, came twice, came in another batch, or never came.
+    Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults; each run with real
+    processes one of 160 samples with 2 ranks, 2 workers, 5 kills, a stop and 2 cuts. Exit status 1
+    if anything was lost, came twice, came in another batch, never came, or was left behind.
 
     \b
     Example:
@@ -40,14 +43,15 @@ def command(
       counterpoise bench faults --seed 17
       counterpoise bench faults --processes --runs 3
     """  # noqa: D301
-    if min(seeds, runs) < 1:
-        raise ValueError(f"--seeds {seeds} --runs {runs}: give at least 1")
+    if min(seeds, runs, jobs) < 1:
+        raise ValueError(f"--seeds {seeds} --runs {runs} --jobs {jobs}: give at least 1")
     if simulate and processes:
         raise ValueError("--simulate and --processes are two benches: give one of them")
     if seed is not None:
         return _replay(seed)
     if processes:
-        report, wrong = _report_processes(run_trials(runs, first, _progress))
+        trials = run_trials(runs, first, _progress, jobs)
+        report, wrong = trials.report(), trials.wrong
     else:
         report, wrong = _simulated(range(first, first + seeds))
     emit(report, as_json, _table(report))
@@ -96,11 +100,6 @@ def _tell(verdict: Verdict) -> None:
 
 def _progress(done: int, of: int, words: str) -> None:
     progress_console.print(f"run {done + 1} of {of}: {words}")
-
-
-def _report_processes(trials: Trials) -> tuple[dict[str, object], int]:
-    wrong = trials.lost + trials.duplicated + trials.digest_mismatches
-    return trials.report(), wrong + trials.leftovers + trials.unfinished
 
 
 def _table(report: dict[str, object]) -> Table:

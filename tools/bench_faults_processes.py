@@ -1,29 +1,46 @@
-"""Epochs with real processes over tcp that are killed and stopped at moments drawn from a seed."""
+"""Epochs with real processes over tcp that are killed, stopped and cut off, drawn from a seed.
 
-import json
+Several epochs run side by side, each in a lane with a nursery of its own (see
+bench_faults_nursery.py): most of an epoch with faults is waiting.
+"""
+
+import itertools
+import os
 import random
 import tempfile
+import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .bench_faults_cluster import PARTIES, Cluster
-from .bench_faults_trainer import SAMPLES_PER_STEP
+from . import bench_faults_leftovers as leftovers
+from .bench_faults_cluster import (
+    PARTIES,
+    PEERS,
+    RANKS,
+    SAMPLES_PER_STEP,
+    STEPS,
+    Cluster,
+    Line,
+)
+from .bench_faults_nursery import MARK, Nursery
+from .bench_faults_proxy import WAYS
 from .demo_data import ensure_demo_data
 
-SAMPLES = 160
-KILLS = 5
-# How long the trainer takes for a step, and an epoch at most, in seconds.
+KILLS, STOPS, CUTS = 5, 1, 2
+# How long a rank takes for a step, and an epoch at most, in seconds.
 STEP_S = 0.05
-LIMIT_S = 240.0
-POLL_S = 0.02
-# A process is stopped instead of killed with this chance, and for at most so long.
-STOPPED = 0.3
-LONGEST_STOP_S = 3.0
+LIMIT_S = 120.0
+# A party is stopped, or a peer cut off, for at most so long; a killed one comes back within.
+LONGEST_STOP_S = 3.5
+LONGEST_CUT_S = 1.0
+LONGEST_DOWN_S = 0.4
 
-Batches = dict[int, list[object]]
+Expected = list[list[Line]]
 
 
 @dataclass(slots=True)
@@ -33,6 +50,7 @@ class Trials:
     runs: int = 0
     kills: int = 0
     stops: int = 0
+    cuts: int = 0
     lost: int = 0
     duplicated: int = 0
     digest_mismatches: int = 0
@@ -46,119 +64,190 @@ class Trials:
         names = [name for name in self.__slots__ if name != "seconds"]
         return {name: getattr(self, name) for name in names} | {"seconds": round(self.seconds, 1)}
 
+    def add(self, other: "Trials") -> None:
+        """Count another's runs in; its time passed within ours."""
+        for name in self.__slots__:
+            if name != "seconds":
+                setattr(self, name, getattr(self, name) + getattr(other, name))
 
-def run_trials(runs: int, first: int, tell: Callable[[int, int, str], None]) -> Trials:
-    """Run epochs of seeds `first`, `first + 1`, ...; `tell` hears (done, of, what comes)."""
+    def left(self, what: list[str], said: Sequence[str] = ()) -> None:
+        """Note what was left behind, and what there is to say besides."""
+        self.leftovers += len(what)
+        self.notes += [*what, *said]
+
+    @property
+    def wrong(self) -> int:
+        """How much was not as it should be."""
+        found = self.lost + self.duplicated + self.digest_mismatches
+        return found + self.unfinished + self.leftovers
+
+
+class Lane:
+    """Runs one epoch after another; what its processes write lies below its folder."""
+
+    def __init__(self, folder: Path, shards: Path) -> None:
+        (folder / "tmp").mkdir(parents=True)
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self.nursery = Nursery(folder / "tmp", self.mark)
+        self._shards = shards
+
+    def reference(self) -> Expected:
+        """Return what each rank is given where nothing goes wrong; RuntimeError if it does not."""
+        cluster = Cluster(self.nursery, self.folder / "reference", self._shards, 0.0)
+        (cluster.folder / "struck").touch()
+        trials = Trials()
+        found = self._epoch(cluster, lambda: None, trials)
+        if trials.notes or [len(lines) for lines in found] != [STEPS] * RANKS:
+            raise RuntimeError(f"the run without faults failed: {trials.notes or found}")
+        return found
+
+    def run(self, seed: int, expected: Expected) -> Trials:
+        """Run an epoch with the faults of a seed."""
+        cluster = Cluster(self.nursery, self.folder / f"run-{seed}", self._shards, STEP_S)
+        trials, notes = Trials(runs=1), Trials()
+        shm, open_before = leftovers.segments(), leftovers.descriptors(self.nursery.pid)
+        found = self._epoch(cluster, lambda: strike(cluster, random.Random(seed), trials), notes)
+        trials.unfinished = notes.unfinished
+        trials.left(leftovers.settled(lambda: self.left(shm, open_before, cluster)), notes.notes)
+        compare(expected, found, cluster.given_again, trials)
+        if trials.wrong:
+            trials.notes = [f"seed {seed}: {note}" for note in (*cluster.history, *trials.notes)]
+        return trials
+
+    def left(self, shm: set[str], open_before: list[str], cluster: Cluster) -> list[str]:
+        """Return what an epoch that is over has left behind."""
+        return [
+            *leftovers.processes(f"{MARK}={self.mark}", but=self.nursery.pid),
+            *cluster.leftovers(),
+            *leftovers.unix_sockets(self.folder),
+            *leftovers.temporary_files(self.folder / "tmp"),
+            *leftovers.shared_memory(shm),
+            *leftovers.more_descriptors(self.nursery.pid, open_before, "the nursery"),
+        ]
+
+    def _epoch(self, cluster: Cluster, faults: Callable[[], None], trials: Trials) -> Expected:
+        """Run one epoch; return the steps that each rank has noted."""
+        deadline = time.monotonic() + LIMIT_S
+        stubborn: list[str] = []
+        try:
+            cluster.start_all()
+            faults()
+            (cluster.folder / "struck").touch()
+            cluster.wait(cluster.finished, deadline)
+            if not cluster.finished():
+                trials.unfinished += 1
+                trials.notes.append(f"not over after {LIMIT_S:.0f} s")
+        finally:
+            stubborn = cluster.close()
+        words = [*stubborn, *cluster.last_words()]
+        trials.unfinished += bool(words and not trials.unfinished)
+        trials.notes += words
+        return [cluster.lines(rank) for rank in range(RANKS)]
+
+
+def run_trials(
+    runs: int, first: int, tell: Callable[[int, int, str], None], jobs: int = 2
+) -> Trials:
+    """Run epochs of seeds `first`, `first + 1`, ..., `jobs` at a time.
+
+    `tell` hears (done, of, what comes), from several threads, but one at a time.
+    """
     trials, started = Trials(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="counterpoise-faults-") as place:
         folder = Path(place)
-        shards = Path(ensure_demo_data(folder / "data", samples=SAMPLES, shards=4)).parent
-        shm = _shared_memory()
+        count = STEPS * SAMPLES_PER_STEP
+        shards = Path(ensure_demo_data(folder / "data", samples=count, shards=4)).parent
         tell(-1, runs, "without faults")
-        expected = _epoch(Cluster(_new(folder / "reference"), shards, 0.0), None, trials)
-        for number in range(runs):
-            tell(number, runs, f"{KILLS} faults, seed {first + number}")
-            cluster = Cluster(_new(folder / f"run-{number}"), shards, STEP_S)
-            found = _epoch(cluster, random.Random(first + number), trials)
-            _compare(expected, found, trials)
-            trials.runs += 1
-        trials.leftovers += len(_shared_memory() - shm)
+        lanes = [Lane(folder / f"lane-{lane}", shards) for lane in range(min(jobs, runs))]
+        try:
+            expected = lanes[0].reference()
+            before = leftovers.descriptors(os.getpid())
+            seeds = _shared(range(first, first + runs), lambda done, text: tell(done, runs, text))
+            with ThreadPoolExecutor(len(lanes)) as pool:
+                for found in pool.map(lambda lane: _all(lane, seeds, expected), lanes):
+                    trials.add(found)
+            trials.left(leftovers.more_descriptors(os.getpid(), before, "the harness"))
+        finally:
+            for lane in lanes:
+                lane.nursery.close()
+        for lane in lanes:
+            mark = f"{MARK}={lane.mark}"
+            trials.left(leftovers.settled(lambda mark=mark: leftovers.processes(mark, but=0)))  # type: ignore[misc]
     trials.seconds = time.monotonic() - started
     return trials
 
 
-def _new(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
+def _shared(seeds: range, tell: Callable[[int, str], None]) -> Iterator[int]:
+    """Hand out seeds to several threads."""
+    lock, left = threading.Lock(), iter(seeds)
+
+    def give() -> int | None:
+        with lock:
+            seed = next(left, None)
+            if seed is not None:
+                tell(seed - seeds.start, f"seed {seed}")
+            return seed
+
+    return iter(give, None)
 
 
-def _epoch(cluster: Cluster, source: random.Random | None, trials: Trials) -> Batches:
-    """Run one epoch, with faults if there is a source of them; return its steps."""
+def _all(lane: Lane, seeds: Iterator[int], expected: Expected) -> Trials:
+    trials = Trials()
+    for seed in seeds:
+        trials.add(lane.run(seed, expected))
+    return trials
+
+
+def strike(cluster: Cluster, source: random.Random, trials: Trials) -> None:
+    """Let the faults of one epoch happen, at steps that are drawn."""
+    kinds = [*["kill"] * KILLS, *["stop"] * STOPS, *["cut"] * CUTS]
+    source.shuffle(kinds)
+    moments = sorted(source.randint(0, STEPS - 3) for _ in kinds)
     deadline = time.monotonic() + LIMIT_S
-    cluster.start_all()
-    try:
-        for at in _moments(source):
-            _wait(cluster, lambda at=at: cluster.steps_noted() >= at, deadline)  # type: ignore[misc]
-            if source is not None and cluster.trainer_status() is None:
-                _strike(cluster, source, trials)
-        _wait(cluster, lambda: False, deadline)
-        if cluster.trainer_status() != 0:
-            trials.unfinished += 1
-            trials.notes.append(_last_words(cluster.folder / "trainer.log"))
-    finally:
-        cluster.close()
-    left = cluster.leftovers()
-    trials.leftovers += len(left)
-    trials.notes += left
-    return _read(cluster.folder / "steps.jsonl")
+    for kind, at in zip(kinds, moments, strict=True):
+        late = source.uniform(0.0, 2 * STEP_S)
+        cluster.wait(lambda at=at: cluster.over() or cluster.steps_noted() >= at, deadline)  # type: ignore[misc]
+        cluster.network.pump(late)
+        if cluster.over() or time.monotonic() > deadline:
+            return
+        FAULTS[kind](cluster, source, trials)
 
 
-def _moments(source: random.Random | None) -> list[int]:
-    """Return at how many noted steps the faults come."""
-    if source is None:
-        return []
-    last = SAMPLES // SAMPLES_PER_STEP - 2
-    return sorted(source.randint(0, last) for _ in range(KILLS))
-
-
-def _strike(cluster: Cluster, source: random.Random, trials: Trials) -> None:
-    party = source.choice(PARTIES)
-    time.sleep(source.uniform(0.0, 2 * STEP_S))
-    if source.random() < STOPPED:
-        cluster.hold(party, source.uniform(0.1, LONGEST_STOP_S))
-        trials.stops += 1
-        return
-    if cluster.running[party].poll() is not None:
-        return
-    cluster.kill(party)
+def _kill(cluster: Cluster, source: random.Random, trials: Trials) -> None:
+    cluster.kill(source.choice(PARTIES), source.uniform(0.0, LONGEST_DOWN_S))
     trials.kills += 1
-    time.sleep(source.uniform(0.0, 0.5))
-    cluster.start(party)
 
 
-def _wait(cluster: Cluster, done: Callable[[], bool], deadline: float) -> None:
-    """Wait for something, the trainer's end or the deadline."""
-    while not done() and cluster.trainer_status() is None and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+def _stop(cluster: Cluster, source: random.Random, trials: Trials) -> None:
+    cluster.hold(source.choice(PARTIES), source.uniform(0.1, LONGEST_STOP_S))
+    trials.stops += 1
 
 
-def _read(path: Path) -> Batches:
-    """Return the steps that a trainer has noted; a step given again must be the same.
-
-    A line that a kill has cut short is not a step.
-    """
-    steps: Batches = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            number, batches = json.loads(line)
-        except ValueError:
-            continue
-        steps[number] = batches if steps.get(number, batches) == batches else ["differs"]
-    return steps
+def _cut(cluster: Cluster, source: random.Random, trials: Trials) -> None:
+    peer, seconds = source.choice(PEERS), source.uniform(0.0, LONGEST_CUT_S)
+    if source.random() < 0.5:
+        cluster.cut(peer, seconds)
+    else:
+        cluster.delay(peer, source.choice(WAYS), seconds, lost=source.random() < 0.5)
+    trials.cuts += 1
 
 
-def _compare(expected: Batches, found: Batches, trials: Trials) -> None:
-    keys, due = _keys(found), _keys(expected)
-    trials.lost += (due - keys).total()
-    trials.duplicated += (keys - due).total()
-    trials.digest_mismatches += sum(found.get(step) != expected[step] for step in expected)
+FAULTS = {"kill": _kill, "stop": _stop, "cut": _cut}
 
 
-def _keys(steps: Batches) -> Counter[str]:
-    return Counter(
-        key
-        for batches in steps.values()
-        for batch in batches
-        if isinstance(batch, list)
-        for key in batch[2]
-    )
+def compare(
+    expected: Expected, found: Expected, given_again: list[tuple[int, Line]], trials: Trials
+) -> None:
+    """Count what is missing, what came twice, what differs; steps given again may not differ."""
+    for rank, due in enumerate(expected):
+        came = found[rank]
+        trials.lost += (_keys(due) - _keys(came)).total()
+        trials.duplicated += (_keys(came) - _keys(due)).total()
+        trials.digest_mismatches += sum(a != b for a, b in itertools.zip_longest(due, came))
+    for rank, line in given_again:
+        trials.digest_mismatches += line not in expected[rank]
 
 
-def _last_words(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return f"the trainer did not end well: {lines[-1] if lines else 'without a word'}"
-
-
-def _shared_memory() -> set[str]:
-    place = Path("/dev/shm")
-    return {each.name for each in place.iterdir()} if place.is_dir() else set()
+def _keys(lines: list[Line]) -> Counter[str]:
+    return Counter(key for _, batches in lines for _, keys, _ in batches for key in keys)  # type: ignore[attr-defined]

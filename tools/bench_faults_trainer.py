@@ -1,22 +1,24 @@
-"""The trainer of `bench faults --processes`: notes what it is given, and keeps its ledger.
+"""One rank of `bench faults --processes`: notes what it is given, with its ledger beside it.
 
-Run as a module: ADDRESS FOLDER SECONDS. Before it asks for the next step it appends a line about
-the last one to FOLDER/steps.jsonl and replaces FOLDER/ledger.json, as a trainer saves checkpoints.
+Each step is one line of FOLDER/rank-N.jsonl: number, batches, ledger; the last whole line is where
+a rank that is started again goes on, as from a checkpoint. Before the last step it waits for
+FOLDER/struck: all faults must have been. At its end it notes what it still has open.
 """
 
 import hashlib
 import json
-import sys
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from ..loader import DataLoader, RemoteDataset
+from .bench_faults_cluster import RANKS, SAMPLES_PER_STEP, STEPS
+from .bench_faults_leftovers import descriptors, more_descriptors
 
 SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
-RANKS = 2
-SAMPLES_PER_STEP = 8
 PATIENCE_S = 60.0
+POLL_S = 0.01
 
 
 def digest(batch: Any) -> str:
@@ -30,43 +32,49 @@ def digest(batch: Any) -> str:
     return found.hexdigest()
 
 
-def train(address: str, folder: Path, step_s: float) -> None:
-    """Take an epoch from a balancer, from the ledger on if there is one."""
+def main(words: list[str]) -> None:
+    """Train: ADDRESS FOLDER RANK SECONDS (that a step takes)."""
+    address, folder, rank, step_s = words
+    before = descriptors(os.getpid())
+    _train(address, Path(folder), int(rank), float(step_s))
+    left = more_descriptors(os.getpid(), before, f"rank {rank}")
+    Path(folder, f"rank-{rank}.end").write_text(json.dumps(left))
+
+
+def _train(address: str, folder: Path, rank: int, step_s: float) -> None:
+    """Take an epoch from a balancer, from where the notes end."""
     loader: Any = DataLoader(
         RemoteDataset("*.tar", arguments=SMALL),
         balance="isf",
         budgets={"tiles": 16, "tokens": 3000},
         accumulate="auto",
         samples_per_step=SAMPLES_PER_STEP,
-        virtual_ranks=RANKS,
+        rank=rank,
+        ranks=RANKS,
         shuffle=True,
         layout="torch",
         collate_fn=list,
         timeout=PATIENCE_S,
         balancer=address,
     )
-    ledger = folder / "ledger.json"
-    if ledger.exists():
-        loader.load_state_dict(json.loads(ledger.read_text()))
-    with (folder / "steps.jsonl").open("a") as notes:
+    notes = folder / f"rank-{rank}.jsonl"
+    noted = notes.read_text().splitlines() if notes.exists() else []
+    if noted:
+        loader.load_state_dict(json.loads(noted[-1])[2])
+    _wait_for_faults(folder, len(noted))
+    with notes.open("a") as file:
         for step in loader.steps():
             batches = [
-                (info.rank, info.microbatch, list(info.keys), digest(batch))
+                (info.microbatch, list(info.keys), digest(batch))
                 for batch, info in zip(step.microbatches, step.infos, strict=True)
             ]
-            notes.write(json.dumps([step.number, batches]) + "\n")
-            notes.flush()
-            keep(ledger, json.dumps(loader.state_dict()))
+            file.write(json.dumps([step.number, batches, loader.state_dict()]) + "\n")
+            file.flush()
             time.sleep(step_s)
+            _wait_for_faults(folder, step.number + 1)
     loader.close()
 
 
-def keep(path: Path, text: str) -> None:
-    """Replace a file as a whole."""
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    new.replace(path)
-
-
-if __name__ == "__main__":
-    train(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))
+def _wait_for_faults(folder: Path, steps: int) -> None:
+    while steps == STEPS - 1 and not (folder / "struck").exists():
+        time.sleep(POLL_S)
