@@ -151,9 +151,9 @@ def _entry(entry: object) -> list[Any]:
 
 def _number(rest: list[Any]) -> int | float:
     match rest:
-        case [int() | float() as value] if not isinstance(value, bool):
+        case [int() | float() as value] if _is_field(value):
             return value
-    raise CodecError("a number is one integer or float")
+    raise CodecError("a number is one integer of 64 bits or float")
 
 
 def _extent(kind: str, rest: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from .kept_files import FORMAT, begin_file, identity, kept_path, replace_file
+from .kept_files import FORMAT, begin_file, identity, kept_path, open_kept, replace_file
 
 Row = tuple[int, ...]
+# A link is not followed: it may lead out of the worker's root.
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CostsCache:
@@ -51,7 +53,7 @@ class CostsCache:
             return  # costs that differ in kind from sample to sample are not kept
         self._known[index] = (*cost.values(), -1 if nbytes is None else nbytes)
         with suppress(OSError):
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            handle = os.open(self.path, APPEND)
             try:
                 os.write(handle, _packed(index, self._known[index]))
             finally:
@@ -60,7 +62,8 @@ class CostsCache:
     def _read(self) -> bool:
         """Take in the file; return whether it is about this shard as it is."""
         try:
-            head, _, body = self.path.read_bytes().partition(b"\n")
+            with open_kept(self.path) as file:
+                head, _, body = file.read().partition(b"\n")
             about, resources = json.loads(head)
             names = tuple(map(str, resources))
         except (OSError, ValueError, TypeError):

@@ -5,14 +5,16 @@ the new one; one that is missing, damaged or about another state of the shard re
 that cannot be written is done without.
 """
 
+import errno
 import hashlib
 import io
 import os
+import stat
 import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -43,12 +45,21 @@ def kept_path(shard: Path, suffix: str, cache: Path | None = None) -> Path:
 def read_arrays(path: Path, about: tuple[int, int]) -> Arrays | None:
     """Return the arrays of a file that was written about the same state, else None."""
     try:
-        with np.load(path, allow_pickle=False) as kept:
+        with open_kept(path) as file, np.load(file, allow_pickle=False) as kept:
             arrays = dict(kept)
         stamp = arrays.pop("stamp").tolist()
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     return arrays if stamp == [FORMAT, *about] else None
+
+
+def open_kept(path: Path) -> BinaryIO:
+    """Open a kept file to read; OSError for a link, which may lead out of the root, or a pipe."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "a kept file is a plain file", str(path))
+    return os.fdopen(handle, "rb")
 
 
 def write_arrays(path: Path, about: tuple[int, int], arrays: Arrays) -> bool:

@@ -5,6 +5,7 @@ lie below it once symbolic links are followed, and relative patterns start there
 """
 
 import glob
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,11 @@ KEPT = (
 # A pattern is expanded before it is looked up, and may come from another host.
 MAX_NAMES = 1_000_000
 LONGEST_PATH = 4096
+LONGEST_PATTERN = 1 << 16
+# Expanding braces takes time that grows with the square of their depth.
+DEEPEST_BRACES = 16
+# Each ** looks at every folder again.
+MOST_RECURSIONS = 2
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?\d+)?")
 LETTERS = re.compile(r"[A-Za-z]\.\.[A-Za-z](?:\.\.-?\d+)?")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//|(?<=pipe:))")
@@ -64,6 +70,13 @@ def _matches(text: str, root: Path | None) -> Iterator[Path]:
 def _expanded(text: str) -> list[str]:
     if len(text) < LONGEST_PATH and Path(text).exists():
         return [text]
+    if len(text) > LONGEST_PATTERN or depth(text) > DEEPEST_BRACES:
+        raise ValueError(
+            f"pattern {text!r:.80} has more than {LONGEST_PATTERN} characters or braces nested "
+            f"more than {DEEPEST_BRACES} deep; give a list of patterns"
+        )
+    if text.count("**") > MOST_RECURSIONS:
+        raise ValueError(f"pattern {text!r:.80} has more than {MOST_RECURSIONS} **; use fewer")
     if names_in(text) > MAX_NAMES:
         raise ValueError(f"pattern {text!r:.80} stands for more than {MAX_NAMES} names")
     try:
@@ -95,6 +108,16 @@ def names_in(text: str) -> int:
             names = max(level[0] + level[1], _range_size(text[opened.pop() : at]))
             levels[-1][1] = min(most, levels[-1][1] * names)
     return levels[0][1]
+
+
+def depth(text: str) -> int:
+    """Return how deep braces are nested, at most; those that are never closed count.
+
+    >>> depth("{a,b{1..3}}{x,y}"), depth("a.tar"), depth("}{{")
+    (2, 0, 2)
+    """
+    steps = ((character == "{") - (character == "}") for character in text)
+    return max(itertools.accumulate(steps, lambda level, step: max(0, level + step)), default=0)
 
 
 def _range_size(inside: str) -> int:

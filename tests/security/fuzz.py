@@ -34,7 +34,7 @@ def state_size(coordinator):
     run = coordinator.run
     tables = [
         coordinator._states, coordinator._workers, coordinator._ranks, coordinator._knocking,
-        coordinator._leaving, coordinator._asks._asks,
+        coordinator._leaving, coordinator._asks._asks, coordinator._replaced, coordinator._launches,
     ]  # fmt: skip
     tables += [run.delivery._samples, run.leases._leases, run.delivery.steps] if run else []
     return sum(map(len, tables))

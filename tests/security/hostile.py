@@ -216,7 +216,7 @@ class Mutator:
     def frame(self):
         """Return (header, payload frames)."""
         wired = self._recorded()
-        header = self.random.choice((self._bytes_changed, self._fields_changed))(wired.header)
+        header = self.random.choice((self._bytes_changed, self.fields_changed))(wired.header)
         payloads = wired.payloads
         if self.random.random() < 0.1:
             header = wired.header
@@ -246,7 +246,7 @@ class Mutator:
                     del data[at:]
         return bytes(data)
 
-    def _fields_changed(self, header):
+    def fields_changed(self, header):
         parts = msgpack.unpackb(header)
         for _ in range(self.random.randrange(1, 3)):
             at = self.random.randrange(len(parts)) if self.random.random() < 0.1 else -1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from counterpoise.balancer.job import Job, to_json
 from counterpoise.balancer.messages import Ref
@@ -19,6 +20,7 @@ from counterpoise.workers.patterns import MAX_NAMES, find_shards
 from counterpoise.workers.source import SampleError
 from counterpoise.workers.source_handler import SourceHandler
 from counterpoise.workers.tar_dataset import TarDataset
+from counterpoise.workers.vision_language import VisionLanguage
 
 EXECUTING = {
     "os.system",
@@ -122,6 +124,9 @@ def handler(root):
         "{x," + "{a,b}" * 50 + "}",
         "[" * 5000,
         "{" * 5000,
+        "{" * 5000 + "}" * 5000,
+        "{1..2" * 20_000 + "}" * 20_000,
+        "**/" * 500 + "a.tar",
         "x" * 100_000,
     ],
 )
@@ -279,6 +284,60 @@ def test_members_named_outside_are_only_names(root):
         dataset = TarDataset("a.tar", root=root)
         assert [dataset.load(index)["txt"] for index in range(2)] == ["mine", "mine"]
     assert [path for path in watch.opened if not path.is_relative_to(root)] == []
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../secret", "0.txt"])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE]
+)
+def test_links_and_devices_in_a_shard_are_no_members(root, kind, target, form):
+    with tarfile.open(root / "a.tar", "w", format=form) as tar:
+        for name in ("0.json", "1.txt", "/etc/passwd.txt"):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.devmajor, info.devminor = kind, target, 1, 5
+            tar.addfile(info)
+        info = tarfile.TarInfo("0.txt")
+        info.size = 5
+        tar.addfile(info, io.BytesIO(b"hello"))
+    with WATCH as watch:
+        dataset = TarDataset("a.tar", root=root)
+        assert len(dataset) == 1
+        assert dataset.raw(0)["txt"] == "hello"
+        assert "json" not in dataset.raw(0)
+    assert [path for path in watch.opened if not path.is_relative_to(root)] == []
+    assert sorted(path.name for path in root.iterdir() if path.is_symlink()) == [
+        "link",
+        "passwd.tar",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
+def test_a_kept_file_that_is_no_plain_file_is_neither_read_nor_written(root, kind):
+    """Beside a shard lie its index and its costs: a link there could lead out of the root."""
+    transform = VisionLanguage(tile_size=32, max_tiles=1, tokens_per_tile=4)
+    image = io.BytesIO()
+    Image.new("RGB", (40, 40)).save(image, "PNG")
+    write_shard(root / "a.tar", {"0.txt": b"hello", "0.png": image.getvalue()})
+    before = TarDataset("a.tar", transform, root=root)
+    cost = before.probe(0)
+    kept = [path for path in root.iterdir() if path.suffix in (".npz", ".costs")]
+    assert len(kept) == 2
+    outside = [root.parent / path.name for path in kept]
+    held = [path.rename(root.parent / path.name).read_bytes() for path in kept]
+    for path, other in zip(kept, outside, strict=True):
+        if kind == "dangling":
+            other.unlink()
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(other)
+    assert TarDataset("a.tar", transform, root=root).probe(0) == cost
+    if kind == "link":
+        assert [other.read_bytes() for other in outside] == held
+        assert not any(path.is_symlink() for path in kept)
+    elif kind == "dangling":
+        assert not any(other.exists() for other in outside)
 
 
 def test_a_kept_index_that_holds_a_pickle_is_not_believed(root, evil):

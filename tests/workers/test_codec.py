@@ -209,6 +209,7 @@ def test_an_object_is_refused_unless_it_is_allowed():
         [["x"]],
         [["x", "array"]],
         [[3, "number", 4]],
+        [["x", "number", 1 << 63]],
         [["x", "number", True]],
         [["x", "number", "3"]],
         [["x", "pickle", 8]],
