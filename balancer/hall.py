@@ -87,7 +87,7 @@ class Hall:
         self._ranks: dict[bytes, RankPeer] = {}
         self._knocking: dict[bytes, RankHello] = {}
         self._leaving: set[bytes] = set()
-        self._replaced: set[bytes] = set()
+        self._replaced: dict[bytes, int] = {}
         self._launch = 0
         self._launches: dict[bytes, int] = {}
         # Leases and welcomes of different runs, jobs and incarnations never have one number.

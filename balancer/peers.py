@@ -16,6 +16,8 @@ from .tally import Tally
 MAX_SAMPLES = 1 << 32
 # What one rank may be waiting for; an honest one asks again.
 MAX_ASKS = 1024
+# Trainer processes that have come and gone: of so many it is remembered when they came.
+MAX_REMEMBERED = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,19 @@ class Asks:
 
 def _place(item: tuple[tuple[int, int, int, int], Asked]) -> tuple[int, int, int, int]:
     return item[0]
+
+
+def remember(table: dict[bytes, int], peer: bytes, fact: int) -> int:
+    """Note a fact about a peer unless there is one; the earliest peers are forgotten.
+
+    >>> known = {b"a": 1}
+    >>> remember(known, b"a", 2), remember(known, b"b", 2), known
+    (1, 2, {b'a': 1, b'b': 2})
+    """
+    known = table.setdefault(peer, fact)
+    if len(table) > MAX_REMEMBERED:
+        del table[next(iter(table))]
+    return known
 
 
 def why_rank_refused(

@@ -19,7 +19,7 @@ from .messages import (
     Trouble,
 )
 from .overview import overview
-from .peers import RankPeer, why_apart, why_rank_refused
+from .peers import RankPeer, remember, why_apart, why_rank_refused
 
 
 class RankSide(Hall):
@@ -49,7 +49,7 @@ class RankSide(Hall):
             self._states[peer] = "absent"
             return
         self._end_former_life(hello)
-        launch = self._launches.setdefault(peer, self._launch)
+        launch = remember(self._launches, peer, self._launch)
         self._ranks[peer] = RankPeer(peer, hello, told=self._now, launch=launch)
         if self.job is None:
             self._start_job(from_json(hello.job))
@@ -84,7 +84,7 @@ class RankSide(Hall):
         self._send(old.peer, Trouble("protocol", reason))
         self._states.pop(old.peer, None)
         self._drop_rank(old.peer)
-        self._replaced.add(old.peer)
+        remember(self._replaced, old.peer, old.launch)
         if old.begun is not None:
             self._stop_run()
 

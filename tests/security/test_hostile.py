@@ -16,7 +16,7 @@ from fuzz import attack, attack_sessions, state_size, to_peers
 from hostile import COUNT, JOB, Cluster, Mutator, Wired, corpus, introduces
 from key_party import LIMIT_S, Party
 
-from counterpoise.balancer import sockets
+from counterpoise.balancer import peers, sockets
 from counterpoise.balancer.job import from_json, to_json
 from counterpoise.balancer.messages import (
     PROTOCOL_VERSION,
@@ -25,9 +25,11 @@ from counterpoise.balancer.messages import (
     Ping,
     Probed,
     ProbeDone,
+    RankBye,
     RankHello,
     Status,
     WorkerBeat,
+    WorkerBye,
     WorkerHello,
     WorkerReady,
 )
@@ -143,6 +145,32 @@ def test_no_rank_can_make_the_balancer_remember_without_end():
         cluster.tell(Wired(b"rank-0", encode(Ask(7, 0, step, 0))))
         cluster.tell(Wired(b"stranger-%d" % step, encode(Ping())))
     assert state_size(cluster.coordinator) - before <= 1024
+
+
+def goodbye(cluster, name):
+    cluster.tell(Wired(name, encode(RankHello((0,), to_json(JOB)))))
+    cluster.tell(Wired(name, encode(RankBye())))
+
+
+def takeover(cluster, name):
+    cluster.tell(Wired(name, encode(RankHello((0,), to_json(JOB)))))
+
+
+def short_work(cluster, name):
+    cluster.tell(Wired(name, encode(WorkerHello(name.decode(), 0, "host", 0))))
+    cluster.tell(Wired(name, encode(WorkerBye())))
+
+
+@pytest.mark.parametrize("come", [goodbye, takeover, short_work])
+def test_peers_that_come_and_go_leave_no_more_than_so_much_behind(monkeypatch, come):
+    monkeypatch.setattr(peers, "MAX_REMEMBERED", 100)
+    cluster = Cluster(0)
+    for _ in range(60):
+        cluster.step()
+    before = state_size(cluster.coordinator)
+    for number in range(1000):
+        come(cluster, b"another-%d" % number)
+    assert state_size(cluster.coordinator) - before <= 200
 
 
 # --- single messages
