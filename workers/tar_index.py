@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .kept_files import Arrays, identity, kept_path, read_arrays, write_arrays
+from .tar_header import plain_file
 from .versions import digest_arrays
 
 BLOCK = 512
@@ -113,18 +114,21 @@ def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
     length = os.fstat(fd).st_size
     at, overrides = 0, dict[str, str]()
     while True:
-        header = os.pread(fd, BLOCK, at)
+        header, body = os.pread(fd, BLOCK, at), at + BLOCK
         if len(header) < BLOCK:
             raise ValueError(_cut(shard, at, "ends without an end mark"))
+        plain = None if overrides else plain_file(header)
+        if plain is not None:
+            name, size = plain
+            if body + size > length:
+                raise ValueError(_cut(shard, at, f"{name!r} needs {size} bytes"))
+            yield name, body, size
+            at = body + -(-size // BLOCK) * BLOCK
+            continue
         if not any(header):
             return
-        try:
-            info = tarfile.TarInfo.frombuf(header, "utf-8", ERRORS)
-        except tarfile.HeaderError as error:
-            what = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
-            raise ValueError(f"{shard} is {what} ({error}); write it again") from None
+        info = _parsed(header, shard, at)
         size = int(overrides.get("size", info.size))
-        body = at + BLOCK
         stored = size if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES else 0
         if info.type in EXTENDED:
             stored = info.size
@@ -139,6 +143,14 @@ def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
         if info.isreg():
             yield overrides.get("path", info.name), body, size
         overrides = {}
+
+
+def _parsed(header: bytes, shard: Path, at: int) -> tarfile.TarInfo:
+    try:
+        return tarfile.TarInfo.frombuf(header, "utf-8", ERRORS)
+    except tarfile.HeaderError as error:
+        what = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
+        raise ValueError(f"{shard} is {what} ({error}); write it again") from None
 
 
 def _overrides(fd: int, info: tarfile.TarInfo, body: int, shard: Path) -> dict[str, str]:
