@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from PIL import Image
 
+from .image_header import plain_size
 from .image_modes import to_rgb
 
 MAX_PIXELS = 178_956_970
@@ -38,6 +39,8 @@ UPRIGHT = {
 }
 # Decoders may shrink to no less than this multiple of the size asked for, as Pillow's thumbnail().
 GAP = 2
+# Bytes read to find a size: nearly always enough, and enough for a JPEG with profile and EXIF.
+SHORT_HEAD, LONG_HEAD = 1 << 12, 1 << 16
 _silence = threading.Lock()
 
 
@@ -101,7 +104,11 @@ def open_image(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> OpenedIm
 
 def image_size(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Return (width, height) after EXIF rotation, from the header alone; ImageError otherwise."""
-    return open_image(data, max_pixels).size
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    found = _plain_size(file)
+    if found is not None and found[0] * found[1] <= max_pixels:
+        return found
+    return open_image(file, max_pixels).size
 
 
 def decode_image(
@@ -111,6 +118,20 @@ def decode_image(
 ) -> Image.Image:
     """Return an image file as upright RGB, as `OpenedImage.decode` does."""
     return open_image(data, max_pixels).decode(target)
+
+
+def _plain_size(file: BinaryIO) -> tuple[int, int] | None:
+    """Return the size in a header that Pillow need not read, or None."""
+    file.seek(0)
+    head = file.read(SHORT_HEAD)
+    found = plain_size(head)
+    if found is None and head.startswith(b"\xff\xd8") and len(head) == SHORT_HEAD:
+        found = plain_size(head + file.read(LONG_HEAD - SHORT_HEAD))
+    if head.startswith(b"\x89PNG") and found is not None and _late_exif(file):
+        return None
+    if found is None or not 0 < found[0] * found[1] <= (Image.MAX_IMAGE_PIXELS or MAX_PIXELS):
+        return None
+    return found
 
 
 def _orientation(image: Image.Image, file: BinaryIO) -> int:
