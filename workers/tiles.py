@@ -5,7 +5,7 @@ with at most `max_tiles` squares, the one whose shape is nearest to the image's;
 same shape, the larger one where the image has more than half its pixels.
 """
 
-from collections.abc import Iterator
+from bisect import bisect
 from functools import lru_cache
 from typing import Any
 
@@ -22,8 +22,9 @@ def grid(width: int, height: int, tile_size: int = 448, max_tiles: int = 12) -> 
     ((1, 1), (2, 1), (2, 3), (4, 1))
     """
     aspect = width / height
+    ratios, between = _by_ratio(max_tiles)
     best, nearest = (1, 1), float("inf")
-    for columns, rows in _grids(max_tiles):
+    for columns, rows in between[bisect(ratios, aspect)]:
         distance = abs(aspect - columns / rows)
         fills = width * height > 0.5 * tile_size * tile_size * columns * rows
         if distance < nearest or (distance == nearest and fills):
@@ -62,12 +63,17 @@ def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 @lru_cache(maxsize=64)
-def _grids(max_tiles: int) -> tuple[tuple[int, int], ...]:
-    """Return all grids by area; ties in area by columns, so that the choice is defined."""
+def _by_ratio(max_tiles: int) -> tuple[list[float], list[list[tuple[int, int]]]]:
+    """Return the ratios of all grids, sorted, and the grids at both ends of each gap between them.
 
-    def all_grids() -> Iterator[tuple[int, int]]:
-        for columns in range(1, max_tiles + 1):
-            for rows in range(1, max_tiles // columns + 1):
-                yield columns, rows
-
-    return tuple(sorted(all_grids(), key=lambda shape: (shape[0] * shape[1], shape)))
+    Grids stand by area, ties in area by columns, so that the choice is defined.
+    """
+    grids: dict[float, list[tuple[int, int]]] = {}
+    for columns in range(1, max_tiles + 1):
+        for rows in range(1, max_tiles // columns + 1):
+            grids.setdefault(columns / rows, []).append((columns, rows))
+    ratios = sorted(grids)
+    shapes = [grids[ratio] for ratio in ratios]
+    ends = zip([[], *shapes], [*shapes, []], strict=True)
+    between = [sorted(low + high, key=lambda one: (one[0] * one[1], one)) for low, high in ends]
+    return ratios, between

@@ -5,7 +5,8 @@ Labels stand at the place of their token (the model shifts them); the first toke
 since nothing comes before it.
 """
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from .conversation import Turn
 IGNORED = -100
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 Tokenizer = Callable[[str], Sequence[int]]
+Piece = str | int | tuple[int, ...]  # a text, the places of an image, markers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +48,73 @@ def lay_out(
     >>> ids.tolist(), labels.tolist()
     ([1, 9, 9, 104, 105, 121, 111, 2], [-100, -100, -100, -100, -100, 121, 111, 2])
     """
-    parts: list[tuple[np.ndarray[Any, Any], bool]] = [(_array(markup.bos), False)]
+    parts = list[tuple[np.ndarray[Any, Any], bool]]()
+    end = last_image_end = 0
+    for piece, trained in _pieces(turns, image_tokens, markup):
+        if isinstance(piece, str):
+            tokens = tokenize(piece)
+        elif isinstance(piece, int):
+            tokens = np.full(piece, markup.image, np.int32)
+        else:
+            tokens = np.array(piece, np.int32)
+        parts.append((tokens, trained))
+        end += len(tokens)
+        last_image_end = end if isinstance(piece, int) else last_image_end
+    _refuse_cut_image(last_image_end, max_tokens)
+    return _joined(parts, max_tokens)
+
+
+def count_tokens(
+    turns: Sequence[Turn],
+    image_tokens: Sequence[int],
+    count: Callable[[str], int],
+    markup: Markup,
+    max_tokens: int | None = None,
+) -> tuple[int, int]:
+    """Return how many tokens `lay_out` makes, and how many labels; count says a text's tokens.
+
+    >>> hello = [Turn("human", ("", "hi")), Turn("assistant", ("yo",))]
+    >>> count_tokens(hello, [2], len, Markup(image=9, bos=(1,), eos=(2,)))
+    (8, 3)
+    """
+    most = sys.maxsize if max_tokens is None else max_tokens
+    end = labels = last_image_end = 0
+    for piece, trained in _pieces(turns, image_tokens, markup):
+        start = end
+        if isinstance(piece, str):
+            end += count(piece)
+        elif isinstance(piece, int):
+            end = last_image_end = end + piece
+        else:
+            end += len(piece)
+        if trained:
+            labels += max(0, min(end, most) - max(start, 1))
+    _refuse_cut_image(last_image_end, max_tokens)
+    return min(end, most), labels
+
+
+def _pieces(
+    turns: Sequence[Turn], image_tokens: Sequence[int], markup: Markup
+) -> Iterator[tuple[Piece, bool]]:
+    """Yield everything in its order, and whether the model is trained on it."""
+    yield markup.bos, False
     images = iter(image_tokens)
-    last_image_end = position = len(markup.bos)
+    openings = {"human": markup.human, "assistant": markup.assistant, "document": ()}
     for turn in turns:
-        opening = {"human": markup.human, "assistant": markup.assistant, "document": ()}[turn.role]
-        parts.append((_array(opening), False))
-        position += len(opening)
         trained = turn.role != "human"
+        yield openings[turn.role], False
         for number, text in enumerate(turn.pieces):
             if number:
-                count = next(images)
-                parts.append((np.full(count, markup.image, np.int32), False))
-                last_image_end = position = position + count
+                yield next(images), False
             if text:
-                tokens = tokenize(text)
-                parts.append((tokens, trained))
-                position += len(tokens)
+                yield text, trained
         if trained:
-            parts.append((_array(markup.eos), True))
-            position += len(markup.eos)
-    if max_tokens is not None and image_tokens and last_image_end > max_tokens:
-        raise ValueError(
-            f"the last image ends at token {last_image_end}, beyond max_tokens={max_tokens}"
-        )
-    return _joined(parts, max_tokens)
+            yield markup.eos, True
+
+
+def _refuse_cut_image(end: int, max_tokens: int | None) -> None:
+    if max_tokens is not None and end > max_tokens:
+        raise ValueError(f"the last image ends at token {end}, beyond max_tokens={max_tokens}")
 
 
 def _joined(
@@ -86,7 +130,3 @@ def _joined(
         at = end
     labels[:1] = IGNORED
     return ids, labels
-
-
-def _array(tokens: Sequence[int]) -> Ids:
-    return np.array(tokens, np.int32)

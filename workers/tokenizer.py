@@ -45,3 +45,7 @@ class ByteTokenizer:
     def array(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Return the bytes of a text as uint8 (n,), without a Python object for each."""
         return np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
+
+    def count(self, text: str) -> int:
+        """Return how many bytes a text has."""
+        return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -5,37 +5,24 @@ text the same tokens. So a probed cost is what the decoded sample turns out to h
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .conversation import turns
-from .image import MAX_PIXELS, ImageError, OpenedImage, is_image, open_image
+from .image import MAX_PIXELS, ImageError, image_size, is_image, open_image
 from .registry import name_of, spec_of
 from .source import Probe, SampleError
 from .tiles import cut, grid, tile_count
-from .token_layout import IGNORED, Ids, Markup, Tokenizer, lay_out
+from .token_layout import Markup, Tokenizer, count_tokens, lay_out
 from .tokenizer import ByteTokenizer
 from .versions import digest
 
 Raw = Mapping[str, Any]
+T = TypeVar("T")
 # A tokenizer that cannot be named is told from others by what it makes of this.
 CANARY = "The quick brown fox, 12.5% of it — naïve Ωmega 漢字 🙂\n\tjumps_over('lazy') dogs."
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """All of a sample but its pixels."""
-
-    key: str
-    names: tuple[str, ...]
-    images: tuple[OpenedImage, ...]
-    grids: tuple[tuple[int, int], ...]
-    tiles: tuple[int, ...]
-    input_ids: Ids
-    labels: Ids
 
 
 class VisionLanguage:
@@ -99,34 +86,49 @@ class VisionLanguage:
 
     def __call__(self, raw: Raw) -> dict[str, np.ndarray[Any, Any]]:
         """Decode a raw sample; SampleError with the reason where that cannot be done."""
-        layout = self._layout(raw)
+        key, names = str(raw.get("__key__", "")), image_members(raw)
+        try:
+            spoken = turns(raw, len(names))
+            images = [_named(name, open_image, raw[name], self.max_pixels) for name in names]
+            shapes = [self._grid(image.size) for image in images]
+            tiles = [tile_count(shape, self.thumbnail) for shape in shapes]
+            places = [count * self.tokens_per_tile for count in tiles]
+            ids, labels = lay_out(spoken, places, self._tokenize, self.markup, self.max_tokens)
+        except ValueError as error:
+            raise SampleError(key, str(error)) from error
         size = self.tile_size
-        pixels = np.empty((sum(layout.tiles), 3, size, size), np.uint8)
+        pixels = np.empty((sum(tiles), 3, size, size), np.uint8)
         at = 0
-        for name, opened, shape, count in zip(
-            layout.names, layout.images, layout.grids, layout.tiles, strict=True
-        ):
+        for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
             try:
-                image = opened.decode((shape[0] * size, shape[1] * size))
+                image = _named(name, opened.decode, (shape[0] * size, shape[1] * size))
             except ImageError as error:
-                raise SampleError(layout.key, f"{name}: {error}") from error
+                raise SampleError(key, str(error)) from error
             cut(image, shape, pixels[at : at + count])
             at += count
         return {
             "pixel_values": pixels,
-            "tiles_per_image": np.array(layout.tiles, np.int32),
-            "input_ids": layout.input_ids,
-            "labels": layout.labels,
+            "tiles_per_image": np.array(tiles, np.int32),
+            "input_ids": ids,
+            "labels": labels,
         }
 
     def probe(self, raw: Raw) -> Probe:
         """Return the cost (tiles, tokens, label_tokens) and the payload's size, from headers."""
-        layout = self._layout(raw)
-        tiles, tokens = sum(layout.tiles), len(layout.input_ids)
-        labelled = int(np.count_nonzero(layout.labels != IGNORED))
-        nbytes = tiles * 3 * self.tile_size**2 + 8 * tokens + 4 * len(layout.tiles)
-        cost = {"tiles": tiles, "tokens": tokens, "label_tokens": labelled}
-        return Probe(layout.key, cost, nbytes)
+        key, names = str(raw.get("__key__", "")), image_members(raw)
+        try:
+            spoken = turns(raw, len(names))
+            sizes = [_named(name, image_size, raw[name], self.max_pixels) for name in names]
+            tiles = [tile_count(self._grid(size), self.thumbnail) for size in sizes]
+            places = [count * self.tokens_per_tile for count in tiles]
+            tokens, labelled = count_tokens(
+                spoken, places, self._count, self.markup, self.max_tokens
+            )
+        except ValueError as error:
+            raise SampleError(key, str(error)) from error
+        nbytes = sum(tiles) * 3 * self.tile_size**2 + 8 * tokens + 4 * len(tiles)
+        cost = {"tiles": sum(tiles), "tokens": tokens, "label_tokens": labelled}
+        return Probe(key, cost, nbytes)
 
     def spec(self) -> dict[str, Any]:
         """Return name and JSON arguments for a remote worker; ValueError if there are none."""
@@ -154,32 +156,18 @@ class VisionLanguage:
             "max_pixels": self.max_pixels,
         }
 
-    def _layout(self, raw: Raw) -> _Layout:
-        key = str(raw.get("__key__", ""))
-        names = image_members(raw)
-        try:
-            spoken = turns(raw, len(names))
-            images = tuple(self._opened(raw, name) for name in names)
-            grids = tuple(grid(*one.size, self.tile_size, self.max_tiles) for one in images)
-            tiles = tuple(tile_count(shape, self.thumbnail) for shape in grids)
-            image_tokens = [count * self.tokens_per_tile for count in tiles]
-            ids, labels = lay_out(
-                spoken, image_tokens, self._tokenize, self.markup, self.max_tokens
-            )
-        except ValueError as error:
-            raise SampleError(key, str(error)) from error
-        return _Layout(key, names, images, grids, tiles, ids, labels)
-
-    def _opened(self, raw: Raw, name: str) -> OpenedImage:
-        try:
-            return open_image(raw[name], self.max_pixels)
-        except ImageError as error:
-            raise ImageError(f"{name}: {error}") from error
+    def _grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        return grid(*size, self.tile_size, self.max_tiles)
 
     def _tokenize(self, text: str) -> np.ndarray[Any, Any]:
         if type(self.tokenizer) is ByteTokenizer:
             return self.tokenizer.array(text)
         return np.asarray(self.tokenizer(text), np.int32)
+
+    def _count(self, text: str) -> int:
+        if type(self.tokenizer) is ByteTokenizer:
+            return self.tokenizer.count(text)
+        return len(self._tokenize(text))
 
     def _marker(self, text: str, attribute: str) -> tuple[int, ...]:
         if text:
@@ -194,7 +182,17 @@ def image_members(raw: Raw) -> tuple[str, ...]:
     ('jpg', 'img2.png', 'img10.jpg')
     """
     names = [name for name in raw if is_image(name)]
+    if len(names) < 2:
+        return tuple(names)
     return tuple(sorted(names, key=lambda name: (name.count("."), _natural(name))))
+
+
+def _named(name: str, look: Callable[..., T], *given: Any) -> T:
+    """Return look(*given); what it says of a broken image begins with the member's name."""
+    try:
+        return look(*given)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
