@@ -14,7 +14,7 @@ class ByteBudget:
         self.most = most
         self.held_bytes = 0
         self.reserved_bytes = 0
-        self._largest = 0
+        self.largest = 0
         self._holding: dict[int, Sample] = {}
 
     @property
@@ -39,7 +39,7 @@ class ByteBudget:
     def keep(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
         """Hold a sample's payload."""
         sample.header, sample.payload, sample.nbytes = header, payload, nbytes
-        self._largest = max(self._largest, nbytes)
+        self.largest = max(self.largest, nbytes)
         self.held_bytes += nbytes
         self._holding[sample.ordinal] = sample
 
@@ -54,7 +54,7 @@ class ByteBudget:
         return max(self._holding.values(), key=_lateness)
 
     def _expected(self, sample: Sample) -> int:
-        return max(1, sample.nbytes or self._largest or self.most // FIRST_GUESS)
+        return max(1, sample.nbytes or self.largest or self.most // FIRST_GUESS)
 
 
 def _lateness(sample: Sample) -> tuple[bool, int, int, int]:

@@ -35,18 +35,18 @@ class Delivery:
         self.reached: dict[int, tuple[int, int]] = {}
         self.steps: dict[int, Step] = {}
         self._samples: dict[int, Sample] = {}
-        self._bytes = ByteBudget(budget_bytes)
+        self.bytes = ByteBudget(budget_bytes)
         self._queue = DecodeQueue(self._is_wanted)
 
     @property
     def held_bytes(self) -> int:
         """Bytes of decoded payload that are held."""
-        return self._bytes.held_bytes
+        return self.bytes.held_bytes
 
     @property
     def reserved_bytes(self) -> int:
         """Bytes that are expected of what is being decoded."""
-        return self._bytes.reserved_bytes
+        return self.bytes.reserved_bytes
 
     @property
     def front(self) -> tuple[int, int]:
@@ -62,7 +62,7 @@ class Delivery:
         Raises ValueError if one microbatch per rank cannot fit into the budget.
         """
         step = plan_step(number, ranks, after, self.gated)
-        refuse_small_budget(step, self._bytes.most)
+        refuse_small_budget(step, self.bytes.most)
         for batches in step.ranks:
             for batch in batches[:skip]:
                 self._forget(batch)
@@ -97,7 +97,7 @@ class Delivery:
             if not self._has_credit(sample):
                 break
             heapq.heappop(heap)
-            self._bytes.reserve(sample)
+            self.bytes.reserve(sample)
             chosen.append(sample)
             if sample.strikes:
                 break
@@ -106,22 +106,22 @@ class Delivery:
     def give_back(self, sample: Sample) -> None:
         """Take back a sample whose lease was lost."""
         if sample.ordinal in self._samples and sample.reserved:
-            self._bytes.release(sample)
+            self.bytes.release(sample)
             self._want(sample)
 
     def arrived(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
         """Take in a decoded payload; a sample that is not wanted (any more) is ignored."""
-        self._bytes.release(sample)
+        self.bytes.release(sample)
         if not sample.is_open or (sample.step >= 0 and sample.ordinal not in self._samples):
             return
-        self._bytes.keep(sample, header, payload, nbytes)
+        self.bytes.keep(sample, header, payload, nbytes)
         self._settle(sample)
         self._change_missing(sample, -1)
         self._evict()
 
     def failed(self, sample: Sample, reason: str, fatal: bool = False) -> None:
         """Turn a sample into a hole."""
-        self._bytes.release(sample)
+        self.bytes.release(sample)
         if not sample.is_open:
             return
         sample.reason, sample.fatal = reason, fatal
@@ -130,13 +130,13 @@ class Delivery:
 
     def refuse(self, sample: Sample, reason: str) -> None:
         """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
-        self._bytes.drop(sample)
+        self.bytes.drop(sample)
         self.failed(sample, reason)
 
     def discard_unplanned(self, sample: Sample) -> None:
         """Drop the payload of a sample that no step took (it was decoded to be measured)."""
         if sample.step < 0:
-            self._bytes.drop(sample)
+            self.bytes.drop(sample)
 
     def ready(self, rank: int, number: int, microbatch: int) -> Parcel | None:
         """Return a microbatch if it is complete and may leave."""
@@ -189,8 +189,8 @@ class Delivery:
     def _forget(self, batch: Microbatch) -> None:
         batch.taken = True
         for sample in batch.samples:
-            self._bytes.drop(sample)
-            self._bytes.release(sample)
+            self.bytes.drop(sample)
+            self.bytes.release(sample)
             self._samples.pop(sample.ordinal, None)
 
     def _settle(self, sample: Sample) -> None:
@@ -211,7 +211,7 @@ class Delivery:
             self._queue.push(sample)
 
     def _has_credit(self, sample: Sample) -> bool:
-        if self._bytes.has_room(sample) or sample.where == self.front:
+        if self.bytes.has_room(sample) or sample.where == self.front:
             return True
         # A gated step needs each of its samples decoded once, one at a time if there is no room.
         first = self.steps[sample.step].gated and sample.step == self.front[0]
@@ -224,11 +224,11 @@ class Delivery:
 
     def _evict(self) -> None:
         """Drop the latest payloads until the budget holds; the front keeps its own."""
-        while self._bytes.is_exceeded:
-            latest = self._bytes.latest()
+        while self.bytes.is_exceeded:
+            latest = self.bytes.latest()
             if latest.step >= 0 and latest.where <= self.front:
                 return
-            self._bytes.drop(latest)
+            self.bytes.drop(latest)
             if latest.step >= 0:
                 self._change_missing(latest, 1)
                 self._want(latest)

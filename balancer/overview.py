@@ -8,11 +8,12 @@ then those that have asked longest ago.
 from collections import Counter
 from collections.abc import Iterable
 
-from .delivery import Delivery, Sample
+from .delivery import Delivery
 from .hall import Hall
 from .messages import Ask, Hole, Overview, RankNote, WorkerNote
 from .peers import RankPeer, WorkerPeer
 from .run import Run
+from .sample import Sample
 
 # Workers and trainers that an overview notes, and characters of a text that came from a peer.
 MAX_NOTES, MAX_TEXT = 256, 200
@@ -37,8 +38,8 @@ def overview(hall: Hall, number: int, waiting: str) -> Overview:
         front=delivery.front[0],
         held_bytes=delivery.held_bytes,
         reserved_bytes=delivery.reserved_bytes,
-        budget_bytes=delivery.budget_bytes,
-        largest_bytes=delivery.largest,
+        budget_bytes=delivery.bytes.most,
+        largest_bytes=delivery.bytes.largest,
         settled=bool(delivery.steps) and not leases and all(map(_is_whole, _missing(delivery))),
         leases=leases.total(),
         expired=books.expired,
