@@ -7,7 +7,7 @@ worker died is suspected of killing workers.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .sample import Sample
@@ -109,12 +109,21 @@ class LeaseBook:
         useless, self._useless = self._useless, []
         return useless
 
+    def forget(self, is_useless: Callable[[Sample], bool]) -> None:
+        """Take samples off all leases that nobody needs any more."""
+        for held in list(self._leases.values()):
+            for sample in [each for each in held.samples.values() if is_useless(each)]:
+                self._remove(held, sample)
+
     def _take_from_others(self, sample: Sample) -> None:
         for held in [each for each in self._leases.values() if sample.ordinal in each.samples]:
-            del held.samples[sample.ordinal]
-            if not held.samples:
-                del self._leases[held.number]
-                self._useless.append(held)
+            self._remove(held, sample)
+
+    def _remove(self, held: Held, sample: Sample) -> None:
+        del held.samples[sample.ordinal]
+        if not held.samples:
+            del self._leases[held.number]
+            self._useless.append(held)
 
     def of(self, worker: bytes) -> list[Held]:
         """Return a worker's leases, oldest first."""

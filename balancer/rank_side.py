@@ -133,7 +133,7 @@ class RankSide(Hall):
     def _free(self, peer: bytes, ack: Ack) -> None:
         mine = ack.rank in self._ranks[peer].hello.ranks
         if mine and self.run is not None and self.run.number == ack.run:
-            self.run.delivery.taken(ack.rank, ack.step, ack.microbatch)
+            self.run.taken(ack.rank, ack.step, ack.microbatch)
 
     def _answer(self, peer: bytes, ping: Ping | None) -> None:
         rank = self._ranks.get(peer)

@@ -163,6 +163,11 @@ class Run:
             self._take_back(held)
         return late
 
+    def taken(self, rank: int, step: int, microbatch: int) -> None:
+        """Take in that a rank has had a microbatch; leases that this makes useless end."""
+        self.delivery.taken(rank, step, microbatch)
+        self.leases.forget(self._is_had)
+
     def parcel(self, rank: int, step: int, microbatch: int) -> Parcel | None:
         """Return a microbatch if it is ready."""
         return self.delivery.ready(rank, step, microbatch)
@@ -199,6 +204,13 @@ class Run:
         if sample.strikes >= DEADLY_STRIKES:
             reason = f"{DEADLY_STRIKES} worker processes died or hung while they worked on it"
             self._make_hole(sample, sample.key or str(sample.index), reason, False)
+
+    def _is_had(self, sample: Sample) -> bool:
+        """Whether a sample is in a microbatch that its rank has had."""
+        step = self.delivery.steps.get(sample.step)
+        if step is None:
+            return sample.step >= 0
+        return step.ranks[sample.rank][sample.microbatch].taken
 
     def _take_back(self, held: Held) -> None:
         for sample in reversed(held.samples.values()):
