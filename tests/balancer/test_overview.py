@@ -1,0 +1,251 @@
+"""What people who look are told: complete, bounded, and without a trace."""
+
+from dataclasses import replace
+
+import pytest
+
+from counterpoise.balancer.clocks import MOST, ClockFilter, Offset, bounded
+from counterpoise.balancer.coordinator import Coordinator
+from counterpoise.balancer.job import Job, to_json
+from counterpoise.balancer.messages import (
+    Ask,
+    Begin,
+    DecodeDone,
+    Heard,
+    Inspect,
+    Lease,
+    Overview,
+    Ping,
+    Place,
+    Probed,
+    ProbeDone,
+    RankHello,
+    SampleFailed,
+    WorkerBeat,
+    WorkerHello,
+    WorkerReady,
+)
+from counterpoise.balancer.overview import MAX_NOTES, MAX_TEXT
+from counterpoise.balancer.plan import PlanConfig
+from counterpoise.balancer.tally import RECENT_S, Tally
+from counterpoise.balancer.wire import MAX_HEADER_BYTES, decode, encode
+
+PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
+JOB = Job(source={"pattern": "x"}, plan=PLAN, on_error="skip", lease_s=30.0)
+START = Place(0, 0, 0, 0)
+
+
+class Cluster:
+    """A coordinator, and the leases that its workers hold."""
+
+    def __init__(self):
+        self.coordinator = Coordinator()
+        self.now = 0.0
+        self.leases = {}
+        self.decoded = 0
+
+    def say(self, peer, *said, after_s=0.0, payload=b"pixels"):
+        self.now += after_s
+        sent = []
+        for message in said:
+            frames = (payload,) if isinstance(message, DecodeDone) else ()
+            size = sum(map(len, frames))
+            sent += self.coordinator.handle(peer, message, frames, size, self.now)
+        for effect in sent:
+            if isinstance(effect.message, Lease):
+                self.leases.setdefault(effect.peer, []).append(effect.message)
+        return [effect.message for effect in sent if effect.peer == peer]
+
+    def join(self, name, software="x 1", fingerprint="same", count=20):
+        peer = name.encode()
+        self.say(peer, WorkerHello(name, 0, "host", 0, software))
+        return self.say(peer, WorkerReady(count, fingerprint))
+
+    def train(self):
+        for rank in range(2):
+            hello = RankHello((rank,), to_json(JOB))
+            self.say(b"r%d" % rank, hello, Begin(0, 0, START), Ask(0, rank, 0, 0))
+
+    def work(self, name, seconds=1.0):
+        """Do one lease."""
+        peer = name.encode()
+        lease = self.leases[peer].pop(0)
+        for ref in lease.refs:
+            key, self.now = f"k{ref.index}", self.now + seconds
+            if lease.kind == "probe":
+                self.say(peer, ProbeDone(lease.lease, (Probed(ref.ordinal, key, (5,), 6),)))
+            else:
+                self.say(peer, DecodeDone(lease.lease, ref.ordinal, key, (), b""))
+                self.decoded += 1
+
+    def work_all(self):
+        """Do leases until nobody is given any."""
+        while any(self.leases.values()):
+            self.work(next(peer for peer, leases in self.leases.items() if leases).decode())
+
+    def look(self, after_s=0.0):
+        (answer,) = self.say(b"visitor", Inspect(7), after_s=after_s)
+        assert isinstance(answer, Overview)
+        return answer
+
+
+@pytest.fixture
+def cluster():
+    """Two workers and two ranks, none of which has done anything."""
+    cluster = Cluster()
+    for name in ("a", "b"):
+        cluster.say(name.encode(), WorkerHello(name, 0, "host", 0, "x 1"))
+    cluster.train()
+    for name in ("a", "b"):
+        cluster.say(name.encode(), WorkerReady(20, "same"))
+    return cluster
+
+
+def note(overview, name):
+    return next(each for each in overview.notes if each.name == name)
+
+
+def test_nothing_but_a_number_is_known_at_first():
+    seen = Cluster().look()
+    assert (seen.number, seen.workers, seen.trainers, seen.epoch) == (7, 0, 0, -1)
+    assert seen.waiting == "a worker to connect"
+
+
+def test_looking_leaves_no_trace(cluster):
+    before = dict(cluster.coordinator._states)
+    cluster.look()
+    assert cluster.coordinator._states == before
+    assert cluster.coordinator.dropped == 0
+
+
+def test_what_workers_have_done_is_counted_with_its_time(cluster):
+    cluster.work_all()
+    done = [note(cluster.look(), name) for name in ("a", "b")]
+    assert sum(each.decoded for each in done) == cluster.decoded > 0
+    assert all(each.nbytes == 6 * each.decoded for each in done)
+    assert all(each.samples == each.probed + each.decoded > 0 for each in done)
+    seen = done[0]
+    assert (seen.recent_probed, seen.recent_decoded) == (seen.probed, seen.decoded)
+    assert seen.recent_ms == round(1000 * cluster.now)
+    later = note(cluster.look(after_s=10 * RECENT_S), "a")
+    assert later.decoded == seen.decoded
+    assert later.recent_decoded / later.recent_ms < seen.recent_decoded / seen.recent_ms / 5
+
+
+def test_a_beat_tells_time_at_work_and_the_clock(cluster):
+    cluster.say(b"beat.a", WorkerBeat("a", 0, 3, 700, 200, -40_000, 900), after_s=1.0)
+    seen = note(cluster.look(), "a")
+    assert (seen.recent_probe_ms, seen.recent_decode_ms) == (700, 200)
+    assert (seen.ahead_us, seen.error_us, seen.heard_ms) == (-40_000, 900, 0)
+
+
+def test_a_beat_with_a_number_is_answered_with_the_wall_clock(cluster):
+    cluster.coordinator.books.wall_ahead_s = 1000.0
+    said = cluster.say(b"beat.a", WorkerBeat("a", 0, 3), after_s=2.0)
+    assert said == [Heard(3, 1_002_000_000)]
+
+
+def test_who_is_not_heard_of_comes_first(cluster):
+    cluster.say(b"beat.b", WorkerBeat("b", 0), after_s=4.0)
+    notes = cluster.look().notes
+    assert [(each.name, each.heard_ms) for each in notes] == [("a", 4000), ("b", 0)]
+
+
+def test_what_a_rank_needs_is_said_at_every_stage(cluster):
+    first = cluster.look(after_s=3.0).ranks[0]
+    assert (first.needs, first.asked_ms) == ("its step to be planned", 3000)
+    cluster.work("a")
+    needs = {each.needs for each in cluster.look().ranks}
+    assert needs == {"1 of 1 samples to be decoded"}
+    assert not cluster.look().settled
+    cluster.work_all()
+    assert cluster.look().settled
+
+
+def test_a_rank_waits_if_it_said_so_lately(cluster):
+    assert not any(each.waits for each in cluster.look().ranks)
+    cluster.say(b"r1", Ping(1, 5_000, 100))
+    waiting = cluster.look().ranks[0]
+    assert (waiting.ranks, waiting.waits, waiting.ahead_us) == ("1", True, 5_000)
+    assert not cluster.look(after_s=5.0).ranks[0].waits
+
+
+def test_an_ask_said_twice_is_as_old_as_the_first(cluster):
+    cluster.say(b"r0", Ask(0, 0, 0, 0), after_s=4.0)
+    assert {each.asked_ms for each in cluster.look().ranks} == {4000}
+
+
+def test_samples_given_up_are_named(cluster):
+    lease = cluster.leases[b"a"][0]
+    cluster.say(b"a", SampleFailed(lease.lease, lease.refs[0].ordinal, "k", "cut", False))
+    seen = cluster.look()
+    assert (seen.holes, seen.last_holes[0].key, seen.last_holes[0].reason) == (1, "k", "cut")
+    assert note(seen, "a").failed == 1
+
+
+def test_leases_that_run_out_and_workers_that_are_lost_are_counted(cluster):
+    cluster.say(b"beat.a", WorkerBeat("a", 0), after_s=31.0)
+    cluster.coordinator.tick(cluster.now)
+    seen = cluster.look(after_s=2.0)
+    assert seen.expired > 0
+    assert seen.expired_ms == 2000
+    assert seen.lost == 1
+    assert note(seen, "a").late
+
+
+def test_a_worker_that_is_turned_away_is_remembered_with_the_reason(cluster):
+    cluster.join("c", fingerprint="other")
+    (reason,) = cluster.look().turned_away
+    assert reason.startswith("c: this worker's data or libraries differ")
+
+
+def test_the_answer_is_bounded_whatever_the_peers_say(cluster):
+    for number in range(2 * MAX_NOTES):
+        cluster.join(f"{number}-" + "n" * 5000, software="s" * 5000)
+    seen = cluster.look()
+    assert (seen.workers, len(seen.notes)) == (2 + 2 * MAX_NOTES, MAX_NOTES)
+    assert max(len(each.name) for each in seen.notes) == MAX_TEXT
+    assert len(encode(seen)) < MAX_HEADER_BYTES / 8
+    assert decode(encode(seen), 0) == seen
+
+
+def test_a_peer_that_lies_about_itself_breaks_no_answer(cluster):
+    most = (1 << 63) - 1
+    for told in (most, -most):
+        beat = WorkerBeat("a", 0, 1, told, -told, told, told)
+        cluster.say(b"beat.a", beat, after_s=3.0)
+        cluster.say(b"r0", Ping(1, told, told))
+        seen = cluster.look()
+        assert decode(encode(seen), 0) == seen
+    assert bounded(most) == MOST
+
+
+def test_a_tally_forgets_slowly():
+    tally = Tally(0.0)
+    for second in range(1000):
+        tally.add(float(second), decoded=1)
+    assert len(tally._marks) < 20
+    done, seconds = tally.recent(1000.0)
+    assert done.decoded / seconds == pytest.approx(1.0, abs=0.1)
+    assert Tally(5.0).recent(5.0)[1] == 0.0
+
+
+def test_the_quickest_answer_tells_the_clock_best():
+    clock = ClockFilter()
+    for trip_s, late_s in ((0.5, 0.4), (0.01, 0.005), (2.0, 0.1)):
+        number = clock.ask(now=100.0, wall=50.0)
+        theirs = round((50.0 - 3.0 + late_s) * 1e6)
+        clock.answered(number, theirs, now=100.0 + trip_s)
+    best = clock.best()
+    assert best == Offset(3_000_000, 5_000)
+    assert abs(best.ahead_us - 3_000_000) <= best.error_us
+
+
+def test_an_answer_to_an_older_question_is_not_taken():
+    clock = ClockFilter()
+    first = clock.ask(0.0, 0.0)
+    clock.ask(1.0, 1.0)
+    clock.answered(first, 0, 1.5)
+    clock.answered(0, 0, 1.5)
+    assert not clock.best().is_known
+    assert replace(clock.best(), error_us=0).least_us() == 0
