@@ -81,7 +81,7 @@ class Cluster:
     def work_all(self):
         """Do leases until nobody is given any."""
         while any(self.leases.values()):
-            self.work(next(peer for peer, leases in self.leases.items() if leases).decode())
+            self.work(next(peer for peer, leases in self.leases.items() if leases).decode(), 0.5)
 
     def look(self, after_s=0.0):
         (answer,) = self.say(b"visitor", Inspect(7), after_s=after_s)
