@@ -89,6 +89,7 @@ class Coordinator(WorkerSide, RankSide):
             if self._states.get(peer) == "absent":
                 del self._states[peer]
         self._knocking.clear()
+        self._look_apart()
         for rank in self._ranks.values():
             if now - rank.told > NOTICE_S:
                 self._answer(rank.peer, None)
@@ -104,7 +105,8 @@ class Coordinator(WorkerSide, RankSide):
         silence = min((w.heard for w in self._workers.values()), default=math.inf)
         notice = min((r.told for r in self._ranks.values()), default=math.inf)
         lease = self.run.leases.next_deadline() if self.run else math.inf
-        return min(silence + self.silence_s, notice + NOTICE_S, lease) + 0.01
+        apart = self._now + 1.0 if self._apart_since < math.inf else math.inf
+        return min(silence + self.silence_s, notice + NOTICE_S, lease, apart) + 0.01
 
     def _settle(self) -> list[Send]:
         self._guard(lambda run: run.advance())

@@ -16,7 +16,7 @@ from .messages import (
     Trouble,
 )
 from .order import permutation
-from .peers import Asks, RankPeer, Send, WorkerPeer
+from .peers import Asks, RankPeer, Send, WorkerPeer, why_apart
 from .plan import PlanConfig
 from .planner import make_planner
 from .run import Run
@@ -87,6 +87,7 @@ class Hall:
         self._ranks: dict[bytes, RankPeer] = {}
         self._knocking: dict[bytes, RankHello] = {}
         self._leaving: set[bytes] = set()
+        self._apart_since = math.inf
         self._replaced: dict[bytes, int] = {}
         self._launch = 0
         self._launches: dict[bytes, int] = {}
@@ -139,7 +140,7 @@ class Hall:
 
     def _switch_run(self) -> None:
         """Start the run that all ranks have begun, once nobody is left in the one before."""
-        if self.job is None or not self._is_ready():
+        if self.job is None or not self._is_ready() or self._why_apart():
             return
         wanted = [r.begun for r in self._ranks.values() if r.begun]
         current = self.run.number if self.run else -1
@@ -165,6 +166,16 @@ class Hall:
         self.run = Run(begin, self.job, order, planner, self._lease)
         for rank in self._ranks.values():
             self._excuse(rank)
+
+    def _why_apart(self) -> str:
+        """Return why the ranks that have begun the same run cannot run together, empty if they can.
+
+        The last of a job that was killed may say where they were after the first of the next.
+        """
+        begins = [(rank, rank.begun) for rank in self._ranks.values() if rank.begun]
+        runs = sorted({begin.run for _, begin in begins})
+        reasons = (why_apart((r, b) for r, b in begins if b.run == run) for run in runs)
+        return next(filter(None, reasons), "")
 
     def _excuse(self, rank: RankPeer) -> None:
         """Wait no longer for a rank that has begun a later run: it has had what it wanted."""

@@ -1,5 +1,7 @@
 """What the coordinator does with ranks: the actions of their rows in the table."""
 
+import math
+
 from .clocks import Offset, bounded
 from .hall import Hall
 from .job import Job, from_json, to_json
@@ -20,6 +22,9 @@ from .messages import (
 )
 from .overview import overview
 from .peers import RankPeer, remember, why_apart, why_rank_refused
+
+# Ranks that begin at different places may be of two launches, the former not known to have gone.
+APART_S = 5.0
 
 
 class RankSide(Hall):
@@ -105,14 +110,26 @@ class RankSide(Hall):
         rank.begun = begin
         rank.finished = False
         self._end_former_launch(rank, begin)
-        begins = [(r, r.begun) for r in self._ranks.values() if r.begun]
-        reason = why_apart((r, other) for r, other in begins if other.run == begin.run)
-        if reason:
-            self._fail("protocol", reason)
+        if self._why_apart():
+            self._stop_run()
+            self._apart_since = min(self._apart_since, self._now)
         elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):
             self._stop_run()
         self._excuse(rank)
         self._switch_run()
+
+    def _look_apart(self) -> None:
+        """Fail when ranks stay at different places; tell them something, in case one has gone."""
+        reason = self._why_apart()
+        if not reason:
+            self._apart_since = math.inf
+        elif self._now - self._apart_since > APART_S:
+            if self.trouble is None:
+                self._fail("protocol", reason)
+        else:
+            for rank in self._ranks.values():
+                if self._now - rank.told > 1.0:
+                    self._answer(rank.peer, None)
 
     def _take_offer(self, _: bytes, offer: Offer) -> None:
         if self.run is not None and self.run.number == offer.run:

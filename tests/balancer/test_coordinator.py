@@ -33,6 +33,7 @@ from counterpoise.balancer.messages import (
     WorkerReady,
 )
 from counterpoise.balancer.plan import PlanConfig
+from counterpoise.balancer.rank_side import APART_S
 
 START = Place(0, 0, 0, 0)
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
@@ -234,13 +235,28 @@ def test_an_ordering_that_the_balancer_cannot_do_is_refused():
     assert "ordering 'two_opt'" in refused.reason
 
 
-def test_ranks_at_different_places_are_told():
+def test_ranks_that_stay_at_different_places_are_told():
     cluster = started(ranks=((0,),))
     cluster.rank(b"r1", (1,))
-    sent = cluster.say(b"r1", Begin(0, 1, START))
+    assert Trouble not in [type(message) for _, message in cluster.say(b"r1", Begin(0, 1, START))]
+    assert cluster.coordinator.run is None
+    assert Trouble not in [type(message) for _, message in cluster.tick(APART_S)]
+    sent = cluster.tick(0.1)
     for peer in (b"r0", b"r1"):
         (told,) = [message for to, message in sent if to == peer]
         assert "not at the same place" in told.reason
+
+
+def test_a_rank_of_a_former_launch_at_another_place_is_looked_for_and_forgotten():
+    cluster = started(ranks=((1,),))  # it says so to a balancer that has not seen rank 0 before
+    cluster.rank(b"new 0", (0,))
+    cluster.say(b"new 0", Begin(0, 0, Place(8, 2, 2, 0)))
+    ((_, asked),) = [each for each in cluster.tick(1.5) if each[0] == b"r0"]
+    cluster.gone(b"r0", asked)
+    assert cluster.coordinator.run.begin.at == Place(8, 2, 2, 0)
+    cluster.rank(b"new 1", (1,))
+    cluster.say(b"new 1", Begin(0, 0, Place(8, 2, 2, 0)))
+    assert Trouble not in [type(message) for _, message in cluster.tick(2 * APART_S)]
 
 
 def test_a_position_beyond_the_data_is_refused():
