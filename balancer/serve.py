@@ -1,5 +1,6 @@
 """The balancer's shell: wait for a message or the time, ask the coordinator, send what it says."""
 
+import os
 import platform
 import time
 from collections import deque
@@ -20,6 +21,8 @@ from .wire import WireError
 
 # The last words may still be on their way when the balancer is stopped.
 LINGER_MS = 500
+# Encryption is done by ZeroMQ's threads, which share the connections among them.
+MAX_IO_THREADS = 4
 SOFTWARE = f"python {platform.python_version()}, counterpoise {__version__}"
 
 
@@ -47,7 +50,7 @@ def serve(
         refused(reason)
 
     with (
-        zmq.Context() as context,
+        zmq.Context(_io_threads(keys)) as context,
         open_gate(context, keys, refuse) as gate,
         listen(context, address, keys) as socket,
     ):
@@ -64,6 +67,10 @@ def serve(
             shell.send_all(coordinator.tick(time.monotonic()))
         shell.send_all(coordinator.stop())
         socket.close(linger=LINGER_MS)
+
+
+def _io_threads(keys: ServerKeys | None) -> int:
+    return 1 if keys is None else min(MAX_IO_THREADS, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)

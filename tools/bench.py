@@ -11,6 +11,7 @@ BENCHES = {
     "plan": ("bench_plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
     "schedules": ("bench_schedules", "Pipeline schedules: makespan, bubble, memory."),
     "step": ("bench_step", "Pack, partition, order: simulated step time over the ideal."),
+    "transport": ("bench_transport", "Payloads over tcp: what encryption and digests cost."),
     "vocab": ("bench_vocab", "Vocabulary passes against the paper's models and measurements."),
 }
 

@@ -1,0 +1,21 @@
+"""`counterpoise bench transport`: every way is measured, and digests are checked."""
+
+import json
+
+from counterpoise.tools.bench_transport import WAYS
+from counterpoise.tools.cli import group
+
+
+def test_every_way_is_measured(capfd):
+    words = ["bench", "transport", "--pairs", "1", "--frames", "3", "--frame-bytes", "5000"]
+    group.main([*words, "--json"], standalone_mode=False)
+    report = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert [*report["ways"]] == sorted(WAYS)
+    for figures in report["ways"].values():
+        assert figures["mb_per_s"] > 0
+        assert figures["cpu_ratio"]["low"] <= figures["cpu_ratio"]["median"]
+
+
+def test_the_digests_tell_payloads_apart():
+    for name in ("blake2b", "hmac-sha256"):
+        assert WAYS[name].digest(b"a" * 100) != WAYS[name].digest(b"a" * 99 + b"b")
