@@ -103,6 +103,9 @@ class Handshakes:
     """How the handshakes of a watched socket end; close it before the context ends.
 
     After some failures (of protocol, of the key) libzmq never connects again and says so here only.
+    A connection that just ends in its handshake says little: what is between may be cut, or wait
+    for a balancer that is being restarted. Only who has keys, and has never been answered, takes
+    some of these in a row for an answer: libzmq does not say more to those whose keys do not fit.
     """
 
     EVENTS = (
@@ -116,19 +119,20 @@ class Handshakes:
         self._monitor = socket.get_monitor_socket(self.EVENTS)
         self._keyed = keyed
         self._failed = 0
+        self._silent = keyed
 
     def refusal(self) -> str:
         """Return why the balancer will never talk to this socket; empty while it may."""
         while self._monitor.poll(0):
             match recv_monitor_message(self._monitor)["event"]:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._failed = 0
+                    self._failed, self._silent = 0, False
                 case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                     return "the balancer does not allow this key (any more): ask who runs it"
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self._failed = FAILED_HANDSHAKES
                 case _:
-                    self._failed += 1
+                    self._failed += self._silent
         if self._failed < FAILED_HANDSHAKES:
             return ""
         if self._keyed:

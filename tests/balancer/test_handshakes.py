@@ -1,0 +1,36 @@
+"""What a peer concludes from handshakes that fail: nothing, where it is the network's fault."""
+
+import socket
+import threading
+import time
+
+import zmq
+
+from counterpoise.balancer.messages import Ping
+from counterpoise.balancer.sockets import FAILED_HANDSHAKES, Handshakes, connect, listen, send
+
+LIMIT_S = 20.0
+
+
+def wait_until(happened):
+    deadline, bell = time.monotonic() + LIMIT_S, threading.Event()
+    while not happened():
+        assert time.monotonic() < deadline
+        bell.wait(0.02)
+
+
+def test_connections_that_are_ended_in_the_handshake_refuse_nobody():
+    """As by a proxy whose balancer is being restarted; then the balancer is there again."""
+    with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as between:
+        address = f"tcp://127.0.0.1:{between.getsockname()[1]}"
+        with connect(context, address, b"peer", watched=True) as peer:
+            handshakes = Handshakes(peer, keyed=False)
+            for _ in range(FAILED_HANDSHAKES + 2):
+                between.accept()[0].close()
+                assert handshakes.refusal() == ""
+            between.close()
+            with listen(context, address) as balancer:
+                send(peer, Ping())
+                wait_until(lambda: balancer.poll(0))
+            assert handshakes.refusal() == ""
+            handshakes.close()
