@@ -77,8 +77,10 @@ class Nursery:
 
     def start(self, words: Sequence[str], log: Path) -> Party:
         """Start a party; OSError if the nursery is not there (any more)."""
-        self._link.send(json.dumps([list(words), str(log)]).encode())
-        answer, handles, _, _ = socket.recv_fds(self._link, REQUEST_BYTES, 1)
+        answer, handles = b"", list[int]()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._link.send(json.dumps([list(words), str(log)]).encode())
+            answer, handles, _, _ = socket.recv_fds(self._link, REQUEST_BYTES, 1)
         if not answer:
             raise OSError("the process that starts the others has ended; it says why above")
         return Party(int(answer), handles[0])
