@@ -5,11 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from rich.console import Console
 from rich.table import Table
 
-from .doctor_finding import BAD, COLOURS, Finding
+from .doctor_figures import as_report, job_tables, printable
+from .doctor_finding import BAD, COLOURS, WARN, Finding
 from .doctor_installation import examine_installation
-from .doctor_job import examine_job
+from .doctor_job import Examined, examine_job
 from .doctor_ledger import examine_ledger
 from .doctor_letters import examine_letters
 from .reporting import emit
@@ -40,6 +42,14 @@ from .reporting import emit
     help="Group the samples in this dead-letter file by source and reason.",
 )
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for answers.")
+@click.option(
+    "--skew",
+    default=500.0,
+    show_default=True,
+    metavar="MS",
+    help="Say so if a clock of the job is off by more milliseconds.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     target: str | None,
@@ -48,11 +58,14 @@ def command(
     keys: Path | None,
     dead_letter: Path | None,
     timeout: float,
+    skew: float,
+    strict: bool,
     as_json: bool,
 ) -> int:
     """Look at this installation, at the job at an ADDRESS, or at a LEDGER (a JSON file).
 
-    Exit status: 0 if nothing is wrong (warnings may be there), 1 if something is.
+    Exit status: 0 if nothing is wrong (warnings may be there), 1 if something is, 2 if the job
+    could not be asked.
 
     \b
     Example:
@@ -64,22 +77,35 @@ def command(
     if not 0 < timeout < 3600:
         raise ValueError(f"--timeout {timeout}: give seconds between 0 and an hour")
     if dead_letter is not None:
-        findings = examine_letters(dead_letter)
+        found = Examined(examine_letters(dead_letter))
     elif target is None:
-        findings = examine_installation(listen, root, keys)
+        found = Examined(examine_installation(listen, root, keys))
     elif "://" in target:
-        findings = examine_job(target, timeout, keys)
+        found = examine_job(target, timeout, keys, skew)
     elif Path(target).is_file():
-        findings = examine_ledger(Path(target))
+        found = Examined(examine_ledger(Path(target)))
     else:
         raise ValueError(
             f"{target!r} is no address and no file; give one such as tcp://HOST:5555, a ledger's "
             "file, or nothing"
         )
-    bad = sum(one.level == BAD for one in findings)
-    report = {"findings": [asdict(one) for one in findings], "wrong": bad}
-    emit(report, as_json, _table(findings))
-    return 1 if bad else 0
+    return _report(found, as_json, strict)
+
+
+def _report(found: Examined, as_json: bool, strict: bool) -> int:
+    """Print what was found; return the exit status."""
+    wrong = {BAD, WARN} if strict else {BAD}
+    count = sum(one.level in wrong for one in found.findings)
+    report: dict[str, object] = {"findings": [asdict(one) for one in found.findings]}
+    report["wrong"] = count
+    tables = [_table(found.findings)]
+    if found.overview is not None:
+        report["job"] = as_report(found.overview)
+        tables = [*job_tables(found.overview, Console().width), *tables]
+    emit(report, as_json, *tables)
+    if found.unasked:
+        return 2
+    return 1 if count else 0
 
 
 def _table(findings: Sequence[Finding]) -> Table:
@@ -88,5 +114,5 @@ def _table(findings: Sequence[Finding]) -> Table:
         table.add_column(name, overflow="fold")
     for one in findings:
         level = f"[{COLOURS[one.level]}]{one.level}[/]"
-        table.add_row(level, one.name, one.found, one.advice)
+        table.add_row(level, *map(printable, (one.name, one.found, one.advice)))
     return table

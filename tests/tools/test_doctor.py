@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from counterpoise.balancer.coordinator import Coordinator
 from counterpoise.balancer.keys import ServerKeys, server_keys
-from counterpoise.balancer.messages import Status
 from counterpoise.balancer.serve import serve
 from counterpoise.tools import doctor_installation as look
 from counterpoise.tools.doctor import command
 from counterpoise.tools.doctor_finding import BAD, GOOD, WARN
-from counterpoise.tools.doctor_job import examine_job, judge_answers
+from counterpoise.tools.doctor_job import examine_job
 from counterpoise.tools.keygen import command as keygen
+from counterpoise.workers.dead_letter import DeadLetter, append_letter
 
 GIB = 2**30
 
@@ -28,9 +28,10 @@ def report(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
     result = CliRunner().invoke(command, [*arguments, "--json"], standalone_mode=False)
     assert result.exception is None, result.exception
     found = json.loads(result.stdout.splitlines()[-1])
-    assert set(found) == {"findings", "wrong"}
+    assert set(found) - {"job"} == {"findings", "wrong"}
     rows = {one["name"]: (one["level"], one["found"]) for one in found["findings"]}
-    assert result.return_value == (1 if found["wrong"] else 0)
+    if result.return_value != 2:
+        assert result.return_value == (1 if found["wrong"] else 0)
     return result.return_value, rows
 
 
@@ -138,33 +139,55 @@ def test_keys_are_looked_at(folders: Path, tmp_path: Path) -> None:
     assert look.judge_keys(folders / "balancer").level == WARN
 
 
+def test_a_wrong_key_file_is_named(folders: Path, tmp_path: Path) -> None:
+    def said(folder: Path) -> str:
+        found = look.judge_keys(folder)
+        assert found.level == BAD
+        return found.found
+
+    worker = folders / "worker"
+    (worker / "balancer.pub").write_text("ssh-ed25519 AAAA me@here")
+    assert "balancer.pub is no key file" in said(worker)
+    (worker / "balancer.pub").unlink()
+    assert "balancer.pub" in said(worker)
+    trainer = folders / "trainer" / "secret.key"
+    trainer.write_text((folders / "trainer" / "balancer.pub").read_text())
+    assert "allowed" in said(folders / "trainer")
+    trainer.write_text("nothing")
+    assert "is no key file" in said(folders / "trainer")
+    assert "secret.key" in said(tmp_path)
+
+
 def test_a_balancer_with_keys_answers_those_it_knows(folders: Path) -> None:
     with running(server_keys(folders / "balancer")) as address:
         known = examine_job(address, 20, folders / "trainer")
-        assert known[0].level in (GOOD, WARN), known
-        assert [one.level for one in examine_job(address, 0.5)] == [BAD]
+        assert known.findings[0].level in (GOOD, WARN), known
+        assert known.overview is not None
+        stranger = examine_job(address, 0.5)
+        assert [one.level for one in stranger.findings] == [BAD]
+        assert stranger.unasked
+        worker = examine_job(address, 20, folders / "worker")
+        assert "Inspect is for a worker: give it the keys of its role" in worker.findings[0].found
 
 
-def test_nothing_and_something_else_at_an_address_are_bad() -> None:
+def test_what_cannot_be_asked_is_told_apart() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
-        assert [one.level for one in examine_job(address, 2)] == [BAD]
+        assert [one.level for one in examine_job(address, 2).findings] == [BAD]
+        assert report(address) == (2, {"address": (BAD, f"{address}: connection refused")})
         other.listen()
         found = examine_job(address, 0.2)
-        assert [(one.level, "no answer" in one.found) for one in found] == [(BAD, True)]
+        assert [(one.level, "no answer" in one.found) for one in found.findings] == [(BAD, True)]
+        assert found.unasked
+    assert report("ipc:///nowhere/balancer")[0] == 2
 
 
-def test_answers_are_judged() -> None:
-    def levels(answers: list[Status], seconds: float = 0.001) -> list[str]:
-        return [one.level for one in judge_answers("tcp://h:1", answers, [seconds], "")]
-
-    busy = Status(4, GIB, "decoded samples")
-    assert levels([busy, busy]) == [GOOD] * 4
-    assert levels([busy], 0.5) == [WARN, GOOD, GOOD, GOOD]
-    starved = Status(1, 0, "decoded samples")
-    assert levels([starved, starved]) == [GOOD, GOOD, GOOD, WARN]
-    assert judge_answers("tcp://h:1", [], [], "it refuses: too old")[0].level == BAD
+def test_warnings_count_where_that_is_asked_for(tmp_path: Path) -> None:
+    letters = tmp_path / "letters.jsonl"
+    append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
+    assert report("--dead-letter", str(letters))[0] == 0
+    assert report("--dead-letter", str(letters), "--strict")[0] == 1
 
 
 def test_what_is_no_address_is_refused() -> None:

@@ -1,0 +1,177 @@
+"""The doctor's words for a running job, from overviews that are made up, and one that is real."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from counterpoise.balancer.clocks import Offset
+from counterpoise.balancer.messages import Hole, Overview, RankNote, WorkerNote
+from counterpoise.loader import DataLoader
+from counterpoise.tools.doctor import command
+from counterpoise.tools.doctor_figures import job_tables
+from counterpoise.tools.doctor_finding import BAD, GOOD, WARN
+from counterpoise.tools.doctor_overview import judge_overview
+
+sys.path.append(str(Path(__file__).parent.parent / "loader"))  # the workers import this by name
+import balanced_data
+
+WORKER = WorkerNote(
+    name="node-1/100", host="node-1", software="python 3.11, counterpoise 0.1.0, pillow 11.0",
+    fingerprint="f", state="ready", late=False, heard_ms=400, leases=2, samples=900, probed=500,
+    decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_probed=100, recent_decoded=300,
+    recent_bytes=3 << 20, recent_probe_ms=1000, recent_decode_ms=20_000, ahead_us=200, error_us=400,
+)  # fmt: skip
+WAITS = RankNote(
+    ranks="0-3", state="running", epoch=0, step=12, microbatch=1, asked_ms=4200, waits=True,
+    needs="3 of 8 samples to be decoded", ahead_us=0, error_us=-1,
+)  # fmt: skip
+FINE = replace(WAITS, asked_ms=-1, step=-1, microbatch=-1, waits=False, needs="")
+HERE = Offset(0, 100)
+
+
+def crew(count, **changes):
+    return tuple(replace(WORKER, name=f"node-{n}/1", **changes) for n in range(count))
+
+
+JOB = Overview(
+    number=1, clock_us=0, software="python 3.11, counterpoise 0.1.0", workers=4, trainers=1,
+    waiting="decoded samples", trouble="", epoch=0, front=12, held_bytes=0, reserved_bytes=0,
+    budget_bytes=1 << 30, largest_bytes=1 << 20, settled=False, leases=8, expired=0, expired_ms=-1,
+    lost=0, dropped=0, refused=0, turned_away=(), holes=0, last_holes=(), notes=crew(4),
+    ranks=(FINE,),
+)  # fmt: skip
+
+
+def judged(overview, times_s=(0.001,), clock=HERE):
+    found = judge_overview("tcp://h:1", overview, times_s, clock, 500.0)
+    names = [one.name for one in found]
+    assert len(set(names)) == len(names)
+    assert all(bool(one.advice) == (one.level != GOOD) for one in found)
+    return {one.name: one for one in found}
+
+
+def test_a_job_that_runs_well_is_fine():
+    found = judged(JOB)
+    assert {one.level for one in found.values()} == {GOOD}
+    assert found["workers"].found == "4 ready, at work 70% of the time"
+    assert found["run"].found == "epoch 0, step 12, trainer processes: 1"
+
+
+WITH_SLOW = (*crew(3), replace(WORKER, name="slow", recent_decoded=60))
+IDLE = (*crew(3), replace(WORKER, name="idle", recent_decoded=9, recent_decode_ms=600))
+SILENT = (*crew(3), replace(WORKER, name="gone", heard_ms=12_000))
+OLD = (*crew(3), replace(WORKER, name="old", software="python 3.11, counterpoise 0.1.0, pillow 9"))
+AHEAD = (*crew(3), replace(WORKER, name="fast", ahead_us=750_000))
+UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=750_000, error_us=400_000))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "level", "words"),
+    [
+        ({"notes": (), "workers": 0}, "workers", BAD, "0 ready"),
+        ({"notes": crew(4, state="waiting")}, "workers", GOOD, "0 ready, 4 not yet"),
+        ({"notes": WITH_SLOW}, "slow workers", WARN, "slow (20% of the median speed)"),
+        ({"notes": SILENT}, "silent workers", BAD, "gone (12 s)"),
+        ({"notes": crew(4, late=True)}, "late workers", WARN, "and 1 more"),
+        ({"turned_away": ("w: other data",)}, "turned away", BAD, "w: other data"),
+        ({"notes": OLD}, "versions", WARN, "old has pillow 9"),
+        ({"notes": (*crew(3), replace(WORKER, fingerprint="g"))}, "versions", WARN, "2 fingerpri"),
+        ({"software": "counterpoise 0.0.1"}, "versions", WARN, "balancer has counterpoise 0.0.1"),
+        ({"notes": AHEAD}, "clocks", WARN, "fast +750 ±0.4 ms"),
+        ({"notes": UNSURE}, "clocks", GOOD, "within 500 ms"),
+        ({"ranks": (replace(FINE, ahead_us=-(10**7), error_us=10),)}, "clocks", WARN, "ranks 0-3"),
+        ({"trouble": "sample 'k': cut"}, "run", BAD, "sample 'k': cut"),
+        ({"epoch": -1, "waiting": "ranks to begin"}, "run", GOOD, "waits for ranks to begin"),
+        ({"ranks": (WAITS,)}, "ranks that wait", WARN,
+         "ranks 0-3 for 4.2 s (step 12, microbatch 1): 3 of 8 samples to be decoded"),
+        ({"held_bytes": 1 << 30}, "payloads", GOOD, "full: the trainer is the bottleneck"),
+        ({"settled": True}, "payloads", GOOD, "the trainer is the bottleneck"),
+        ({"expired": 3, "expired_ms": 9000}, "leases", WARN, "3 ran out, the last 9.0 s ago"),
+        ({"expired": 3, "expired_ms": 3_600_000}, "leases", GOOD, "the last 60 min ago"),
+        ({"lost": 2}, "lost workers", WARN, "2 since"),
+        ({"refused": 7}, "refused", WARN, "7 messages or peers"),
+        ({"dropped": 7}, "dropped", GOOD, "7 messages"),
+        ({"holes": 5, "last_holes": (Hole(1, "k", "cut"),)}, "dead letters", WARN,
+         "5 in this run; 'k': cut"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_words(changes, name, level, words):
+    found = judged(replace(JOB, **changes))[name]
+    assert (found.level, words in found.found) == (level, True), found
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"notes": crew(4, recent_decode_ms=29_000)}, "busy all the time: add some"),
+        ({"notes": crew(4, recent_decode_ms=900)}, "disk or the network may be slow"),
+        ({"held_bytes": 1 << 30}, "raise buffer_bytes"),
+        ({"notes": (), "workers": 0}, "start some"),
+        ({"ranks": (replace(WAITS, needs="its step to be planned"),)}, "run counterpoise analyze"),
+        ({"ranks": (replace(WAITS, needs="its step to be planned"),),
+          "notes": crew(4, recent_decode_ms=0)}, "give cost= a table"),
+    ],
+)  # fmt: skip
+def test_who_waits_is_told_what_would_help(changes, advice):
+    given = {"ranks": (WAITS,), **changes}
+    assert advice in judged(replace(JOB, **given))["ranks that wait"].advice
+
+
+def test_a_worker_that_had_little_to_do_is_not_slow():
+    assert "slow workers" not in judged(replace(JOB, notes=IDLE))
+
+
+def test_this_machines_clock_and_a_slow_answer_are_judged():
+    found = judged(JOB, times_s=(0.5,), clock=Offset(-2_000_000, 500))
+    assert found["balancer"].level == WARN
+    assert "from this machine, +2e+03" in found["clocks"].found
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_tables_fit_and_hide_what_a_peer_would_do_to_the_terminal(width):
+    evil = replace(WORKER, name="\x1b[31m[red]evil[/]\n")
+    many = (evil, *crew(60))
+    console = Console(width=width, color_system=None, record=True, file=io.StringIO())
+    for table in job_tables(replace(JOB, notes=many, workers=500, ranks=(WAITS,)), width):
+        console.print(table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "\x1b" not in text
+    assert "?[31m[red]evil[/]?" in text
+    assert "and 460 more" in text
+    assert ("probed/s" in text) == (width >= 100)
+
+
+def test_workers_of_a_real_job_have_rates_above_0():
+    loader = DataLoader(
+        balanced_data.Augmented(400),
+        balance="isf",
+        samples_per_step=8,
+        accumulate="auto",
+        virtual_ranks=2,
+        collate_fn=balanced_data.as_list,
+        num_workers=2,
+    )
+    iterator = iter(loader)
+    next(iterator)
+    address = loader._balanced.open().endpoint
+    result = CliRunner().invoke(command, [address, "--json"], standalone_mode=False)
+    assert result.exception is None, result.exception
+    report = json.loads(result.stdout.splitlines()[-1])
+    notes = report["job"]["workers_known"]
+    table = CliRunner().invoke(command, [address], standalone_mode=False).stdout
+    del iterator
+    loader.close()
+    assert result.return_value == 0, report["findings"]
+    assert len(notes) == 2
+    assert sum(each["decoded_per_s"] for each in notes) > 0
+    assert sum(each["bytes_per_s"] for each in notes) > 0
+    assert all("counterpoise" in each["software"] for each in notes)
+    assert "decoded/s" in table
+    assert all(each["name"].split("/")[0] in table for each in notes)
