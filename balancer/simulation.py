@@ -35,10 +35,10 @@ class Simulation:
         for time, slot in settings.crashes:
             network.at(time, lambda slot=slot: self.workers.crash(slot, settings.restart_s))  # type: ignore[misc]
         for time, slot in settings.hangs:
-            network.at(time, lambda slot=slot: self.workers.hold_up("hang", f"worker {slot}"))  # type: ignore[misc]
+            network.at(time, lambda slot=slot: self.workers.hang(slot))  # type: ignore[misc]
         for fault in settings.faults:
             network.at(fault.at, lambda fault=fault: self._fault(fault))  # type: ignore[misc]
-        self.trainer.start(settings.epoch, settings.at, ())
+        self.trainer.start(settings.start)
         while not world.over and network.now < settings.limit_s and network.step():
             pass
         if not world.over:
@@ -47,6 +47,7 @@ class Simulation:
             world.outcome.stuck = True
             world.outcome.trouble = f"stuck at {network.now:.1f} s: {left}"
         world.outcome.seconds = network.now
+        world.outcome.leased = self.balancer.watch.leased
         return world.outcome
 
     def _fault(self, fault: Fault) -> None:
@@ -59,8 +60,12 @@ class Simulation:
             self.world.network.sever(fault.party)
         elif kind == "crash":
             self._crash(fault)
+        elif fault.kind == "disk full" and fault.party == TRAINER:
+            self.trainer.disk_full_until = until
+        elif fault.kind == "disk full":
+            self.workers.fill_disk(fault)
         else:
-            self.workers.hold_up(kind, fault.party, until)
+            self.workers.suffer(fault)
             self.trainer.slow_down(fault.party, until)
 
     def _crash(self, fault: Fault) -> None:

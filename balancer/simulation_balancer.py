@@ -1,8 +1,9 @@
 """The balancer's process in a simulated cluster: a coordinator without a socket."""
 
 from .coordinator import Coordinator
-from .messages import Message
+from .messages import Ack, Message
 from .peers import Send
+from .simulation_watch import Watch
 from .simulation_world import World
 
 TICK_S = 0.5
@@ -14,6 +15,7 @@ class BalancerProcess:
     def __init__(self, world: World) -> None:
         self.world = world
         self.coordinator: Coordinator | None = None
+        self.watch = Watch()
         self._lives = 0
 
     def start(self) -> None:
@@ -48,6 +50,8 @@ class BalancerProcess:
                 size = sum(map(len, payloads))
                 if self.world.traced:
                     self.world.trace("balancer hears", peer.decode(), message)
+                if isinstance(message, Ack):
+                    self.watch.acknowledged(self.coordinator, peer, message)
                 now = self.world.now
                 self._emit(self.coordinator.handle(peer, wired, payloads, size, now))
 
@@ -66,6 +70,9 @@ class BalancerProcess:
             held = coordinator.run.delivery.held_bytes
             self.world.outcome.most_held = max(self.world.outcome.most_held, held)
         for effect in effects:
+            broken = self.watch.sent(coordinator, effect)
+            if broken:
+                self.world.fail(broken)
             self._send(coordinator, effect)
 
     def _send(self, coordinator: Coordinator, effect: Send) -> None:

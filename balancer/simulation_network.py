@@ -3,7 +3,8 @@
 Theory of operation. A *line* joins a peer to the balancer, with two ways ("up" to the balancer,
 "down" to the peer). A way keeps its messages in order, as a ZeroMQ connection does. While a
 disturbance is on, messages of a *party* (all lines of one process) are lost, late, doubled, or
-overtake each other. A line that breaks loses what is under way on it, both ways.
+overtake each other; a copy comes at any time after the first. A line that breaks loses what is
+under way on it, both ways.
 """
 
 import heapq
@@ -15,9 +16,11 @@ Action = Callable[[], None]
 DISTURBANCES = ("drop", "delay", "duplicate", "reorder", "cut")
 # A message is lost with this chance while its party drops messages.
 DROPPED = 0.5
-# The most that a delayed message is late, and that one may be overtaken by, in seconds.
+# The most that a delayed message is late, that one may be overtaken by, and that a copy comes
+# after the first, in seconds.
 LATE_S = 1.0
 OVERTAKEN_S = 0.2
+COPY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,10 @@ class Network:
             if self._breaks.get(party, 0) == life:
                 arrive()
 
-        for _ in range(1 + bool(twice)):
-            self.at(self._travel_s(line, way, on), deliver)
+        travel_s = self._travel_s(line, way, on)
+        self.at(travel_s, deliver)
+        if twice:
+            self.at(travel_s + self.random.random() * COPY_S, deliver)
 
     def _travel_s(self, line: bytes, way: str, on: set[str]) -> float:
         delay_s = self.random.random() * 2 * self.delay_s

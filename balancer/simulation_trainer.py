@@ -1,4 +1,4 @@
-"""The trainer of a simulated cluster: processes that play ranks, and the ledgers they keep.
+"""The trainer of a simulated cluster: all its processes, and the ledgers they keep.
 
 All crash together and start again from a ledger, as torch elastic has it; what they had been given
 after it counts as not delivered.
@@ -6,92 +6,48 @@ after it counts as not delivered.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from .job import to_json
-from .messages import Message, Place
+from .messages import Batch, Message
 from .rank_session import Arrival, RankSession
-from .simulation_world import SLOW, START, World
+from .simulation_ledger import Ledger, Mark
+from .simulation_rank import RankProcess, Say
+from .simulation_world import SLOW, World
 
-Say = Callable[..., None]
-Mark = tuple[int, int, int]
-Saved = tuple[int, Place, tuple[int, ...]]
 # How often a rank that waits asks again.
 PATIENCE_S = 1.0
 # The trainer starts again from one of so many ledgers that it has kept.
 LEDGERS = 4
 
 
-@dataclass(slots=True)
-class RankProcess:
-    """A trainer process that plays some ranks: like loader/connection.py and its loop."""
-
-    ranks: tuple[int, ...]
-    life: int
-    session: RankSession
-    epoch: int
-    at: Place
-    holes: tuple[int, ...] = ()
-    begun: bool = False
-    training: bool = False
-    done: bool = False
-    heard: float = 0.0
-    slow_until: float = 0.0
-
-    @property
-    def peer(self) -> bytes:
-        """Its address."""
-        return b"rank-%d-%d" % (self.ranks[0], self.life)
-
-    @property
-    def ledger(self) -> tuple[int, Place, tuple[int, ...]]:
-        """The epoch, where all its ranks are in it, and the holes of the step there."""
-        if not self.begun or self.done:
-            return self.epoch, self.at, self.holes
-        return self.epoch, self.session.here, self.session.holes
-
-    @property
-    def mark(self) -> Mark:
-        """The first (epoch, step, microbatch) that one of its ranks has not had."""
-        epoch, place, _ = self.ledger
-        return epoch, place.step, place.microbatch
-
-    @property
-    def party(self) -> str:
-        """Its name in faults."""
-        return f"rank {self.ranks[0]}"
-
-
 class Trainer:
     """All processes of a trainer."""
 
     def __init__(self, world: World, say: Say) -> None:
-        settings = world.settings
         self.world = world
         self.say = say
         self.processes: dict[bytes, RankProcess] = {}
+        # Until when no ledger can be written.
+        self.disk_full_until = 0.0
         self._lives = 0
-        start = settings.epoch, settings.at.step, settings.at.microbatch
-        first: tuple[Mark, Saved] = (start, (settings.epoch, settings.at, ()))
-        self._ledgers: deque[tuple[Mark, Saved]] = deque([first], LEDGERS)
-        # Per rank, (epoch, step, microbatch) of what was delivered, beside outcome.delivered.
+        self._ledgers = deque([world.settings.start], LEDGERS)
+        # Per rank, the marks of what was delivered, beside outcome.delivered.
         self._marks: dict[int, list[Mark]] = {}
-        for ranks in settings.processes:
+        for ranks in world.settings.processes:
             world.outcome.delivered |= {rank: [] for rank in ranks}
-            world.outcome.weights |= {rank: [] for rank in ranks}
+            world.outcome.told |= {rank: [] for rank in ranks}
             self._marks |= {rank: [] for rank in ranks}
 
-    def start(self, epoch: int, at: Place, holes: tuple[int, ...]) -> None:
+    def start(self, ledger: Ledger) -> None:
         """Start all processes at a ledger."""
-        job = self.world.settings.job
-        for ranks in self.world.settings.processes:
-            session = RankSession(
-                ranks, to_json(job), self.world.settings.prefetch, job.microbatches
-            )
-            process = RankProcess(ranks, self._lives, session, epoch, at, holes)
+        settings = self.world.settings
+        job = settings.job
+        for ranks in settings.processes:
+            session = RankSession(ranks, to_json(job), settings.prefetch, job.microbatches)
+            process = RankProcess(ranks, self._lives, session, ledger, self.say)
             self.processes[process.peer] = process
             self.world.peers[process.peer] = (process.party, self._hearing(process))
-            self._says(process, [session.hello])
+            process.says([session.hello])
             self._wait(process)
         self._lives += 1
 
@@ -100,18 +56,15 @@ class Trainer:
         if not self.processes:
             return
         self._save()
-        mark, ledger = self.world.random.choice(self._ledgers)
-        self._ledgers = deque([(mark, ledger)], LEDGERS)
-        outcome = self.world.outcome
-        for rank, marks in self._marks.items():
-            keep = sum(each < mark for each in marks)
-            del marks[keep:], outcome.delivered[rank][keep:]
-            del outcome.weights[rank][keep:]
+        ledger = self.world.random.choice(self._ledgers)
+        self.world.trace("trainer goes back to", ledger)
+        self._ledgers = deque([ledger], LEDGERS)
+        self._forget_after(ledger)
         for process in self.processes.values():
             self.world.network.sever(process.party)
             del self.world.peers[process.peer]
         self.processes.clear()
-        self.world.network.at(down_s, lambda: self.start(*ledger))
+        self.world.network.at(down_s, lambda: self.start(ledger))
 
     def slow_down(self, party: str, until: float) -> None:
         """Let a process train slowly until then."""
@@ -119,15 +72,18 @@ class Trainer:
             if process.party == party:
                 process.slow_until = until
 
-    def _save(self) -> None:
-        """Keep a ledger of where the rank is that is farthest behind."""
-        if len(self.processes) == len(self.world.settings.processes):
-            behind = min(self.processes.values(), key=lambda rank: rank.mark)
-            self._ledgers.append((behind.mark, behind.ledger))
+    def _forget_after(self, ledger: Ledger) -> None:
+        outcome = self.world.outcome
+        for rank, marks in self._marks.items():
+            keep = sum(mark < ledger.mark for mark in marks)
+            del marks[keep:], outcome.delivered[rank][keep:], outcome.told[rank][keep:]
 
-    def _says(self, process: RankProcess, messages: list[Message]) -> None:
-        for message in messages:
-            self.say(process.party, process.peer, message)
+    def _save(self) -> None:
+        """Keep a ledger of where the process is that is farthest behind, if the disk has room."""
+        whole = len(self.processes) == len(self.world.settings.processes)
+        if whole and self.world.now >= self.disk_full_until:
+            behind = min(self.processes.values(), key=lambda process: process.ledger.mark)
+            self._ledgers.append(behind.ledger)
 
     def _wait(self, process: RankProcess) -> None:
         """Ask again now and then, as long as the trainer waits in vain."""
@@ -135,7 +91,7 @@ class Trainer:
             return
         silent = self.world.now - process.heard
         if not process.training and silent >= PATIENCE_S:
-            self._says(process, process.session.ask_again())
+            process.says(process.session.ask_again())
         self.world.network.at(PATIENCE_S, lambda: self._wait(process))
 
     def _hearing(self, process: RankProcess) -> Callable[[Message, tuple[object, ...]], None]:
@@ -158,45 +114,55 @@ class Trainer:
         if not process.begun:
             if session.ready is None:
                 return
-            process.begun = True
-            self._says(process, session.begin(process.epoch, process.at, process.holes))
+            process.begin()
         if session.state == "running":
-            self._says(process, session.asks())
+            process.says(session.asks())
         if process.training:
             return
-        taken = session.take()
+        taken = session.take() if not self._leaves(process) else None
         if taken is not None:
             self._train(process, *taken)
-        elif session.at_end():
+        elif session.at_end() or self._leaves(process):
             self._end_epoch(process)
+
+    def _leaves(self, process: RankProcess) -> bool:
+        """Whether the trainer leaves the first epoch here, though it is not over."""
+        settings, here = self.world.settings, process.ledger
+        first = here.epoch == settings.start.epoch
+        return first and settings.leaves_at is not None and here.place.step >= settings.leaves_at
 
     def _end_epoch(self, process: RankProcess) -> None:
         settings = self.world.settings
-        process.epoch, process.at, process.holes = process.epoch + 1, START, ()
-        if process.epoch == settings.epoch + settings.epochs:
+        process.ledger = Ledger(process.ledger.epoch + 1)
+        if process.ledger.epoch == settings.start.epoch + settings.epochs:
             process.done = True
-            self.world.over = all(rank.done for rank in self.processes.values())
+            self.world.over = all(each.done for each in self.processes.values())
             return
-        self._says(process, process.session.begin(process.epoch, START))
+        process.begin()
         self._advance(process)
 
     def _train(self, process: RankProcess, arrival: Arrival, messages: list[Message]) -> None:
-        batch, outcome = arrival.batch, self.world.outcome
-        payloads = tuple(each for each in arrival.payloads if isinstance(each, bytes))
-        given = (batch.step, batch.microbatch, tuple(item.key for item in batch.items), payloads)
-        outcome.delivered[batch.rank].append(given)
-        holes = tuple(hole.key for hole in batch.holes)
-        outcome.weights[batch.rank].append((batch.weights, holes))
-        self._marks[batch.rank].append((process.epoch, batch.step, batch.microbatch))
-        outcome.holes += holes
-        if batch.microbatch + 1 == batch.microbatches:
-            outcome.places.append(batch.after)
-            self._save()
-        self._says(process, messages)
+        self._note(process, arrival.batch, arrival.payloads)
+        process.says(messages)
         process.training = True
         slow = SLOW if self.world.now < process.slow_until else 1.0
         train_s = self.world.settings.train_s * slow
         self.world.network.at(train_s, lambda: self._trained(process))
+
+    def _note(self, process: RankProcess, batch: Batch, frames: tuple[object, ...]) -> None:
+        """Write down what was handed out; between steps the ledger is kept."""
+        outcome, rank = self.world.outcome, batch.rank
+        payloads = tuple(frame for frame in frames if isinstance(frame, bytes))
+        keys = tuple(item.key for item in batch.items)
+        holes = tuple(hole.key for hole in batch.holes)
+        index = process.ranks.index(rank)
+        self._marks[rank].append((process.ledger.epoch, batch.step, batch.microbatch, index))
+        process.ledger = process.ledger.after(batch, process.ranks)
+        outcome.delivered[rank].append((batch.step, batch.microbatch, keys, payloads))
+        outcome.told[rank].append((batch.weights, holes, process.ledger))
+        outcome.holes += holes
+        if batch.microbatch + 1 == batch.microbatches:
+            self._save()
 
     def _trained(self, process: RankProcess) -> None:
         if self.processes.get(process.peer) is process:

@@ -1,126 +1,33 @@
-"""The workers of a simulated cluster: like workers/daemon.py, with a source that is made up."""
+"""All workers of a simulated cluster: their lives, their disks, and what holds them up."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from .messages import (
-    DecodeDone,
-    Lease,
-    Message,
-    Probed,
-    ProbeDone,
-    SampleFailed,
-    WorkerBeat,
-    WorkerHello,
-    WorkerReady,
-)
+from .messages import Lease, Message, Probed
+from .simulation_faults import Fault
+from .simulation_worker import Disk, Say, WorkerProcess
 from .simulation_world import SLOW, World
-from .worker_session import Greet, Open, Repeat, Task, WorkerSession
+from .worker_session import End, Open, Task
 
-Say = Callable[..., None]
 BEAT_S = 1.0
-
-
-@dataclass(slots=True)
-class WorkerProcess:
-    """A worker process: like workers/daemon.py, with a source that is made up."""
-
-    slot: int
-    incarnation: int
-    count: int
-    say: Say
-    session: WorkerSession = field(default_factory=WorkerSession)
-    busy: bool = False
-    slow_until: float = 0.0
-    stopped_until: float = 0.0
-    hung_until: float = 0.0
-    current: Task | None = None
-    ready: WorkerReady | None = None
-    probes: list[Probed] = field(default_factory=list)
-    probe_lease: int = 0
-
-    @property
-    def peer(self) -> bytes:
-        """Its address; its beats come from another one."""
-        return b"worker-%d-%d" % (self.slot, self.incarnation)
-
-    @property
-    def held_until(self) -> float:
-        """When it goes on with its messages and its work."""
-        return max(self.stopped_until, self.hung_until)
-
-    @property
-    def beat(self) -> bytes:
-        """The address of its beats."""
-        return b"beat-" + self.peer
-
-    @property
-    def party(self) -> str:
-        """Its name in faults."""
-        return f"worker {self.slot}"
-
-    def hello(self) -> None:
-        """Say who it is."""
-        self._say(WorkerHello(f"w{self.slot}", self.incarnation, "host", self.slot))
-
-    def say_alive(self) -> None:
-        """Say that it is alive, and hello as long as nobody has answered."""
-        self.say(self.party, self.beat, WorkerBeat(f"w{self.slot}", self.incarnation))
-        if self.session.state == "joining":
-            self.hello()
-
-    def takes(self, message: Message) -> None:
-        """Take in a message."""
-        action = self.session.handle(message)
-        if isinstance(action, Greet):
-            self.hello()
-        elif isinstance(action, Open):
-            self.probes.clear()
-            self.ready = WorkerReady(self.count, "simulated", action.number)
-            self._say(self.ready)
-        elif isinstance(action, Repeat) and self.ready is not None:
-            self._say(self.ready)
-
-    def next_task(self) -> Task | None:
-        """Return what to work on next; results that were held back are sent before another's."""
-        task = self.current = self.session.next_task()
-        if self.probes and (task is None or task.lease != self.probe_lease):
-            self._say(ProbeDone(self.probe_lease, tuple(self.probes)))
-            self.probes.clear()
-        return task
-
-    def fail(self, task: Task, key: str) -> None:
-        """Say that a sample cannot be used."""
-        reason = f"{task.kind} failed"
-        self._say(SampleFailed(task.lease, task.ref.ordinal, key, reason, False))
-
-    def measured(self, task: Task, probed: Probed) -> None:
-        """Keep a sample's costs until the lease is done."""
-        self.probe_lease = task.lease
-        self.probes.append(probed)
-
-    def decoded(self, task: Task, key: str, cost: tuple[int, ...], payload: bytes) -> None:
-        """Send a decoded sample."""
-        self._say(DecodeDone(task.lease, task.ref.ordinal, key, cost, b""), payload)
-
-    def _say(self, message: Message, *payloads: bytes) -> None:
-        self.say(self.party, self.peer, message, payloads)
+# What a process that died had sent is lost with it in this part of all cases.
+SENT_IN_VAIN = 0.5
 
 
 class Workers:
-    """All worker processes, by address."""
+    """All worker processes, by address; more than one may play a slot."""
 
     def __init__(self, world: World, say: Say) -> None:
         self.world = world
         self.say = say
         self._alive: dict[bytes, WorkerProcess] = {}
         self._incarnation = [0] * world.settings.workers
+        self._disks = [Disk() for _ in range(world.settings.workers)]
 
-    def start(self, slot: int) -> None:
+    def start(self, slot: int, incarnation: int = 0) -> None:
         """Start a worker process."""
-        world = self.world
-        worker = WorkerProcess(slot, self._incarnation[slot], world.settings.count, self.say)
+        world, known = self.world, dict(self._disks[slot].costs)
+        worker = WorkerProcess(slot, incarnation, world.settings.count, self.say, known)
         self._alive[worker.peer] = worker
         for address in (worker.peer, worker.beat):
             world.peers[address] = (worker.party, lambda message, _: self._hear(worker, message))
@@ -128,28 +35,53 @@ class Workers:
         self._beat(worker)
 
     def crash(self, slot: int, down_s: float) -> None:
-        """Let a worker process die; a new one is there after a while."""
-        for worker in [each for each in self._alive.values() if each.slot == slot]:
-            self.world.trace("DIES", worker.peer.decode())
-            for address in (worker.peer, worker.beat):
-                del self.world.peers[address]
-            del self._alive[worker.peer]
-            self.world.network.sever(worker.party)
-            self._incarnation[slot] += 1
-            self.world.network.at(down_s, lambda: self.start(slot))
+        """Let all processes of a slot die; a new one is there after a while."""
+        mine = [each for each in self._alive.values() if each.slot == slot]
+        for worker in mine:
+            self._die(worker)
+        if mine:
+            self._start_next(slot, down_s)
 
-    def hold_up(self, kind: str, party: str, until: float = math.inf) -> None:
-        """Let a worker stop, hang or be slow until then."""
+    def suffer(self, fault: Fault) -> None:
+        """Let workers be replaced, stop, hang or be slow."""
+        until = self.world.now + fault.lasts_s
+        for worker in [each for each in self._alive.values() if fault.hits(each.party)]:
+            hold_up(worker, "stop" if fault.kind == "replace" else fault.kind, until)
+            if fault.kind == "replace" and self._is_last(worker):
+                self._start_next(worker.slot, self.world.soon())
+
+    def fill_disk(self, fault: Fault) -> None:
+        """Let workers have a full disk, whether they live or not."""
+        for slot, disk in enumerate(self._disks):
+            if fault.hits(f"worker {slot}"):
+                disk.full_until = self.world.now + fault.lasts_s
+
+    def hang(self, slot: int) -> None:
+        """Let a worker hang for ever."""
         for worker in self._alive.values():
-            if worker.party == party and kind == "stop":
-                worker.stopped_until = until
-            elif worker.party == party and kind == "hang":
-                worker.hung_until = until
-            elif worker.party == party:
-                worker.slow_until = until
+            if worker.slot == slot:
+                hold_up(worker, "hang", math.inf)
+
+    def _start_next(self, slot: int, after_s: float) -> None:
+        self._incarnation[slot] += 1
+        incarnation = self._incarnation[slot]
+        self.world.network.at(after_s, lambda: self.start(slot, incarnation))
+
+    def _die(self, worker: WorkerProcess) -> None:
+        """End a process; what it has sent may still arrive."""
+        self.world.trace("DIES", worker.peer.decode())
+        for address in (worker.peer, worker.beat):
+            del self.world.peers[address]
+        del self._alive[worker.peer]
+        if self.world.random.random() < SENT_IN_VAIN:
+            self.world.network.sever(worker.party)
 
     def _is_alive(self, worker: WorkerProcess) -> bool:
         return self._alive.get(worker.peer) is worker
+
+    def _is_last(self, worker: WorkerProcess) -> bool:
+        """Whether nobody has taken a worker's place."""
+        return worker.incarnation == self._incarnation[worker.slot]
 
     def _beat(self, worker: WorkerProcess) -> None:
         if self._is_alive(worker):
@@ -158,47 +90,98 @@ class Workers:
             self.world.network.at(BEAT_S, lambda: self._beat(worker))
 
     def _hear(self, worker: WorkerProcess, message: Message) -> None:
-        if not self._is_alive(worker):
-            return
+        worker.inbox.append(message)
+        self._drain(worker)
+
+    def _drain(self, worker: WorkerProcess) -> None:
+        """Let a worker take in what has come, as soon as it can."""
+        while self._is_alive(worker) and worker.inbox:
+            if self._is_held(worker, lambda: self._drain(worker)):
+                return
+            self._take(worker, worker.inbox.popleft())
+
+    def _is_held(self, worker: WorkerProcess, again: Callable[[], None]) -> bool:
+        """Whether a worker can do nothing now; `again` happens when it can."""
         late_s = worker.held_until - self.world.now
         if late_s > 0:
-            self.world.network.at(late_s, lambda: self._hear(worker, message))
-            return
+            self.world.network.at(late_s, again)
+        return late_s > 0
+
+    def _take(self, worker: WorkerProcess, message: Message) -> None:
         if self.world.traced:
             self.world.trace(worker.peer.decode(), "hears", message)
-        worker.takes(message)
-        if isinstance(message, Lease) and not worker.busy:
+        action = worker.takes(message)
+        if isinstance(action, End):
+            self._die(worker)
+            if self._is_last(worker):
+                self.world.fail(f"{worker.party} was sent away, and nobody has its place")
+        elif isinstance(action, Open):
+            self._open(worker, action.number)
+        elif isinstance(message, Lease) and not worker.busy:
             self._work(worker)
 
+    def _open(self, worker: WorkerProcess, number: int) -> None:
+        """Let a worker open its source, which takes a while."""
+        open_s = self.world.random.random() * 2 * self.world.settings.open_s
+        worker.opening_until = self.world.now + open_s
+        self.world.network.at(open_s, lambda: self._opened(worker, number))
+
+    def _opened(self, worker: WorkerProcess, number: int) -> None:
+        if self._is_alive(worker) and not self._is_held(
+            worker, lambda: self._opened(worker, number)
+        ):
+            worker.opened(number)
+
     def _work(self, worker: WorkerProcess) -> None:
-        """Begin with the next task, if there is one."""
+        """Begin with the next task, if there is one; costs that are known take no time."""
         task = worker.next_task()
         worker.busy = task is not None
         if task is not None:
             slow = SLOW if self.world.now < worker.slow_until else 1.0
             work_s = self.world.random.random() * 2 * self.world.settings.work_s * slow
+            if task.kind == "probe" and task.ref.index in worker.known:
+                work_s = 0.0
             self.world.network.at(work_s, lambda: self._finish(worker, task))
 
     def _finish(self, worker: WorkerProcess, task: Task) -> None:
-        if not self._is_alive(worker):
-            return
-        late_s = worker.held_until - self.world.now
-        if late_s > 0:
-            self.world.network.at(late_s, lambda: self._finish(worker, task))
+        if not self._is_alive(worker) or self._is_held(worker, lambda: self._finish(worker, task)):
             return
         if task.kind == "decode" and task.ref.index in self.world.settings.deadly:
-            self.crash(worker.slot, self.world.settings.restart_s)
+            self._die(worker)
+            if self._is_last(worker):
+                self._start_next(worker.slot, self.world.settings.restart_s)
             return
         self._answer(worker, task)
         self._work(worker)
 
     def _answer(self, worker: WorkerProcess, task: Task) -> None:
-        settings, index, ordinal = self.world.settings, task.ref.index, task.ref.ordinal
-        key, cost = f"k{index}", settings.cost(index)
+        settings, index = self.world.settings, task.ref.index
+        key = f"k{index}"
         if index in (settings.broken if task.kind == "probe" else settings.unreadable):
             worker.fail(task, key)
         elif task.kind == "probe" and not settings.decode_first:
-            worker.measured(task, Probed(ordinal, key, cost, settings.payload_bytes))
+            cost = self._measure(worker, index)
+            worker.measured(task, Probed(task.ref.ordinal, key, cost, settings.told_bytes))
         else:
             payload = (b"%d/%d " % (task.epoch, index)).ljust(settings.payload_bytes, b".")
-            worker.decoded(task, key, cost, payload)
+            worker.decoded(task, key, settings.cost(index), payload)
+
+    def _measure(self, worker: WorkerProcess, index: int) -> tuple[int, ...]:
+        """Find a sample's costs; they are kept where the disk has room."""
+        if index not in worker.known:
+            self.world.outcome.probed += 1
+            worker.known[index] = self.world.settings.cost(index)
+            disk = self._disks[worker.slot]
+            if self.world.now >= disk.full_until:
+                disk.costs[index] = worker.known[index]
+        return worker.known[index]
+
+
+def hold_up(worker: WorkerProcess, kind: str, until: float) -> None:
+    """Let a worker stop, hang or be slow until then."""
+    if kind == "stop":
+        worker.stopped_until = until
+    elif kind == "hang":
+        worker.hung_until = until
+    else:
+        worker.slow_until = until

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 
 from .feed import Planner
 from .job import Job
-from .messages import Message, Place, Weights
+from .messages import Message, Weights
 from .plan import PlanConfig
 from .planner import make_planner
 from .simulation_faults import Fault
+from .simulation_ledger import BEGINNING, Ledger
 from .simulation_network import Network
 from .wire import decode, encode
 
-START = Place(0, 0, 0, 0)
 Cost = Callable[[int], tuple[int, ...]]
 Given = tuple[int, int, tuple[str, ...], tuple[bytes, ...]]
+Told = tuple[Weights, tuple[str, ...], Ledger]
 Hears = Callable[[Message, tuple[object, ...]], None]
 # Every so many messages one goes through the wire format and back.
 WIRED = 16
@@ -32,7 +33,9 @@ class Settings:
     broken: indexes that cannot be probed; unreadable: indexes that probe but do not decode;
     deadly: indexes whose decoding kills the worker process. crashes: (time, worker) at which a
     worker process dies; it is back `restart_s` later; hangs: those at which one works no more but
-    lives. fixed_job: the balancer knows the job.
+    lives. fixed_job: the balancer knows the job. open_s: what opening the source takes on average.
+    told_bytes: what a probe says of a payload's size. leaves_at: the step at which the trainer
+    leaves its first epoch for the next one, if any.
     """
 
     job: Job
@@ -44,7 +47,9 @@ class Settings:
     work_s: float = 0.05
     train_s: float = 0.02
     prefetch: int = 2
+    open_s: float = 0.0
     payload_bytes: int = 100
+    told_bytes: int = 100
     broken: frozenset[int] = frozenset()
     unreadable: frozenset[int] = frozenset()
     deadly: frozenset[int] = frozenset()
@@ -53,9 +58,9 @@ class Settings:
     hangs: tuple[tuple[float, int], ...] = ()
     decode_first: bool = False
     duplicate: float = 0.0
-    epoch: int = 0
     epochs: int = 1
-    at: Place = START
+    leaves_at: int | None = None
+    start: Ledger = BEGINNING
     limit_s: float = 10_000.0
     silence_s: float = 10.0
     fixed_job: bool = True
@@ -65,12 +70,17 @@ class Settings:
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened: per rank the delivered (step, microbatch, keys, payload digests)."""
+    """What happened: per rank the delivered (step, microbatch, keys, payloads).
+
+    told: beside each delivered microbatch its weights, its holes, and the ledger after it. probed:
+    samples measured by workers, those not counted whose costs were kept. leased: samples in leases
+    to decode.
+    """
 
     delivered: dict[int, list[Given]] = field(default_factory=dict)
-    # Beside each delivered microbatch: its weights and its holes.
-    weights: dict[int, list[tuple[Weights, tuple[str, ...]]]] = field(default_factory=dict)
-    places: list[Place] = field(default_factory=list)
+    told: dict[int, list[Told]] = field(default_factory=dict)
+    probed: int = 0
+    leased: int = 0
     holes: list[str] = field(default_factory=list)
     trouble: str = ""
     stuck: bool = False

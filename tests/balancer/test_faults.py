@@ -8,14 +8,8 @@ import pytest
 
 from counterpoise.balancer.simulation import Simulation
 from counterpoise.balancer.simulation_faults import KINDS, Fault
-from counterpoise.balancer.simulation_trial import (
-    COUNT,
-    VARIANTS,
-    _keys,
-    _reference,
-    _settings,
-    trial,
-)
+from counterpoise.balancer.simulation_trial import _keys, _reference, trial
+from counterpoise.balancer.simulation_variants import COUNT, VARIANTS, settings_of
 from counterpoise.balancer.simulation_world import Settings
 
 CHUNK = 100
@@ -32,10 +26,13 @@ def test_faults_change_nothing(chunk: int) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_without_faults_each_sample_comes_once(variant: str) -> None:
-    settings, outcome = _settings(variant), _reference(variant)
+    settings, outcome = settings_of(variant), _reference(variant)
     holes = settings.broken | settings.unreadable | settings.deadly
     good = {f"k{index}" for index in range(COUNT) if index not in holes}
-    assert _keys(outcome) == Counter((e, key) for e in range(settings.epochs) for key in good)
+    whole = range(0 if settings.leaves_at is None else 1, settings.epochs)
+    given = _keys(outcome)
+    assert set(given.values()) == {1}
+    assert {each for each in given if each[0] in whole} == {(e, key) for e in whole for key in good}
     assert set(outcome.holes) == {f"k{index}" for index in holes}
 
 
@@ -63,7 +60,7 @@ def refused_below(settings: Settings) -> int:
 
 @pytest.mark.parametrize("variant", ["plain", "skip", "one process"])
 def test_the_smallest_budget_will_do_and_one_byte_less_is_refused(variant: str) -> None:
-    settings = replace(_settings(variant), payload_bytes=100)
+    settings = replace(settings_of(variant), payload_bytes=100)
     smallest = refused_below(settings)
     less = replace(settings, job=replace(settings.job, buffer_bytes=smallest - 1))
     assert f"needs {smallest};" in Simulation(less, seed=1).run().trouble
@@ -71,7 +68,7 @@ def test_the_smallest_budget_will_do_and_one_byte_less_is_refused(variant: str) 
 
 @pytest.mark.parametrize("variant", ["plain", "skip"])
 def test_with_the_smallest_budget_a_run_waits_for_a_worker_that_stalls(variant: str) -> None:
-    settings = replace(_settings(variant), workers=1)
+    settings = replace(settings_of(variant), workers=1)
     job = replace(settings.job, buffer_bytes=refused_below(settings))
     stalled = (Fault(1.0, "stop", "worker 0", 600.0),)
     outcome = Simulation(replace(settings, job=job, faults=stalled), seed=2).run()

@@ -8,6 +8,7 @@ import pytest
 
 import counterpoise.balancer
 from counterpoise.balancer import simulation_trial
+from counterpoise.balancer.simulation_variants import VARIANTS
 
 sys.path.append(str(Path(__file__).parent))
 from mutants import MUTANTS
@@ -39,7 +40,7 @@ def plant(folder, number, file, old, new):
 
 def seeds(first):
     """Return the 500 seeds, those of the variant that shows the bug best first."""
-    near = range(first % len(simulation_trial.VARIANTS), SEEDS, len(simulation_trial.VARIANTS))
+    near = range(first % len(VARIANTS), SEEDS, len(VARIANTS))
     return [first, *dict.fromkeys([*near, *range(SEEDS)])]
 
 

@@ -8,6 +8,8 @@ import pytest
 from counterpoise.balancer.job import Job
 from counterpoise.balancer.plan import PlanConfig
 from counterpoise.balancer.simulation import Simulation
+from counterpoise.balancer.simulation_faults import Fault
+from counterpoise.balancer.simulation_variants import settings_of
 from counterpoise.balancer.simulation_world import Outcome, Settings
 
 
@@ -114,24 +116,58 @@ def test_one_process_can_play_all_ranks(seed: int) -> None:
     assert outcome.delivered == Simulation(settings(), seed=1000).run().delivered
 
 
-def test_a_run_resumes_at_every_step() -> None:
-    whole = Simulation(settings(processes=((0, 1),)), seed=1).run()
-    steps = sorted({step for step, *_ in whole.delivered[0]})
-    places = sorted(set(whole.places), key=lambda place: place.step)
-    for place in places[:-1]:
-        rest = Simulation(settings(processes=((0, 1),), at=place), seed=place.step).run()
-        for rank in (0, 1):
-            expected = [each for each in whole.delivered[rank] if each[0] >= place.step]
-            assert rest.delivered[rank] == expected
-    assert places[-1].step == steps[-1] + 1
+@pytest.mark.parametrize("variant", ["one process", "windows, skip", "back and back"])
+def test_a_run_resumes_at_every_ledger(variant: str) -> None:
+    given = settings_of(variant)
+    whole = Simulation(given, seed=1).run()
+    ledgers = {told[2].mark: told[2] for rank in whole.told.values() for told in rank}
+    for mark, ledger in sorted(ledgers.items())[:-1]:
+        rest = Simulation(replace(given, start=ledger), seed=mark[1]).run()
+        for process in given.processes:
+            for index, rank in enumerate(process):
+                had = sum((0, *each[:2], index) < mark for each in whole.delivered[rank])
+                assert rest.delivered[rank] == whole.delivered[rank][had:]
+                assert rest.told[rank] == whole.told[rank][had:]
 
 
-def test_a_run_resumes_inside_a_step() -> None:
-    whole = Simulation(settings(processes=((0, 1),)), seed=1).run()
-    place = replace(whole.places[2], microbatch=1)
-    rest = Simulation(settings(processes=((0, 1),), at=place), seed=2).run()
-    expected = [each for each in whole.delivered[1] if each[:2] >= (place.step, 1)]
-    assert rest.delivered[1] == expected
+@pytest.mark.parametrize("variant", ["skip", "windows, skip", "whole epoch"])
+def test_ledgers_are_the_same_on_all_ranks(variant: str) -> None:
+    told = Simulation(settings_of(variant), seed=1).run().told
+    assert [ledger for *_, ledger in told[0]] == [ledger for *_, ledger in told[1]]
+
+
+# --- disks
+
+
+def test_costs_that_were_kept_are_not_measured_again() -> None:
+    reference = Simulation(settings(), seed=1000).run()
+    crashes = tuple((0.5 + 0.8 * n, n % 3) for n in range(5))
+    full = tuple(Fault(0.0, "disk full", f"worker {slot}", 1000.0) for slot in range(3))
+    back = Fault(2.0, "crash trainer", "trainer", 0.1)
+    kept = Simulation(settings(crashes=crashes, faults=(back,)), seed=3).run()
+    lost = Simulation(settings(crashes=crashes, faults=(*full, back)), seed=3).run()
+    assert kept.delivered == lost.delivered == reference.delivered
+    assert reference.probed == 150
+    assert reference.probed <= kept.probed < lost.probed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_room_for_ledgers_the_trainer_goes_back_farther(seed: int) -> None:
+    reference = Simulation(settings(), seed=1000).run()
+    back = Fault(3.0, "crash trainer", "trainer", 0.1)
+    full = Fault(0.0, "disk full", "trainer", 100.0)
+    outcome = Simulation(settings(faults=(full, back)), seed=seed, traced=True).run()
+    assert outcome.delivered == reference.delivered
+    simulation = Simulation(settings(faults=(full, back), limit_s=3.05), seed=seed)
+    assert not simulation.run().delivered[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_worker_that_was_replaced_and_goes_on_changes_nothing(seed: int) -> None:
+    reference = Simulation(settings(), seed=1000).run()
+    faults = tuple(Fault(0.3 + n, "replace", f"worker {n}", 2.0) for n in range(3))
+    outcome = Simulation(settings(faults=faults), seed=seed).run()
+    assert outcome.delivered == reference.delivered
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,0 +1,46 @@
+"""The ledger of a simulated trainer: as loader/ledger.py has it, without what only checks it."""
+
+from dataclasses import dataclass, replace
+
+from .messages import Batch, Place
+
+START = Place(0, 0, 0, 0)
+Mark = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What has been handed out: an epoch, a place in it, ranks beyond that, holes so far.
+
+    served: ranks of a process that plays several which have had the place's microbatch; holes:
+    ordinals of the epoch's samples that could not be used, in the steps that were begun.
+    """
+
+    epoch: int = 0
+    place: Place = START
+    served: int = 0
+    holes: tuple[int, ...] = ()
+
+    @property
+    def mark(self) -> Mark:
+        """What comes next: epoch, step, microbatch, and the how-manieth rank of its process."""
+        return self.epoch, self.place.step, self.place.microbatch, self.served
+
+    @property
+    def holes_to_tell(self) -> tuple[int, ...]:
+        """Holes of the window that the place is in: those before are not planned again."""
+        return tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
+
+    def after(self, batch: Batch, ranks: tuple[int, ...]) -> "Ledger":
+        """Return the ledger when one of a process' ranks has had a microbatch."""
+        new = tuple(ordinal for ordinal in batch.step_holes if ordinal not in self.holes)
+        here, holes = replace(self.place, step=batch.step), self.holes + new
+        if batch.rank != ranks[-1]:
+            served = ranks.index(batch.rank) + 1
+            return Ledger(self.epoch, replace(here, microbatch=batch.microbatch), served, holes)
+        if batch.microbatch + 1 == batch.microbatches:
+            return Ledger(self.epoch, batch.after, 0, holes)
+        return Ledger(self.epoch, replace(here, microbatch=batch.microbatch + 1), 0, holes)
+
+
+BEGINNING = Ledger()
