@@ -67,7 +67,7 @@ class Coordinator(WorkerSide, RankSide):
         self._now = now
         for worker in list(self._workers.values()):
             silent, untold = now - worker.heard, now - worker.told
-            if silent > self.silence_s:
+            if silent > self._silence_s():
                 self._step(worker.peer, "silence", None)
             elif untold > (1.0 if silent > WORKER_DOUBT_S else NOTICE_S):
                 if self._states.get(worker.peer) == "worker preparing":
@@ -75,7 +75,7 @@ class Coordinator(WorkerSide, RankSide):
                 else:
                     self._send(worker.peer, Revoke(NO_LEASE))
         if self.run is not None:
-            for held in self.run.expire(now):
+            for held in self.run.expire(now, self._surely_in_hand):
                 self.books.expired, self.books.expired_at = self.books.expired + 1, now
                 self._send(held.worker, Revoke(held.number))
                 if held.worker in self._workers:
@@ -104,9 +104,13 @@ class Coordinator(WorkerSide, RankSide):
         """Return the latest time at which `tick` must be called."""
         silence = min((w.heard for w in self._workers.values()), default=math.inf)
         notice = min((r.told for r in self._ranks.values()), default=math.inf)
-        lease = self.run.leases.next_deadline() if self.run else math.inf
+        lease = self.run.next_deadline() if self.run else math.inf
         apart = self._now + 1.0 if self._apart_since < math.inf else math.inf
-        return min(silence + self.silence_s, notice + NOTICE_S, lease, apart) + 0.01
+        return min(silence + self._silence_s(), notice + NOTICE_S, lease, apart) + 0.01
+
+    def _silence_s(self) -> float:
+        """How long a worker may be silent: never for longer than a lease lasts."""
+        return min(self.silence_s, self.run.job.lease_s) if self.run else self.silence_s
 
     def _settle(self) -> list[Send]:
         self._guard(lambda run: run.advance())

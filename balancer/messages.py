@@ -64,7 +64,9 @@ class WorkerBeat:
     """The worker process named is alive; a `number` other than 0 asks for a Heard.
 
     probe_ms, decode_ms: how long it has been at work, in all. ahead_us, error_us: how far its wall
-    clock is ahead of the balancer's (-1: not known). For people who look; nothing is decided by it.
+    clock is ahead of the balancer's (-1: not known). These are for people who look; nothing is
+    decided by them. lease, ordinal: the sample that it works on (0, -1: none): one that it works on
+    for longer than a lease lasts hangs.
     """
 
     PAYLOADS: ClassVar[Payloads] = "none"
@@ -75,6 +77,8 @@ class WorkerBeat:
     decode_ms: int = 0
     ahead_us: int = 0
     error_us: int = -1
+    lease: int = 0
+    ordinal: int = -1
 
 
 @dataclass(frozen=True, slots=True)

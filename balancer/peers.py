@@ -10,6 +10,7 @@ from .job import Job, difference, from_json, to_json
 from .messages import Ask, Begin, Message, RankHello, WorkerHello, WorkerReady
 from .plan import PlanConfig
 from .run import WorkerView
+from .suspicion import EMPTY_HAND, Hand
 from .tally import Tally
 
 # A position in the order takes 8 bytes, here and while it is drawn.
@@ -33,7 +34,8 @@ class Send:
 class WorkerPeer:
     """A worker process: when it was heard of last, and when it was last told something.
 
-    `late`: a lease of its ran out, and it has shown no result since.
+    `late`: a lease of its ran out, and it has shown no result since. hand, beaten: what it said
+    that it works on, and when it said so.
     """
 
     peer: bytes
@@ -41,6 +43,8 @@ class WorkerPeer:
     heard: float
     told: float
     late: bool = False
+    hand: Hand = EMPTY_HAND
+    beaten: float = -math.inf
     fingerprint: str = ""
     tally: Tally = field(default_factory=lambda: Tally(0.0))
     clock: Offset = NOT_MEASURED

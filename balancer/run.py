@@ -5,6 +5,7 @@ the leases (who does it). A loop without balancing has no feed: it offers its ba
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .delivery import Delivery
@@ -15,6 +16,7 @@ from .messages import Begin, DecodeDone, Hole, Lease, Offer, Place, ProbeDone, R
 from .plan import Int64
 from .sample import Sample
 from .step import Parcel
+from .suspicion import EMPTY_HAND, Hand, Suspicion, likely, said
 
 # Leases a worker has at a time: one to work on, one to go on with.
 LEASES_PER_WORKER = 2
@@ -24,10 +26,14 @@ DECODE_LEASE = 4
 STEPS_AHEAD = 3
 # A lease without a result for so long is given to an idle worker, too.
 HELP_S = 2.0
-# A sample that was first in line at so many deaths of workers is not tried again.
+# A sample that so many workers died or hung on is not tried again; see suspicion.py.
 DEADLY_STRIKES = 3
 # The last samples that were given up are remembered by name.
 HOLES_TOLD = 4
+
+
+def _unknown(_: bytes) -> Hand:
+    return EMPTY_HAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class Run:
         self.delivery = Delivery(begin.run, job.buffer_bytes, job.on_error == "skip", job.label)
         self.delivery.known_holes = frozenset(begin.holes)
         self.leases = LeaseBook(job.lease_s, lease)
+        self.suspicion = Suspicion(job.lease_s)
         self.feed: Feed | None = None
         self.offered = 0
         self.holes = 0
@@ -140,13 +147,25 @@ class Run:
             self._take_back(held)
         return found
 
-    def lose_worker(self, worker: bytes, died: bool) -> None:
-        """Take back a worker's leases; if it died, suspect the sample it was working on."""
-        lost = self.leases.lose(worker)
-        if died and lost:
-            self._suspect(lost[0])
-        for held in lost:
+    def lose_worker(self, worker: bytes) -> None:
+        """Take back a worker's leases."""
+        for held in self.leases.lose(worker):
             self._take_back(held)
+
+    def miss_worker(
+        self, worker: bytes, name: str, incarnation: int, hand: Hand, heard: float
+    ) -> None:
+        """Take back the leases of a worker last `heard` of then; why will be seen, perhaps."""
+        sample = likely(self.leases.of(worker), hand)
+        if sample is not None:
+            self.suspicion.note(name, incarnation, sample, heard)
+        self.lose_worker(worker)
+
+    def see_worker(self, name: str, incarnation: int) -> None:
+        """Take in that a worker is there: if it is a new process, the one before has died."""
+        sample = self.suspicion.seen(name, incarnation)
+        if sample is not None:
+            self._strike(sample)
 
     def withdraw(self, lease: int) -> None:
         """Take back a lease that never reached its worker: nobody was working on it."""
@@ -154,11 +173,18 @@ class Run:
         if held is not None:
             self._take_back(held)
 
-    def expire(self, now: float) -> list[Held]:
-        """Take back leases that ran out; return them, to be revoked."""
+    def expire(self, now: float, hands: Callable[[bytes], Hand] = _unknown) -> list[Held]:
+        """Take back leases that ran out; return them, to be revoked.
+
+        `hands` tells what a worker says that it works on, as far as that is known to be so.
+        """
         late = self.leases.expired(now)
-        for worker in {held.worker for held in late}:
-            self._suspect(next(held for held in late if held.worker == worker))
+        for worker in sorted({held.worker for held in late}):
+            sample = said([held for held in late if held.worker == worker], hands(worker))
+            if sample is not None:
+                self._strike(sample)
+        for sample in self.suspicion.overdue(now):
+            self._strike(sample)
         for held in late:
             self._take_back(held)
         return late
@@ -167,6 +193,10 @@ class Run:
         """Take in that a rank has had a microbatch; leases that this makes useless end."""
         self.delivery.taken(rank, step, microbatch)
         self.leases.forget(self._is_had)
+
+    def next_deadline(self) -> float:
+        """Return when `expire` has something to do next."""
+        return min(self.leases.next_deadline(), self.suspicion.next_deadline())
 
     def parcel(self, rank: int, step: int, microbatch: int) -> Parcel | None:
         """Return a microbatch if it is ready."""
@@ -197,9 +227,8 @@ class Run:
             return self.feed.work(PROBE_LEASE) if self.feed else []
         return self.delivery.work(slot, DECODE_LEASE if self.feed else 1)
 
-    def _suspect(self, held: Held) -> None:
-        """Give up a sample that was first in line too often when its worker died or hung."""
-        sample = next(iter(held.samples.values()))
+    def _strike(self, sample: Sample) -> None:
+        """Give up a sample that workers died or hung on too often."""
         sample.strikes += 1
         if sample.strikes >= DEADLY_STRIKES:
             reason = f"{DEADLY_STRIKES} worker processes died or hung while they worked on it"

@@ -14,6 +14,7 @@ from .messages import (
     WorkerHello,
     WorkerReady,
 )
+from .suspicion import EMPTY_HAND, Hand
 from .worker_session import End, Greet, Open, Repeat, Task, WorkerSession
 
 Say = Callable[..., None]
@@ -39,6 +40,7 @@ class WorkerProcess:
     session: WorkerSession = field(default_factory=WorkerSession)
     inbox: deque[Message] = field(default_factory=deque)
     busy: bool = False
+    hand: Hand = EMPTY_HAND
     slow_until: float = 0.0
     stopped_until: float = 0.0
     hung_until: float = 0.0
@@ -73,7 +75,9 @@ class WorkerProcess:
 
     def say_alive(self) -> None:
         """Say that it is alive, and hello as long as nobody has answered."""
-        self.say(self.party, self.beat, WorkerBeat(f"w{self.slot}", self.incarnation))
+        lease, ordinal = self.hand
+        beat = WorkerBeat(f"w{self.slot}", self.incarnation, lease=lease, ordinal=ordinal)
+        self.say(self.party, self.beat, beat)
         if self.session.state == "joining":
             self.hello()
 

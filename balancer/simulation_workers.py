@@ -7,6 +7,7 @@ from .messages import Lease, Message, Probed
 from .simulation_faults import Fault
 from .simulation_worker import Disk, Say, WorkerProcess
 from .simulation_world import SLOW, World
+from .suspicion import EMPTY_HAND
 from .worker_session import End, Open, Task
 
 BEAT_S = 1.0
@@ -136,6 +137,7 @@ class Workers:
         """Begin with the next task, if there is one; costs that are known take no time."""
         task = worker.next_task()
         worker.busy = task is not None
+        worker.hand = (task.lease, task.ref.ordinal) if task is not None else EMPTY_HAND
         if task is not None:
             slow = SLOW if self.world.now < worker.slow_until else 1.0
             work_s = self.world.random.random() * 2 * self.world.settings.work_s * slow

@@ -20,7 +20,11 @@ from .messages import (
     WorkerReady,
 )
 from .peers import WorkerPeer, why_worker_refused
+from .suspicion import EMPTY_HAND, Hand
 from .tally import Tally
+
+# What a beat says of the work in hand is taken to be so still for so long.
+BEAT_FRESH_S = 2.5
 
 
 class WorkerSide(Hall):
@@ -36,6 +40,8 @@ class WorkerSide(Hall):
             return
         for old in namesakes:
             self._lose_worker(old.peer, None)
+        self._see_worker(hello.name, hello.incarnation)
+        for old in namesakes:
             if old.peer != peer:
                 self._states.pop(old.peer, None)
         tally = Tally(self._now)
@@ -53,7 +59,7 @@ class WorkerSide(Hall):
 
     def _forget_source(self, peer: bytes, _: None) -> None:
         if self.run is not None:
-            self.run.lose_worker(peer, died=False)
+            self.run.lose_worker(peer)
 
     def _hear_ready(self, peer: bytes, ready: WorkerReady) -> None:
         """A worker has answered a welcome again: it is there, and not at work on a lease."""
@@ -108,20 +114,35 @@ class WorkerSide(Hall):
     def _release_worker(self, peer: bytes, _: WorkerBye) -> None:
         self._workers.pop(peer, None)
         if self.run is not None:
-            self.run.lose_worker(peer, died=False)
+            self.run.lose_worker(peer)
 
     def _lose_worker(self, peer: bytes, _: None) -> None:
-        self._workers.pop(peer, None)
+        """A worker is not heard of, or another process has its name."""
+        worker = self._workers.pop(peer, None)
         self.books.lost += 1
-        if self.run is not None:
-            self.run.lose_worker(peer, died=True)
+        if self.run is not None and worker is not None:
+            name, incarnation = worker.hello.name, worker.hello.incarnation
+            self.run.miss_worker(peer, name, incarnation, worker.hand, worker.heard)
+
+    def _see_worker(self, name: str, incarnation: int) -> None:
+        """A worker shows that it is there."""
+        self._guard(lambda run: run.see_worker(name, incarnation))
+
+    def _surely_in_hand(self, peer: bytes) -> Hand:
+        """Return what a worker works on, if it has said so lately."""
+        worker = self._workers.get(peer)
+        if worker is None or self._now - worker.beaten > BEAT_FRESH_S:
+            return EMPTY_HAND
+        return worker.hand
 
     def _note_beat(self, peer: bytes, beat: WorkerBeat) -> None:
         """A beat comes by a connection of its own; a worker we have lost must introduce itself."""
         known = False
+        self._see_worker(beat.name, beat.incarnation)
         for worker in self._workers.values():
             if (worker.hello.name, worker.hello.incarnation) == (beat.name, beat.incarnation):
-                worker.heard, known = self._now, True
+                worker.heard, worker.beaten, known = self._now, self._now, True
+                worker.hand = beat.lease, beat.ordinal
                 worker.tally.at_work(self._now, bounded(beat.probe_ms), bounded(beat.decode_ms))
                 worker.clock = Offset(bounded(beat.ahead_us), bounded(beat.error_us))
         if not known:

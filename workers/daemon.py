@@ -234,7 +234,7 @@ class _Worker:
     def _do(self, task: Task) -> None:
         ref = task.ref
         work = self.handler.probe if task.kind == "probe" else self.handler.decode
-        self.pulse.begin(task.kind, time.monotonic())
+        self.pulse.begin(task.kind, (task.lease, ref.ordinal), time.monotonic())
         try:
             result = work(ref, task.epoch)
         except Exception as error:

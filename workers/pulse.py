@@ -7,33 +7,35 @@ import threading
 
 from ..balancer.clocks import ClockFilter
 from ..balancer.messages import Heard, WorkerBeat
+from ..balancer.suspicion import EMPTY_HAND, Hand
 
 
 class Pulse:
     """Seconds spent probing and decoding, and the clock; `forgotten`: nobody knows the worker.
 
     >>> pulse = Pulse()
-    >>> pulse.begin("decode", now=1.0)
+    >>> pulse.begin("decode", (1, 7), now=1.0)
     >>> pulse.end(now=3.0)
-    >>> pulse.begin("probe", now=5.0)
-    >>> pulse.beat("w", 0, now=5.5, wall=0.0).probe_ms, pulse.work_ms(now=6.0)
-    (500, (1000, 2000))
+    >>> pulse.begin("probe", (2, 9), now=5.0)
+    >>> beat = pulse.beat("w", 0, now=5.5, wall=0.0)
+    >>> beat.probe_ms, beat.lease, beat.ordinal, pulse.work_ms(now=6.0)
+    (500, 2, 9, (1000, 2000))
     """
 
     def __init__(self) -> None:
         self.forgotten = threading.Event()
         self.clock = ClockFilter()
         # Seconds of probing and decoding that are over, and what began when, if it is not over.
-        self._work: tuple[float, float, str, float] = (0.0, 0.0, "", 0.0)
+        self._work: tuple[float, float, str, float, Hand] = (0.0, 0.0, "", 0.0, EMPTY_HAND)
 
-    def begin(self, kind: str, now: float) -> None:
-        """Work of a kind ("probe" or "decode") begins."""
-        probe_s, decode_s, _, _ = self._work
-        self._work = probe_s, decode_s, kind, now
+    def begin(self, kind: str, hand: Hand, now: float) -> None:
+        """Work of a kind ("probe" or "decode") on a lease's sample begins."""
+        probe_s, decode_s, *_ = self._work
+        self._work = probe_s, decode_s, kind, now, hand
 
     def end(self, now: float) -> None:
         """The work that began last is over."""
-        self._work = (*self._seconds(now), "", 0.0)
+        self._work = (*self._seconds(now), "", 0.0, EMPTY_HAND)
 
     def work_ms(self, now: float) -> tuple[int, int]:
         """Return the milliseconds spent so far, probing and decoding."""
@@ -44,7 +46,7 @@ class Pulse:
         """Return the next beat; `wall` is what this machine's wall clock shows."""
         offset = self.clock.best()
         number = self.clock.ask(now, wall)
-        told = (*self.work_ms(now), offset.ahead_us, offset.error_us)
+        told = (*self.work_ms(now), offset.ahead_us, offset.error_us, *self._work[-1])
         return WorkerBeat(name, incarnation, number, *told)
 
     def heard(self, answer: Heard, now: float) -> None:
@@ -52,6 +54,6 @@ class Pulse:
         self.clock.answered(answer.number, answer.clock_us, now)
 
     def _seconds(self, now: float) -> tuple[float, float]:
-        probe_s, decode_s, kind, since = self._work
+        probe_s, decode_s, kind, since, _ = self._work
         spent = now - since if kind else 0.0
         return probe_s + spent * (kind == "probe"), decode_s + spent * (kind == "decode")

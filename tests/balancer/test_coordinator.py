@@ -154,6 +154,23 @@ def test_a_worker_that_leaves_gives_its_work_to_the_others():
     assert not cluster.coordinator.run.leases.of(b"w")
 
 
+def in_hand(cluster, peer):
+    """What a worker that hangs says it works on: the first of its oldest lease."""
+    for held in cluster.coordinator.run.leases.of(peer):
+        return held.number, next(iter(held.samples))
+    return 0, -1
+
+
+def beat(cluster, peer, incarnation=0, hand=(0, -1), after_s=0.0):
+    name, (lease, ordinal) = peer.decode(), hand
+    said = WorkerBeat(name, incarnation, lease=lease, ordinal=ordinal)
+    return cluster.say(b"beat." + peer, said, after_s=after_s)
+
+
+def strikes(cluster):
+    return sum(sample.strikes for sample in cluster.coordinator.run.feed.samples.values())
+
+
 def test_a_sample_on_which_workers_hang_is_given_up():
     cluster = Cluster()
     cluster.rank(b"r")
@@ -165,11 +182,48 @@ def test_a_sample_on_which_workers_hang_is_given_up():
     first = next(iter(run.feed.samples.values()))
     for _ in range(3 * 40):
         for peer in workers:
-            cluster.say(b"beat", WorkerBeat(peer.decode(), 0), after_s=1.02)
+            beat(cluster, peer, hand=in_hand(cluster, peer), after_s=1.02)
         cluster.tick()
     assert not any(run.leases.of(peer) for peer in workers)
     assert first.strikes == 3
     assert first.reason == "3 worker processes died or hung while they worked on it"
+
+
+def test_a_lease_that_was_lost_on_its_way_makes_no_sample_suspect():
+    cluster = started()
+    for _ in range(int(JOB.lease_s) + 2):
+        beat(cluster, b"w", after_s=1.0)
+        cluster.tick()
+    assert strikes(cluster) == 0
+
+
+def test_a_worker_that_was_cut_off_and_comes_back_makes_no_sample_suspect():
+    cluster = started()
+    cluster.tick(after_s=11.0)
+    assert not cluster.coordinator.run.leases.of(b"w")
+    cluster.worker()
+    assert strikes(cluster) == 0
+
+
+@pytest.mark.parametrize("lost_first", [False, True])
+def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_first):
+    cluster = started()
+    number, _ = in_hand(cluster, b"w")
+    beat(cluster, b"w", hand=(number, 2))
+    cluster.tick(after_s=11.0 if lost_first else 1.0)
+    cluster.say(b"again", WorkerHello("w", 1, "host", 0))
+    assert [s.ordinal for s in cluster.coordinator.run.feed.samples.values() if s.strikes] == [2]
+
+
+def test_a_worker_that_stays_silent_for_as_long_as_a_lease_counts_as_dead():
+    cluster = started()
+    cluster.tick(after_s=11.0)
+    cluster.tick(after_s=JOB.lease_s - 12.0)
+    assert strikes(cluster) == 0
+    cluster.tick(after_s=2.0)
+    assert strikes(cluster) == 1
+    cluster.tick(after_s=JOB.lease_s)
+    assert strikes(cluster) == 1
 
 
 def test_a_worker_that_cannot_open_the_data_is_told_to_all_and_serves_the_next_job():

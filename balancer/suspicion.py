@@ -1,0 +1,73 @@
+"""Which sample to suspect when a worker process dies or hangs.
+
+A worker that is not heard of may be dead, stopped or cut off, and nobody can know which; a lease
+that runs out may have been lost on its way, there or back. If each of these counted, a few faults
+of the network at one time would give up a sample that nothing is wrong with. So there must be
+evidence: its worker came back as a new process, so the old one died; or its worker lives, and has
+said for as long as a lease lasts that it works on this sample; or nothing at all was heard of its
+worker for so long.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .leases import Held
+from .sample import Sample
+
+# (lease, ordinal) of what a worker says it works on.
+Hand = tuple[int, int]
+EMPTY_HAND: Hand = (0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A worker process that is not heard of, since when, and what it had in hand."""
+
+    incarnation: int
+    sample: Sample
+    since: float
+
+
+class Suspicion:
+    """The workers that are missing, by name."""
+
+    def __init__(self, patience_s: float) -> None:
+        """`patience_s` is how long a worker may be missing before it is taken for dead."""
+        self.patience_s = patience_s
+        self._missing: dict[str, Missing] = {}
+
+    def note(self, name: str, incarnation: int, sample: Sample, since: float) -> None:
+        """Write down that a worker is missing."""
+        self._missing[name] = Missing(incarnation, sample, since)
+
+    def seen(self, name: str, incarnation: int) -> Sample | None:
+        """Take in that a worker is there; return the sample that its former process died on."""
+        missing = self._missing.get(name)
+        if missing is None or incarnation < missing.incarnation:
+            return None
+        del self._missing[name]
+        return missing.sample if incarnation > missing.incarnation else None
+
+    def overdue(self, now: float) -> list[Sample]:
+        """Return, once, what workers had in hand that have been missing for too long."""
+        late = [n for n, m in self._missing.items() if m.since + self.patience_s <= now]
+        return [self._missing.pop(name).sample for name in late]
+
+    def next_deadline(self) -> float:
+        """Return when the next worker has been missing for too long, infinity if none will be."""
+        since = min((missing.since for missing in self._missing.values()), default=math.inf)
+        return since + self.patience_s
+
+
+def said(leases: Iterable[Held], hand: Hand) -> Sample | None:
+    """Return the sample that a worker says it has in hand, if it is in these leases."""
+    number, ordinal = hand
+    found = (held.samples.get(ordinal) for held in leases if held.number == number)
+    return next(found, None)
+
+
+def likely(leases: list[Held], hand: Hand) -> Sample | None:
+    """Return the sample that a worker had in hand: what it said last, else its first in line."""
+    first = next((next(iter(held.samples.values())) for held in leases if held.samples), None)
+    return said(leases, hand) or first
