@@ -6,11 +6,12 @@ budget is exceeded the latest are dropped and decoded again later, identically. 
 earliest microbatch that some rank has not taken) may always be decoded, whatever the budget says,
 so that the line cannot jam. Where holes are allowed a step is *gated*: none of its microbatches
 leaves before all its samples have been decoded once, because every weight in the step counts the
-holes out.
+holes out. A rank that has had some of a step knows all its holes, and a run that begins there is
+told: nothing of that step is decoded but what is still to be handed out.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .byte_budget import ByteBudget
 from .decode_queue import DecodeQueue
@@ -27,11 +28,13 @@ class Delivery:
         self.run = run
         self.gated = gated
         self.label = label
-        self.known_holes: frozenset[int] = frozenset()
+        # Steps of which all holes are known beforehand, and these.
+        self._known: set[int] = set()
+        self._known_holes: set[int] = set()
         self._left: set[int] = set()
-        # What ranks had taken of steps that are not planned yet, when they came to this run.
+        # The last (step, microbatch) that each rank has taken, here or before it came to this run.
         self._ahead: dict[int, tuple[int, int]] = {}
-        # The last (step, microbatch) that each rank has taken in this run.
+        # The same, of what was taken in this run.
         self.reached: dict[int, tuple[int, int]] = {}
         self.steps: dict[int, Step] = {}
         self._samples: dict[int, Sample] = {}
@@ -76,10 +79,16 @@ class Delivery:
                     self._want(sample)
         step.front = skip
         self.steps[number] = step
-        for sample in step.samples():
-            if sample.ordinal in self.known_holes:
-                self.failed(sample, "could not be used before the run was resumed")
+        self._make_known(step)
         self._catch_up(step)
+
+    def know(self, steps: Iterable[int], holes: Iterable[int]) -> None:
+        """Learn that these steps, begun before, have no other holes than these ordinals."""
+        self._known.update(steps)
+        self._known_holes.update(holes)
+        for step in list(self.steps.values()):
+            self._make_known(step)
+            self._catch_up(step)
 
     def work(self, slot: Slot, most: int) -> list[Sample]:
         """Return up to `most` samples of one microbatch for a worker to decode, nearest first.
@@ -157,11 +166,26 @@ class Delivery:
             for each in list(self.steps.values()):
                 self._catch_up(each)
 
+    def passed(self, ranks: Iterable[int], number: int, microbatch: int) -> None:
+        """Learn that these ranks had all before a microbatch when they came to this run."""
+        for rank in ranks:
+            self._ahead[rank] = max((number, microbatch - 1), self._ahead.get(rank, (-1, -1)))
+        for step in list(self.steps.values()):
+            self._catch_up(step)
+
     def leave(self, ranks: Sequence[int]) -> None:
         """Wait no longer for these ranks: they take nothing more."""
         self._left.update(ranks)
         for step in list(self.steps.values()):
             self._catch_up(step)
+
+    def _make_known(self, step: Step) -> None:
+        """Make those samples holes that are known to be; if these are all, nothing need wait."""
+        for sample in step.samples():
+            if sample.ordinal in self._known_holes:
+                self.failed(sample, "could not be used before the run was resumed")
+        if step.number in self._known:
+            step.gated = False
 
     def _catch_up(self, step: Step) -> None:
         """Forget what ranks have taken; of a gated step not before its holes are known."""

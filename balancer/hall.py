@@ -165,7 +165,7 @@ class Hall:
         planner = self.plan_with(self.job.plan) if self.job.plan else None
         self.run = Run(begin, self.job, order, planner, self._lease)
         for rank in self._ranks.values():
-            self._excuse(rank)
+            self._heed(rank)
 
     def _why_apart(self) -> str:
         """Return why the ranks that have begun the same run cannot run together, empty if they can.
@@ -177,10 +177,16 @@ class Hall:
         reasons = (why_apart((r, b) for r, b in begins if b.run == run) for run in runs)
         return next(filter(None, reasons), "")
 
-    def _excuse(self, rank: RankPeer) -> None:
-        """Wait no longer for a rank that has begun a later run: it has had what it wanted."""
-        if self.run is not None and rank.begun is not None and rank.begun.run > self.run.number:
-            self.run.delivery.leave(rank.hello.ranks)
+    def _heed(self, rank: RankPeer) -> None:
+        """Learn what a rank has had: all of a run before its own, and some steps of its own."""
+        run, begun = self.run, rank.begun
+        if run is None or begun is None:
+            return
+        if begun.run > run.number:
+            run.delivery.leave(rank.hello.ranks)
+        elif begun.run == run.number:
+            run.delivery.know(begun.known, begun.holes)
+            run.delivery.passed(rank.hello.ranks, begun.start.step, begun.start.microbatch)
 
     def _stop_run(self) -> None:
         if self.run is not None:

@@ -188,7 +188,8 @@ class Begin:
     """Start (or join) a run: an epoch from a position. All ranks must name the same run.
 
     here: how far the rank has got since, where it comes back to a balancer that has forgotten it.
-    holes: samples of the step there that cannot be used, if the rank has had some of that step.
+    holes: samples that cannot be used; known: the steps of which the rank has had some where holes
+    are allowed: these are all that such a step has.
     """
 
     PAYLOADS: ClassVar[Payloads] = "none"
@@ -197,6 +198,7 @@ class Begin:
     at: Place
     here: Place = NO_PLACE
     holes: tuple[int, ...] = ()
+    known: tuple[int, ...] = ()
 
     @property
     def start(self) -> Place:

@@ -29,6 +29,8 @@ from .messages import (
 from .tables import RANK
 
 Position = tuple[int, int, int]
+# The holes of so many steps are kept, for a balancer that has forgotten them.
+KNOWN_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class RankSession:
         # How far all ranks of this process have got, and the holes of the step there.
         self.here = Place(0, 0, 0, 0)
         self.holes: tuple[int, ...] = ()
+        # The holes of each step of which something has arrived.
+        self._known: dict[int, tuple[int, ...]] = {}
         self._start = (0, 0)
         self._next: Position = (0, 0, 0)
         self._frontier: Position = (0, 0, 0)
@@ -107,7 +111,8 @@ class RankSession:
         self._start = (at.step, at.microbatch)
         self._next = self._frontier = (*self._start, served)
         self.here, self.holes = at, holes
-        self._begun = Begin(self.run, epoch, at, holes=holes)
+        self._known = {at.step: holes} if at.microbatch or served else {}
+        self._begun = Begin(self.run, epoch, at, holes=holes, known=tuple(self._known))
         for rank in self.ranks[:served]:
             self._acks[rank] = Ack(self.run, rank, at.step, at.microbatch)
         return [self._begun, *self._acks.values()]
@@ -181,7 +186,9 @@ class RankSession:
             self.trouble = "this balancer does not know the rank (was it restarted?): start anew"
         elif not self._came_back:
             self._came_back = True
-            begun = replace(self._begun, here=self.here, holes=self.holes)
+            holes = tuple(sorted({hole for each in self._known.values() for hole in each}))
+            known = tuple(self._known)
+            begun = replace(self._begun, here=self.here, holes=holes, known=known)
             self._returning = [self.hello, begun, *self._open_business()]
 
     def _ask(self, position: Position) -> Ask:
@@ -214,6 +221,9 @@ class RankSession:
         if batch.run != self.run or batch.rank not in self.ranks:
             return
         self._counts[batch.step] = batch.microbatches
+        self._known[batch.step] = batch.step_holes
+        if len(self._known) > KNOWN_STEPS:
+            del self._known[min(self._known)]
         position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
         if self._asked.pop(position, False):
             self._arrived[position] = Arrival(batch, tuple(payloads))

@@ -115,7 +115,7 @@ class RankSide(Hall):
             self._apart_since = min(self._apart_since, self._now)
         elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):
             self._stop_run()
-        self._excuse(rank)
+        self._heed(rank)
         self._switch_run()
 
     def _look_apart(self) -> None:

@@ -55,7 +55,6 @@ class Run:
         self.begin = begin
         self.job = job
         self.delivery = Delivery(begin.run, job.buffer_bytes, job.on_error == "skip", job.label)
-        self.delivery.known_holes = frozenset(begin.holes)
         self.leases = LeaseBook(job.lease_s, lease)
         self.suspicion = Suspicion(job.lease_s)
         self.feed: Feed | None = None

@@ -70,6 +70,13 @@ class Cluster:
         hello = WorkerHello(peer.decode(), incarnation, "host", 0)
         return self.say(peer, hello, WorkerReady(count, "same"))
 
+    def probe_all(self, peer):
+        """Say what all samples of a worker's probe leases cost."""
+        for held in self.coordinator.run.leases.of(peer):
+            found = tuple(Probed(ordinal, f"k{ordinal}", (1,), 1) for ordinal in held.samples)
+            if held.kind == "probe":
+                self.say(peer, ProbeDone(held.number, found))
+
     def rank(self, peer, ranks=(0, 1), job=JOB):
         return self.say(peer, RankHello(ranks, to_json(job)))
 
@@ -320,6 +327,27 @@ def test_a_position_beyond_the_data_is_refused():
     sent = cluster.say(b"r", Begin(0, 0, Place(21, 5, 5, 0)))
     assert "the ledger stands at sample 21 and there are 20" in sent[0][1].reason
     assert kinds(cluster.say(b"r", Begin(1, 0, START)), b"w") == ["Lease"]
+
+
+@pytest.mark.parametrize("first", [b"r0", b"r1"])
+def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
+    begins = {
+        b"r0": [Begin(0, 0, START)],
+        b"r1": [Begin(0, 0, START, Place(0, 0, 0, 1), (2,), (0,)), Ack(0, 1, 0, 0)],
+    }
+    cluster = Cluster()
+    for peer, ranks in ((b"r0", (0,)), (b"r1", (1,))):
+        cluster.rank(peer, ranks, job=OTHER)
+    cluster.worker()
+    for peer in sorted(begins, key=lambda peer: peer != first):
+        cluster.say(peer, *begins[peer])
+    run = cluster.coordinator.run
+    while not run.delivery.steps:
+        cluster.probe_all(b"w")
+    (had,) = run.delivery.steps[0].ranks[1][0].samples
+    decoding = {o for held in run.leases.of(b"w") if held.kind == "decode" for o in held.samples}
+    assert decoding
+    assert not decoding & {2, had.ordinal}
 
 
 def test_nobody_is_let_go_before_the_others_are_done():

@@ -149,6 +149,33 @@ def test_a_gated_step_waits_for_all_its_samples_and_counts_without_holes():
     assert [item.key for item in last.items] == ["k6"]
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(early):
+    delivery = Delivery(0, 1000, gated=True, label=0)
+    if early:
+        delivery.know([0], [1, 6])
+    samples = filled(delivery)
+    delivery.taken(1, 0, 0)
+    if not early:
+        assert delivery.ready(0, 0, 0) is None
+        delivery.know([0], [1, 6])
+    order = [each.ordinal for _ in range(4) for each in delivery.work(ANY_SLOT, 9)]
+    assert order == [0, 2, 3, 7]
+    arrive(delivery, samples[0])
+    message = delivery.ready(0, 0, 0).message
+    assert (message.weights.samples, message.weights.step_samples) == (1, 6)
+    assert message.step_holes == (1, 6)
+
+
+def test_holes_that_are_told_of_other_steps_open_no_gate():
+    delivery = Delivery(0, 1000, gated=True)
+    samples = filled(delivery)
+    delivery.know([1], [1])
+    arrive(delivery, samples[0])
+    assert delivery.ready(0, 0, 0) is None
+    assert samples[1].reason
+
+
 def test_without_a_gate_a_microbatch_leaves_as_soon_as_it_is_whole():
     delivery = Delivery(0, 1000, gated=False)
     samples = filled(delivery)

@@ -118,14 +118,14 @@ def test_a_worker_ends_when_it_is_told():
 # --- a rank
 
 
-def batch(rank, step, microbatch, microbatches=2, run=0):
+def batch(rank, step, microbatch, microbatches=2, run=0, holes=()):
     weights = Weights(0, 0, 0, 0, 0, 0)
-    return Batch(run, rank, step, microbatch, microbatches, weights, (), START, (), ())
+    return Batch(run, rank, step, microbatch, microbatches, weights, (), START, (), (), holes)
 
 
 def running(ranks=(0,), prefetch=4, at=START):
     session = RankSession(ranks, to_json(Job()), prefetch)
-    assert session.begin(3, at) == [Begin(0, 3, at)]
+    assert session.begin(3, at) == [Begin(0, 3, at, known=(at.step,) if at.microbatch else ())]
     return session
 
 
@@ -196,6 +196,30 @@ def test_what_is_unanswered_is_asked_for_again_with_a_ping():
     session.begin(0, START)
     asked = session.asks()
     assert session.ask_again() == [Ping(), *asked]
+
+
+def test_a_rank_that_comes_back_tells_the_holes_of_all_steps_that_it_has_some_of():
+    session = running(prefetch=8)
+    for step in range(3):
+        session.asks()
+        session.handle(batch(0, step, 0, microbatches=1 + step // 2, holes=(7 * step,)))
+    session.take()
+    session.take()
+    session.handle(Stranger())
+    (hello, begun, *_) = session.asks()
+    assert hello == session.hello
+    assert (begun.at, begun.known, begun.holes) == (START, (0, 1, 2), (0, 7, 14))
+
+
+def test_a_rank_keeps_the_holes_of_some_steps_only():
+    session = running()
+    for step in range(100):
+        session.asks()
+        session.handle(batch(0, step, 0, microbatches=1, holes=(step,)))
+        session.take()
+    session.handle(Stranger())
+    begun = next(message for message in session.asks() if isinstance(message, Begin))
+    assert begun.known == begun.holes == tuple(range(68, 100))
 
 
 @pytest.mark.parametrize("last", [Trouble("data", "why"), Refused("why")])
