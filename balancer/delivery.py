@@ -19,6 +19,9 @@ from .messages import Place
 from .sample import Sample, Slot
 from .step import Microbatch, Parcel, Ranks, Step, pack, plan_step, refuse_small_budget
 
+# A step after all others.
+BEYOND = 1 << 62
+
 
 class Delivery:
     """The planned part of a run, from planned steps to acknowledged microbatches."""
@@ -31,10 +34,9 @@ class Delivery:
         # Steps of which all holes are known beforehand, and these.
         self._known: set[int] = set()
         self._known_holes: set[int] = set()
-        self._left: set[int] = set()
-        # The last (step, microbatch) that each rank has taken, here or before it came to this run.
-        self._ahead: dict[int, tuple[int, int]] = {}
-        # The same, of what was taken in this run.
+        # The first (step, microbatch) that each rank may still need.
+        self._next: dict[int, tuple[int, int]] = {}
+        # The last that each has taken in this run.
         self.reached: dict[int, tuple[int, int]] = {}
         self.steps: dict[int, Step] = {}
         self._samples: dict[int, Sample] = {}
@@ -59,25 +61,18 @@ class Delivery:
         first = self.steps[min(self.steps)]
         return first.number, first.front
 
-    def add_step(self, number: int, ranks: Ranks, after: Place, skip: int = 0) -> None:
-        """Take in a planned step; its first `skip` microbatches have been delivered before.
+    def add_step(self, number: int, ranks: Ranks, after: Place) -> None:
+        """Take in a planned step.
 
         Raises ValueError if one microbatch per rank cannot fit into the budget.
         """
         step = plan_step(number, ranks, after, self.gated)
         refuse_small_budget(step, self.bytes.most)
-        for batches in step.ranks:
-            for batch in batches[:skip]:
-                self._forget(batch)
-                for sample in batch.samples:
-                    self._settle(sample)
-            for batch in batches[skip:]:
-                step.untaken += 1
-                step.unsettled += sum(not sample.settled for sample in batch.samples)
-                for sample in batch.samples:
-                    self._samples[sample.ordinal] = sample
-                    self._want(sample)
-        step.front = skip
+        step.untaken = sum(map(len, step.ranks))
+        for sample in step.samples():
+            step.unsettled += not sample.settled
+            self._samples[sample.ordinal] = sample
+            self._want(sample)
         self.steps[number] = step
         self._make_known(step)
         self._catch_up(step)
@@ -158,26 +153,25 @@ class Delivery:
     def taken(self, rank: int, number: int, microbatch: int) -> None:
         """Forget an acknowledged microbatch and all before it; saying it twice changes nothing."""
         step = self.steps.get(number)
-        known = step is not None and step.find(rank, microbatch) is not None
-        if known or number > max(self.steps, default=-1):
-            self._ahead[rank] = max((number, microbatch), self._ahead.get(rank, (-1, -1)))
-        if known:
+        if step is not None and step.find(rank, microbatch) is not None:
             self.reached[rank] = max((number, microbatch), self.reached.get(rank, (-1, -1)))
-            for each in list(self.steps.values()):
-                self._catch_up(each)
+            self.passed((rank,), number, microbatch + 1)
+        elif number > max(self.steps, default=-1):
+            self._move_on(rank, number, microbatch + 1)
 
-    def passed(self, ranks: Iterable[int], number: int, microbatch: int) -> None:
-        """Learn that these ranks had all before a microbatch when they came to this run."""
+    def passed(self, ranks: Sequence[int], number: int, microbatch: int) -> None:
+        """Learn that these ranks need nothing that is before a microbatch."""
         for rank in ranks:
-            self._ahead[rank] = max((number, microbatch - 1), self._ahead.get(rank, (-1, -1)))
+            self._move_on(rank, number, microbatch)
         for step in list(self.steps.values()):
-            self._catch_up(step)
+            self._catch_up(step, ranks)
 
     def leave(self, ranks: Sequence[int]) -> None:
         """Wait no longer for these ranks: they take nothing more."""
-        self._left.update(ranks)
-        for step in list(self.steps.values()):
-            self._catch_up(step)
+        self.passed(ranks, BEYOND, 0)
+
+    def _move_on(self, rank: int, number: int, microbatch: int) -> None:
+        self._next[rank] = max((number, microbatch), self._next.get(rank, (0, 0)))
 
     def _make_known(self, step: Step) -> None:
         """Make those samples holes that are known to be; if these are all, nothing need wait."""
@@ -187,23 +181,20 @@ class Delivery:
         if step.number in self._known:
             step.gated = False
 
-    def _catch_up(self, step: Step) -> None:
-        """Forget what ranks have taken; of a gated step not before its holes are known."""
-        if not step.shut:
-            for rank in self._left:
-                self._take(step, rank, len(step.ranks[rank]))
-            for rank, (last, microbatch) in self._ahead.items():
-                if step.number <= last and 0 <= rank < len(step.ranks):
-                    whole = step.number < last
-                    self._take(step, rank, len(step.ranks[rank]) if whole else microbatch + 1)
+    def _catch_up(self, step: Step, ranks: Iterable[int] | None = None) -> None:
+        """Forget what ranks do not need; of a gated step not before its holes are known."""
+        for rank in () if step.shut else self._next if ranks is None else ranks:
+            if 0 <= rank < len(step.ranks):
+                self._take(step, step.ranks[rank], *self._next[rank])
         while step.front < len(step.ranks[0]) and all(r[step.front].taken for r in step.ranks):
             step.front += 1
         if not step.untaken:
             self.steps.pop(step.number, None)
 
-    def _take(self, step: Step, rank: int, microbatches: int) -> None:
-        """Forget a rank's first microbatches; what was not decoded yet need not be any more."""
-        for batch in step.ranks[rank][:microbatches]:
+    def _take(self, step: Step, batches: list[Microbatch], number: int, microbatch: int) -> None:
+        """Forget what a rank has before a place; what was not decoded yet need not be any more."""
+        end = microbatch if step.number == number else len(batches) * (step.number < number)
+        for batch in batches[:end]:
             if not batch.taken:
                 for sample in batch.samples:
                     self._settle(sample)

@@ -143,5 +143,4 @@ class Feed:
             sample = self.samples[ordinal]
             self.delivery.refuse(sample, "over budget, and oversize is 'refuse'")
             ranks[0][0].append(sample)
-        skip = self.first.microbatch if batch.step == self.first.step else 0
-        self.delivery.add_step(batch.step, ranks, after, skip)
+        self.delivery.add_step(batch.step, ranks, after)

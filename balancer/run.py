@@ -55,6 +55,7 @@ class Run:
         self.begin = begin
         self.job = job
         self.delivery = Delivery(begin.run, job.buffer_bytes, job.on_error == "skip", job.label)
+        self.delivery.passed(range(job.ranks), begin.start.step, begin.start.microbatch)
         self.leases = LeaseBook(job.lease_s, lease)
         self.suspicion = Suspicion(job.lease_s)
         self.feed: Feed | None = None
