@@ -6,8 +6,7 @@ budget is exceeded the latest are dropped and decoded again later, identically. 
 earliest microbatch that some rank has not taken) may always be decoded, whatever the budget says,
 so that the line cannot jam. Where holes are allowed a step is *gated*: none of its microbatches
 leaves before all its samples have been decoded once, because every weight in the step counts the
-holes out. A rank that has had some of a step knows all its holes, and a run that begins there is
-told: nothing of that step is decoded but what is still to be handed out.
+holes out.
 """
 
 import heapq
@@ -78,7 +77,11 @@ class Delivery:
         self._catch_up(step)
 
     def know(self, steps: Iterable[int], holes: Iterable[int]) -> None:
-        """Learn that these steps, begun before, have no other holes than these ordinals."""
+        """Learn that these steps, begun before, have no other holes than these ordinals.
+
+        A rank that has had some of a step knows all its holes; a run that begins there is told, and
+        nothing of that step is decoded but what is still to be handed out.
+        """
         self._known.update(steps)
         self._known_holes.update(holes)
         for step in list(self.steps.values()):
