@@ -1,10 +1,13 @@
 """From the loader's keyword arguments to a plan: defaults that fit together, mistakes named."""
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from ..balancer.plan import PlanConfig
+from ..workers.policy import RETRIES, attempt
 from ..workers.source import SampleError, Source
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
@@ -47,10 +50,15 @@ def make_plan(
     )
 
 
-def find_resources(source: Source | None, budgets: Mapping[str, int] | None) -> tuple[str, ...]:
+def find_resources(
+    source: Source | None,
+    budgets: Mapping[str, int] | None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[str, ...]:
     """Return the names of a source's costs, in its own order.
 
-    A source may have them as `resources`; else its first sample that can be probed tells.
+    A source may have them as `resources`; else its first sample that can be probed tells. Reading
+    that fails is tried again after `sleep(seconds)`.
     """
     if source is None:
         extra = tuple(name for name in budgets or {} if name not in DEFAULT_RESOURCES)
@@ -61,9 +69,11 @@ def find_resources(source: Source | None, budgets: Mapping[str, int] | None) -> 
     reason = ""
     for index in range(min(len(source), TRIES)):
         try:
-            return tuple(source.probe(index).cost)
+            found: Any = attempt(partial(source.probe, index), str(index), RETRIES, sleep)
         except SampleError as error:
             reason = str(error)
+        else:
+            return tuple(found.cost)
     raise ValueError(f"none of the first {TRIES} samples can be measured, the last: {reason}")
 
 

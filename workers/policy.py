@@ -7,6 +7,7 @@ again is no use. "code": anything else that a transform raised. Under `retry` th
 again as well before they are raised.
 """
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -42,6 +43,10 @@ class ErrorPolicy:
         return tuple(
             min(self.backoff_s * 2**number, self.backoff_max_s) for number in range(self.retries)
         )
+
+
+# Reading is tried again after these many pauses; broken samples are not.
+RETRIES = ErrorPolicy("raise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,20 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, SampleError):
         return error.reason
     return f"{type(error).__name__}: {error}"
+
+
+def located(error: OSError, source: str, tries: int) -> OSError:
+    """Return an I/O error that also says which file (or source) it is about, and how often.
+
+    >>> located(OSError(5, "Input/output error"), "a.tar", 4)
+    OSError(5, 'Input/output error (tried 4 times)')
+    >>> str(_)
+    "[Errno 5] Input/output error (tried 4 times): 'a.tar'"
+    """
+    text = error.strerror or f"{type(error).__name__}: {error}"
+    times = f"tried {tries} times" if tries > 1 else "not tried again"
+    where = source if error.filename is None else error.filename
+    return OSError(error.errno or errno.EIO, f"{text} ({times})", where)
 
 
 def _passing(error: Exception) -> bool:

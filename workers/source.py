@@ -18,6 +18,7 @@ from .versions import digest, library_versions
 Sample = Any
 Cost = Mapping[str, int]
 DEFAULT_COST = {"samples": 1}
+NAME_CHARACTERS = 200
 METHODS = ("key", "probe", "load", "fingerprint")
 
 
@@ -185,6 +186,16 @@ def as_source(
     """Return the dataset itself where it is a source, else a PlainSource around it."""
     whole = all(_offered(dataset, method) for method in METHODS)
     return dataset if whole and cost is None and key is None else PlainSource(dataset, cost, key)
+
+
+def source_name(source: Any) -> str:
+    """Return what to call a source in errors and dead letters: its files, else its type.
+
+    >>> source_name(PlainSource(["a"]))
+    'list'
+    """
+    dataset = source.dataset if isinstance(source, PlainSource) else source
+    return str(getattr(dataset, "pattern", type(dataset).__name__))[:NAME_CHARACTERS]
 
 
 def checked(cost: Cost) -> dict[str, int]:

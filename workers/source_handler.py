@@ -10,11 +10,8 @@ from ..balancer.job import from_json
 from ..balancer.messages import Probed, Ref
 from .codec import encode, payload_of
 from .daemon import Decoded
-from .policy import ErrorPolicy, attempt
-from .source import Probe, SampleError, Source
-
-# Reading is tried again after these many pauses; broken samples are not.
-RETRIES = ErrorPolicy("raise")
+from .policy import RETRIES, attempt, kind_of, located
+from .source import Probe, SampleError, Source, source_name
 
 
 class SourceHandler:
@@ -31,12 +28,14 @@ class SourceHandler:
         seed: int,
         local: bool,
         build: Callable[[dict[str, Any]], Source] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.source = source
         self.resources = resources
         self.seed = seed
         self.local = local
         self.build = build
+        self.sleep = sleep
 
     def open(self, job: str) -> tuple[int, str]:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
@@ -76,7 +75,19 @@ class SourceHandler:
         return self._patiently(ref, lambda: self._source().load(ref.index, epoch, self.seed))
 
     def _patiently(self, ref: Ref, action: Callable[[], Any]) -> Any:
-        return attempt(action, str(ref.index), RETRIES, time.sleep)
+        tries = 0
+
+        def once() -> Any:
+            nonlocal tries
+            tries += 1
+            return action()
+
+        try:
+            return attempt(once, str(ref.index), RETRIES, self.sleep)
+        except OSError as error:
+            if kind_of(error) != "io":
+                raise
+            raise located(error, source_name(self._source()), tries) from error
 
     def _cost(self, found: Probe) -> tuple[int, ...]:
         missing = [name for name in self.resources if name not in found.cost]
