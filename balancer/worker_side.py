@@ -31,6 +31,8 @@ class WorkerSide(Hall):
     """Workers come, get the job, do its leases and go; see tables.py."""
 
     def _greet_worker(self, peer: bytes, hello: WorkerHello) -> None:
+        if peer in self._workers and self._workers[peer].hello == hello:
+            return  # it waits for a job, and says so again
         namesakes = [w for w in self._workers.values() if w.hello.name == hello.name]
         if any(old.hello.incarnation > hello.incarnation for old in namesakes):
             self._send(peer, Bye())

@@ -51,10 +51,14 @@ def examine_job(
     `keys`: a trainer's folder. Raises ValueError for no address, or no such keys.
     """
     own = peer_keys(keys, find_role(keys)) if keys else None
-    if reason := _unreachable(address, timeout_s):
+    # To a balancer with keys a bare connection is a peer without one, and is counted as such.
+    reason = "" if own else _unreachable(address, timeout_s)
+    answers = Answers(trouble=reason) if reason else ask(address, timeout_s, own)
+    if own and answers.overview is None:
+        reason = _unreachable(address, timeout_s)
+    if reason:
         advice = "is the balancer running there, and does a firewall let you through?"
         return Examined([Finding("address", BAD, f"{address}: {reason}", advice)], unasked=True)
-    answers = ask(address, timeout_s, own)
     if answers.overview is None:
         advice = "give --keys if it has keys; or something else listens there, or another version"
         found = f"{address}: {answers.trouble or 'no answer'}"

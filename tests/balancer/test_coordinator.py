@@ -116,6 +116,15 @@ def test_hello_said_twice_takes_nothing_from_a_worker():
     assert cluster.coordinator.run.leases.of(b"w") == leases
 
 
+def test_a_worker_that_waits_for_a_job_and_says_so_again_is_not_lost():
+    cluster = Cluster()
+    hello = WorkerHello("w", 0, "host", 0)
+    cluster.say(b"w", hello, hello)
+    assert cluster.coordinator.books.lost == 0
+    cluster.say(b"another", hello)
+    assert cluster.coordinator.books.lost == 1
+
+
 def test_an_older_incarnation_is_sent_away():
     cluster = Cluster(JOB)
     cluster.worker(b"w", incarnation=1)
@@ -270,14 +279,39 @@ def test_a_rank_of_another_job_is_refused_while_the_first_is_there():
 def test_ranks_that_start_anew_end_the_run_of_those_before():
     cluster = started()
     sent = cluster.rank(b"s1", (1,))
-    assert kinds(sent, b"r0") == kinds(sent, b"r1") == ["Trouble"]
+    assert (kinds(sent, b"r0"), kinds(sent, b"r1")) == (["Stranger"], ["Trouble"])
+    assert cluster.coordinator.run is None
     sent = cluster.rank(b"s0", (0,))
     assert kinds(sent, b"s1") == []
     cluster.say(b"s1", Begin(0, 0, START))
     cluster.say(b"s0", Begin(0, 0, START))
     assert cluster.coordinator.run.number == 0
-    ((peer, trouble),) = cluster.say(b"r0", Ask(0, 0, 0, 0))
-    assert (peer, type(trouble)) == (b"r0", Trouble)
+    assert kinds(cluster.say(b"r1", Ask(0, 1, 0, 0)), b"r1") == ["Trouble"]
+    assert kinds(cluster.say(b"r0", Ask(0, 0, 0, 0)), b"r0") == ["Stranger"]
+    assert kinds(cluster.rank(b"r0", (0,)), b"r0") == ["Trouble"]
+    assert kinds(cluster.tick(100), b"s0") == ["Status"]
+
+
+def test_a_rank_that_was_not_in_a_former_launch_says_so_and_goes_on():
+    """The last words of rank 1's former life come after the new rank 0's first."""
+    cluster = started(ranks=((1,),))
+    cluster.rank(b"s0", (0,))
+    cluster.say(b"s0", Begin(0, 0, START))
+    assert kinds(cluster.rank(b"s1", (1,)), b"s0") == ["Stranger"]
+    cluster.rank(b"s0", (0,))
+    cluster.say(b"s0", Begin(0, 0, START))
+    cluster.say(b"s1", Begin(0, 0, START))
+    assert cluster.coordinator.run.number == 0
+    assert Trouble not in [type(message) for _, message in cluster.tick(2 * APART_S)]
+
+
+def test_a_rank_that_goes_on_alone_is_told_when_another_was_started_anew():
+    cluster = started()
+    cluster.rank(b"s1", (1,))
+    cluster.rank(b"r0", (0,))
+    cluster.say(b"r0", Begin(0, 0, START))
+    sent = cluster.say(b"s1", Begin(0, 0, Place(8, 2, 2, 0)))
+    assert kinds(sent, b"r0") == ["Trouble"]
 
 
 @pytest.mark.parametrize(

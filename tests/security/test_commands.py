@@ -1,5 +1,6 @@
 """keygen, balancer and worker as commands: a keyed job from end to end."""
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -9,21 +10,31 @@ import zmq
 
 sys.path.append(str(Path(__file__).parent.parent / "tools"))
 sys.path.append(str(Path(__file__).parent))
+from key_party import LIMIT_S
 from test_keys import SAMPLES, keygen, make, samples
 from test_remote import Process
 
 from counterpoise.balancer.messages import Ping
 from counterpoise.balancer.sockets import connect, send
+from counterpoise.tools.cli import group
 from counterpoise.tools.demo_data import ensure_demo_data
 
 
-def test_a_keyed_job_from_end_to_end(tmp_path):
+def doctor(capfd, address, keys):
+    """What the doctor finds out about a keyed balancer."""
+    capfd.readouterr()
+    group.main(["doctor", address, "--keys", str(keys), "--json"], standalone_mode=False)
+    return json.loads(capfd.readouterr().out.splitlines()[-1])["job"]
+
+
+def test_a_keyed_job_from_end_to_end(tmp_path, capfd):
     root = Path(ensure_demo_data(tmp_path / "root", samples=SAMPLES, shards=1)).parent
     keygen(tmp_path / "keys")
     balancer = Process(
         "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", f"{tmp_path}/keys/balancer"
     )
     address = balancer.wait_for("listening on").partition("listening on ")[2].partition(";")[0]
+    assert doctor(capfd, address, tmp_path / "keys" / "trainer")["refused"] == 0
     with zmq.Context() as context, connect(context, address, b"nobody") as stranger:
         send(stranger, Ping())
         balancer.wait_for("refused: a peer came without a key")
@@ -32,7 +43,12 @@ def test_a_keyed_job_from_end_to_end(tmp_path):
         )
         assert len(samples(make(address, tmp_path / "keys" / "trainer"))) == SAMPLES
         assert stranger.poll(0) == 0
-    assert worker.end(signal.SIGTERM) == 0
+        report = doctor(capfd, address, tmp_path / "keys" / "trainer")
+        assert report["refused"] >= 1
+        assert report["lost"] == 0
+        (tmp_path / "keys" / "balancer" / "allowed" / "worker.pub").unlink()
+        worker.wait_for("this key is not allowed (any more)")
+        assert worker.process.wait(LIMIT_S) == 2
     assert balancer.end(signal.SIGTERM) == 0
     balancer.wait_for("messages and peers in all")
 
