@@ -23,6 +23,8 @@ KINDS_OF_ROLE = {"worker": FROM_WORKER, "trainer": FROM_RANK}
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 # The allow-list is looked at when somebody knocks, and at least this often, in seconds.
 LOOK_S = 1.0
+# So much of a public key is told that its file can be found.
+TOLD_CHARACTERS = 8
 NOT_ALLOWED = "this key is not allowed (any more): ask who runs the balancer"
 
 
@@ -100,8 +102,8 @@ class Gate:
             self._roles = self._allowed.roles()
         welcome = key in self._roles
         if not welcome:
-            where = address.decode("ascii", "replace")
-            self._refused(f"a peer at {where} came with a key that is not allowed")
+            where, told = address.decode("ascii", "replace"), key[:TOLD_CHARACTERS].decode()
+            self._refused(f"a peer at {where} came with a key that is not allowed: {told}...")
         status, text = (b"200", b"OK") if welcome else (b"400", b"this key is not allowed")
         questions.send_multipart([version, number, status, text, key if welcome else b"", b""])
 
