@@ -25,6 +25,7 @@ from .peers import RankPeer, remember, why_apart, why_rank_refused
 
 # Ranks that begin at different places may be of two launches, the former not known to have gone.
 APART_S = 5.0
+ANOTHER = "another process now plays this rank: start all anew"
 
 
 class RankSide(Hall):
@@ -53,6 +54,11 @@ class RankSide(Hall):
             self._send(peer, Refused(reason))
             self._states[peer] = "absent"
             return
+        known, mine = self._launches.get(peer, self._launch), set(hello.ranks)
+        if any(r.launch > known and mine.intersection(r.hello.ranks) for r in self._ranks.values()):
+            self._send(peer, Trouble("protocol", ANOTHER))
+            self._states[peer] = "absent"
+            return
         self._end_former_life(hello)
         launch = remember(self._launches, peer, self._launch)
         self._ranks[peer] = RankPeer(peer, hello, told=self._now, launch=launch)
@@ -70,7 +76,9 @@ class RankSide(Hall):
         """A rank has started anew: the run that it was in is over for all who were in it.
 
         Ranks start anew together and come one by one; those who have come already are of a later
-        launch than the one that is replaced, and stay.
+        launch than the one that is replaced, and stay. Who is of which cannot always be told (the
+        last words of a rank that is dead may come late), so the others are asked who they are: one
+        of the former launch stands elsewhere.
         """
         mine = set(hello.ranks)
         replaced = [r for r in self._ranks.values() if mine.intersection(r.hello.ranks)]
@@ -79,17 +87,18 @@ class RankSide(Hall):
         last = max(old.launch for old in replaced)
         self._launch = max(self._launch, last + 1)
         others = [r for r in self._ranks.values() if r.begun is not None and r.launch <= last]
-        ended = [*replaced, *[r for r in others if r not in replaced]]
-        for old in ended:
-            who = "another process now plays" if old in replaced else "a new process plays"
-            self._end_rank(old, f"{who} ranks {hello.ranks}: start all anew")
+        for old in replaced:
+            self._end_rank(old, Trouble("protocol", ANOTHER))
+            remember(self._replaced, old.peer, old.launch)
+        for old in others:
+            if old not in replaced:
+                self._end_rank(old, Stranger())
 
-    def _end_rank(self, old: RankPeer, reason: str) -> None:
-        """Tell a rank of a former launch, and stop the run if it was in one."""
-        self._send(old.peer, Trouble("protocol", reason))
+    def _end_rank(self, old: RankPeer, last: Trouble | Stranger) -> None:
+        """Forget a rank after a last word, and stop the run if it was in one."""
+        self._send(old.peer, last)
         self._states.pop(old.peer, None)
         self._drop_rank(old.peer)
-        remember(self._replaced, old.peer, old.launch)
         if old.begun is not None:
             self._stop_run()
 
@@ -101,7 +110,9 @@ class RankSide(Hall):
                 and old.begun is not None
                 and why_apart([(old, old.begun), (rank, begin)])
             ):
-                self._end_rank(old, f"ranks {rank.hello.ranks} were started anew: start all anew")
+                reason = f"ranks {rank.hello.ranks} were started anew: start all anew"
+                self._end_rank(old, Trouble("protocol", reason))
+                remember(self._replaced, old.peer, old.launch)
 
     def _begin(self, peer: bytes, begin: Begin) -> None:
         rank = self._ranks[peer]
@@ -142,8 +153,7 @@ class RankSide(Hall):
     def _ask_who(self, peer: bytes, _: Ask) -> None:
         """Somebody asks whom we do not know (any more): let it say again who and where it is."""
         if peer in self._replaced:
-            reason = "another process now plays this rank: start all anew"
-            self._send(peer, Trouble("protocol", reason))
+            self._send(peer, Trouble("protocol", ANOTHER))
         else:
             self._send(peer, Stranger())
 
