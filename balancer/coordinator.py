@@ -146,6 +146,7 @@ class Coordinator(WorkerSide, RankSide):
             self._fail("data", f"sample {parcel.fatal.key!r}: {parcel.fatal.reason}")
         else:
             self._send(peer, parcel.message, parcel.payloads)
+            run.delivery.sent(ask.rank, ask.step, ask.microbatch)
         return True
 
     def _let_go(self) -> None:

@@ -4,9 +4,10 @@ Theory of operation. A step enters with its microbatches; its samples are decode
 while the bytes held and under way stay within the budget. Decoded payloads are a cache: when the
 budget is exceeded the latest are dropped and decoded again later, identically. The front (the
 earliest microbatch that some rank has not taken) may always be decoded, whatever the budget says,
-so that the line cannot jam. Where holes are allowed a step is *gated*: none of its microbatches
-leaves before all its samples have been decoded once, because every weight in the step counts the
-holes out.
+so that the line cannot jam. What was sent to a rank is in its memory, and counts; the copy here is
+the first to go, and is made again if the rank asks again. Where holes are allowed a step is
+*gated*: none of its microbatches leaves before all its samples have been decoded once, because
+every weight in the step counts the holes out.
 """
 
 import heapq
@@ -149,9 +150,20 @@ class Delivery:
         """Return a microbatch if it is complete and may leave."""
         step = self.steps.get(number)
         batch = step.find(rank, microbatch) if step is not None else None
-        if step is None or batch is None or batch.taken or batch.missing or step.shut:
+        if step is None or batch is None or batch.taken or step.shut:
+            return None
+        self._recall(batch)
+        if batch.missing:
             return None
         return pack(step, rank, microbatch, self.run, self.label)
+
+    def sent(self, rank: int, number: int, microbatch: int) -> None:
+        """Note that a microbatch is on its way to its rank, or there."""
+        step = self.steps.get(number)
+        batch = step.find(rank, microbatch) if step is not None else None
+        for sample in batch.samples if batch is not None else ():
+            self.bytes.lend(sample)
+        self._evict()
 
     def taken(self, rank: int, number: int, microbatch: int) -> None:
         """Forget an acknowledged microbatch and all before it; saying it twice changes nothing."""
@@ -204,10 +216,19 @@ class Delivery:
                 self._forget(batch)
                 step.untaken -= 1
 
+    def _recall(self, batch: Microbatch) -> None:
+        """A rank asks for it: what was sent before and dropped here must be decoded again."""
+        for sample in batch.samples:
+            if sample.lent and sample.payload is None:
+                self.bytes.take_back(sample)
+                batch.missing += 1
+                self._want(sample)
+
     def _forget(self, batch: Microbatch) -> None:
         batch.taken = True
         for sample in batch.samples:
             self.bytes.drop(sample)
+            self.bytes.take_back(sample)
             self.bytes.release(sample)
             self._samples.pop(sample.ordinal, None)
 
@@ -241,8 +262,12 @@ class Delivery:
             step.ranks[sample.rank][sample.microbatch].missing += by
 
     def _evict(self) -> None:
-        """Drop the latest payloads until the budget holds; the front keeps its own."""
+        """Drop what ranks have, then the latest, until the budget holds; the front stays."""
         while self.bytes.is_exceeded:
+            copy = self.bytes.latest_copy()
+            if copy is not None:
+                self.bytes.drop(copy)
+                continue
             latest = self.bytes.latest()
             if latest.step >= 0 and latest.where <= self.front:
                 return

@@ -12,7 +12,8 @@ class Sample:
 
     `nbytes` is the payload's expected size until it arrives, then the size; `reason` says why the
     sample is a hole, `fatal` that the hole ends the run when its microbatch is due; `settled` means
-    that the sample was decoded once or is a hole.
+    that the sample was decoded once or is a hole; `lent` that a rank was sent it and has not said
+    that it took it.
     """
 
     ordinal: int
@@ -32,6 +33,7 @@ class Sample:
     reason: str = ""
     fatal: bool = False
     strikes: int = 0
+    lent: bool = False
 
     @property
     def where(self) -> tuple[int, int]:
@@ -40,5 +42,5 @@ class Sample:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is neither here nor a hole."""
-        return self.payload is None and not self.reason
+        """Whether it is neither here nor lent nor a hole."""
+        return self.payload is None and not self.lent and not self.reason

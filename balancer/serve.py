@@ -5,7 +5,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -13,7 +13,7 @@ from .. import __version__
 from .coordinator import Coordinator
 from .gate import NOT_ALLOWED, Gate, open_gate
 from .keys import ServerKeys
-from .memory import keep_freed_memory
+from .memory import Rest, keep_freed_memory
 from .messages import Bye, Refused
 from .peers import Send
 from .sockets import listen, receive_from, send
@@ -65,6 +65,7 @@ def serve(
             shell.drop(gate.attend(time.monotonic()))
             shell.receive_all()
             shell.send_all(coordinator.tick(time.monotonic()))
+            shell.rest.look(time.monotonic())
         shell.send_all(coordinator.stop())
         socket.close(linger=LINGER_MS)
 
@@ -82,6 +83,7 @@ class _Shell:
     gate: Gate
     keys: ServerKeys | None
     refused: Callable[[str], None]
+    rest: Rest = field(default_factory=Rest)
 
     def receive_all(self) -> None:
         """Hand over every message that has come, and send what the coordinator says to it."""
@@ -97,6 +99,8 @@ class _Shell:
                 continue
             size = sum(len(frame) for frame in frames)
             now = time.monotonic()
+            if frames:
+                self.rest.worked(now)
             self.send_all(self.coordinator.handle(peer, message, frames, size, now))
 
     def send_all(self, effects: list[Send]) -> None:

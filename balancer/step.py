@@ -11,7 +11,7 @@ Ranks = Sequence[Sequence[Sequence[Sample]]]
 
 @dataclass(slots=True)
 class Microbatch:
-    """Samples that leave together; `missing` of them are neither here nor holes."""
+    """Samples that leave together; `missing` of them are neither here nor lent nor holes."""
 
     samples: tuple[Sample, ...]
     missing: int

@@ -17,7 +17,7 @@ from typing import Protocol
 import zmq
 
 from ..balancer.keys import PeerKeys
-from ..balancer.memory import keep_freed_memory
+from ..balancer.memory import Rest, keep_freed_memory
 from ..balancer.messages import (
     DecodeDone,
     Heard,
@@ -168,6 +168,7 @@ class _Worker:
         self.heard = time.monotonic()
         self.greeted = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
+        self.rest = Rest()
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         self._say_hello()
@@ -187,7 +188,9 @@ class _Worker:
 
     def _wait(self, until_lost_s: float | None) -> str:
         """Wait for a message; return why there is no use in waiting any longer, if so."""
-        if not self.socket.poll(IDLE_MS):
+        idle = not self.socket.poll(IDLE_MS)
+        self.rest.look(time.monotonic())
+        if idle:
             if self._silence_s() > (until_lost_s or math.inf):
                 return f"no balancer has answered for {until_lost_s:.0f} s"
             refusal = self.handshakes.refusal()
@@ -251,6 +254,7 @@ class _Worker:
             return
         done = DecodeDone(task.lease, task.ref.ordinal, result.key, result.cost, result.header)
         self._say(done, result.payload)
+        self.rest.worked(time.monotonic())
 
     def _send_probes(self) -> None:
         self._say(ProbeDone(self.probe_lease, tuple(self.probes)))

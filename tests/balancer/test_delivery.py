@@ -132,6 +132,52 @@ def test_pinned_samples_are_given_to_their_slot_only():
     assert [each.ordinal for each in delivery.work(1, 9)] == [0]
 
 
+# --- what ranks have, and have not acknowledged
+
+
+def lent(budget=100):
+    """Return a delivery of which both ranks were sent their first microbatch, 40 bytes each."""
+    delivery = Delivery(0, budget, gated=False)
+    samples = filled(delivery, nbytes=20).values()
+    arrive(delivery, *[each for each in samples if each.microbatch == 0], nbytes=20)
+    for rank in (0, 1):
+        assert delivery.ready(rank, 0, 0) is not None
+        delivery.sent(rank, 0, 0)
+    return delivery
+
+
+def test_what_a_rank_was_sent_is_held_twice_only_while_there_is_room():
+    delivery = lent(budget=160)
+    assert (delivery.held_bytes, delivery.bytes.lent_bytes) == (80, 80)
+    delivery = lent(budget=100)
+    assert (delivery.held_bytes, delivery.bytes.lent_bytes) == (20, 80)
+    arrive(delivery, *delivery.work(ANY_SLOT, 9), nbytes=20)
+    assert (delivery.held_bytes, delivery.bytes.lent_bytes) == (20, 80)
+    assert delivery.work(ANY_SLOT, 9) == []
+    delivery.taken(0, 0, 0)
+    assert delivery.bytes.lent_bytes == 40
+    assert len(delivery.work(ANY_SLOT, 9)) == 2
+
+
+def test_what_was_lost_on_its_way_is_decoded_again_when_it_is_asked_for():
+    delivery = lent()
+    assert delivery.ready(1, 0, 0) is None
+    again = delivery.work(ANY_SLOT, 9)
+    assert {(each.rank, each.microbatch) for each in again} == {(1, 0)}
+    arrive(delivery, *again, nbytes=20)
+    assert delivery.ready(1, 0, 0) is not None
+    delivery.sent(1, 0, 0)
+    assert delivery.bytes.lent_bytes == 80
+
+
+def test_of_what_was_sent_nothing_is_counted_once_it_is_acknowledged():
+    delivery = lent()
+    for rank in (0, 1):
+        delivery.taken(rank, 0, 0)
+    take_all(delivery)
+    assert (delivery.held_bytes, delivery.bytes.lent_bytes, delivery.reserved_bytes) == (0, 0, 0)
+
+
 # --- holes and gates
 
 
