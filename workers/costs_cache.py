@@ -1,10 +1,10 @@
 """Probed costs, kept beside a shard (or in the cache folder), so that a second run need not probe.
 
 One file for each shard and transform; the name holds a fingerprint of both. It is a log: a line of
-JSON that says what it is about, then rows of int64 (index, costs, bytes or -1, checksum). A row is
-appended as soon as it is known, in one write, so that several workers may write the same file and
-none needs to be told that it is about to end. Rows that do not check are left out, and the file is
-then written anew.
+JSON that says what it is about, then rows of int64 (index, costs, bytes or -1, checksum). Rows are
+appended in one write, each as soon as it is known or some at a time, so that several workers may
+write the same file and none needs to be told that it is about to end. Rows that do not check are
+left out, and the file is then written anew.
 """
 
 import json
@@ -23,16 +23,23 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CostsCache:
-    """The known costs of one shard's `count` samples. What cannot be kept is no error."""
+    """The known costs of one shard's `count` samples. What cannot be kept is no error.
+
+    A row goes to the file as soon as it is put; with `every` rows are gathered and go in one write
+    when there are so many, and when `keep` is called.
+    """
 
     def __init__(
-        self, shard: Path, fingerprint: str, count: int, cache: Path | None = None
+        self, shard: Path, fingerprint: str, count: int, cache: Path | None = None, every: int = 1
     ) -> None:
         self.path = kept_path(shard, f"{fingerprint}.costs", cache)
         self.about = [FORMAT, *identity(shard), count]
+        self.every = every
         self.resources: tuple[str, ...] = ()
         self._known: dict[int, Row] = {}
-        if not self._read() and self.path.exists():
+        self._gathered: list[bytes] = []
+        self._begun = self._read()
+        if not self._begun:
             with suppress(OSError):
                 self.path.unlink()
 
@@ -45,17 +52,26 @@ class CostsCache:
         return dict(zip(self.resources, cost, strict=True)), None if nbytes < 0 else nbytes
 
     def put(self, index: int, cost: Mapping[str, int], nbytes: int | None) -> None:
-        """Remember a sample's cost, here and in the file."""
-        if not self.resources:
-            self.resources = tuple(cost)
-            begin_file(self.path, self._head())
+        """Remember a sample's cost, here and soon in the file."""
+        self.resources = self.resources or tuple(cost)
         if not self.resources or tuple(cost) != self.resources:
             return  # costs that differ in kind from sample to sample are not kept
         self._known[index] = (*cost.values(), -1 if nbytes is None else nbytes)
+        self._gathered.append(_packed(index, self._known[index]))
+        if len(self._gathered) >= self.every:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write the rows that are not in the file yet."""
+        rows = b"".join(self._gathered)
+        self._gathered.clear()
+        begun, self._begun = self._begun, self._begun or bool(rows)
+        if not rows or (not begun and begin_file(self.path, self._head() + rows)):
+            return
         with suppress(OSError):
             handle = os.open(self.path, APPEND)
             try:
-                os.write(handle, _packed(index, self._known[index]))
+                os.write(handle, rows)
             finally:
                 os.close(handle)
 
@@ -71,11 +87,9 @@ class CostsCache:
         if about != self.about or not names:
             return False
         self.resources = names
-        width = 8 * (len(names) + 3)
-        rows = [_unpacked(body[at : at + width], width) for at in range(0, len(body), width)]
-        count = self.about[-1]
-        self._known = {row[0]: row[1:] for row in rows if row and 0 <= row[0] < count}
-        if None in rows:
+        rows, whole = _rows(body, 8 * (len(names) + 3))
+        self._known = {row[0]: row[1:] for row in rows if 0 <= row[0] < self.about[-1]}
+        if not whole:
             kept = (_packed(index, row) for index, row in self._known.items())
             replace_file(self.path, self._head() + b"".join(kept))
         return True
@@ -87,6 +101,18 @@ class CostsCache:
 def _packed(index: int, row: Row) -> bytes:
     body = struct.pack(f"<{len(row) + 1}q", index, *row)
     return body + struct.pack("<q", zlib.crc32(body))
+
+
+def _rows(body: bytes, width: int) -> tuple[list[Row], bool]:
+    """Return the rows that check, those behind a torn one too, and whether these are all."""
+    rows, at, whole = list[Row](), 0, True
+    while at < len(body):
+        row = _unpacked(body[at : at + width], width)
+        if row is not None:
+            rows.append(row)
+        whole = whole and row is not None
+        at += 1 if row is None else width
+    return rows, whole
 
 
 def _unpacked(data: bytes, width: int) -> Row | None:

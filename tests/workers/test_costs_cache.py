@@ -100,6 +100,73 @@ def test_rows_that_were_not_written_whole_are_left_out_and_mended(tmp_path_facto
         assert _known(path, 4) == [(COST, index) for index in range(4)]
 
 
+def test_rows_behind_a_torn_one_are_found(path):
+    costs = CostsCache(path, "f", 4)
+    costs.put(0, COST, 0)
+    with costs.path.open("ab") as file:  # a writer that was killed in the middle of a row
+        file.write(costs.path.read_bytes()[-41:-9])
+    for index in (1, 2, 3):
+        costs.put(index, COST, index)
+    assert _known(path, 4) == [(COST, index) for index in range(4)]
+
+
+def test_gathered_rows_are_known_here_and_kept_in_one_write(path, monkeypatch):
+    written, write = [], os.write
+
+    def counting(handle, data):
+        written.append(len(data))
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", counting)
+    costs = CostsCache(path, "f", 9, every=4)
+    for index in range(9):
+        costs.put(index, COST, index)
+        assert costs.get(index) == (COST, index)
+        assert sum(known is not None for known in _known(path, 9)) == (index + 1) // 4 * 4
+    costs.keep()
+    assert _known(path, 9) == [(COST, index) for index in range(9)]
+    assert written == [4 * 40, 40]  # the first four came with the file
+    costs.keep()
+    assert len(written) == 2
+
+
+def _put_gathered(path, first):
+    costs = CostsCache(path, "f", 400, every=7)
+    for index in range(first, 400, 4):
+        costs.put(index, {"tiles": index, "tokens": first}, index)
+    costs.keep()
+
+
+def test_processes_that_gather_lose_nothing(path):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_put_gathered, args=(path, first)) for first in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert _known(path, 400) == [({"tiles": i, "tokens": i % 4}, i) for i in range(400)]
+
+
+def _put_until_told(path, pipe):
+    costs = CostsCache(path, "f", 1000, every=64)
+    for index in range(500):
+        costs.put(index, COST, index)
+    pipe.send(index)
+    pipe.recv()  # waits to be killed
+
+
+def test_a_killed_process_loses_fewer_rows_than_it_gathers(path):
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    writer = context.Process(target=_put_until_told, args=(path, there))
+    writer.start()
+    assert here.recv() == 499
+    writer.kill()
+    writer.join()
+    known = [row for row in _known(path, 1000) if row is not None]
+    assert 500 - 64 < len(known) <= 500
+
+
 def test_costs_of_another_kind_are_not_mixed_in(path):
     costs = CostsCache(path, "f", 2)
     costs.put(0, COST, 1)
