@@ -7,8 +7,7 @@ turns; a document is one turn by the model itself.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Role = Literal["human", "assistant", "document"]
 PLACEHOLDER = "<image>"
@@ -17,11 +16,11 @@ ROLES: dict[str, Role] = {
     **dict.fromkeys(("gpt", "assistant", "model"), "assistant"),
 }
 CAPTIONS = ("caption", "text")
+OBJECT = (dict, Mapping)  # JSON gives a dict, which is told from others sooner
 TEXT_MEMBERS = ("txt", "text", "caption")
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """Who speaks, and the pieces of text between which the images stand (one more than images).
 
     >>> Turn("human", ("", " What is it?")).images
@@ -48,7 +47,7 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
         if images == 0:
             raise ValueError("no text and no image" + _members(raw))
         found = (Turn("document", ("",)),)
-    placed = sum(turn.images for turn in found)
+    placed = sum(len(turn.pieces) for turn in found) - len(found)
     if placed == 0 and images:
         first = found[0]
         return (Turn(first.role, ("",) * images + first.pieces), *found[1:])
@@ -62,7 +61,7 @@ def _spoken(raw: Mapping[str, Any]) -> tuple[Turn, ...] | None:
         told = raw["json"]
         if isinstance(told, list):
             return _conversation(told)
-        if not isinstance(told, Mapping):
+        if not isinstance(told, OBJECT):
             raise ValueError(f"the JSON member is a {type(told).__name__}, not an object or a list")
         if told.get("conversations") is not None:
             return _conversation(told["conversations"])
@@ -79,13 +78,13 @@ def _spoken(raw: Mapping[str, Any]) -> tuple[Turn, ...] | None:
 
 
 def _conversation(spoken: Any) -> tuple[Turn, ...]:
-    if not isinstance(spoken, Sequence) or isinstance(spoken, str) or not spoken:
+    if not isinstance(spoken, (list, Sequence)) or isinstance(spoken, str) or not spoken:
         raise ValueError("conversations must be a list of at least one turn")
-    return tuple(_turn(number, turn) for number, turn in enumerate(spoken))
+    return tuple([_turn(number, turn) for number, turn in enumerate(spoken)])
 
 
 def _turn(number: int, turn: Any) -> Turn:
-    if not isinstance(turn, Mapping):
+    if not isinstance(turn, OBJECT):
         raise ValueError(f"turn {number} is a {type(turn).__name__}, not an object")
     speaker = turn.get("from", turn.get("role"))
     text = turn.get("value", turn.get("content"))
