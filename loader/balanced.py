@@ -70,6 +70,7 @@ class BalancedLoader:
     name: str = ""
     local: bool = True
     epoch: int = 0
+    left_out: int = 0
     _at: Position = START
     _resume: Position | None = None
     _generation: int = 0
@@ -111,6 +112,7 @@ class BalancedLoader:
         """
         self._generation += 1
         self._at, self._resume = self._resume or START, None
+        self.left_out = len(self._at.holes)
         return Microbatches(self, self._generation)
 
     def steps(self) -> Iterator[Step]:
@@ -169,6 +171,7 @@ class BalancedLoader:
         holes = self._holes(arrival.batch)
         self._check_errors(holes, arrival.batch)
         self._advance(arrival.batch, holes)
+        self.left_out = len(holes)
         return delivered
 
     def _check_current(self, generation: int) -> None:

@@ -19,8 +19,9 @@ from ..workers.source import as_source
 from .balanced import BalancedLoader, Delivered
 from .buffers import BufferPool
 from .layout import find_layout
+from .left_out import make_left_out, refuse_refill
 from .opening import Opening
-from .plain import PlainIterator
+from .plain import PlainIterator, TolerantIterator
 from .plain_state import PlainState
 from .remote import RemoteDataset
 from .settings import checked_max_errors, find_resources, make_plan
@@ -42,9 +43,12 @@ class DataLoader(torch_data.DataLoader[Any]):
     and dummy_tile belong to it. rank, ranks: found from torch.distributed, or given;
     virtual_ranks: this process plays them all. cost, key: measure and name samples of a plain
     dataset. balancer: the address of a standalone one; keys: the folder of this trainer's keys
-    (counterpoise keygen), if it wants them. on_error: "raise", or "skip" to leave broken samples
-    out (written to dead_letter), at most max_errors in an epoch (a float is a part of its samples).
-    buffer_bytes: the most decoded bytes held.
+    (counterpoise keygen), if it wants them. buffer_bytes: the most decoded bytes held.
+
+    on_error, with or without balance: "raise"; "skip" leaves samples that cannot be used out;
+    "refill" (an IterableDataset without balance) takes the next of the stream instead. They are
+    written to dead_letter (a JSON line each) and counted in left_out: at most max_errors in an
+    epoch (a float is a part of its samples).
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -96,7 +100,13 @@ class DataLoader(torch_data.DataLoader[Any]):
         buffer_bytes: int = 1 << 30,
     ) -> None:
         self._balanced: BalancedLoader | None = None
-        self._plain = PlainState()
+        allowed = checked_max_errors(max_errors, on_error)
+        if balance is None:
+            left_out = make_left_out(dataset, batch_size, on_error, dead_letter, allowed)
+            self._plain = PlainState(left_out)
+        else:
+            refuse_refill(on_error)
+            self._plain = PlainState()
         super().__init__(
             dataset,
             batch_size=batch_size,
@@ -177,7 +187,7 @@ class DataLoader(torch_data.DataLoader[Any]):
             collate=_pinning(pin_memory, _collating(layout, collate_fn, pad_id, dummy_tile)),
             timeout_s=timeout or None,
             dead_letter=dead_letter,
-            max_errors=checked_max_errors(max_errors, on_error),
+            max_errors=allowed,
             local=balancer is None,
             name=str(getattr(dataset, "pattern", type(dataset).__name__)),
         )
@@ -221,6 +231,13 @@ class DataLoader(torch_data.DataLoader[Any]):
 
     _info: StepInfo | None = None
 
+    @property
+    def left_out(self) -> int:
+        """Samples of this epoch, so far, that on_error has left out."""
+        if self._balanced is not None:
+            return self._balanced.left_out
+        return 0 if self._plain.left_out is None else self._plain.left_out.count
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; without balancing, the sampler's, if it has one."""
         if self._balanced is not None:
@@ -251,7 +268,8 @@ class DataLoader(torch_data.DataLoader[Any]):
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:
-            return super()._get_iterator()
+            tolerant = self._plain.left_out is not None
+            return TolerantIterator(self) if tolerant else super()._get_iterator()
         self.check_worker_number_rationality()
         return PlainIterator(self)
 

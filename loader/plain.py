@@ -17,7 +17,11 @@ from typing import Any
 import msgpack
 from torch._utils import ExceptionWrapper
 from torch.utils.data import IterDataPipe, MapDataPipe, _DatasetKind, _utils
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _sharding_worker_init_fn
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _sharding_worker_init_fn,
+    _SingleProcessDataLoaderIter,
+)
 
 from ..balancer.coordinator import Coordinator
 from ..balancer.job import Job, to_json
@@ -27,10 +31,13 @@ from ..balancer.serve import serve
 from ..workers.codec import decode
 from ..workers.daemon import local_identity, run_worker
 from ..workers.fetch_handler import Exhausted, FetchHandler, Fetching, pack_task
+from ..workers.fetch_tolerant import Fetched, tolerant
 from ..workers.job import Job as PoolJob
 from ..workers.job import Ready, WorkerSlot
 from ..workers.pool import Pool, start_pool
 from .connection import Connection
+from .errors import LoaderError
+from .left_out import LeftOut
 from .payloads import payload_buffer
 
 # A batch may take as long as it likes, and none is dropped and made again: datasets with state
@@ -55,6 +62,26 @@ class _Watch:
         return lost[0] if lost else ""
 
 
+class TolerantIterator(_SingleProcessDataLoaderIter):
+    """One pass over a DataLoader with num_workers=0 that leaves bad samples out."""
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        self._left_out: LeftOut = loader._plain.left_out
+        self._tolerant = tolerant(self._dataset_fetcher, self._left_out.on_error)
+        self.empty_batches = 0
+
+    def _next_data(self) -> Any:
+        """Return the next batch that has a sample."""
+        while True:
+            fetched = self._tolerant.fetch(self._next_index())  # type: ignore[no-untyped-call]
+            self._left_out.take(fetched)
+            if not fetched.empty:
+                break
+            self.empty_batches += 1
+        return _pin(fetched.batch, self._pin_memory_device) if self._pin_memory else fetched.batch
+
+
 class PlainIterator(_BaseDataLoaderIter):
     """One pass over a DataLoader with num_workers > 0 (many, if the workers are persistent)."""
 
@@ -71,6 +98,7 @@ class PlainIterator(_BaseDataLoaderIter):
             raise AssertionError(
                 "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
             )
+        self._left_out: LeftOut | None = loader._plain.left_out
         self._in_order = loader.in_order
         self._most_tasks = loader.prefetch_factor * self._num_workers
         self._epoch = 0
@@ -101,6 +129,7 @@ class PlainIterator(_BaseDataLoaderIter):
             self._drop_last,
             int(self._base_seed),
             init_fn,
+            "raise" if self._left_out is None else self._left_out.on_error,
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -109,6 +138,7 @@ class PlainIterator(_BaseDataLoaderIter):
         if not first_iter:
             self._pipe_seed = self._shared_seed
         self._sent = self._received = 0
+        self.empty_batches = 0
         self._owners: dict[int, int] = {}
         self._active = [True] * self._num_workers
         self._turns = itertools.cycle(range(self._num_workers))
@@ -150,12 +180,25 @@ class PlainIterator(_BaseDataLoaderIter):
             self._offer_task()
             if isinstance(data, ExceptionWrapper):
                 data.reraise()  # type: ignore[no-untyped-call]
+            if self._left_out is not None:
+                self._record(self._left_out, data)
+                if data.empty:
+                    self.empty_batches += 1
+                    continue
+                data = data.batch
             if self._pin_memory:
                 data = _pin(data, self._pin_memory_device)
             return data
         if not self._persistent_workers:
             self._shutdown_workers()
         raise StopIteration
+
+    def _record(self, left_out: LeftOut, fetched: Fetched) -> None:
+        try:
+            left_out.take(fetched)
+        except LoaderError:
+            self._shutdown_workers()
+            raise
 
     def _receive(self) -> Any:
         try:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset, RandomSampler
 
+from .left_out import LeftOut
+
 if TYPE_CHECKING:
     from .dataloader import DataLoader
 
@@ -20,9 +22,14 @@ PLAIN_VERSION = 1
 
 
 class PlainState:
-    """How many batches the current iteration has handed out, and the shuffle's seed."""
+    """How many batches the current iteration has handed out, and the shuffle's seed.
 
-    def __init__(self) -> None:
+    `left_out` counts the samples that it has left out, where it may.
+    """
+
+    def __init__(self, left_out: LeftOut | None = None) -> None:
+        self.left_out = left_out
+        self._left_out_before = 0
         self._iterator: Callable[[], Any] = lambda: None
         self._seed: int | None = None
         self._skip = 0
@@ -34,12 +41,16 @@ class PlainState:
         self._iterator = weakref.ref(iterator)
         self._skipped, self._skip = self._skip, 0
         self._resume_seed = None
+        if self.left_out is not None:
+            self.left_out.begin(self._left_out_before)
+        self._left_out_before = 0
 
     def state_dict(self, loader: "DataLoader") -> dict[str, Any]:
         """Return the ledger."""
         iterator = self._iterator()
-        handed_out = self._skip if iterator is None else self._skipped + iterator._num_yielded
-        return {
+        handed_out = self._skip if iterator is None else self._skipped + _passed(iterator)
+        left_out = {} if self.left_out is None else {"left_out": self.left_out.count}
+        return left_out | {
             "version": PLAIN_VERSION,
             "batches": handed_out,
             "batch_size": loader.batch_size,
@@ -62,6 +73,9 @@ class PlainState:
             )
         self._skip, self._resume_seed = int(state["batches"]), state["seed"]
         self._iterator = lambda: None
+        self._left_out_before = int(state.get("left_out", 0))
+        if self.left_out is not None:
+            self.left_out.begin(self._left_out_before)
 
     def following(self, loader: "DataLoader", sampler: Any) -> Any:
         """Return the index sampler, made to remember its seed and to skip what was handed out."""
@@ -101,6 +115,12 @@ class _Following:
 
     def __len__(self) -> int:
         return len(self._sampler)
+
+
+def _passed(iterator: Any) -> int:
+    """Return how many of the sampler's batches are done with: those without a sample count, too."""
+    passed: int = iterator._num_yielded + getattr(iterator, "empty_batches", 0)
+    return passed
 
 
 def _next_seed() -> int:

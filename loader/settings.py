@@ -85,7 +85,7 @@ def checked_max_errors(max_errors: float | None, on_error: str) -> float | None:
     """
     if max_errors is None:
         return None
-    if on_error != "skip":
+    if on_error not in ("skip", "refill"):
         raise ValueError(f"max_errors={max_errors} counts samples that on_error='skip' leaves out")
     most = 1.0 if isinstance(max_errors, float) else math.inf
     if not 0 <= max_errors < most:

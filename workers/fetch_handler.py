@@ -21,6 +21,7 @@ from torch.utils.data.graph_settings import apply_random_seed
 from ..balancer.messages import Probed, Ref
 from .codec import encode, payload_of
 from .daemon import Decoded
+from .fetch_tolerant import tolerant
 from .job import WorkerSlot
 
 # torch's own, untyped
@@ -33,7 +34,7 @@ Exhausted = _utils.worker._IterableDatasetStopIteration
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """What torch's DataLoader gives to each of its workers."""
+    """What torch's DataLoader gives to each of its workers, and what to do about bad samples."""
 
     dataset_kind: int
     dataset: Any
@@ -42,6 +43,7 @@ class Fetching:
     drop_last: bool
     base_seed: int
     init_fn: Callable[[int], None] | None
+    on_error: str = "raise"
 
 
 def pack_task(index: Any, shared_seed: int | None) -> bytes:
@@ -124,6 +126,8 @@ class FetchHandler:
                 _collate_fn(self._fetching.collate_fn),
                 self._fetching.drop_last,
             )
+            if self._fetching.on_error != "raise":
+                self._fetcher = tolerant(self._fetcher, self._fetching.on_error)
 
     def _error(self) -> Any:
         """The exception being handled, in the form that torch raises again in the trainer."""

@@ -78,9 +78,34 @@ def attempt(
             if pause is not None:
                 sleep(pause)
             elif policy.on_error == "skip" and kind != "io":
-                return Hole(key, reason_of(error), kind)
+                return Hole(
+                    error.key if isinstance(error, SampleError) else key, reason_of(error), kind
+                )
             else:
                 raise
+
+
+def patiently(
+    load: Callable[[], T],
+    key: str,
+    policy: ErrorPolicy,
+    sleep: Callable[[float], None],
+    source: str,
+) -> T | Hole:
+    """Do as `attempt` does; an I/O error that stays says where it was, and after how many tries."""
+    tries = 0
+
+    def once() -> T:
+        nonlocal tries
+        tries += 1
+        return load()
+
+    try:
+        return attempt(once, key, policy, sleep)
+    except OSError as error:
+        if kind_of(error) != "io":
+            raise
+        raise located(error, source, tries) from error
 
 
 def kind_of(error: Exception) -> Kind:

@@ -10,7 +10,7 @@ from ..balancer.job import from_json
 from ..balancer.messages import Probed, Ref
 from .codec import encode, payload_of
 from .daemon import Decoded
-from .policy import RETRIES, attempt, kind_of, located
+from .policy import RETRIES, patiently
 from .source import Probe, SampleError, Source, source_name
 
 
@@ -75,19 +75,8 @@ class SourceHandler:
         return self._patiently(ref, lambda: self._source().load(ref.index, epoch, self.seed))
 
     def _patiently(self, ref: Ref, action: Callable[[], Any]) -> Any:
-        tries = 0
-
-        def once() -> Any:
-            nonlocal tries
-            tries += 1
-            return action()
-
-        try:
-            return attempt(once, str(ref.index), RETRIES, self.sleep)
-        except OSError as error:
-            if kind_of(error) != "io":
-                raise
-            raise located(error, source_name(self._source()), tries) from error
+        source = source_name(self._source())
+        return patiently(action, str(ref.index), RETRIES, self.sleep, source)
 
     def _cost(self, found: Probe) -> tuple[int, ...]:
         missing = [name for name in self.resources if name not in found.cost]
