@@ -17,6 +17,8 @@ from .tally import Tally
 MAX_SAMPLES = 1 << 32
 # What one rank may be waiting for; an honest one asks again.
 MAX_ASKS = 1024
+# What a refusal quotes of a job, in characters.
+QUOTED = 1000
 # Trainer processes that have come and gone: of so many it is remembered when they came.
 MAX_REMEMBERED = 1 << 14
 
@@ -152,13 +154,14 @@ def why_rank_refused(
         if theirs.plan is not None:
             plan_with(theirs.plan)
     except ValueError as error:
-        return str(error)
+        return f"{error!s:.{QUOTED}}"
     if job is None and theirs.plan is None:
         return "this balancer plans: a loop without balancing has its workers on its own machine"
     if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.ranks:
         return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.ranks}"
     if job is not None and job != theirs:
-        return "this balancer serves another job: " + difference(to_json(job), hello.job)
+        differ = difference(to_json(job), hello.job)
+        return f"this balancer serves another job: {differ:.{QUOTED}}"
     return ""
 
 
@@ -171,7 +174,7 @@ def why_worker_refused(job: Job | None, count: int, fingerprint: str, ready: Wor
         return ""
     return (
         f"this worker's data or libraries differ from the others' (fingerprint "
-        f"{ready.fingerprint}, {ready.count} samples; the others have {fingerprint}, {count}): "
+        f"{ready.fingerprint:.80}, {ready.count} samples; the others have {fingerprint}, {count}): "
         "install the same versions, or allow it with mixed_workers=True"
     )
 

@@ -113,11 +113,11 @@ def names_in(text: str) -> int:
 def depth(text: str) -> int:
     """Return how deep braces are nested, at most; those that are never closed count.
 
-    >>> depth("{a,b{1..3}}{x,y}"), depth("a.tar"), depth("}{{")
-    (2, 0, 2)
+    >>> depth("{a,b{1..3}}{x,y}"), depth("a.tar"), depth("}{{"), depth("}")
+    (2, 0, 2, 0)
     """
     steps = ((character == "{") - (character == "}") for character in text)
-    return max(itertools.accumulate(steps, lambda level, step: max(0, level + step)), default=0)
+    return max(itertools.accumulate(steps, lambda at, step: max(0, at + step), initial=0))
 
 
 def _range_size(inside: str) -> int:

@@ -52,16 +52,20 @@ class Recorder:
             raise
 
 
-def field_mutator(seeds):
-    """Return a mutator: bytes changed by libFuzzer, or a message's fields changed by ours."""
-    mutator = Mutator([Wired(b"", data[1:]) for data in seeds], 0)
+def field_mutator(name, seeds):
+    """Return a mutator: bytes changed by libFuzzer, or fields of a message or a job by ours."""
+    mutator = Mutator([Wired(b"", data[1:]) for data in seeds] if name in FRAMES else [], 0)
+
+    def changed(data, control):
+        if name in FRAMES:
+            return bytes([control]) + mutator.fields_changed(data[1:])
+        return mutator.odd_json(data.decode()).encode()
 
     def mutate(data, max_size, seed):
         mutator.random = random.Random(seed)
-        if seed % 2 or len(data) < 2:
-            return atheris.Mutate(data, max_size)
-        with contextlib.suppress(Exception):  # what is no message has no fields
-            return (bytes([seed >> 1 & 0xFF]) + mutator.fields_changed(data[1:]))[:max_size]
+        if seed % 2 == 0 and len(data) > 1:
+            with contextlib.suppress(Exception):  # what is no message has no fields
+                return changed(data, seed >> 1 & 0xFF)[:max_size]
         return atheris.Mutate(data, max_size)
 
     return mutate
@@ -91,7 +95,8 @@ def main():
         ]  # fmt: skip
         recorder = Recorder(target, chosen.out)
         atexit.register(lambda: print(f"{recorder.runs} inputs run", file=sys.stderr))
-        mutator = field_mutator(seeds) if chosen.target in FRAMES else None
+        fields = chosen.target in (*FRAMES, "job")
+        mutator = field_mutator(chosen.target, seeds) if fields else None
         atheris.Setup([sys.argv[0], *options], recorder, custom_mutator=mutator)
         atheris.Fuzz()
 

@@ -10,6 +10,7 @@ import io
 import random
 import tarfile
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -18,7 +19,9 @@ from fuzz import MOST_STATE, on_the_books, state_size, to_peers
 from hostile import JOB, Cluster, Wired, corpus, introduces
 
 from counterpoise.balancer.job import from_json, to_json
-from counterpoise.balancer.messages import FROM_WORKER, Place
+from counterpoise.balancer.messages import FROM_WORKER, Place, RankHello
+from counterpoise.balancer.peers import why_rank_refused
+from counterpoise.balancer.planner import make_planner
 from counterpoise.balancer.rank_session import RankSession
 from counterpoise.balancer.wire import WireError, decode, encode
 from counterpoise.balancer.worker_session import WorkerSession
@@ -215,15 +218,18 @@ class JobTarget:
     name = "job"
 
     def seeds(self):
-        return [to_json(JOB).encode()]
+        balanced = replace(JOB.plan, grouping="balanced", batch_size=None, budgets=(9,))
+        auto = replace(balanced, accumulate="auto", mode="window")
+        plans = (JOB.plan, balanced, auto, None)
+        return [to_json(replace(JOB, plan=plan)).encode() for plan in plans]
 
     def __call__(self, data):
+        hello = RankHello((0,), data.decode("utf-8", "replace"))
+        check_brief(why_rank_refused(JOB, hello, make_planner), 1200)
         try:
-            job = from_json(data.decode("utf-8", "replace"))
-        except ValueError as error:
-            check_brief(error, 2000)
+            text = to_json(from_json(hello.job))
+        except ValueError:
             return
-        text = to_json(job)
         assert to_json(from_json(text)) == text
 
 

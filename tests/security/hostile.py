@@ -263,14 +263,14 @@ class Mutator:
                 (1, 1, 3)
             )
         if isinstance(value, str) and value.startswith("{") and self.random.random() < 0.9:
-            return self._odd_json(value)
+            return self.odd_json(value)
         if isinstance(value, int) and not isinstance(value, bool) and self.random.random() < 0.8:
             near = max(-(1 << 63), value + self.random.randrange(-2, 3))
             return near if self.random.random() < 0.5 else self._integer()
         kinds = (self._integer, self._text, self._binary, lambda: None, list, lambda: 1.5)
         return self.random.choice(kinds)()
 
-    def _odd_json(self, text):
+    def odd_json(self, text):
         """Change one value of a job, anywhere in it."""
         try:
             job = json.loads(text)
