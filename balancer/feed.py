@@ -62,7 +62,10 @@ class Feed:
         while self._to_probe and len(chosen) < most:
             if chosen and (chosen[0].strikes or self._to_probe[0].strikes):
                 break
-            chosen.append(self._to_probe.popleft())
+            sample = self._to_probe.popleft()
+            # A worker that is late may have said it after all.
+            if sample.cost is None:
+                chosen.append(sample)
         return chosen
 
     def give_back(self, sample: Sample) -> None:

@@ -187,6 +187,7 @@ class Hall:
         elif begun.run == run.number:
             run.delivery.know(begun.known, begun.holes)
             run.delivery.passed(rank.hello.ranks, begun.start.step, begun.start.microbatch)
+        run.end_useless_leases()
 
     def _stop_run(self) -> None:
         if self.run is not None:

@@ -1,8 +1,9 @@
 """Who works on what, until when.
 
-A lease names samples and a deadline; every result renews its worker's leases. When it runs out, or
-its worker is lost, what is left of it goes back. A sample that was first in line whenever its
-worker died is suspected of killing workers.
+A lease names samples and a deadline; every result, and each sample that a worker says it has begun,
+renews its worker's leases. When one runs out, or its worker is lost, what is left of it goes back.
+A lease that ran out is *lapsed*: its worker is late, not gone, and what it has in hand still counts
+if it comes before anybody else's. A worker that is lost, or says hello again, has lost these, too.
 """
 
 import math
@@ -38,6 +39,8 @@ class LeaseBook:
         self.lease_s = lease_s
         self.last = last
         self._leases: dict[int, Held] = {}
+        # Those that ran out: what their workers have in hand still counts if it comes first.
+        self._lapsed: dict[int, Held] = {}
         self._useless: list[Held] = []
 
     def grant(
@@ -49,6 +52,7 @@ class LeaseBook:
         shared: Held | None = None,
     ) -> Held:
         """Write down a new lease; `shared` is the one that already has these samples."""
+        self._end_lapsed(worker)
         self.last += 1
         held = Held(self.last, kind, worker, now + self.lease_s, touched=now)
         held.samples = {sample.ordinal: sample for sample in samples}
@@ -61,19 +65,25 @@ class LeaseBook:
         self, worker: bytes, number: int, ordinal: int, now: float
     ) -> tuple[str, Sample] | None:
         """Take one sample off all leases; None for one that is not (or no longer) the worker's."""
-        held = self._leases.get(number)
+        lapsed = number in self._lapsed
+        held = self._lapsed.get(number) if lapsed else self._leases.get(number)
         if held is None or held.worker != worker:
             return None
         for each in self.of(worker):
             each.deadline, each.touched = now + self.lease_s, now
         sample = held.samples.pop(ordinal, None)
         if not held.samples:
-            del self._leases[number]
+            del (self._lapsed if lapsed else self._leases)[number]
         if sample is None:
             return None
-        if held.shared:
-            self._take_from_others(sample)
+        if held.shared or lapsed or self._lapsed:
+            self._take_from_others(held.kind, sample)
         return held.kind, sample
+
+    def renew(self, worker: bytes, now: float) -> None:
+        """Put the deadlines of a worker's leases off: it has shown that it gets on."""
+        for held in self.of(worker):
+            held.deadline = now + self.lease_s
 
     def passed_over(self, worker: bytes, number: int) -> list[Held]:
         """Remove and return a worker's leases before this one.
@@ -81,6 +91,7 @@ class LeaseBook:
         A worker does its leases in order: when one shows a result, what is open of those before
         was lost on its way, there or back.
         """
+        self._end_lapsed(worker, number)
         over = [held for held in self.of(worker) if held.number < number]
         for held in over:
             del self._leases[held.number]
@@ -115,13 +126,20 @@ class LeaseBook:
             for sample in [each for each in held.samples.values() if is_useless(each)]:
                 self._remove(held, sample)
 
-    def _take_from_others(self, sample: Sample) -> None:
-        for held in [each for each in self._leases.values() if sample.ordinal in each.samples]:
-            self._remove(held, sample)
+    def _take_from_others(self, kind: str, sample: Sample) -> None:
+        for held in [*self._leases.values(), *self._lapsed.values()]:
+            if held.kind == kind and sample.ordinal in held.samples:
+                self._remove(held, sample)
+
+    def _end_lapsed(self, worker: bytes, before: float = math.inf) -> None:
+        """Forget a worker's leases that ran out: nothing of them can come any more."""
+        for held in [each for each in self._lapsed.values() if each.worker == worker]:
+            if held.number < before:
+                del self._lapsed[held.number]
 
     def _remove(self, held: Held, sample: Sample) -> None:
         del held.samples[sample.ordinal]
-        if not held.samples:
+        if not held.samples and self._lapsed.pop(held.number, None) is None:
             del self._leases[held.number]
             self._useless.append(held)
 
@@ -139,6 +157,7 @@ class LeaseBook:
 
     def lose(self, worker: bytes) -> list[Held]:
         """Remove and return all leases of a worker."""
+        self._end_lapsed(worker)
         lost = self.of(worker)
         for held in lost:
             del self._leases[held.number]
@@ -149,16 +168,17 @@ class LeaseBook:
         return self._leases.pop(number, None)
 
     def expired(self, now: float) -> list[Held]:
-        """Remove and return the leases whose deadline has passed."""
+        """Remove and return the leases whose deadline has passed; a late result still counts."""
         late = [held for held in self._leases.values() if held.deadline <= now]
         for held in late:
-            del self._leases[held.number]
+            self._lapsed[held.number] = self._leases.pop(held.number)
         return late
 
     def clear(self) -> list[Held]:
         """Remove and return all leases."""
         every = list(self._leases.values())
         self._leases.clear()
+        self._lapsed.clear()
         return every
 
     def next_deadline(self) -> float:

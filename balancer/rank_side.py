@@ -193,6 +193,7 @@ class RankSide(Hall):
         if bye is not None:
             if self.run is not None and rank is not None:
                 self.run.delivery.leave(rank.hello.ranks)
+                self.run.end_useless_leases()
             self._leaving.add(peer)
         if not self._ranks:
             self._end_job()

@@ -192,6 +192,10 @@ class Run:
     def taken(self, rank: int, step: int, microbatch: int) -> None:
         """Take in that a rank has had a microbatch; leases that this makes useless end."""
         self.delivery.taken(rank, step, microbatch)
+        self.end_useless_leases()
+
+    def end_useless_leases(self) -> None:
+        """Take samples off the leases that the ranks have had, or do not want any more."""
         self.leases.forget(self._is_had)
 
     def next_deadline(self) -> float:

@@ -144,10 +144,16 @@ class WorkerSide(Hall):
         for worker in self._workers.values():
             if (worker.hello.name, worker.hello.incarnation) == (beat.name, beat.incarnation):
                 worker.heard, worker.beaten, known = self._now, self._now, True
-                worker.hand = beat.lease, beat.ordinal
+                self._note_hand(worker, (beat.lease, beat.ordinal))
                 worker.tally.at_work(self._now, bounded(beat.probe_ms), bounded(beat.decode_ms))
                 worker.clock = Offset(bounded(beat.ahead_us), bounded(beat.error_us))
         if not known:
             self._send(peer, Stranger())
         elif beat.number:
             self._send(peer, Heard(beat.number, self.books.clock_us(self._now)))
+
+    def _note_hand(self, worker: WorkerPeer, hand: Hand) -> None:
+        """A worker that has another sample in hand than before gets on."""
+        if self.run is not None and hand not in (worker.hand, EMPTY_HAND):
+            self.run.leases.renew(worker.peer, self._now)
+        worker.hand = hand

@@ -242,6 +242,56 @@ def test_a_worker_that_stays_silent_for_as_long_as_a_lease_counts_as_dead():
     assert strikes(cluster) == 1
 
 
+def late(cluster):
+    """Let a lease of the worker run out; return it, and its first sample."""
+    held = cluster.coordinator.run.leases.of(b"w")[0]
+    sample = next(iter(held.samples.values()))
+    for _ in range(122):
+        beat = WorkerBeat("w", 0, lease=held.number, ordinal=sample.ordinal)
+        cluster.say(b"beat.w", beat, after_s=1.0)
+        cluster.tick()
+    assert cluster.coordinator.run.leases.of(b"w") == []
+    return held, sample
+
+
+def costs(held, sample):
+    return ProbeDone(held.number, (Probed(sample.ordinal, "k", (1,), 1),))
+
+
+def test_a_sample_that_takes_longer_than_a_lease_counts_when_it_comes():
+    cluster = started()
+    held, sample = late(cluster)
+    granted = cluster.say(b"w", costs(held, sample))
+    assert sample.cost == (1,)
+    assert not sample.reason
+    leased = [ref.ordinal for _, m in granted if isinstance(m, Lease) for ref in m.refs]
+    assert leased
+    assert sample.ordinal not in leased
+
+
+@pytest.mark.parametrize(("peer", "incarnation"), [(b"w", 0), (b"w2", 1)])
+def test_what_was_in_hand_before_another_hello_does_not_count(peer, incarnation):
+    cluster = started()
+    held, sample = late(cluster)
+    if peer == b"w":
+        cluster.gone(b"w", Revoke(0))
+    cluster.say(peer, WorkerHello("w", incarnation, "host", 0), WorkerReady(20, "same"))
+    cluster.say(b"w", costs(held, sample))
+    assert sample.cost is None
+
+
+def test_a_worker_that_begins_one_sample_after_another_keeps_its_leases():
+    cluster = started()
+    (held,) = cluster.coordinator.run.leases.of(b"w")
+    assert len(held.samples) > 3
+    for ordinal in held.samples:
+        for _ in range(100):
+            beat = WorkerBeat("w", 0, lease=held.number, ordinal=ordinal)
+            cluster.say(b"beat.w", beat, after_s=1.0)
+            cluster.tick()
+    assert cluster.coordinator.run.leases.of(b"w") == [held]
+
+
 def test_a_worker_that_cannot_open_the_data_is_told_to_all_and_serves_the_next_job():
     cluster = Cluster()
     cluster.rank(b"r")
