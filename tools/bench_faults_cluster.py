@@ -38,9 +38,11 @@ class Cluster:
         self._shards = shards
         self._step_s = step_s
         self._running: dict[str, Party] = {}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        # Bound for as long as the cluster lives: nobody else is given the port while it is down.
+        self._bound = socket.socket()
+        self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._bound.bind(("127.0.0.1", 0))
+        self.port: int = self._bound.getsockname()[1]
         self.network = Network(PEERS, self.port)
 
     def start_all(self) -> None:
@@ -126,6 +128,7 @@ class Cluster:
             party.close()
         self._running.clear()
         self.network.close()
+        self._bound.close()
         return stubborn
 
     def last_words(self) -> list[str]:
