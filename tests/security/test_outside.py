@@ -286,6 +286,18 @@ def test_members_named_outside_are_only_names(root):
     assert [path for path in watch.opened if not path.is_relative_to(root)] == []
 
 
+def test_postscript_that_says_it_is_a_picture_starts_no_interpreter(root):
+    file = io.BytesIO()
+    Image.new("RGB", (40, 40)).save(file, "EPS")
+    write_shard(root / "a.tar", {"0.txt": b"hello", "0.jpg": file.getvalue()})
+    dataset = TarDataset("a.tar", VisionLanguage(tile_size=32, max_tiles=1), root=root)
+    with WATCH as watch:
+        for action in (dataset.probe, dataset.load):
+            with pytest.raises(SampleError, match="0"):
+                action(0)
+    assert not watch.executed
+
+
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../secret", "0.txt"])
 @pytest.mark.parametrize(
