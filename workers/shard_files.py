@@ -9,8 +9,11 @@ import io
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+READ_WHOLE = 1 << 15
 
 
 class _Opened:
@@ -33,7 +36,14 @@ class ShardFiles:
         self._lock = threading.Lock()
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes; OSError where the file is shorter than that."""
+        """Return exactly `size` bytes; OSError, which names it, where the file has fewer."""
+        try:
+            return self._read(path, offset, size)
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
+
+    def _read(self, path: Path, offset: int, size: int) -> bytes:
         opened = self._open(path)
         data = os.pread(opened.fd, size, offset)
         while len(data) < size:
@@ -44,8 +54,10 @@ class ShardFiles:
             data += more
         return data
 
-    def piece(self, path: Path, offset: int, size: int) -> io.BufferedReader:
-        """Return a read-only file over a piece of a shard; only what is asked for is read."""
+    def piece(self, path: Path, offset: int, size: int) -> BinaryIO:
+        """Return a file over a piece of a shard; of a large one only what is asked for is read."""
+        if size <= READ_WHOLE:
+            return io.BytesIO(self.read(path, offset, size))
         return io.BufferedReader(_Piece(self, path, offset, size))
 
     def _open(self, path: Path) -> _Opened:
@@ -65,11 +77,23 @@ class ShardFiles:
         self.__init__(**state)  # type: ignore[misc]
 
 
+def check_pieces(values: Iterable[object]) -> None:
+    """Raise the OSError with which reading a piece among the values failed, if one did.
+
+    Image libraries catch errors of the disk and say that the image is broken, or lacks something.
+    """
+    for value in values:
+        failed = getattr(getattr(value, "raw", None), "failed", None)
+        if isinstance(failed, OSError):
+            raise failed
+
+
 class _Piece(io.RawIOBase):
     def __init__(self, files: ShardFiles, path: Path, offset: int, size: int) -> None:
         super().__init__()
         self._files, self._path, self._offset, self._size = files, path, offset, size
         self._at = 0
+        self.failed: OSError | None = None
 
     def readable(self) -> bool:
         return True
@@ -80,7 +104,11 @@ class _Piece(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         count = max(0, min(len(buffer), self._size - self._at))
         if count:
-            buffer[:count] = self._files.read(self._path, self._offset + self._at, count)
+            try:
+                buffer[:count] = self._files.read(self._path, self._offset + self._at, count)
+            except OSError as error:
+                self.failed = error
+                raise
         self._at += count
         return count
 

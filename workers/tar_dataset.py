@@ -22,7 +22,7 @@ from .members import decode_member, refuse_pickled
 from .patterns import Pattern, find_shards, named
 from .randomness import generator, global_randomness
 from .registry import build, registered, spec_of
-from .shard_files import ShardFiles
+from .shard_files import ShardFiles, check_pieces
 from .source import DEFAULT_COST, Cost, Probe, Sample, SampleError, checked, sample_nbytes
 from .tar_index import ShardIndex, open_index
 from .versions import digest, library_versions
@@ -44,6 +44,8 @@ class TarDataset:
     ~/.cache/counterpoise. Raises FileNotFoundError and ValueError (damaged shard, key that stands
     twice, no samples).
     """
+
+    keep_every = 1  # so many costs go to their file at once; with more than 1, call keep() at last
 
     def __init__(
         self,
@@ -100,12 +102,12 @@ class TarDataset:
         path, key = self.shards[shard], self._indexes[shard].key(row)
         raw: dict[str, Any] = {"__key__": key}
         for name, offset, size in self._indexes[shard].sample(row):
+            if headers and is_image(name):
+                raw[name] = self._files.piece(path, offset, size)
+                continue
             try:
                 refuse_pickled(name)
-                if headers and is_image(name):
-                    raw[name] = self._files.piece(path, offset, size)
-                else:
-                    raw[name] = decode_member(name, self._files.read(path, offset, size))
+                raw[name] = decode_member(name, self._files.read(path, offset, size))
             except ValueError as error:
                 raise SampleError(key, str(error)) from error
         return raw
@@ -128,22 +130,28 @@ class TarDataset:
 
     def probe(self, index: int) -> Probe:
         """Find a sample's cost, from the kept costs or the headers; SampleError where neither."""
-        costs = self._kept_costs(index)
+        shard, row = self._place(index)
+        costs = self._kept_costs(shard)
         if costs is None:
             return self._measured(index)
-        row = self._place(index)[1]
         known = costs.get(row)
         if known is not None:
-            return Probe(self.key(index), *known)
+            return Probe(self._indexes[shard].key(row), *known)
         found = self._measured(index)
         costs.put(row, found.cost, found.nbytes)
         return found
 
     def known(self, index: int) -> Probe | None:
         """Return a sample's cost if an earlier run or worker has kept it, reading no sample."""
-        costs = self._kept_costs(index)
-        kept = costs.get(self._place(index)[1]) if costs is not None else None
-        return Probe(self.key(index), *kept) if kept is not None else None
+        shard, row = self._place(index)
+        costs = self._kept_costs(shard)
+        kept = costs.get(row) if costs is not None else None
+        return Probe(self._indexes[shard].key(row), *kept) if kept is not None else None
+
+    def keep(self) -> None:
+        """Write the costs that are gathered; only where they are not kept one by one."""
+        for costs in self._costs.values():
+            costs.keep()
 
     def measure(self, sample: Sample) -> dict[str, int]:
         """Return a loaded sample's cost by `cost`; only where probing decodes (decode_first)."""
@@ -204,17 +212,23 @@ class TarDataset:
             found: Probe = (self._probe or probed)(raw)
         except ImageError as error:
             raise SampleError(raw["__key__"], str(error)) from error
+        finally:
+            check_pieces(raw.values())
         return found
 
-    def _kept_costs(self, index: int) -> CostsCache | None:
+    def _kept_costs(self, shard: int) -> CostsCache | None:
         """Return the shard's table; None where a transform has no fingerprint to keep it under."""
-        if self._probe is None or not hasattr(self.transform, "fingerprint"):
-            return None
-        shard, _ = self._place(index)
         if shard not in self._costs:
+            if self._probe is None or not hasattr(self.transform, "fingerprint"):
+                return None
             facts = [self._transform_fingerprint(), library_versions(), self._indexes[shard].digest]
-            count = len(self._indexes[shard])
-            self._costs[shard] = CostsCache(self.shards[shard], digest(facts), count, self.cache)
+            self._costs[shard] = CostsCache(
+                self.shards[shard],
+                digest(facts),
+                len(self._indexes[shard]),
+                self.cache,
+                self.keep_every,
+            )
         return self._costs[shard]
 
     def _transform_fingerprint(self) -> str:
