@@ -90,6 +90,7 @@ class Coordinator(WorkerSide, RankSide):
                 del self._states[peer]
         self._knocking.clear()
         self._look_apart()
+        self._look_missing()
         for rank in self._ranks.values():
             if now - rank.told > NOTICE_S:
                 self._answer(rank.peer, None)

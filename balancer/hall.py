@@ -88,6 +88,7 @@ class Hall:
         self._knocking: dict[bytes, RankHello] = {}
         self._leaving: set[bytes] = set()
         self._apart_since = math.inf
+        self._missing_since = math.inf
         self._replaced: dict[bytes, int] = {}
         self._launch = 0
         self._launches: dict[bytes, int] = {}

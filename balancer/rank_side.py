@@ -25,6 +25,8 @@ from .peers import RankPeer, remember, why_apart, why_rank_refused
 
 # Ranks that begin at different places may be of two launches, the former not known to have gone.
 APART_S = 5.0
+# A rank that has gone while others begin the next epoch may come back for so long.
+MISSING_S = 120.0
 ANOTHER = "another process now plays this rank: start all anew"
 
 
@@ -142,6 +144,28 @@ class RankSide(Hall):
                 if self._now - rank.told > 1.0:
                     self._answer(rank.peer, None)
 
+    def _look_missing(self) -> None:
+        """Fail when ranks that others wait for have gone and stay away."""
+        missing = self._missing()
+        if not missing:
+            self._missing_since = math.inf
+            return
+        self._missing_since = min(self._missing_since, self._now)
+        if self._now - self._missing_since > MISSING_S and self.trouble is None:
+            self._fail(
+                "protocol",
+                f"ranks {missing} have gone, and the others have waited {MISSING_S:.0f} s for them "
+                "to begin the next epoch: let all ranks run the same epochs, or start all anew",
+            )
+
+    def _missing(self) -> tuple[int, ...]:
+        """Return the ranks that are not there while others have begun a later run."""
+        run, present = self.run, self._ranks.values()
+        if run is None or not any(r.begun and r.begun.run > run.number for r in present):
+            return ()
+        there = {number for rank in present for number in rank.hello.ranks}
+        return tuple(sorted(set(range(run.job.ranks)) - there))
+
     def _take_offer(self, _: bytes, offer: Offer) -> None:
         if self.run is not None and self.run.number == offer.run:
             self.run.offer(offer)
@@ -181,6 +205,8 @@ class RankSide(Hall):
         """Say in a few words what the ranks wait for."""
         if not self._workers:
             return "a worker to connect"
+        if missing := self._missing():
+            return f"ranks {missing}, which have gone"
         if self.run is not None:
             return self.run.waiting()
         return "ranks to begin" if self._is_ready() else "a worker to open the data"

@@ -451,6 +451,43 @@ def test_a_rank_at_its_end_does_not_hold_the_others():
     assert cluster.say(b"r1", Ask(0, 1, 5, 0)) == [(b"r1", EpochEnd(0, 5)), (b"r0", Bye())]
 
 
+@pytest.mark.parametrize("goodbye", [True, False])
+def test_a_rank_that_stays_away_from_the_next_epoch_is_named(goodbye):
+    cluster = started()
+    cluster.say(b"r1", RankBye()) if goodbye else cluster.gone(b"r1", Status(0, 0, ""))
+    cluster.say(b"r0", Begin(1, 1, START))
+    (status,) = [m for _, m in cluster.say(b"r0", Ping()) if isinstance(m, Status)]
+    assert status.waiting == "ranks (1,), which have gone"
+    cluster.tick()
+    assert "Trouble" not in kinds(cluster.tick(119.0), b"r0")
+    (trouble,) = [m for to, m in cluster.tick(2.0) if (to, type(m)) == (b"r0", Trouble)]
+    assert trouble.reason.startswith("ranks (1,) have gone, and the others have waited 120 s")
+
+
+def test_a_rank_that_comes_back_in_time_begins_the_next_epoch():
+    cluster = started()
+    cluster.gone(b"r1", Status(0, 0, ""))
+    cluster.say(b"r0", Begin(1, 1, START))
+    for _ in range(3):
+        cluster.tick(50.0)
+        cluster.worker()
+        cluster.rank(b"r1", (1,))
+        cluster.say(b"r1", Begin(0, 0, START))
+        cluster.tick(50.0)
+        cluster.gone(b"r1", Status(0, 0, ""))
+    cluster.rank(b"r1", (1,))
+    cluster.say(b"r1", Begin(1, 1, START))
+    assert cluster.coordinator.trouble is None
+    assert cluster.coordinator.run.number == 1
+
+
+def test_a_rank_that_is_there_may_take_its_time_between_epochs():
+    cluster = started()
+    cluster.say(b"r0", Begin(1, 1, START))
+    for _ in range(100):
+        assert "Trouble" not in kinds(cluster.tick(100.0), b"r0")
+
+
 def test_a_rank_cannot_ask_or_acknowledge_for_another():
     cluster = started()
     cluster.say(b"r0", Ask(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
