@@ -59,6 +59,8 @@ def listen(
         socket.close()
         if error.errno == errno.EADDRINUSE:
             reason = "the port is taken: stop what listens there, or choose another"
+        elif address.startswith("ipc:"):
+            reason = f"{error}: free some space there, or set TMPDIR to another directory"
         else:
             reason = f"{error}: give an address such as tcp://127.0.0.1:5555"
         raise OSError(f"cannot listen on {address}: {reason}") from error

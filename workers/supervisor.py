@@ -51,9 +51,17 @@ def outlive(parent: int) -> None:
 
 
 def socket_directory() -> str:
-    """A new 0700 directory whose path is short enough for unix sockets."""
-    root = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix=PREFIX, dir=root if len(root) < _LONGEST_DIRECTORY else "/tmp")
+    """A new 0700 directory whose path is short enough for unix sockets; OSError says what to do."""
+    try:
+        root = tempfile.gettempdir()
+        return tempfile.mkdtemp(
+            prefix=PREFIX, dir=root if len(root) < _LONGEST_DIRECTORY else "/tmp"
+        )
+    except OSError as error:
+        raise OSError(
+            f"cannot make a directory for sockets: {error}; free some space there, or set TMPDIR "
+            "to a directory that can be written to"
+        ) from error
 
 
 def wake_on(signals: Sequence[int]) -> int:

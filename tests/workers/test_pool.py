@@ -1,10 +1,12 @@
 """A pool's processes do what the job says, and end with the pool."""
 
+import errno
 import gc
 import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -126,6 +128,15 @@ def test_a_balancer_that_dies_ends_the_pool(method):
 def test_a_balancer_that_cannot_start_is_an_error(method):
     with pytest.raises(RuntimeError, match="the balancer raised OSError: the port is taken"):
         start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve_badly), method)
+
+
+def test_a_full_temporary_directory_is_an_error_that_says_what_to_do(monkeypatch):
+    def full(prefix, dir):  # noqa: A002
+        raise OSError(errno.ENOSPC, "No space left on device", f"{dir}/{prefix}")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(RuntimeError, match=r"sockets: .*No space left.*or set TMPDIR"):
+        start_pool(Job(pool_jobs.wait, None, 1), "fork")
 
 
 def test_the_workers_end_with_a_killed_supervisor(method):
