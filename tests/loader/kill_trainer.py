@@ -1,9 +1,17 @@
-"""A trainer for test_kill: trains without end, alone or forked anew for every line it reads."""
+"""A trainer for test_kill: trains without end, alone or forked anew for every line it reads.
+
+A line says how the forked trainer ends: empty to train until it is killed, or one of ENDS. Its
+process id is printed when it starts, its wait status when it has ended.
+"""
 
 import os
+import signal
 import sys
+from pathlib import Path
 
 import numpy as np
+
+REOPENED = 20
 
 
 class Samples:
@@ -21,28 +29,106 @@ def tokens(sample):
     return {"tokens": len(sample["input_ids"])}
 
 
-def train():
+def make(method="zygote"):
+    """Return a loader whose processes are started by a zygote or forked from the trainer."""
     from counterpoise.loader import DataLoader
 
-    loader = DataLoader(
+    return DataLoader(
         Samples(), num_workers=2, balance="isf", budgets={"tokens": 20}, accumulate="auto",
         samples_per_step=16, virtual_ranks=2, shuffle=True, layout="padded", cost=tokens,
+        multiprocessing_context=None if method == "zygote" else method,
     )  # fmt: skip
+
+
+def train(end=lambda _: None, method="zygote"):
+    """Train; `end` is called with the loader after the first step."""
+    loader = make(method)
     while True:
         for step in loader.steps():
             assert step.microbatches
+            end(loader)
+
+
+def send_itself(number):
+    os.kill(os.getpid(), number)
+    while True:  # until Python gets to the signal
+        pass
+
+
+def fail(_):
+    raise ValueError("the model has diverged")
+
+
+def fork_and_go_on(loader):
+    """A child that just ends must not end the parent's processes: two more epochs need them."""
+    if os.fork() == 0:
+        sys.exit(0)
+    assert os.wait()[1] == 0
+    assert sum(len(list(loader.steps())) for _ in range(2)) == 8
+    os._exit(0)
+
+
+def kill_zygote(loader):
+    """What was started by it goes on."""
+    from counterpoise.workers import zygote_link
+
+    for zygote in zygote_link._zygotes.values():
+        zygote.process.kill()
+        zygote.process.wait()
+    assert len(list(loader.steps())) == 4
+    os._exit(0)
+
+
+def kill_supervisor(loader):
+    os.kill(loader._balanced._connection._pool.supervisor_pid, signal.SIGKILL)
+    list(loader.steps())
+
+
+def reopen(loader):
+    """Open and close loaders; no file descriptor may be left."""
+    from counterpoise.loader import DataLoader
+
+    def descriptors():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    loader.close()
+    before = descriptors()
+    for _ in range(REOPENED):
+        plain = DataLoader(
+            Samples(), num_workers=1, batch_size=None, multiprocessing_context="fork"
+        )
+        next(iter(plain))
+        plain.close()
+    next(loader.steps())
+    loader.close()
+    os._exit(0 if descriptors() == before else 1)
+
+
+# How a trainer ends itself, what its processes come from, and its exit status (below zero: the
+# signal that ended it).
+ENDS = {
+    "SIGTERM": (lambda _: send_itself(signal.SIGTERM), "fork", -signal.SIGTERM),
+    "SIGINT": (lambda _: send_itself(signal.SIGINT), "fork", -signal.SIGINT),
+    "an exception": (fail, "fork", 1),
+    "sys.exit": (lambda _: sys.exit(5), "zygote", 5),
+    "os._exit": (lambda _: os._exit(6), "fork", 6),
+    "a fork's end": (fork_and_go_on, "fork", 0),
+    "no zygote": (kill_zygote, "zygote", 0),
+    "no supervisor": (kill_supervisor, "fork", 1),
+    "many loaders": (reopen, "fork", 0),
+}
 
 
 def fork_for_every_line():
     import counterpoise.loader  # noqa: F401
 
     print("ready", flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            train()
+            train(*ENDS.get(line.strip(), ())[:2])
         print(pid, flush=True)
-        os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parent))
+import kill_trainer
+
 TRAINER = Path(__file__).with_name("kill_trainer.py")
 SHARED_MEMORY = Path("/dev/shm")
 STARTS_WITHIN_S, ENDS_WITHIN_S = 60.0, 5.0
@@ -33,10 +36,14 @@ class Trainers:
         )
         self.shared_memory = set(SHARED_MEMORY.iterdir())
 
-    def fork(self):
-        """Return the process id of a new trainer."""
-        self.process.stdin.write("\n")
+    def fork(self, end=""):
+        """Return the process id of a new trainer, which ends itself in a manner of kill_trainer."""
+        self.process.stdin.write(f"{end}\n")
         self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def status(self):
+        """Wait until the trainer that was forked last has ended; return its exit status."""
         return int(self.process.stdout.readline())
 
     def let_run(self, for_s):
@@ -80,11 +87,24 @@ def test_killed_while_it_starts(tmp_path):
         trainer.assert_nothing_is_left()
 
 
+@pytest.fixture(scope="module")
+def trainers(tmp_path_factory):
+    started = Trainers(tmp_path_factory.mktemp("trainers"), "fork")
+    assert started.process.stdout.readline() == "ready\n"
+    yield started
+    started.process.communicate()
+
+
+@pytest.mark.parametrize("end", kill_trainer.ENDS)
+def test_whichever_way_it_ends(trainers, end):
+    trainers.fork(end)
+    assert trainers.status() == kill_trainer.ENDS[end][-1]
+    trainers.assert_nothing_is_left(but=[trainers.process.pid])
+
+
 @pytest.mark.slow
-def test_killed_while_its_processes_start_and_work(tmp_path):
+def test_killed_while_its_processes_start_and_work(trainers):
     moments = random.Random(12)
-    trainers = Trainers(tmp_path, "fork")
-    assert trainers.process.stdout.readline() == "ready\n"
     itself = [trainers.process.pid]
     for kill in range(16):
         pid = trainers.fork()
@@ -92,5 +112,5 @@ def test_killed_while_its_processes_start_and_work(tmp_path):
             trainers.wait_for(6, but=itself)
         trainers.let_run(moments.uniform(0, 2))
         os.kill(pid, signal.SIGKILL)
+        assert trainers.status() == -signal.SIGKILL
         trainers.assert_nothing_is_left(but=itself)
-    trainers.process.communicate()
