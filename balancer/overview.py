@@ -85,7 +85,7 @@ def needs(run: Run, ask: Ask) -> str:
     if batch.missing:
         return f"{_lacking(batch.samples)} of {len(batch.samples)} samples to be decoded"
     if run.delivery.gated and step.unsettled:
-        return f"{step.unsettled} other samples of its step, which may be holes"
+        return f"its step's holes to be known: {step.unsettled} samples are not decoded yet"
     return ""
 
 

@@ -207,6 +207,8 @@ class RankSide(Hall):
             return "a worker to connect"
         if missing := self._missing():
             return f"ranks {missing}, which have gone"
+        if self.job is None:
+            return "a trainer to bring a job"
         if self.run is not None:
             return self.run.waiting()
         return "ranks to begin" if self._is_ready() else "a worker to open the data"

@@ -49,6 +49,7 @@ class Tally:
 
     since: float
     done: Done = field(default_factory=Done)
+    _before: tuple[int, int] | None = None
     _marks: deque[tuple[float, Done]] = field(default_factory=deque)
 
     def add(
@@ -66,9 +67,15 @@ class Tally:
         )
 
     def at_work(self, now: float, probe_ms: int, decode_ms: int) -> None:
-        """Take in how long the worker has been at each kind of work, in all."""
+        """Take in how long the worker has been at each kind of work, in all.
+
+        What it had done before it was first heard is left out: it may have worked elsewhere.
+        """
         self._mark(now)
-        self.done = replace(self.done, probe_ms=probe_ms, decode_ms=decode_ms)
+        if self._before is None:
+            self._before = probe_ms, decode_ms
+        probed, decoded = self._before
+        self.done = replace(self.done, probe_ms=probe_ms - probed, decode_ms=decode_ms - decoded)
 
     def recent(self, now: float) -> tuple[Done, float]:
         """Return what was done lately, and in how many seconds."""
