@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from counterpoise.balancer.job import Job
 from counterpoise.balancer.messages import Place
@@ -23,16 +25,29 @@ COUNT = 60
 UNREADABLE = {4, 17, 18, 33, 59}
 
 
-def size(holes):
-    """The bytes of a ledger near the end of 1.2 million samples, with so many holes."""
-    place = Place(1_199_000, 1170, 1171, 3)
-    lost = tuple(range(1_199_000 - holes, 1_199_000))
-    return len(json.dumps(write_ledger(JOB, PLAN, 89, Position(place, 7, lost))))
+EPOCH = 1_200_000
 
 
-def test_a_ledger_is_small_and_a_hole_takes_few_bytes():
-    assert size(100) <= 4096
-    assert (size(1100) - size(100)) / 1000 <= 16
+def size(place, holes):
+    """The bytes of a ledger."""
+    return len(json.dumps(write_ledger(JOB, PLAN, 89, Position(place, 7, tuple(holes)))))
+
+
+@given(
+    start=st.integers(0, EPOCH),
+    steps=st.integers(0, EPOCH),
+    holes=st.sets(st.integers(0, EPOCH - 1), max_size=100),
+    more=st.sets(st.integers(0, EPOCH - 1), max_size=100),
+)
+def test_a_ledger_is_small_anywhere_and_a_hole_takes_few_bytes(start, steps, holes, more):
+    place = Place(start, start, min(start + steps, EPOCH), steps)
+    few = size(place, holes)
+    assert few <= 4096
+    assert size(place, holes | more) - few <= 16 * len(more)
+
+
+def test_a_ledger_at_the_end_of_a_large_epoch_with_a_hundred_holes_is_small():
+    assert size(Place(EPOCH, EPOCH, EPOCH, 99), range(EPOCH - 100, EPOCH)) <= 4096
 
 
 def test_a_ledger_with_holes_survives_json():

@@ -1,0 +1,81 @@
+"""Datasets with holes for resuming: map-style, and shards; each notes what it decodes."""
+
+import io
+import random
+import tarfile
+
+import balanced_data as made
+import numpy as np
+import torch
+
+from counterpoise.workers import TarDataset
+from counterpoise.workers.source import Probe, SampleError
+
+COUNT = 40
+# Samples that cannot be measured, and such that can but do not decode.
+BROKEN, UNREADABLE = {4, 23}, {9, 17, 18, 39}
+SHARDS = 3
+
+
+class MapStyle(made.Augmented):
+    """Samples by index; `decoded` has the names of those that were decoded here."""
+
+    def __init__(self):
+        super().__init__(COUNT, BROKEN, UNREADABLE)
+        self.decoded = []
+
+    def __getitem__(self, index):
+        self.decoded.append(self.key(index))
+        return super().__getitem__(index)
+
+
+class Rolled:
+    """A transform of shards' texts whose augmentation draws from all generators there are."""
+
+    def __init__(self):
+        self.decoded = []
+
+    def probe(self, raw):
+        """Measure a text."""
+        if raw["txt"].startswith("broken"):
+            raise SampleError(raw["__key__"], "its header is broken")
+        tokens = len(raw["txt"])
+        return Probe(raw["__key__"], {"tiles": tokens % 3, "tokens": tokens, "label_tokens": 1}, 64)
+
+    def __call__(self, raw, rng):
+        """Make a sample."""
+        self.decoded.append(raw["__key__"])
+        if raw["txt"].startswith(("broken", "unreadable")):
+            raise SampleError(raw["__key__"], "it does not decode")
+        return {
+            "input_ids": np.frombuffer(raw["txt"].encode(), np.uint8).astype(np.int32),
+            "noise": float(rng.random()),
+            "name": raw["__key__"],
+        }
+
+
+class GloballyRolled(Rolled):
+    """The same with random's, numpy's and torch's own generators."""
+
+    def __call__(self, raw):
+        """Make a sample."""
+        noise = random.random() + float(np.random.rand()) + float(torch.rand(()))
+        return super().__call__(raw, np.random.default_rng(int(noise * 1e6))) | {"more": noise}
+
+
+def write_shards(folder):
+    """Write the samples' texts as tar files."""
+    for shard in range(SHARDS):
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for index in range(shard * COUNT // SHARDS, (shard + 1) * COUNT // SHARDS):
+                kind = "broken" * (index in BROKEN) or "unreadable" * (index in UNREADABLE)
+                body = (kind + "text " * (1 + index * 7919 % 9)).encode()
+                info = tarfile.TarInfo(f"{index:04}.txt")
+                info.size = len(body)
+                tar.addfile(info, io.BytesIO(body))
+
+
+def shards(folder, transform=Rolled):
+    """Open the shards in a folder; return them, and the list of what they decode."""
+    opened = transform()
+    return TarDataset(str(folder / "*.tar"), opened, cache=folder), opened.decoded
