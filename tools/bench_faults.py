@@ -98,8 +98,8 @@ def _tell(verdict: Verdict) -> None:
         click.echo(f"  {line}", err=True)
 
 
-def _progress(done: int, of: int, words: str) -> None:
-    progress_console.print(f"run {done + 1} of {of}: {words}")
+def _progress(words: str) -> None:
+    progress_console.print(words)
 
 
 def _table(report: dict[str, object]) -> Table:

@@ -9,8 +9,8 @@ import pytest
 
 from counterpoise.tools import bench_faults_leftovers as leftovers
 from counterpoise.tools.bench_faults_nursery import MARK, Nursery
-from counterpoise.tools.bench_faults_processes import Trials, compare
 from counterpoise.tools.bench_faults_proxy import Network
+from counterpoise.tools.bench_faults_trials import Trials, compare
 
 LIMIT_S = 20.0
 
