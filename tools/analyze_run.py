@@ -9,7 +9,7 @@ import multiprocessing
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from ..workers.versions import digest, library_versions
 from .analyze_rows import Rows, keep, kept, merge, only, take
 from .analyze_scan import Scan, count, make_transform, open_dataset, scan
 from .analyze_sources import TASK_ROWS, Task
+from .signals import wish_to_end
 
 T = TypeVar("T")
 Work = Callable[[Task, Scan], T]
@@ -79,7 +80,10 @@ def in_this_process(work: Work[T], tasks: Sequence[Task], how: Scan) -> Iterator
 
 
 def on_cores(cores: int) -> Runner:
-    """Return a runner over so many processes; few tasks are done in this one."""
+    """Return a runner over so many processes; few tasks are done in this one.
+
+    An interrupt ends it with KeyboardInterrupt when what has been begun is done, and handed over.
+    """
 
     def run(work: Work[T], tasks: Sequence[Task], how: Scan) -> Iterator[tuple[int, T]]:
         if cores < 2 or len(tasks) < 2:
@@ -87,13 +91,20 @@ def on_cores(cores: int) -> Runner:
             return
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(cores, len(tasks)), context, _ignore_interrupts)
-        futures: dict[Future[T], int] = {}
-        try:
-            futures = {pool.submit(work, task, how): at for at, task in enumerate(tasks)}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with wish_to_end() as wished:
+            try:
+                futures = {pool.submit(work, task, how): at for at, task in enumerate(tasks)}
+                for future in as_completed(tuple(futures)):
+                    yield futures.pop(future), future.result()
+                    if wished():
+                        break
+                begun = [future for future in futures if not future.cancel()]
+                for future in as_completed(begun):
+                    yield futures.pop(future), future.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+            if wished():
+                raise KeyboardInterrupt
 
     return run
 

@@ -10,6 +10,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,10 @@ class TarDataset:
                 f"{', '.join(self.pattern)}: no samples in {len(self.shards)} shards; members "
                 "must be named key.extension"
             )
-        _check_keys(self.shards, self._indexes)
+        if len(self.shards) > 1:
+            _check_keys(self.shards, self._indexes)
         self._cost = cost
         self._probe = getattr(transform, "probe", None) if cost is None else None
-        self._takes_rng = transform is not None and _accepts(transform, "rng")
         self._files = ShardFiles()
         self._costs: dict[int, CostsCache] = {}
 
@@ -194,6 +195,10 @@ class TarDataset:
         chosen = spec.get("transform")
         transform = None if chosen is None else build(chosen, registered(allowed))
         return cls(pattern, transform, root, cache)
+
+    @cached_property
+    def _takes_rng(self) -> bool:
+        return self.transform is not None and _accepts(self.transform, "rng")
 
     def _place(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):

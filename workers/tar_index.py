@@ -24,6 +24,7 @@ from .versions import digest_arrays
 
 BLOCK = 512
 LONGEST_NAME = 1 << 20
+WORTH_KEEPING = 8  # samples
 ERRORS = "backslashreplace"  # names that are no UTF-8 must still travel as text
 META = re.compile(r"__[^/]*__($|/)")
 NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -79,14 +80,17 @@ class ShardIndex:
 def open_index(shard: Path, cache: Path | None = None) -> ShardIndex:
     """Return a shard's index: the kept one while size and mtime are as they were, else a new scan.
 
-    A file that cannot be kept is no error. Raises ValueError for a damaged shard.
+    Of a shard with few samples none is kept: its headers are read sooner than a kept file, and a
+    million tiny shards stay without a million files. A file that cannot be kept is no error.
+    Raises ValueError for a damaged shard.
     """
     path, about = kept_path(shard, "index.npz", cache), identity(shard)
     kept = read_arrays(path, about)
     index = _unpacked(kept) if kept is not None else None
     if index is None:
         index = scan(shard)
-        write_arrays(path, about, _packed(index))
+        if len(index) >= WORTH_KEEPING:
+            write_arrays(path, about, _packed(index))
     return index
 
 

@@ -330,7 +330,8 @@ def test_a_kept_file_that_is_no_plain_file_is_neither_read_nor_written(root, kin
     transform = VisionLanguage(tile_size=32, max_tiles=1, tokens_per_tile=4)
     image = io.BytesIO()
     Image.new("RGB", (40, 40)).save(image, "PNG")
-    write_shard(root / "a.tar", {"0.txt": b"hello", "0.png": image.getvalue()})
+    members = {f"{n}.txt": b"hello" for n in range(8)}  # an index is kept from 8 samples on
+    write_shard(root / "a.tar", members | {"0.png": image.getvalue()})
     before = TarDataset("a.tar", transform, root=root)
     cost = before.probe(0)
     kept = [path for path in root.iterdir() if path.suffix in (".npz", ".costs")]

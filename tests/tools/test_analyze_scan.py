@@ -199,7 +199,7 @@ def test_sources_that_are_not_there_are_an_error(tmp_path: Path) -> None:
 
 
 def test_an_index_of_a_shard_points_to_the_shard(tmp_path: Path) -> None:
-    shard = write_shard(tmp_path / "a.tar", samples("a", 2))
+    shard = write_shard(tmp_path / "a.tar", samples("a", 20))
     looked_at(tasks_of(shard), tmp_path / "parts")
     with pytest.raises(ValueError, match=r"analyze a\.tar itself"):
         scan(Task("table", (str(tmp_path / "a.tar.index.npz"),)), HOW)
@@ -242,6 +242,27 @@ def test_ctrl_c_ends_with_130_and_leaves_what_was_scanned(tmp_path: Path) -> Non
     counts = json.loads((out / "report.json").read_text())
     assert counts["samples"] == 1500
     assert (tmp_path / "seen.txt").read_text().split() == [str(n) for n in range(1500)]
+
+
+def test_an_interrupt_hands_over_what_has_been_begun(tmp_path: Path) -> None:
+    """With several processes too: nothing that was scanned is thrown away."""
+    for number in range(12):
+        write_shard(tmp_path / f"{number:02}.tar", samples(f"s{number}-", 2))
+    tasks = [Task("tar", (str(path),)) for path in sorted(tmp_path.glob("*.tar"))]
+    finished: list[int] = []
+
+    def done(count: int, _: int) -> None:
+        if count == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        finished.append(count)
+
+    with pytest.raises(KeyboardInterrupt):
+        looked_at(tasks, tmp_path / "parts", run=on_cores(2), done=done)
+    assert len(list((tmp_path / "parts").iterdir())) == finished[-1]
+    again: list[int] = []
+    rows, _ = looked_at(tasks, tmp_path / "parts", done=lambda count, _: again.append(count))
+    assert again[0] == finished[-1]
+    assert len(rows) == 24
 
 
 GATED = """

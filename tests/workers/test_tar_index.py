@@ -16,6 +16,12 @@ from counterpoise.workers.tar_index import open_index, scan
 NAMES = st.text("abcé/xyz漢", min_size=1, max_size=150).map(lambda text: text.strip("/") or "a")
 
 
+@pytest.fixture(autouse=True)
+def kept_from_one_sample_on(monkeypatch):
+    """Keep the indexes of these small shards too."""
+    monkeypatch.setattr(tar_index, "WORTH_KEEPING", 1)
+
+
 def _contents(path, index):
     data = path.read_bytes()
     return {
@@ -109,6 +115,13 @@ def test_an_index_is_kept_and_used_while_the_shard_stays_as_it_was(shard, monkey
     monkeypatch.setattr(tar_index, "scan", lambda _: pytest.fail("scanned again"))
     again = open_index(path)
     assert (again.key(0), again.sample(0), again.digest) == ("a", index.sample(0), index.digest)
+
+
+def test_of_a_tiny_shard_no_index_is_kept(shard, monkeypatch):
+    monkeypatch.undo()
+    path = shard("a.tar", {f"{n}.jpg": b"1" for n in range(tar_index.WORTH_KEEPING - 1)})
+    assert len(open_index(path)) == tar_index.WORTH_KEEPING - 1
+    assert not path.with_name("a.tar.index.npz").exists()
 
 
 def test_a_changed_shard_is_scanned_again(shard):
