@@ -23,8 +23,8 @@ from .run import Run
 from .tables import COORDINATOR
 
 WORKER_SILENCE_S = 10.0
-# The last workers that were turned away are remembered, with so much of the reason.
-TURNED_AWAY, REASON = 4, 300
+# The last workers that were turned away or lost are remembered, with so much of the text.
+REMEMBERED, REASON = 4, 300
 # More leases than a balancer can grant in its life.
 NUMBERS = 1 << 32
 
@@ -34,8 +34,8 @@ class Books:
     """What is written down for people who look, and decides nothing; times as in Hall.
 
     wall_ahead_s: what the balancer's wall clock shows, less the time that events are told with.
-    expired: leases that ran out, the last at expired_at. lost: workers that died or fell silent.
-    refused: messages and peers that the shell sent away.
+    expired: leases that ran out, the last at expired_at. lost: workers that died or fell silent,
+    the last at lost_at. refused: messages and peers that the shell sent away.
     """
 
     software: str = ""
@@ -43,12 +43,19 @@ class Books:
     expired: int = 0
     expired_at: float = -math.inf
     lost: int = 0
+    lost_at: float = -math.inf
+    last_lost: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     refused: int = 0
-    turned_away: deque[str] = field(default_factory=lambda: deque(maxlen=TURNED_AWAY))
+    turned_away: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def clock_us(self, now: float) -> int:
         """Return what the wall clock shows, in microseconds."""
         return round((now + self.wall_ahead_s) * MICROSECONDS)
+
+    def lose(self, name: str, now: float) -> None:
+        """Write down that a worker died, or was not heard of for too long."""
+        self.lost, self.lost_at = self.lost + 1, now
+        self.last_lost.append(name[:REASON])
 
     def turn_away(self, name: str, reason: str) -> None:
         """Write down that a worker was not let in."""

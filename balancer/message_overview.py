@@ -65,10 +65,10 @@ class Overview:
 
     workers, trainers: how many there are, all of them; `notes` and `ranks` are bounded. Counts
     since the balancer was started: leases that ran out (the last one expired_ms ago, -1: none),
-    workers lost, messages dropped by the coordinator, refused before it (messages and peers).
-    turned_away: why the last workers were not let in. holes: samples given up in this run, the
-    last ones in `last_holes`. front: the earliest step that is not taken by all, or -1. settled:
-    all that is planned has been decoded.
+    workers lost (the last lost_ms ago, with names), messages dropped by the coordinator, refused
+    before it (messages and peers). turned_away: why the last workers were not let in. holes:
+    samples given up in this run, the last ones in `last_holes`. front: the earliest step that is
+    not taken by all, or -1. settled: all that is planned has been decoded.
     """
 
     PAYLOADS: ClassVar[Payloads] = "none"
@@ -90,6 +90,8 @@ class Overview:
     expired: int
     expired_ms: int
     lost: int
+    lost_ms: int
+    last_lost: tuple[str, ...]
     dropped: int
     refused: int
     turned_away: tuple[str, ...]

@@ -45,6 +45,8 @@ def overview(hall: Hall, number: int, waiting: str) -> Overview:
         expired=books.expired,
         expired_ms=_ago_ms(now, books.expired_at) if books.expired else -1,
         lost=books.lost,
+        lost_ms=_ago_ms(now, books.lost_at) if books.lost else -1,
+        last_lost=tuple(map(cut, books.last_lost)),
         dropped=hall.dropped,
         refused=books.refused,
         turned_away=tuple(map(cut, books.turned_away)),

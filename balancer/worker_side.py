@@ -121,7 +121,8 @@ class WorkerSide(Hall):
     def _lose_worker(self, peer: bytes, _: None) -> None:
         """A worker is not heard of, or another process has its name."""
         worker = self._workers.pop(peer, None)
-        self.books.lost += 1
+        if worker is not None:
+            self.books.lose(worker.hello.name, self._now)
         if self.run is not None and worker is not None:
             name, incarnation = worker.hello.name, worker.hello.incarnation
             self.run.miss_worker(peer, name, incarnation, worker.hand, worker.heard)

@@ -16,7 +16,7 @@ SLOW_ANSWER_S = 0.1
 SILENT_MS = 3_000
 # A worker this much slower than the median is named, if it has done so many samples lately.
 SLOW_SHARE, ENOUGH = 0.5, 8
-# A lease that ran out longer ago than this is history.
+# What was lost longer ago than this is history.
 LATELY_MS = 600_000
 # Workers at work for this part of the time are the bottleneck.
 BUSY = 0.8
@@ -199,14 +199,16 @@ def _payloads(overview: Overview) -> Finding:
 
 
 def _losses(overview: Overview) -> Iterator[Finding]:
-    lately = 0 <= overview.expired_ms < LATELY_MS
     if overview.expired:
+        lately = overview.expired_ms < LATELY_MS
         found = f"{overview.expired} ran out, the last {seconds(overview.expired_ms)} ago"
         advice = "a worker hung, or took longer for a sample than lease_s allows"
         yield judge("leases", found, warn=lately and advice)
     if overview.lost:
+        lately = overview.lost_ms < LATELY_MS
+        last = f"the last {seconds(overview.lost_ms)} ago: {_named(overview.last_lost[::-1])}"
         advice = "see their own output, and dmesg for processes killed for memory"
-        yield judge("lost workers", f"{overview.lost} since the balancer started", warn=advice)
+        yield judge("lost workers", f"{overview.lost}, {last}", warn=lately and advice)
     if overview.refused:
         advice = "the balancer's log says why: keys, versions, or something that is no peer"
         yield judge("refused", f"{overview.refused} messages or peers", warn=advice)

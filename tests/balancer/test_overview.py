@@ -190,7 +190,7 @@ def test_leases_that_run_out_and_workers_that_are_lost_are_counted(cluster):
     seen = cluster.look(after_s=2.0)
     assert seen.expired > 0
     assert seen.expired_ms == 2000
-    assert seen.lost == 1
+    assert (seen.lost, seen.last_lost, seen.lost_ms) == (1, ("b",), 2000)
     assert note(seen, "a").late
 
 

@@ -43,8 +43,8 @@ JOB = Overview(
     number=1, clock_us=0, software="python 3.11, counterpoise 0.1.0", workers=4, trainers=1,
     waiting="decoded samples", trouble="", epoch=0, front=12, held_bytes=0, reserved_bytes=0,
     budget_bytes=1 << 30, largest_bytes=1 << 20, settled=False, leases=8, expired=0, expired_ms=-1,
-    lost=0, dropped=0, refused=0, turned_away=(), holes=0, last_holes=(), notes=crew(4),
-    ranks=(FINE,),
+    lost=0, lost_ms=-1, last_lost=(), dropped=0, refused=0, turned_away=(), holes=0, last_holes=(),
+    notes=crew(4), ranks=(FINE,),
 )  # fmt: skip
 
 
@@ -94,7 +94,9 @@ UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=750_000, error_us=400_0
         ({"settled": True}, "payloads", GOOD, "the trainer is the bottleneck"),
         ({"expired": 3, "expired_ms": 9000}, "leases", WARN, "3 ran out, the last 9.0 s ago"),
         ({"expired": 3, "expired_ms": 3_600_000}, "leases", GOOD, "the last 60 min ago"),
-        ({"lost": 2}, "lost workers", WARN, "2 since"),
+        ({"lost": 2, "lost_ms": 5000, "last_lost": ("a", "b")}, "lost workers", WARN,
+         "2, the last 5.0 s ago: b; a"),
+        ({"lost": 2, "lost_ms": 10**7}, "lost workers", GOOD, "2, the last 166 min ago"),
         ({"refused": 7}, "refused", WARN, "7 messages or peers"),
         ({"dropped": 7}, "dropped", GOOD, "7 messages"),
         ({"holes": 5, "last_holes": (Hole(1, "k", "cut"),)}, "dead letters", WARN,
