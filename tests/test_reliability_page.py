@@ -1,0 +1,31 @@
+"""docs/reliability.md names the tests that show what it promises: they must exist."""
+
+import re
+
+import pytest
+
+NAMED = re.compile(r"`(test_\w+\.py)(?:::(test_\w+))?`")
+
+
+@pytest.fixture(scope="module")
+def page(root):
+    return (root / "docs" / "reliability.md").read_text()
+
+
+def test_each_test_that_is_named_exists(page, root):
+    tests = {path.name: path.read_text() for path in (root / "tests").rglob("test_*.py")}
+    named = set(NAMED.findall(page))
+    assert len(named) > 20
+    missing = [
+        (file, name)
+        for file, name in named
+        if file not in tests or (name and f"def {name}(" not in tests[file])
+    ]
+    assert not missing
+
+
+def test_each_row_of_a_promise_names_what_shows_it(page):
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    promises = [row for row in rows if "shown by" not in row]
+    assert len(promises) > 20
+    assert [row for row in promises if "`" not in row.rstrip(" |").rpartition("|")[2]] == []
