@@ -1,0 +1,182 @@
+"""A disk that fails for a moment costs a pause; one that stays broken is named, never a hole."""
+
+import errno
+import io
+import os
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+sys.path.append(str(Path(__file__).parent.parent / "loader"))
+import balanced_data as made
+
+from counterpoise.balancer.messages import Probed, Ref
+from counterpoise.loader import DataLoader, LoaderError
+from counterpoise.loader.settings import find_resources
+from counterpoise.workers import TarDataset, VisionLanguage, policy
+from counterpoise.workers.policy import RETRIES, ErrorPolicy, kind_of
+from counterpoise.workers.shard_files import READ_WHOLE
+from counterpoise.workers.source import PlainSource
+from counterpoise.workers.source_handler import SourceHandler
+
+
+class FlakySource(PlainSource):
+    """Its disk fails so many times before each answer."""
+
+    def __init__(self, failures, error=None):
+        super().__init__(["abc", "de"], cost={"tokens": [3, 2]})
+        self.failures, self.error, self.tries = failures, error, 0
+
+    def _fail(self):
+        self.tries += 1
+        if self.tries <= self.failures:
+            raise self.error or OSError(errno.EIO, "Input/output error")
+
+    def probe(self, index):
+        self._fail()
+        return super().probe(index)
+
+    def load(self, index, epoch, seed):
+        self._fail()
+        return super().load(index, epoch, seed)
+
+
+def handler_of(source):
+    pauses = []
+    return SourceHandler(source, ("tokens",), 0, local=True, sleep=pauses.append), pauses
+
+
+@pytest.mark.parametrize("work", ["probe", "decode"])
+def test_a_moment_of_trouble_is_waited_out(work):
+    source = FlakySource(2)
+    handler, pauses = handler_of(source)
+    result = getattr(handler, work)(Ref(0, 1), 0)
+    assert pauses == [0.1, 0.2]
+    assert result.cost == (2,) if isinstance(result, Probed) else result.key == "1"
+
+
+@pytest.mark.parametrize("work", ["probe", "decode"])
+def test_trouble_that_stays_is_an_io_error_with_source_and_cause(work):
+    source = FlakySource(99)
+    handler, pauses = handler_of(source)
+    with pytest.raises(OSError, match=r"Input/output error \(tried 4 times\): 'list'") as raised:
+        getattr(handler, work)(Ref(0, 1), 0)
+    assert raised.value.errno == errno.EIO
+    assert kind_of(raised.value) == "io"
+    assert (source.tries, tuple(pauses)) == (1 + RETRIES.retries, RETRIES.pauses())
+
+
+@pytest.mark.parametrize(
+    ("error", "tries", "words"),
+    [
+        (FileNotFoundError(2, "No such file", "a.tar"), 1, "No such file (not tried again): 'a."),
+        (PermissionError(13, "denied", "a.tar"), 1, "denied (not tried again): 'a.tar'"),
+        (TimeoutError("no answer"), 4, "TimeoutError: no answer (tried 4 times): 'list'"),
+        (ConnectionResetError("gone"), 4, "gone (tried 4 times): 'list'"),
+    ],
+)
+def test_what_cannot_pass_is_not_tried_again(error, tries, words):
+    source = FlakySource(99, error)
+    handler, _ = handler_of(source)
+    with pytest.raises(OSError, match="tried") as raised:
+        handler.decode(Ref(0, 0), 0)
+    assert words in str(raised.value)
+    assert source.tries == tries
+    assert kind_of(raised.value) == "io"
+
+
+def test_the_costs_names_are_asked_for_patiently():
+    pauses = []
+    assert find_resources(FlakySource(2), None, pauses.append) == ("tokens",)
+    assert pauses == [0.1, 0.2]
+
+
+class Unreadable(made.Augmented):
+    """Sample 7 lies on a broken part of the disk."""
+
+    def __getitem__(self, index):
+        if index == 7:
+            raise OSError(errno.EIO, "Input/output error", "disk-7.bin")
+        return super().__getitem__(index)
+
+
+def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "counterpoise.workers.source_handler.RETRIES", ErrorPolicy("raise", backoff_s=0.0)
+    )
+    letters = tmp_path / "letters.jsonl"
+    loader = DataLoader(
+        Unreadable(16),
+        balance="isf",
+        samples_per_step=8,
+        accumulate="auto",
+        virtual_ranks=1,
+        collate_fn=made.as_list,
+        on_error="skip",
+        dead_letter=str(letters),
+    )
+    with pytest.raises(LoaderError) as raised:
+        list(loader)
+    for words in ("sample 'k0007'", "Input/output error (tried 4 times)", "'disk-7.bin'"):
+        assert words in str(raised.value)
+    assert not letters.exists()
+
+
+class FailingDisk:
+    """In os.pread's place: fails once, at the n-th read."""
+
+    def __init__(self, at):
+        self.at, self.failed, self.pread = at, False, os.pread
+
+    def __call__(self, *arguments):
+        self.at -= 1
+        if self.at == 0:
+            self.failed = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self.pread(*arguments)
+
+
+def large_image(kind):
+    """A turned image of more than a shard's piece that is read whole."""
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(file, kind, **({} if kind == "GIF" else {"exif": exif}))
+    assert file.tell() > READ_WHOLE
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP", "GIF"])
+def test_no_image_is_measured_wrongly_because_the_disk_failed(tmp_path, monkeypatch, kind):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        content = large_image(kind)
+        info = tarfile.TarInfo(f"k.{kind.lower()}")
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    transform = VisionLanguage(tile_size=28, max_tiles=6, tokens_per_tile=4)
+    right = TarDataset(tmp_path / "a.tar", transform, cache=tmp_path / "right").probe(0).cost
+    for at in range(1, 100):
+        dataset = TarDataset(tmp_path / "a.tar", transform, cache=tmp_path / f"{at}")
+        disk = FailingDisk(at)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pread", disk)
+            try:
+                found = dataset.probe(0).cost
+            except Exception as error:
+                found = error
+        if not disk.failed:
+            break
+        assert found == right or (found.errno, found.filename) == (
+            errno.EIO,
+            str(tmp_path / "a.tar"),
+        )
+    assert at > 1
+    assert found == right
+
+
+def test_the_default_is_bounded():
+    assert sum(policy.RETRIES.pauses()) < 10
