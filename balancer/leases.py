@@ -69,8 +69,9 @@ class LeaseBook:
         held = self._lapsed.get(number) if lapsed else self._leases.get(number)
         if held is None or held.worker != worker:
             return None
+        self.renew(worker, now)
         for each in self.of(worker):
-            each.deadline, each.touched = now + self.lease_s, now
+            each.touched = now
         sample = held.samples.pop(ordinal, None)
         if not held.samples:
             del (self._lapsed if lapsed else self._leases)[number]

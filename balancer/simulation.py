@@ -48,6 +48,8 @@ class Simulation:
             world.outcome.trouble = f"stuck at {network.now:.1f} s: {left}"
         world.outcome.seconds = network.now
         world.outcome.leased = self.balancer.watch.leased
+        if self.balancer.coordinator is not None:
+            world.outcome.expired = self.balancer.coordinator.books.expired
         return world.outcome
 
     def _fault(self, fault: Fault) -> None:

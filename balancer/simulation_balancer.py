@@ -1,7 +1,7 @@
 """The balancer's process in a simulated cluster: a coordinator without a socket."""
 
 from .coordinator import Coordinator
-from .messages import Ack, Message
+from .messages import Message
 from .peers import Send
 from .simulation_watch import Watch
 from .simulation_world import World
@@ -50,8 +50,7 @@ class BalancerProcess:
                 size = sum(map(len, payloads))
                 if self.world.traced:
                     self.world.trace("balancer hears", peer.decode(), message)
-                if isinstance(message, Ack):
-                    self.watch.acknowledged(self.coordinator, peer, message)
+                self.watch.heard(self.coordinator, peer, message)
                 now = self.world.now
                 self._emit(self.coordinator.handle(peer, wired, payloads, size, now))
 

@@ -23,10 +23,10 @@ KINDS = (
     "crash balancer",
 )
 LONGEST_S = 4.0
-# A fault of its own name: for longer than a lease one worker hangs, or all at once. Not for as long
-# as three leases take one after the other: a sample with which three workers hang is given up.
-LONG_HANG = "long hang"
-LONG_HANG_S = 5.5, 8.0
+# Kinds that are drawn where they are asked for only: for longer than leases last one worker hangs,
+# or all at once; a worker is slow.
+LONG_HANG, LONG_SLOW = "long hang", "long slow"
+LONG_S = 5.5, 14.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,9 @@ def _draw(
         return Fault(at, kind, source.choice((worker, TRAINER)), lasts_s)
     if kind == LONG_HANG:
         party = source.choice((ALL_WORKERS, worker))
-        return Fault(at, "hang", party, source.uniform(*LONG_HANG_S))
+        return Fault(at, "hang", party, source.uniform(*LONG_S))
+    if kind == LONG_SLOW:
+        return Fault(at, "slow", worker, source.uniform(*LONG_S))
     if kind in ("crash worker", "stop", "hang", "replace"):
         return Fault(at, kind, worker, lasts_s)
     return Fault(at, kind, source.choice((worker, worker, rank)), lasts_s, way)

@@ -12,7 +12,7 @@ from functools import cache
 
 from .simulation import Simulation
 from .simulation_faults import Fault, draw_faults
-from .simulation_variants import FAULT_KINDS, LEASE_S, VARIANTS, WORKERS, settings_of
+from .simulation_variants import COUNT, FAULT_KINDS, LEASE_S, VARIANTS, WORKERS, settings_of
 from .simulation_world import Outcome
 
 FAULTS = 5
@@ -33,6 +33,7 @@ class Verdict:
     duplicated: int
     mismatch: bool
     redone: int
+    expired: int
     stuck: bool
     trouble: str
     trace: tuple[str, ...]
@@ -46,6 +47,7 @@ class Verdict:
             f"{self.duplicated} twice": self.duplicated,
             "other batches": self.mismatch,
             f"{self.redone} decoded again": self.redone,
+            f"{self.expired} leases ran out": self.expired,
             self.trouble: self.trouble and not self.stuck,
         }
         return ", ".join(words for words, so in found.items() if so)
@@ -72,7 +74,8 @@ def trial(seed: int, traced: bool = False) -> Verdict:
         lost=(expected - keys).total() if not outcome.trouble else 0,
         duplicated=(keys - expected).total(),
         mismatch=not _agree(outcome, reference),
-        redone=outcome.leased - reference.leased if variant == "said twice" else 0,
+        redone=outcome.leased - COUNT if variant == "said twice" else 0,
+        expired=outcome.expired if variant == "slow" else 0,
         stuck=outcome.stuck,
         trouble=outcome.trouble,
         trace=tuple(outcome.trace),

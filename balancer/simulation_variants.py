@@ -9,7 +9,7 @@ from .job import Job
 from .plan import PlanConfig, Planned, Window
 from .planner import WINDOW_STEPS, make_planner
 from .planner import Planner as WindowPlanner
-from .simulation_faults import LONG_HANG
+from .simulation_faults import LONG_HANG, LONG_SLOW
 from .simulation_world import Settings
 
 COUNT = 208
@@ -73,7 +73,9 @@ SETTINGS: dict[str, Settings] = {
     # The trainer leaves an epoch in its midst for the next.
     "left early": replace(PLAIN, epochs=2, leaves_at=2, prefetch=6),
     # Everything is said twice, at any time, and nothing else goes wrong: nothing is done twice.
-    "said twice": PLAIN,
+    "said twice": replace(PLAIN, duplicate=0.3),
+    # Workers are slow, and nothing else goes wrong: no lease runs out.
+    "slow": PLAIN,
     # One worker hangs for longer than a lease, or all do; the rest is harmless.
     "long hang": PLAIN,
     "windows": _job(PLAIN, plan=IN_WINDOWS),
@@ -86,6 +88,7 @@ VARIANTS = tuple(SETTINGS)
 # Kinds of the first faults, where they are not all drawn.
 FAULT_KINDS = {
     "said twice": ("duplicate",) * 5,
+    "slow": (LONG_SLOW,) * 5,
     "long hang": (LONG_HANG, "slow", "delay", "duplicate", "disk full"),
     "back and back": ("crash trainer",) * 3,
 }

@@ -1,11 +1,11 @@
 """Promises that show in what the balancer says, whatever is delivered in the end.
 
-No two leases of the balancers at an address have one number, and what all know to be delivered is
-not decoded again (where holes are allowed it may be: its step's holes must be found).
+No two leases of the balancers at an address have one number; what all know to be delivered is not
+decoded again; a worker process is not let in while its successor is there.
 """
 
 from .coordinator import Coordinator
-from .messages import Ack, Batch, Lease
+from .messages import Ack, Batch, Lease, Message, Welcome, WorkerHello
 from .peers import Send
 from .run import Run
 
@@ -18,13 +18,29 @@ class Watch:
     def __init__(self) -> None:
         self.leased = 0
         self._numbers: set[int] = set()
+        self._replaced: set[bytes] = set()
         self._run: Run | None = None
         self._epoch = -1
         # Of the run: which microbatch of a rank a sample is in, and what each rank has had.
         self._place: dict[int, tuple[int, Place]] = {}
         self._had: dict[int, Place] = {}
 
-    def acknowledged(self, coordinator: Coordinator, peer: bytes, ack: Ack) -> None:
+    def heard(self, coordinator: Coordinator, peer: bytes, message: Message) -> None:
+        """Take in what a balancer is about to hear."""
+        if isinstance(message, Ack):
+            self._acknowledged(coordinator, peer, message)
+        elif isinstance(message, WorkerHello):
+            self._greeted(coordinator, peer, message)
+
+    def _greeted(self, coordinator: Coordinator, peer: bytes, hello: WorkerHello) -> None:
+        there = [each.hello for each in coordinator._workers.values()]
+        newer = [h for h in there if h.name == hello.name and h.incarnation > hello.incarnation]
+        if newer:
+            self._replaced.add(peer)
+        else:
+            self._replaced.discard(peer)
+
+    def _acknowledged(self, coordinator: Coordinator, peer: bytes, ack: Ack) -> None:
         """Note what a rank has had, if the coordinator is in a position to take it in."""
         self._turn_to(coordinator.run)
         run = coordinator.run
@@ -40,6 +56,8 @@ class Watch:
             self._turn_to(coordinator.run)
             place = message.rank, (message.step, message.microbatch)
             self._place |= {item.ordinal: place for item in message.items}
+        if isinstance(message, Welcome) and effect.peer in self._replaced:
+            return f"{effect.peer.decode()} was let in, though its successor is there"
         if not isinstance(message, Lease):
             return ""
         if message.lease in self._numbers:
@@ -50,8 +68,6 @@ class Watch:
     def _again(self, coordinator: Coordinator, lease: Lease) -> str:
         self._turn_to(coordinator.run)
         self.leased += len(lease.refs)
-        if coordinator.run is None or coordinator.run.delivery.gated:
-            return ""
         had = [ref.ordinal for ref in lease.refs if self._is_had(ref.ordinal)]
         return f"samples {had} were delivered and are decoded again" if had else ""
 

@@ -74,13 +74,14 @@ class Outcome:
 
     told: beside each delivered microbatch its weights, its holes, and the ledger after it. probed:
     samples measured by workers, those not counted whose costs were kept. leased: samples in leases
-    to decode.
+    to decode. expired: leases that the last balancer has seen run out.
     """
 
     delivered: dict[int, list[Given]] = field(default_factory=dict)
     told: dict[int, list[Told]] = field(default_factory=dict)
     probed: int = 0
     leased: int = 0
+    expired: int = 0
     holes: list[str] = field(default_factory=list)
     trouble: str = ""
     stuck: bool = False
