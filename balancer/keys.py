@@ -70,8 +70,11 @@ def server_keys(folder: Path) -> ServerKeys:
 
 def peer_keys(folder: Path, role: str) -> PeerKeys:
     """Read a worker's or trainer's folder; ValueError or OSError say what is wrong with it."""
-    own = _own(folder, (role,))
-    return PeerKeys(own, _read(folder / BALANCER)[1])
+    own, path = _own(folder, (role,)), folder / BALANCER
+    whose, key = _read(path)
+    if whose != "balancer":
+        raise ValueError(f"{path} is a {whose}'s key, the balancer's is needed: copy it there")
+    return PeerKeys(own, key)
 
 
 def write_secret(folder: Path, pair: Pair) -> None:

@@ -1,8 +1,14 @@
 """What people who look are told: complete, bounded, and without a trace."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "security"))
+from hostile import Cluster as HostileCluster
+from hostile import Mutator, Wired, corpus
 
 from counterpoise.balancer.clocks import MOST, ClockFilter, Offset, bounded
 from counterpoise.balancer.coordinator import Coordinator
@@ -219,6 +225,20 @@ def test_a_peer_that_lies_about_itself_breaks_no_answer(cluster):
         seen = cluster.look()
         assert decode(encode(seen), 0) == seen
     assert bounded(most) == MOST
+
+
+def test_an_overview_can_be_given_in_any_state():
+    mutator, cluster = Mutator(corpus(), 5), None
+    for number in range(1500):
+        if cluster is None or number % 100 == 0:
+            cluster = HostileCluster(number, workers=2 * (number % 200 == 0))
+            for _ in range(mutator.random.randrange(300)):
+                cluster.step()
+        names = [b"stranger", *cluster.workers, *cluster.ranks]
+        cluster.tell(Wired(mutator.random.choice(names), *mutator.frame()))
+        said = cluster.coordinator.handle(b"visitor", Inspect(1), (), 0, cluster.now)
+        seen = next(each.message for each in said if each.peer == b"visitor")
+        assert decode(encode(seen), 0) == seen
 
 
 def test_a_tally_forgets_slowly():

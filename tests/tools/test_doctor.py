@@ -63,6 +63,8 @@ def test_this_installation_is_sound() -> None:
         (look.judge_clock_source("tsc"), GOOD),
         (look.judge_folder_clock("/data", 30.0), WARN),
         (look.judge_folder_clock("/data", -0.1), GOOD),
+        (look.judge_port("tcp://h:1", "permission denied"), WARN),
+        (look.judge_port("tcp://h:1", ""), GOOD),
         (look.judge_shadow(None), GOOD),
         (look.judge_shadow(str(Path(look.__file__).parent.parent / "sched/__init__.py")), BAD),
     ],
@@ -148,6 +150,9 @@ def test_a_wrong_key_file_is_named(folders: Path, tmp_path: Path) -> None:
     worker = folders / "worker"
     (worker / "balancer.pub").write_text("ssh-ed25519 AAAA me@here")
     assert "balancer.pub is no key file" in said(worker)
+    allowed = next((folders / "balancer" / "allowed").iterdir())
+    (worker / "balancer.pub").write_text(allowed.read_text())
+    assert "the balancer's is needed" in said(worker)
     (worker / "balancer.pub").unlink()
     assert "balancer.pub" in said(worker)
     trainer = folders / "trainer" / "secret.key"
