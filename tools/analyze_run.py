@@ -5,11 +5,12 @@ was interrupted goes on where it was and scans nothing twice.
 """
 
 import importlib
+import itertools
 import multiprocessing
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,14 +94,15 @@ def on_cores(cores: int) -> Runner:
         pool = ProcessPoolExecutor(min(cores, len(tasks)), context, _ignore_interrupts)
         with wish_to_end() as wished:
             try:
-                futures = {pool.submit(work, task, how): at for at, task in enumerate(tasks)}
-                for future in as_completed(tuple(futures)):
-                    yield futures.pop(future), future.result()
-                    if wished():
-                        break
-                begun = [future for future in futures if not future.cancel()]
-                for future in as_completed(begun):
-                    yield futures.pop(future), future.result()
+                waiting, begun = enumerate(tasks), dict[Future[T], int]()
+                room = cores + 1  # what has been begun cannot be taken back, so little is
+                while room or begun:
+                    for at, task in itertools.islice(waiting, 0 if wished() else room):
+                        begun[pool.submit(work, task, how)] = at
+                    finished, _ = wait(begun, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        yield begun.pop(future), future.result()
+                    room = len(finished)
             finally:
                 pool.shutdown(cancel_futures=True)
             if wished():

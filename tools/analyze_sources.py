@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..workers.kept_files import identity
 from ..workers.patterns import find_shards
 from ..workers.versions import digest
 from .analyze_tables import SUFFIXES
@@ -32,10 +31,9 @@ class Task:
 
     def about(self) -> str:
         """Return a hash that changes with the files and the rows; OSError where one is gone."""
-        state = [] if self.kind == "dataset" else [identity(Path(path)) for path in self.paths]
-        absolute = [
-            path if self.kind == "dataset" else str(Path(path).absolute()) for path in self.paths
-        ]
+        files = self.kind != "dataset"
+        state = [_identity(path) for path in self.paths] if files else []
+        absolute = [os.path.abspath(path) for path in self.paths] if files else self.paths  # noqa: PTH100
         return digest([self.kind, absolute, state, self.start, self.stop, self.chosen])
 
 
@@ -65,6 +63,12 @@ def is_import_path(source: str) -> bool:
     module, colon, name = source.partition(":")
     dotted = all(part.isidentifier() for part in module.split("."))
     return bool(colon) and dotted and name.isidentifier()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """What tells one state of a file from another, without a Path for each of a million."""
+    state = os.stat(path)  # noqa: PTH116
+    return state.st_size, state.st_mtime_ns
 
 
 def _files(source: str, seen: Seen) -> list[tuple[str, int]]:
