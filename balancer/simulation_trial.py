@@ -39,6 +39,12 @@ class Verdict:
     trace: tuple[str, ...]
 
     @property
+    def failed(self) -> bool:
+        """Whether it ended before its time, or did what it need not have done."""
+        early = bool(self.trouble) and not self.stuck
+        return early or self.redone > 0 or self.expired > 0
+
+    @property
     def wrong(self) -> str:
         """Say what is wrong, in a few words."""
         found = {

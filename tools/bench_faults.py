@@ -76,7 +76,7 @@ def _simulated(seeds: range) -> tuple[dict[str, object], int]:
         "duplicated": sum(each.duplicated for each in failed),
         "digest_mismatches": sum(each.mismatch for each in failed),
         "stuck": sum(each.stuck for each in failed),
-        "failed": sum(bool(each.trouble) and not each.stuck for each in failed),
+        "failed": sum(each.failed for each in failed),
         "failed_seeds": [each.seed for each in failed[:20]],
         "seeds_with": {kind: round(n / len(seeds), 3) for kind, n in sorted(kinds.items())},
         "seconds": round(time.perf_counter() - started, 2),

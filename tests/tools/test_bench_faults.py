@@ -1,10 +1,14 @@
 """`counterpoise bench faults`: its report, a replay, and one run with real processes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
+from counterpoise.balancer.simulation_faults import KINDS
+from counterpoise.balancer.simulation_trial import trial
+from counterpoise.tools import bench_faults
 from counterpoise.tools.bench_faults import command
 from counterpoise.tools.bench_faults_processes import run_trials
 
@@ -19,7 +23,24 @@ def test_the_report_of_simulated_seeds():
     assert (report["seeds"], report["faults"]) == (20, 100)
     names = ("lost", "duplicated", "digest_mismatches", "stuck", "failed")
     assert [report[name] for name in names] == [0] * 5
+    assert report["seeds_with"].keys() == set(KINDS)
+    assert min(report["seeds_with"].values()) >= 0.05
     assert result.return_value == 0
+
+
+def test_a_seed_that_fails_is_counted_and_its_last_events_are_told(monkeypatch):
+    def broken(seed, traced=False):
+        verdict = trial(seed, traced)
+        return replace(verdict, lost=2, mismatch=True) if seed == 5 else verdict
+
+    monkeypatch.setattr(bench_faults, "trial", broken)
+    result = run("--simulate", "--seeds", "7", "--json")
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert (report["lost"], report["digest_mismatches"], report["failed_seeds"]) == (2, 1, [5])
+    assert result.return_value == 1
+    told = result.stderr.splitlines()
+    assert "seed 5 (decoded first): 2 lost, other batches" in told
+    assert 10 < len(told) < 60
 
 
 def test_a_replay_tells_faults_and_last_events():
