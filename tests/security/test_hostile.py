@@ -33,6 +33,8 @@ from counterpoise.balancer.messages import (
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.peers import why_rank_refused
+from counterpoise.balancer.planner import make_planner
 from counterpoise.balancer.wire import WireError, decode, encode
 from counterpoise.workers.codec import CodecError
 from counterpoise.workers.codec import decode as decode_sample
@@ -260,6 +262,12 @@ def test_a_job_that_is_none_is_refused(text):
     cluster = Cluster(honest_ranks=False)
     cluster.tell(Wired(b"h", encode(RankHello((0,), text))))
     assert cluster.coordinator.job is None
+
+
+def test_a_refusal_does_not_say_a_whole_job_again():
+    for change in ({"on_error": "x" * 50_000}, {"source": {"pattern": "y" * 50_000}}):
+        hello = RankHello((0,), json.dumps(json.loads(to_json(JOB)) | change))
+        assert 0 < len(why_rank_refused(JOB, hello, make_planner)) < 1200
 
 
 def test_a_deep_description_and_a_loop_without_balancing_are_refused():
