@@ -29,6 +29,8 @@ from .analyze_tables import read_table
 
 # Costs that go to their file in one write: a killed scan measures at most one fewer again.
 KEPT_TOGETHER = 64
+# Of samples that are not decoded one in so many is timed: asking for the CPU time takes time.
+TIMED = 16
 CUT = re.compile(r"truncat|ends without|ends before|not enough image data|incomplete", re.I)
 
 
@@ -149,9 +151,10 @@ def _measured(
 ) -> Rows:
     probes, failures, numbers = list[Probe](), list[Failure](), dict[str, int]()
     labels, times = list[int](), list[tuple[int, int]]()
-    for index in rows:
+    for number, index in enumerate(rows):
+        clock = time.process_time_ns if how.decode or number % TIMED == 0 else _no_clock
         try:
-            found, *took = _look(source, index, how.decode)
+            found, *took = _look(source, index, how.decode, clock)
         except Exception as error:
             if kind_of(error) == "io":
                 raise
@@ -165,9 +168,9 @@ def _measured(
             continue
         probes.append(found)
         labels.append(numbers.setdefault(label, len(numbers)))
-    clock = _clock(times)
+    spent = _spent(times)
     if not probes:
-        return replace(nothing(failures), clock=clock)
+        return replace(nothing(failures), clock=spent)
     return Rows(
         resources=tuple(probes[0].cost),
         costs=np.array([list(one.cost.values()) for one in probes], np.int64),
@@ -176,27 +179,33 @@ def _measured(
         sources=tuple(numbers),
         keys=tuple(one.key for one in probes),
         failures=tuple(failures),
-        clock=clock,
+        clock=spent,
     )
 
 
-def _look(source: Source, index: int, decode: bool) -> tuple[Probe, int, int]:
-    """A sample's probe, and CPU nanoseconds of probing and decoding; 0 for what was not done."""
+def _look(
+    source: Source, index: int, decode: bool, clock: Callable[[], int]
+) -> tuple[Probe, int, int]:
+    """A sample's probe, and nanoseconds of probing and decoding by a clock; 0: not done."""
     known = getattr(source, "known", None)
     found: Probe | None = known(index) if known is not None else None
-    began = time.process_time_ns()
+    began = clock()
     probed = decoded = began
     if found is None:
         found = source.probe(index)
-        probed = decoded = time.process_time_ns()
+        probed = decoded = clock()
     if decode:
         sample = source.load(index, epoch=0, seed=0)
-        decoded = time.process_time_ns()
+        decoded = clock()
         found = Probe(found.key, found.cost, sample_nbytes(sample))
     return found, probed - began, decoded - probed
 
 
-def _clock(times: Sequence[tuple[int, int]]) -> Clock:
+def _no_clock() -> int:
+    return 0
+
+
+def _spent(times: Sequence[tuple[int, int]]) -> Clock:
     both = np.array(times, np.int64).reshape(-1, 2)
     (probed, decoded), (probe_ns, decode_ns) = (both > 0).sum(axis=0), both.sum(axis=0)
     return Clock(int(probed), int(probe_ns), int(decoded), int(decode_ns))

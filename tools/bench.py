@@ -3,6 +3,7 @@
 from .cli import LazyGroup
 
 BENCHES = {
+    "analyze": ("bench_analyze", "The header-only scan against `tar tf` and reading headers."),
     "bubbles": ("bench_bubbles", "Encoder work in the bubbles: Optimus' algorithm and ours."),
     "faults": ("bench_faults", "Faults, simulated or real: is every batch the same?"),
     "loader": ("bench_loader", "Samples per second against torch's DataLoader."),
