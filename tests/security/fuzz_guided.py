@@ -1,4 +1,4 @@
-"""The long run, guided by coverage: atheris (`pip install atheris`) feeds the targets.
+"""The long run, guided by coverage: atheris (`pip install -e '.[fuzz]'`) feeds the targets.
 
     python tests/security/fuzz_guided.py stranger --runs 1000000 --seed 1
 
