@@ -40,6 +40,8 @@ class Delivery:
         self.reached: dict[int, tuple[int, int]] = {}
         self.steps: dict[int, Step] = {}
         self._samples: dict[int, Sample] = {}
+        # Whether something that is being decoded was forgotten.
+        self._in_vain = False
         self.bytes = ByteBudget(budget_bytes)
         self._queue = DecodeQueue(self._is_wanted)
 
@@ -133,6 +135,8 @@ class Delivery:
         if not sample.is_open:
             return
         sample.reason, sample.fatal = reason, fatal
+        if sample.step in self.steps:
+            self.steps[sample.step].holes.add(sample.ordinal)
         self._settle(sample)
         self._change_missing(sample, -1)
 
@@ -180,6 +184,11 @@ class Delivery:
             self._move_on(rank, number, microbatch)
         for step in list(self.steps.values()):
             self._catch_up(step, ranks)
+
+    def take_in_vain(self) -> bool:
+        """Return, once, whether something is being decoded that nobody needs any more."""
+        in_vain, self._in_vain = self._in_vain, False
+        return in_vain
 
     def leave(self, ranks: Sequence[int]) -> None:
         """Wait no longer for these ranks: they take nothing more."""
@@ -229,6 +238,7 @@ class Delivery:
         for sample in batch.samples:
             self.bytes.drop(sample)
             self.bytes.take_back(sample)
+            self._in_vain |= sample.reserved > 0
             self.bytes.release(sample)
             self._samples.pop(sample.ordinal, None)
 

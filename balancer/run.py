@@ -196,7 +196,8 @@ class Run:
 
     def end_useless_leases(self) -> None:
         """Take samples off the leases that the ranks have had, or do not want any more."""
-        self.leases.forget(self._is_had)
+        if self.delivery.take_in_vain():
+            self.leases.forget(self._is_had)
 
     def next_deadline(self) -> float:
         """Return when `expire` has something to do next."""

@@ -23,7 +23,7 @@ class Step:
     """A step's microbatches by rank; `unsettled` samples may still turn out to be holes.
 
     `gated`: none of it leaves before all are settled; `untaken` microbatches are left, and all
-    ranks have taken those before `front`.
+    ranks have taken those before `front`; `holes` are the ordinals of all its holes.
     """
 
     number: int
@@ -33,6 +33,7 @@ class Step:
     unsettled: int = 0
     untaken: int = 0
     front: int = 0
+    holes: set[int] = field(default_factory=set)
     weights: dict[tuple[int, int], Weights] = field(default_factory=dict)
 
     @property
@@ -66,7 +67,9 @@ def plan_step(number: int, ranks: Ranks, after: Place, gated: bool) -> Step:
         for m, samples in enumerate(batches):
             for sample in samples:
                 sample.step, sample.microbatch, sample.rank = number, m, r
-    return Step(number, after, [[_microbatch(s) for s in batches] for batches in ranks], gated)
+    step = Step(number, after, [[_microbatch(s) for s in batches] for batches in ranks], gated)
+    step.holes = {sample.ordinal for sample in step.samples() if sample.reason}
+    return step
 
 
 def refuse_small_budget(step: Step, budget_bytes: int) -> None:
@@ -97,7 +100,7 @@ def pack(step: Step, rank: int, microbatch: int, run: int, label: int) -> Parcel
         after=step.after,
         items=tuple(Item(s.ordinal, s.key, s.header) for s in good),
         holes=tuple(Hole(s.ordinal, s.key, s.reason) for s in samples if s.reason),
-        step_holes=tuple(sorted(s.ordinal for s in step.samples() if s.reason)),
+        step_holes=tuple(sorted(step.holes)),
     )
     fatal = next((sample for sample in samples if sample.fatal), None)
     return Parcel(message, tuple(sample.payload for sample in good), fatal)

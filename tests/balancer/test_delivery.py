@@ -213,6 +213,19 @@ def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(earl
     assert message.step_holes == (1, 6)
 
 
+def test_what_is_decoded_in_vain_is_told_once():
+    delivery = Delivery(0, 1000, gated=False)
+    samples = filled(delivery)
+    (work,) = delivery.work(ANY_SLOT, 1)
+    delivery.taken(1, 0, 0)
+    assert not delivery.take_in_vain()
+    delivery.passed([work.rank], 0, 1)
+    assert delivery.take_in_vain()
+    assert not delivery.take_in_vain()
+    arrive(delivery, samples[work.ordinal])
+    assert (delivery.held_bytes, delivery.reserved_bytes) == (0, 0)
+
+
 def test_holes_that_are_told_of_other_steps_open_no_gate():
     delivery = Delivery(0, 1000, gated=True)
     samples = filled(delivery)
