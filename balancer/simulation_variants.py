@@ -82,7 +82,8 @@ SETTINGS: dict[str, Settings] = {
     "windows, skip": _with_holes(_job(PLAIN, plan=IN_WINDOWS)),
     # The trainer goes back to older and older ledgers, inside steps and windows, with holes.
     "back and back": _with_holes(_job(ONE_PROCESS, plan=IN_WINDOWS)),
-    "whole epoch": _job(PLAIN, plan=WHOLE_EPOCH),
+    # Epochs of 12 and of 13 steps.
+    "whole epochs": replace(_job(PLAIN, plan=WHOLE_EPOCH), epochs=2),
 }
 VARIANTS = tuple(SETTINGS)
 # Kinds of the first faults, where they are not all drawn.

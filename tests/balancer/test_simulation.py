@@ -130,7 +130,7 @@ def test_a_run_resumes_at_every_ledger(variant: str) -> None:
                 assert rest.told[rank] == whole.told[rank][had:]
 
 
-@pytest.mark.parametrize("variant", ["skip", "windows, skip", "whole epoch"])
+@pytest.mark.parametrize("variant", ["skip", "windows, skip", "whole epochs"])
 def test_ledgers_are_the_same_on_all_ranks(variant: str) -> None:
     told = Simulation(settings_of(variant), seed=1).run().told
     assert [ledger for *_, ledger in told[0]] == [ledger for *_, ledger in told[1]]
