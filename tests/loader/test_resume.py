@@ -207,6 +207,17 @@ def test_what_is_loaded_counts_whether_iter_came_before_or_after():
     assert made.digest(next(iterator)) == whole[5][1]
 
 
+def test_steps_end_when_a_ledger_is_loaded():
+    whole, ledgers = global_batches(make())
+    loader = make()
+    steps = loader.steps()
+    next(steps)
+    loader.load_state_dict(ledgers[2])
+    with pytest.raises(RuntimeError, match="this iterator is over"):
+        next(steps)
+    assert global_batches(loader)[0] == whole[3:]
+
+
 def test_before_the_first_and_after_the_last_batch():
     whole, ledgers = microbatches(make())
     loader = make()
