@@ -162,12 +162,13 @@ class Coordinator(WorkerSide, RankSide):
         run = self.run
         if run is None or self.trouble is not None:
             return
-        idle = [w for w in self._ready_workers() if run.leases.count(w.peer) < LEASES_PER_WORKER]
+        ready = list(self._ready_workers())
+        idle = [w for w in ready if run.leases.count(w.peer) < LEASES_PER_WORKER]
         while idle:
             idle.sort(key=lambda worker: run.leases.count(worker.peer))
             still: list[WorkerPeer] = []
             for worker in idle:
-                lease = run.grant(worker.view, self._now)
+                lease = run.grant(worker.view, self._now, len(ready))
                 if lease is not None:
                     self._send(worker.peer, lease)
                     still.append(worker)

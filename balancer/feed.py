@@ -56,8 +56,12 @@ class Feed:
         self._unknown = 0
         self._open_window()
 
-    def work(self, most: int) -> list[Sample]:
-        """Return up to `most` samples to probe, in the order of need; a suspected one alone."""
+    def work(self, most: int, workers: int = 1) -> list[Sample]:
+        """Return up to `most` samples to probe, in the order of need; a suspected one alone.
+
+        Nobody gets more than a share for one of `workers`: planning waits for the last of them.
+        """
+        most = min(most, -(-len(self._to_probe) // workers))
         chosen: list[Sample] = []
         while self._to_probe and len(chosen) < most:
             if chosen and (chosen[0].strikes or self._to_probe[0].strikes):

@@ -81,12 +81,12 @@ class Run:
         if self.feed is not None:
             self.feed.advance(STEPS_AHEAD)
 
-    def grant(self, worker: WorkerView, now: float) -> Lease | None:
-        """Give a worker its next lease, if it can take one and there is work with credit."""
+    def grant(self, worker: WorkerView, now: float, workers: int = 1) -> Lease | None:
+        """Give one of `workers` its next lease, if there is work with credit that it can take."""
         if self.leases.count(worker.peer) >= LEASES_PER_WORKER:
             return None
         for kind in self._kinds():
-            samples = self._work(kind, worker.slot)
+            samples = self._work(kind, worker.slot, workers)
             if samples:
                 held = self.leases.grant(worker.peer, kind, samples, now)
                 refs = tuple(Ref(s.ordinal, s.index, s.pickled) for s in samples)
@@ -227,9 +227,9 @@ class Run:
             return "probe", "decode"
         return "decode", "probe"
 
-    def _work(self, kind: str, slot: int) -> list[Sample]:
+    def _work(self, kind: str, slot: int, workers: int) -> list[Sample]:
         if kind == "probe":
-            return self.feed.work(PROBE_LEASE) if self.feed else []
+            return self.feed.work(PROBE_LEASE, workers) if self.feed else []
         return self.delivery.work(slot, DECODE_LEASE if self.feed else 1)
 
     def _strike(self, sample: Sample) -> None:

@@ -162,6 +162,17 @@ def test_a_worker_with_other_data_is_refused():
     assert "install the same versions" in refused.reason
 
 
+def test_workers_share_what_is_to_be_probed():
+    cluster = Cluster()
+    cluster.rank(b"r")
+    for peer in (b"u", b"v"):
+        cluster.worker(peer)
+    sent = cluster.say(b"r", Begin(0, 0, START))
+    leases = [(peer, len(lease.refs)) for peer, lease in sent if isinstance(lease, Lease)]
+    assert leases[:2] == [(b"u", 2), (b"v", 1)]
+    assert sum(count for _, count in leases) == PLAN.samples_per_step
+
+
 def test_a_worker_that_leaves_gives_its_work_to_the_others():
     cluster = started()
     cluster.worker(b"v")
@@ -198,9 +209,12 @@ def test_a_sample_on_which_workers_hang_is_given_up():
     first = next(iter(run.feed.samples.values()))
     for _ in range(3 * 40):
         for peer in workers:
+            number, ordinal = in_hand(cluster, peer)
+            if ordinal > first.ordinal:
+                costs = Probed(ordinal, str(ordinal), (1,), 1)
+                cluster.say(peer, ProbeDone(number, (costs,)))
             beat(cluster, peer, hand=in_hand(cluster, peer), after_s=1.02)
         cluster.tick()
-    assert not any(run.leases.of(peer) for peer in workers)
     assert first.strikes == 3
     assert first.reason == "3 worker processes died or hung while they worked on it"
 
