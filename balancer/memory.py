@@ -7,10 +7,12 @@ do gives it back: the byte budget is of all processes together.
 """
 
 import ctypes
+import math
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_BLOCK = 1 << 30
-REST_S = 0.5
+# Memory is given back after so long without work, and for the last time after so long, in seconds.
+REST_S, LONGEST_REST_S = 0.5, 10.0
 
 
 def keep_freed_memory() -> bool:
@@ -33,17 +35,23 @@ def release_freed_memory() -> bool:
 
 
 class Rest:
-    """Gives freed memory back, once, when a process has had no payload in hand for a while."""
+    """Gives freed memory back when a process has had no payload in hand for a while.
+
+    What was sent is freed when the network has taken it, which can be later: so it looks several
+    times, after pauses that double.
+    """
 
     def __init__(self) -> None:
-        self._worked: float | None = None
+        self._worked = 0.0
+        self._due = math.inf
 
     def worked(self, now: float) -> None:
         """Note that there was one."""
-        self._worked = now
+        self._worked, self._due = now, now + REST_S
 
     def look(self, now: float) -> None:
-        """Give memory back if the last one was long enough ago."""
-        if self._worked is not None and now - self._worked > REST_S:
-            self._worked = None
+        """Give memory back if it is time to."""
+        if now >= self._due:
             release_freed_memory()
+            rested = now - self._worked
+            self._due = now + rested if rested < LONGEST_REST_S else math.inf

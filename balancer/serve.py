@@ -110,6 +110,8 @@ class _Shell:
             effect = waiting.popleft()
             try:
                 send(self.socket, effect.message, effect.payloads, to=effect.peer)
+                if effect.payloads:
+                    self.rest.worked(time.monotonic())
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise
