@@ -85,7 +85,7 @@ def _shard(path: Path, rows: Sequence[int] | None, how: Scan) -> Rows:
         dataset = _opened(path, how)
     except ValueError as error:
         return nothing(_broken(path, str(error)))
-    label = path.name.partition(".")[0].rstrip("0123456789").rstrip("-_") or path.name
+    label = _series(path)
 
     def source_of(index: int) -> str:
         return _named(dataset, index, how.source_field) or label
@@ -94,6 +94,16 @@ def _shard(path: Path, rows: Sequence[int] | None, how: Scan) -> Rows:
         return _measured(dataset, range(len(dataset)) if rows is None else rows, how, source_of)
     finally:
         dataset.keep()
+
+
+def _series(path: Path) -> str:
+    """The name that a shard has in common with its like; the folder's where it is all digits.
+
+    >>> _series(Path("web-00012.tar")), _series(Path("laion/00012.tar"))
+    ('web', 'laion')
+    """
+    stem = path.name.partition(".")[0].rstrip("0123456789").rstrip("-_")
+    return stem or path.absolute().parent.name or path.name
 
 
 class _Watched(TarDataset):

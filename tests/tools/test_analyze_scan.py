@@ -95,6 +95,14 @@ def test_all_cores_find_what_one_finds(mixed: Path, tmp_path: Path) -> None:
     assert np.array_equal(one.costs, two.costs)
 
 
+def test_numbered_shards_are_one_source_and_not_one_each(tmp_path: Path) -> None:
+    folder = tmp_path / "laion"
+    folder.mkdir()
+    for number in range(3):
+        write_shard(folder / f"{number:05}.tar", {f"{number}": {"txt": b"some text"}})
+    assert looked_at(tasks_of(folder), tmp_path / "parts")[0].sources == ("laion",)
+
+
 def test_an_interrupted_scan_goes_on_where_it_was(mixed: Path, tmp_path: Path) -> None:
     tasks = [Task("tar", (str(path),)) for path in sorted(mixed.glob("*.tar"))]
     done: list[tuple[str, ...]] = []
