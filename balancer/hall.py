@@ -151,8 +151,8 @@ class Hall:
         if self.job is None or not self._is_ready() or self._why_apart():
             return
         wanted = [r.begun for r in self._ranks.values() if r.begun]
-        if self.run is not None and wanted and max(b.run for b in wanted) < self.run.number:
-            self._stop_run()  # runs are counted anew: this one was of a job that was killed
+        if self.run is not None and wanted and min(b.run for b in wanted) < self.run.number:
+            self._stop_run()  # a rank is a run behind, or all start anew and count from nothing
         current = self.run.number if self.run else -1
         later = [begin for begin in wanted if begin.run > current]
         covered = {n for r in self._ranks.values() if r.begun in later for n in r.hello.ranks}

@@ -205,6 +205,13 @@ class Begin:
         """Where the run must go on for this rank."""
         return self.at if self.here == NO_PLACE else self.here
 
+    def is_after(self, other: "Begin") -> bool:
+        """Whether a rank that has said the other can say this now: it never goes back in a run."""
+        if self == other or self.run != other.run:
+            return self.run > other.run
+        mine, its = self.start, other.start
+        return (mine.step, mine.microbatch) >= (its.step, its.microbatch)
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

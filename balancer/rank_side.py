@@ -118,7 +118,7 @@ class RankSide(Hall):
 
     def _begin(self, peer: bytes, begin: Begin) -> None:
         rank = self._ranks[peer]
-        if rank.begun is not None and (begin == rank.begun or begin.run < rank.begun.run):
+        if rank.begun is not None and not begin.is_after(rank.begun):
             return
         rank.begun = begin
         rank.finished = False
