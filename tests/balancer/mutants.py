@@ -116,8 +116,6 @@ MUTANTS = (
      "begin = min(later,", "begin = max(later,", 78),
     ("a run is not put back for a rank that is behind", "rank_side.py",
      "elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):", "elif False:", 78),
-    ("former lives are not ended", "rank_side.py",
-     "if not replaced:\n            return", "if True:\n            return", 6),
     ("ranks served inside a step are served again", "rank_session.py",
      "self._next = self._frontier = (*self._start, served)",
      "self._next = self._frontier = (*self._start, 0)", 25),
