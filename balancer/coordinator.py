@@ -140,14 +140,14 @@ class Coordinator(WorkerSide, RankSide):
 
     def _hand_out(self, run: Run, ask: Ask, peer: bytes) -> bool:
         """Send a microbatch if it is ready; one that cannot be used ends the run."""
-        parcel = run.parcel(ask.rank, ask.step, ask.microbatch)
+        parcel = run.parcel(ask.rank, ask.step, ask.microbatch, self._now)
         if parcel is None:
             return False
         if parcel.fatal is not None:
             self._fail("data", f"sample {parcel.fatal.key!r}: {parcel.fatal.reason}")
         else:
             self._send(peer, parcel.message, parcel.payloads)
-            run.delivery.sent(ask.rank, ask.step, ask.microbatch)
+            run.delivery.sent(ask.rank, ask.step, ask.microbatch, self._now)
         return True
 
     def _let_go(self) -> None:

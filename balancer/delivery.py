@@ -11,6 +11,7 @@ every weight in the step counts the holes out.
 """
 
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 
 from .byte_budget import ByteBudget
@@ -21,6 +22,8 @@ from .step import Microbatch, Parcel, Ranks, Step, pack, plan_step, refuse_small
 
 # A step after all others.
 BEYOND = 1 << 62
+# What was sent so long ago and is asked for again was lost on its way.
+LOST_S = 5.0
 
 
 class Delivery:
@@ -150,22 +153,26 @@ class Delivery:
         if sample.step < 0:
             self.bytes.drop(sample)
 
-    def ready(self, rank: int, number: int, microbatch: int) -> Parcel | None:
-        """Return a microbatch if it is complete and may leave."""
+    def ready(
+        self, rank: int, number: int, microbatch: int, now: float = math.inf
+    ) -> Parcel | None:
+        """Return a microbatch if it is complete and may leave; `now` also tells what is lost."""
         step = self.steps.get(number)
         batch = step.find(rank, microbatch) if step is not None else None
         if step is None or batch is None or batch.taken or step.shut:
             return None
-        self._recall(batch)
-        if batch.missing:
+        if not self._is_here(batch, now):
             return None
         return pack(step, rank, microbatch, self.run, self.label)
 
-    def sent(self, rank: int, number: int, microbatch: int) -> None:
+    def sent(self, rank: int, number: int, microbatch: int, now: float = 0.0) -> None:
         """Note that a microbatch is on its way to its rank, or there."""
         step = self.steps.get(number)
         batch = step.find(rank, microbatch) if step is not None else None
-        for sample in batch.samples if batch is not None else ():
+        if batch is None:
+            return
+        batch.sent = now
+        for sample in batch.samples:
             self.bytes.lend(sample)
         self._evict()
 
@@ -225,13 +232,19 @@ class Delivery:
                 self._forget(batch)
                 step.untaken -= 1
 
-    def _recall(self, batch: Microbatch) -> None:
-        """A rank asks for it: what was sent before and dropped here must be decoded again."""
-        for sample in batch.samples:
-            if sample.lent and sample.payload is None:
+    def _is_here(self, batch: Microbatch, now: float) -> bool:
+        """Whether a microbatch that is asked for can be sent.
+
+        What was sent before and dropped here must be decoded again, once it had time to arrive: a
+        busy rank asks again for what is on its way.
+        """
+        gone = [sample for sample in batch.samples if sample.lent and sample.payload is None]
+        if gone and now >= batch.sent + LOST_S:
+            for sample in gone:
                 self.bytes.take_back(sample)
                 batch.missing += 1
                 self._want(sample)
+        return not gone and not batch.missing
 
     def _forget(self, batch: Microbatch) -> None:
         batch.taken = True

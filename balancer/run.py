@@ -203,9 +203,9 @@ class Run:
         """Return when `expire` has something to do next."""
         return min(self.leases.next_deadline(), self.suspicion.next_deadline())
 
-    def parcel(self, rank: int, step: int, microbatch: int) -> Parcel | None:
+    def parcel(self, rank: int, step: int, microbatch: int, now: float) -> Parcel | None:
         """Return a microbatch if it is ready."""
-        return self.delivery.ready(rank, step, microbatch)
+        return self.delivery.ready(rank, step, microbatch, now)
 
     def past_end(self, step: int) -> int | None:
         """Return the number of the first step that does not exist, if `step` is not before it."""

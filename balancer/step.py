@@ -1,5 +1,6 @@
 """A planned step on its way: its microbatches, what they miss, and what leaves in the end."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -11,11 +12,15 @@ Ranks = Sequence[Sequence[Sequence[Sample]]]
 
 @dataclass(slots=True)
 class Microbatch:
-    """Samples that leave together; `missing` of them are neither here nor lent nor holes."""
+    """Samples that leave together; `missing` of them are neither here nor lent nor holes.
+
+    `sent` is when they left, the last time.
+    """
 
     samples: tuple[Sample, ...]
     missing: int
     taken: bool = False
+    sent: float = -math.inf
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from counterpoise.balancer.delivery import Delivery
+from counterpoise.balancer.delivery import LOST_S, Delivery
 from counterpoise.balancer.messages import Place
 from counterpoise.balancer.sample import ANY_SLOT, Sample
 
@@ -161,7 +161,9 @@ def test_what_a_rank_was_sent_is_held_twice_only_while_there_is_room():
 
 def test_what_was_lost_on_its_way_is_decoded_again_when_it_is_asked_for():
     delivery = lent()
-    assert delivery.ready(1, 0, 0) is None
+    assert delivery.ready(1, 0, 0, LOST_S - 0.1) is None
+    assert delivery.bytes.lent_bytes == 80
+    assert delivery.ready(1, 0, 0, LOST_S) is None
     again = delivery.work(ANY_SLOT, 9)
     assert {(each.rank, each.microbatch) for each in again} == {(1, 0)}
     arrive(delivery, *again, nbytes=20)

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from counterpoise.loader import DataLoader, RemoteDataset, connection
+from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.workers.source import Probe
 
 MIB = 1 << 20
@@ -55,8 +55,6 @@ def make(address):
 
 
 def main(address):
-    # A busy machine must not look like lost answers: what is asked for again is made again.
-    connection.PING_S = 30.0
     loader = make(address)
     loader._balanced.count()
     print("open", flush=True)
