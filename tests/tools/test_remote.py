@@ -176,7 +176,7 @@ def test_the_same_job_again_takes_over(address, local):
     iterator = iter(first)
     next(iterator)
     assert take(make(balancer=address)) == local
-    with pytest.raises(LoaderError, match="another process now plays ranks"):
+    with pytest.raises(LoaderError, match="another process now plays this rank"):
         list(iterator)
 
 
