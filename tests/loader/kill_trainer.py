@@ -132,4 +132,6 @@ def fork_for_every_line():
 
 
 if __name__ == "__main__":
+    # Commands that a shell starts in the background are told to ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     (fork_for_every_line if sys.argv[1:] == ["fork"] else train)()

@@ -92,6 +92,9 @@ def trainers(tmp_path_factory):
     started = Trainers(tmp_path_factory.mktemp("trainers"), "fork")
     assert started.process.stdout.readline() == "ready\n"
     yield started
+    for pid in started.left():
+        if isinstance(pid, int):
+            os.kill(pid, signal.SIGKILL)
     started.process.communicate()
 
 
