@@ -104,17 +104,20 @@ class RankSide(Hall):
         if old.begun is not None:
             self._stop_run()
 
-    def _end_former_launch(self, rank: RankPeer, begin: Begin) -> None:
-        """Those of an earlier launch who stand elsewhere are not there any more."""
+    def _ask_former_launch(self, rank: RankPeer, begin: Begin) -> None:
+        """Those who seem to be of an earlier launch and stand elsewhere in this run may have gone.
+
+        Ranks that come one by one after quick restarts may be of one launch and be counted to two:
+        they are asked, and those who are there come back.
+        """
         for old in list(self._ranks.values()):
             if (
                 old.launch < rank.launch
                 and old.begun is not None
+                and old.begun.run == begin.run
                 and why_apart([(old, old.begun), (rank, begin)])
             ):
-                reason = f"ranks {rank.hello.ranks} were started anew: start all anew"
-                self._end_rank(old, Trouble("protocol", reason))
-                remember(self._replaced, old.peer, old.launch)
+                self._end_rank(old, Stranger())
 
     def _begin(self, peer: bytes, begin: Begin) -> None:
         rank = self._ranks[peer]
@@ -122,7 +125,7 @@ class RankSide(Hall):
             return
         rank.begun = begin
         rank.finished = False
-        self._end_former_launch(rank, begin)
+        self._ask_former_launch(rank, begin)
         if self._why_apart():
             self._stop_run()
             self._apart_since = min(self._apart_since, self._now)
@@ -171,8 +174,12 @@ class RankSide(Hall):
             self.run.offer(offer)
 
     def _note_ask(self, peer: bytes, ask: Ask) -> None:
-        if ask.rank in self._ranks[peer].hello.ranks:
+        """Note what a rank waits for; if it asks in a run that it has not begun, that was lost."""
+        rank = self._ranks[peer]
+        if ask.rank in rank.hello.ranks:
             self._asks.note(peer, ask, self._now)
+            if rank.begun is not None and ask.run > rank.begun.run:
+                self._send(peer, Stranger())
 
     def _ask_who(self, peer: bytes, _: Ask) -> None:
         """Somebody asks whom we do not know (any more): let it say again who and where it is."""

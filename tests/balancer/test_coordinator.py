@@ -375,7 +375,34 @@ def test_a_rank_that_goes_on_alone_is_told_when_another_was_started_anew():
     cluster.rank(b"r0", (0,))
     cluster.say(b"r0", Begin(0, 0, START))
     sent = cluster.say(b"s1", Begin(0, 0, Place(8, 2, 2, 0)))
-    assert kinds(sent, b"r0") == ["Trouble"]
+    assert kinds(sent, b"r0") == ["Stranger"]
+    cluster.rank(b"r0", (0,))
+    assert "Trouble" not in kinds(cluster.say(b"r0", Begin(0, 0, START)), b"r0")
+    assert "Trouble" in kinds(cluster.tick(APART_S + 0.1), b"r0")
+
+
+def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs():
+    """After two quick restarts rank 1 comes before the last life of rank 0 is replaced."""
+    cluster = started(ranks=((0,),))
+    cluster.rank(b"s1", (1,))
+    cluster.say(b"s1", Begin(0, 0, START))
+    cluster.rank(b"s0", (0,))
+    cluster.say(b"s0", Begin(0, 0, START))
+    cluster.rank(b"s1", (1,))
+    cluster.say(b"s1", Begin(0, 0, START))
+    assert kinds(cluster.say(b"s0", Begin(1, 1, START)), b"s1") == []
+    assert cluster.coordinator.run.number == 0
+    cluster.say(b"s1", Begin(1, 1, START))
+    assert cluster.coordinator.run.number == 1
+
+
+def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
+    cluster = started()
+    cluster.say(b"r0", Begin(1, 1, START))
+    assert kinds(cluster.say(b"r1", Ask(1, 1, 0, 0)), b"r1") == ["Stranger"]
+    cluster.rank(b"r1", (1,))
+    cluster.say(b"r1", Begin(1, 1, START, START))
+    assert cluster.coordinator.run.number == 1
 
 
 @pytest.mark.parametrize(
