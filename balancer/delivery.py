@@ -179,11 +179,11 @@ class Delivery:
     def taken(self, rank: int, number: int, microbatch: int) -> None:
         """Forget an acknowledged microbatch and all before it; saying it twice changes nothing."""
         step = self.steps.get(number)
-        if step is not None and step.find(rank, microbatch) is not None:
+        planned = step is not None and step.find(rank, microbatch) is not None
+        # A run that was started again may not have planned yet what its ranks have had.
+        if planned or number > max(self.steps, default=-1):
             self.reached[rank] = max((number, microbatch), self.reached.get(rank, (-1, -1)))
             self.passed((rank,), number, microbatch + 1)
-        elif number > max(self.steps, default=-1):
-            self._move_on(rank, number, microbatch + 1)
 
     def passed(self, ranks: Sequence[int], number: int, microbatch: int) -> None:
         """Learn that these ranks need nothing that is before a microbatch."""

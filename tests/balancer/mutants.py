@@ -82,8 +82,7 @@ MUTANTS = (
     ("an acknowledgement is of its own microbatch only", "delivery.py",
      "for batch in batches[:end]:", "for batch in batches[max(0, end - 1) : end]:", 25),
     ("an acknowledgement that comes before its step is planned is forgotten", "delivery.py",
-     "elif number > max(self.steps, default=-1):\n"
-     "            self._move_on(rank, number, microbatch + 1)", "", 25),
+     "if planned or number > max(self.steps, default=-1):", "if planned:", 25),
     ("the last acknowledgement is never said again", "rank_session.py",
      "return [*self._acks.values(), *[self._ask(position)", "return [*[self._ask(position)", 230),
     ("a batch that was asked for again is not sent again", "peers.py",

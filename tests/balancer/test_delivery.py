@@ -263,15 +263,26 @@ def test_a_failure_and_a_payload_said_twice_change_nothing():
 def test_what_is_not_there_can_be_asked_for_and_acknowledged():
     delivery = Delivery(0, 1000, gated=False)
     arrive(delivery, *filled(delivery).values())
-    for rank, step, microbatch in [(9, 0, 0), (-1, 0, 0), (0, 9, 0), (0, 0, 9), (0, 0, -1)]:
+    for rank, step, microbatch in [(9, 0, 0), (-1, 0, 0), (0, 0, 9), (0, 0, -1)]:
         assert delivery.ready(rank, step, microbatch) is None
         delivery.taken(rank, step, microbatch)
+    assert delivery.ready(0, 9, 0) is None
     assert delivery.held_bytes == 80
     for rank in (0, 1):
         for microbatch in (0, 1, 1):
             delivery.taken(rank, 0, microbatch)
     assert delivery.steps == {}
     assert delivery.held_bytes == 0
+
+
+def test_what_ranks_had_before_a_run_was_started_again_is_not_held_for_them():
+    delivery = Delivery(0, 1000, gated=False)
+    arrive(delivery, *filled(delivery).values())
+    delivery.taken(0, 9, 0)
+    assert delivery.held_bytes == 40
+    delivery.taken(1, 9, 0)
+    assert (delivery.steps, delivery.held_bytes) == ({}, 0)
+    assert delivery.reached == {0: (9, 0), 1: (9, 0)}
 
 
 def test_a_late_payload_of_a_taken_microbatch_is_not_kept():
