@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..balancer.coordinator import Coordinator
 from ..balancer.job import Job
 from ..balancer.kernels import compile_for
+from ..balancer.memory import keep_freed_memory
 from ..balancer.serve import serve
 from ..workers.daemon import local_identity, run_worker
 from ..workers.job import Job as PoolJob
@@ -64,6 +65,7 @@ def _say(text: str) -> None:
 
 
 def _serve(payload: Payload, directory: str, ready: Ready) -> None:
+    keep_freed_memory()
     prepare_planning(payload.job)
     coordinator = Coordinator(payload.job, silence_s=math.inf)
     serve(coordinator, f"ipc://{directory}/balancer", ready)

@@ -26,6 +26,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ..balancer.memory import share_one_heap
 from .job import Report, locate_error
 from .supervisor import die_with, fork_with_default_signals, outlive, run, send_report, wake_on
 
@@ -46,6 +47,7 @@ def is_importing_main() -> bool:
 
 def main(descriptor: int, trainer: int) -> NoReturn:
     """Be the zygote of the process `trainer`, at the other end of the socket `descriptor`."""
+    share_one_heap()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with(trainer)
     link = socket.socket(fileno=descriptor)

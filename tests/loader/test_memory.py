@@ -25,7 +25,7 @@ MARGIN_BYTES = 64 * MIB
 LIMIT_S = 60.0
 # Memory is stable when so many looks in a row, so far apart, differ by so little: processes give
 # back what they have freed after half a second of rest, which they notice within another.
-LOOKS, LOOK_S, STABLE_BYTES = 50, 0.05, 1 * MIB
+LOOKS, LOOK_S, STABLE_BYTES = 25, 0.1, 1 * MIB
 
 
 def children():

@@ -1,0 +1,63 @@
+"""What our processes keep of freed memory: nothing, when it is time to give it back.
+
+Each test has a process of its own: what the C library was told cannot be taken back.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+MIB = 1 << 20
+# A second thread takes in 32 payloads of 1 MiB; all are freed.
+SCRIPT = """
+import threading
+from pathlib import Path
+from counterpoise.balancer.memory import keep_freed_memory, release_freed_memory
+
+def used():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    sizes = dict(line.replace(" kB", "").split(":") for line in lines)
+    return 1024 * int(sizes["Pss_Anon"])
+
+keeps = keep_freed_memory()
+payloads, before = [], used()
+taken, free, freed = threading.Event(), threading.Event(), threading.Event()
+
+def take():
+    payloads.extend(bytearray(1 << 20) for _ in range(32))
+    taken.set()
+    free.wait()
+    payloads.clear()
+    freed.set()
+
+threading.Thread(target=take, daemon=True).start()
+taken.wait()
+full = used()
+free.set()
+freed.wait()
+kept = used()
+release_freed_memory()
+print(int(keeps), full - before, kept - before, used() - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def figures():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=60
+    )
+    keeps, *used = map(int, done.stdout.split())
+    if not keeps:
+        pytest.skip("the C library is not glibc")
+    return used
+
+
+def test_freed_memory_is_kept_for_the_next_payload(figures):
+    full, kept, _ = figures
+    assert full >= 32 * MIB
+    assert kept >= 32 * MIB
+
+
+def test_all_of_it_is_given_back_whichever_thread_took_it(figures):
+    assert figures[2] < 2 * MIB
