@@ -70,7 +70,7 @@ SETTINGS: dict[str, Settings] = {
     "brought": replace(PLAIN, fixed_job=False),
     # Payloads are larger than the probes say, and the front larger than the budget.
     "misjudged": replace(_job(PLAIN, buffer_bytes=500), told_bytes=10),
-    # The trainer leaves an epoch in its midst for the next.
+    # The trainer leaves an epoch in its midst for the next, and starts anew in one of them.
     "left early": replace(PLAIN, epochs=2, leaves_at=2, prefetch=6),
     # Everything is said twice, at any time, and nothing else goes wrong: nothing is done twice.
     "said twice": replace(PLAIN, duplicate=0.3),
@@ -90,6 +90,7 @@ VARIANTS = tuple(SETTINGS)
 FAULT_KINDS = {
     "said twice": ("duplicate",) * 5,
     "slow": (LONG_SLOW,) * 5,
+    "left early": ("crash trainer",),
     "long hang": (LONG_HANG, "slow", "delay", "duplicate", "disk full"),
     "back and back": ("crash trainer",) * 3,
 }

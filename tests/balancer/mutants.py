@@ -30,7 +30,7 @@ MUTANTS = (
      "if self._asked.pop(position, False):", "if [self._asked.pop(position, False)]:", 60),
     ("a batch of another run is taken", "rank_session.py",
      "if batch.run != self.run or batch.rank not in self.ranks:",
-     "if batch.rank not in self.ranks:", 30),
+     "if batch.rank not in self.ranks:", 258),
     ("the end of another run is taken", "rank_session.py",
      "if message.run == self.run:", "if True:", 18),
     # --- leases
@@ -115,6 +115,8 @@ MUTANTS = (
      "begin = min(later,", "begin = max(later,", 78),
     ("a run is not put back for a rank that is behind", "rank_side.py",
      "elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):", "elif False:", 78),
+    ("former lives are not ended", "rank_side.py",
+     "if not replaced:\n            return", "if True:\n            return", 410),
     ("ranks served inside a step are served again", "rank_session.py",
      "self._next = self._frontier = (*self._start, served)",
      "self._next = self._frontier = (*self._start, 0)", 25),
