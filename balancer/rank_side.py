@@ -77,6 +77,7 @@ class RankSide(Hall):
     def _end_former_life(self, hello: RankHello) -> None:
         """A rank has started anew: the run that it was in is over for all who were in it.
 
+        Where the former life was in a run of a later number, it would count as having left.
         Ranks start anew together and come one by one; those who have come already are of a later
         launch than the one that is replaced, and stay. Who is of which cannot always be told (the
         last words of a rank that is dead may come late), so the others are asked who they are: one
