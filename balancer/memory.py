@@ -15,8 +15,8 @@ import math
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST_BLOCK = 1 << 30
-# Memory is given back after so long without work, and for the last time after so long, in seconds.
-REST_S, LONGEST_REST_S = 0.5, 10.0
+# Memory is given back after so many seconds without work, and again after so many more.
+REST_S = 0.5
 
 
 def keep_freed_memory() -> bool:
@@ -51,21 +51,19 @@ def _set(option: int, value: int) -> bool:
 class Rest:
     """Gives freed memory back when a process has had no payload in hand for a while.
 
-    What was sent is freed when the network has taken it, which can be later: so it looks several
-    times, after pauses that double.
+    What was sent is freed when the network has taken it, which can be much later, and nobody says
+    so: it looks as long as the process rests.
     """
 
     def __init__(self) -> None:
-        self._worked = 0.0
         self._due = math.inf
 
     def worked(self, now: float) -> None:
         """Note that there was one."""
-        self._worked, self._due = now, now + REST_S
+        self._due = now + REST_S
 
     def look(self, now: float) -> None:
         """Give memory back if it is time to."""
         if now >= self._due:
             release_freed_memory()
-            rested = now - self._worked
-            self._due = now + rested if rested < LONGEST_REST_S else math.inf
+            self._due = now + REST_S

@@ -1,12 +1,14 @@
 """What our processes keep of freed memory: nothing, when it is time to give it back.
 
-Each test has a process of its own: what the C library was told cannot be taken back.
+What is measured has a process of its own: what the C library was told cannot be taken back.
 """
 
 import subprocess
 import sys
 
 import pytest
+
+from counterpoise.balancer import memory
 
 MIB = 1 << 20
 # A second thread takes in 32 payloads of 1 MiB; all are freed.
@@ -61,3 +63,18 @@ def test_freed_memory_is_kept_for_the_next_payload(figures):
 
 def test_all_of_it_is_given_back_whichever_thread_took_it(figures):
     assert figures[2] < 2 * MIB
+
+
+def test_it_is_given_back_as_long_as_the_process_rests(monkeypatch):
+    released = []
+    monkeypatch.setattr(memory, "release_freed_memory", lambda: released.append(now))
+    rest = memory.Rest()
+    for now in (0.0, 100.0):
+        rest.look(now)
+    assert not released
+    for now in (100.0, 100.25, 100.5):
+        rest.worked(now)
+        rest.look(now)
+    for now in (100.75, 101.0, 101.25, 101.5, 1000.0):
+        rest.look(now)
+    assert released == [101.0, 101.5, 1000.0]
