@@ -91,7 +91,7 @@ MUTANTS = (
      "        if (place, peer) in seen:\n            return\n"
      "        seen.add((place, peer))\n", 2),
     ("a rank that is not known is not answered", "rank_side.py",
-     "self._send(peer, Stranger())", "pass", 0),
+     "        else:\n            self._send(peer, Stranger())", "", 0),
     ("a rank that comes back does not begin", "rank_session.py",
      "self._returning = [self.hello, begun, *self._open_business()]",
      "self._returning = [self.hello, *self._open_business()]", 0),
