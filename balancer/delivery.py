@@ -94,6 +94,16 @@ class Delivery:
             self._make_known(step)
             self._catch_up(step)
 
+    def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the steps of which all holes are known, and these, for a run that starts again."""
+        open_steps = [step for step in self.steps.values() if not step.shut]
+        holes = self._known_holes.union(*[step.holes for step in open_steps])
+        return tuple(sorted(self._known.union(s.number for s in open_steps))), tuple(sorted(holes))
+
+    def needed(self, ranks: Sequence[int]) -> tuple[int, int]:
+        """Return the first (step, microbatch) that one of these ranks may still need."""
+        return min(self._next.get(rank, (0, 0)) for rank in ranks)
+
     def work(self, slot: Slot, most: int) -> list[Sample]:
         """Return up to `most` samples of one microbatch for a worker to decode, nearest first.
 

@@ -196,7 +196,8 @@ class Hall:
             run.delivery.leave(rank.hello.ranks)
         elif begun.run == run.number:
             run.delivery.know(begun.known, begun.holes)
-            run.delivery.passed(rank.hello.ranks, begun.start.step, begun.start.microbatch)
+            place = max(rank.had, (begun.start.step, begun.start.microbatch))
+            run.delivery.passed(rank.hello.ranks, *place)
         run.end_useless_leases()
 
     def _stop_run(self) -> None:

@@ -15,6 +15,8 @@ from .tally import Tally
 
 # A position in the order takes 8 bytes, here and while it is drawn.
 MAX_SAMPLES = 1 << 32
+# The place of a rank that has had nothing.
+NOTHING = (0, 0)
 # What one rank may be waiting for; an honest one asks again.
 MAX_ASKS = 1024
 # What a refusal quotes of a job, in characters.
@@ -62,7 +64,8 @@ class RankPeer:
     """A trainer process; `finished`: it has been told that its run has no more to give.
 
     `launch` counts how often the ranks were started anew, as far as can be seen from here.
-    `pinged` is when it said last that it has nothing to train on.
+    `pinged` is when it said last that it has nothing to train on. had: what it had of the run
+    that it has begun, as (step, microbatch), where that has started again since.
     """
 
     peer: bytes
@@ -72,6 +75,7 @@ class RankPeer:
     told: float = 0.0
     launch: int = 0
     pinged: float = -math.inf
+    had: tuple[int, int] = NOTHING
     clock: Offset = NOT_MEASURED
 
 

@@ -1,6 +1,7 @@
 """What the coordinator does with ranks: the actions of their rows in the table."""
 
 import math
+from dataclasses import replace
 
 from .clocks import Offset, bounded
 from .hall import Hall
@@ -21,7 +22,8 @@ from .messages import (
     Trouble,
 )
 from .overview import overview
-from .peers import RankPeer, remember, why_apart, why_rank_refused
+from .peers import NOTHING, RankPeer, remember, why_apart, why_rank_refused
+from .run import Run
 
 # Ranks that begin at different places may be of two launches, the former not known to have gone.
 APART_S = 5.0
@@ -124,16 +126,25 @@ class RankSide(Hall):
         rank = self._ranks[peer]
         if rank.begun is not None and not begin.is_after(rank.begun):
             return
-        rank.begun = begin
+        rank.begun, rank.had = begin, NOTHING
         rank.finished = False
         self._ask_former_launch(rank, begin)
         if self._why_apart():
             self._stop_run()
             self._apart_since = min(self._apart_since, self._now)
         elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):
+            self._keep_knowledge(self.run, rank)
             self._stop_run()
         self._heed(rank)
         self._switch_run()
+
+    def _keep_knowledge(self, run: Run, behind: RankPeer) -> None:
+        """What the others have had of a run that starts again is not decoded again."""
+        steps, holes = run.delivery.known()
+        for rank in self._ranks.values():
+            if rank is not behind and rank.begun is not None and rank.begun.run == run.number:
+                rank.begun = replace(rank.begun, known=steps, holes=holes)
+                rank.had = run.delivery.needed(rank.hello.ranks)
 
     def _look_apart(self) -> None:
         """Fail when ranks stay at different places; tell them something, in case one has gone."""

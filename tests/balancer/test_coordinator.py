@@ -11,6 +11,7 @@ from counterpoise.balancer.messages import (
     Ask,
     Begin,
     Bye,
+    DecodeDone,
     EpochEnd,
     Lease,
     Ping,
@@ -379,6 +380,38 @@ def test_a_rank_that_goes_on_alone_is_told_when_another_was_started_anew():
     cluster.rank(b"r0", (0,))
     assert "Trouble" not in kinds(cluster.say(b"r0", Begin(0, 0, START)), b"r0")
     assert "Trouble" in kinds(cluster.tick(APART_S + 0.1), b"r0")
+
+
+def do_leases(cluster, sent, peer=b"w"):
+    """Let a worker do what it is given, until it is given no more."""
+    while leases := [message for to, message in sent if to == peer and isinstance(message, Lease)]:
+        sent = []
+        for lease in leases:
+            for ref in lease.refs:
+                key = str(ref.ordinal)
+                if lease.kind == "probe":
+                    done = ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 1),))
+                else:
+                    done = DecodeDone(lease.lease, ref.ordinal, key, (1,), b"")
+                sent += cluster.say(peer, done)
+
+
+def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
+    """After a restart of the balancer the rank that is ahead comes first."""
+    cluster = Cluster()
+    cluster.rank(b"r1", (1,), OTHER)
+    sent = cluster.worker()
+    do_leases(cluster, sent + cluster.say(b"r1", Begin(0, 0, START, Place(8, 2, 2, 0))))
+    had = cluster.say(b"r1", Ask(0, 1, 2, 0))
+    assert kinds(had, b"r1") == ["Batch"]
+    cluster.say(b"r1", Ack(0, 1, 2, 0))
+    cluster.rank(b"r0", (0,), OTHER)
+    cluster.say(b"r0", Begin(0, 0, START, Place(4, 1, 1, 0)))
+    run = cluster.coordinator.run
+    assert run.begin.start.step == 1
+    assert run.delivery.needed((1,)) == (2, 1)
+    assert run.delivery.needed((0,)) == (1, 0)
+    assert 2 in run.delivery.known()[0]
 
 
 def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs():
