@@ -1,0 +1,94 @@
+"""A coordinator without processes: who says what, and what it sends."""
+
+from dataclasses import replace
+
+from counterpoise.balancer.coordinator import Coordinator
+from counterpoise.balancer.job import Job, to_json
+from counterpoise.balancer.messages import (
+    Begin,
+    DecodeDone,
+    Lease,
+    Place,
+    Probed,
+    ProbeDone,
+    RankHello,
+    WorkerHello,
+    WorkerReady,
+)
+from counterpoise.balancer.plan import PlanConfig
+
+START = Place(0, 0, 0, 0)
+PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
+JOB = Job(source={"pattern": "x"}, plan=PLAN)
+OTHER = replace(JOB, on_error="skip")
+
+
+class Cluster:
+    """A coordinator and what it sends, by peer."""
+
+    def __init__(self, job=None):
+        self.coordinator = Coordinator(job)
+        self.now = 0.0
+
+    def say(self, peer, *said, after_s=0.0):
+        """Say something; return (peer, message) of all that is sent."""
+        self.now += after_s
+        sent = [
+            send
+            for message in said
+            for send in self.coordinator.handle(peer, message, (b"",), 0, self.now)
+        ]
+        return [(send.peer, send.message) for send in sent]
+
+    def tick(self, after_s=0.0):
+        self.now += after_s
+        return [(send.peer, send.message) for send in self.coordinator.tick(self.now)]
+
+    def gone(self, peer, undelivered):
+        sent = self.coordinator.gone(peer, undelivered, self.now)
+        return [(send.peer, send.message) for send in sent]
+
+    def worker(self, peer=b"w", incarnation=0, count=20):
+        hello = WorkerHello(peer.decode(), incarnation, "host", 0)
+        return self.say(peer, hello, WorkerReady(count, "same"))
+
+    def probe_all(self, peer):
+        """Say what all samples of a worker's probe leases cost."""
+        for held in self.coordinator.run.leases.of(peer):
+            found = tuple(Probed(ordinal, f"k{ordinal}", (1,), 1) for ordinal in held.samples)
+            if held.kind == "probe":
+                self.say(peer, ProbeDone(held.number, found))
+
+    def rank(self, peer, ranks=(0, 1), job=JOB):
+        return self.say(peer, RankHello(ranks, to_json(job)))
+
+
+def kinds(sent, peer):
+    return [type(message).__name__ for to, message in sent if to == peer]
+
+
+def started(ranks=((0,), (1,))):
+    """A cluster at work: one worker, and a process for each of `ranks`, at run 0."""
+    cluster = Cluster()
+    for number, played in enumerate(ranks):
+        cluster.rank(b"r%d" % number, played)
+    cluster.worker()
+    sent = []
+    for number in range(len(ranks)):
+        sent += cluster.say(b"r%d" % number, Begin(0, 0, START))
+    assert any(isinstance(message, Lease) for _, message in sent)
+    return cluster
+
+
+def do_leases(cluster, sent, peer=b"w"):
+    """Let a worker do what it is given, until it is given no more."""
+    while leases := [message for to, message in sent if to == peer and isinstance(message, Lease)]:
+        sent = []
+        for lease in leases:
+            for ref in lease.refs:
+                key = str(ref.ordinal)
+                if lease.kind == "probe":
+                    done = ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 1),))
+                else:
+                    done = DecodeDone(lease.lease, ref.ordinal, key, (1,), b"")
+                sent += cluster.say(peer, done)

@@ -1,0 +1,296 @@
+"""The coordinator and its ranks where the simulation does not reach: who must go, who is told."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from counterpoise.balancer.job import to_json
+from counterpoise.balancer.messages import (
+    Ack,
+    Ask,
+    Begin,
+    Bye,
+    EpochEnd,
+    Ping,
+    Place,
+    Probed,
+    ProbeDone,
+    RankBye,
+    RankHello,
+    Ready,
+    Refused,
+    Status,
+    Trouble,
+    Welcome,
+    WorkerHello,
+    WorkerReady,
+)
+from counterpoise.balancer.rank_side import APART_S
+
+sys.path.append(str(Path(__file__).parent))
+from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, do_leases, kinds, started
+
+
+def test_a_rank_of_another_job_waits_until_the_first_is_known_to_be_gone():
+    cluster = started()
+    asked = cluster.rank(b"new", job=OTHER)
+    assert kinds(asked, b"r0") == kinds(asked, b"r1") == ["Status"]
+    for peer in (b"r0", b"r1"):
+        cluster.gone(peer, Status(0, 0, ""))
+    sent = cluster.tick()
+    assert kinds(sent, b"new") == []
+    assert kinds(sent, b"w") == ["Welcome"]
+    assert cluster.say(b"w", WorkerReady(7, "other", 1)) == [(b"new", Ready(7, "other"))]
+
+
+def test_a_rank_of_another_job_is_refused_while_the_first_is_there():
+    cluster = started()
+    cluster.rank(b"new", job=OTHER)
+    ((_, refused),) = [pair for pair in cluster.tick() if pair[0] == b"new"]
+    assert refused == Refused(
+        "this balancer serves another job: on_error: 'raise' here, 'skip' there"
+    )
+
+
+def test_ranks_that_start_anew_end_the_run_of_those_before():
+    cluster = started()
+    sent = cluster.rank(b"s1", (1,))
+    assert (kinds(sent, b"r0"), kinds(sent, b"r1")) == (["Stranger"], ["Trouble"])
+    assert cluster.coordinator.run is None
+    sent = cluster.rank(b"s0", (0,))
+    assert kinds(sent, b"s1") == []
+    cluster.say(b"s1", Begin(0, 0, START))
+    cluster.say(b"s0", Begin(0, 0, START))
+    assert cluster.coordinator.run.number == 0
+    assert kinds(cluster.say(b"r1", Ask(0, 1, 0, 0)), b"r1") == ["Trouble"]
+    assert kinds(cluster.say(b"r0", Ask(0, 0, 0, 0)), b"r0") == ["Stranger"]
+    assert kinds(cluster.rank(b"r0", (0,)), b"r0") == ["Trouble"]
+    assert kinds(cluster.tick(100), b"s0") == ["Status"]
+
+
+def test_a_rank_that_was_not_in_a_former_launch_says_so_and_goes_on():
+    """The last words of rank 1's former life come after the new rank 0's first."""
+    cluster = started(ranks=((1,),))
+    cluster.rank(b"s0", (0,))
+    cluster.say(b"s0", Begin(0, 0, START))
+    assert kinds(cluster.rank(b"s1", (1,)), b"s0") == ["Stranger"]
+    cluster.rank(b"s0", (0,))
+    cluster.say(b"s0", Begin(0, 0, START))
+    cluster.say(b"s1", Begin(0, 0, START))
+    assert cluster.coordinator.run.number == 0
+    assert Trouble not in [type(message) for _, message in cluster.tick(2 * APART_S)]
+
+
+def test_a_rank_that_goes_on_alone_is_told_when_another_was_started_anew():
+    cluster = started()
+    cluster.rank(b"s1", (1,))
+    cluster.rank(b"r0", (0,))
+    cluster.say(b"r0", Begin(0, 0, START))
+    sent = cluster.say(b"s1", Begin(0, 0, Place(8, 2, 2, 0)))
+    assert kinds(sent, b"r0") == ["Stranger"]
+    cluster.rank(b"r0", (0,))
+    assert "Trouble" not in kinds(cluster.say(b"r0", Begin(0, 0, START)), b"r0")
+    assert "Trouble" in kinds(cluster.tick(APART_S + 0.1), b"r0")
+
+
+def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
+    """After a restart of the balancer the rank that is ahead comes first."""
+    cluster = Cluster()
+    cluster.rank(b"r1", (1,), OTHER)
+    sent = cluster.worker()
+    do_leases(cluster, sent + cluster.say(b"r1", Begin(0, 0, START, Place(8, 2, 2, 0))))
+    had = cluster.say(b"r1", Ask(0, 1, 2, 0))
+    assert kinds(had, b"r1") == ["Batch"]
+    cluster.say(b"r1", Ack(0, 1, 2, 0))
+    cluster.rank(b"r0", (0,), OTHER)
+    cluster.say(b"r0", Begin(0, 0, START, Place(4, 1, 1, 0)))
+    run = cluster.coordinator.run
+    assert run.begin.start.step == 1
+    assert run.delivery.needed((1,)) == (2, 1)
+    assert run.delivery.needed((0,)) == (1, 0)
+    assert 2 in run.delivery.known()[0]
+
+
+def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs():
+    """After two quick restarts rank 1 comes before the last life of rank 0 is replaced."""
+    cluster = started(ranks=((0,),))
+    cluster.rank(b"s1", (1,))
+    cluster.say(b"s1", Begin(0, 0, START))
+    cluster.rank(b"s0", (0,))
+    cluster.say(b"s0", Begin(0, 0, START))
+    cluster.rank(b"s1", (1,))
+    cluster.say(b"s1", Begin(0, 0, START))
+    assert kinds(cluster.say(b"s0", Begin(1, 1, START)), b"s1") == []
+    assert cluster.coordinator.run.number == 0
+    cluster.say(b"s1", Begin(1, 1, START))
+    assert cluster.coordinator.run.number == 1
+
+
+def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
+    cluster = started()
+    cluster.say(b"r0", Begin(1, 1, START))
+    assert kinds(cluster.say(b"r1", Ask(1, 1, 0, 0)), b"r1") == ["Stranger"]
+    cluster.rank(b"r1", (1,))
+    cluster.say(b"r1", Begin(1, 1, START, START))
+    assert cluster.coordinator.run.number == 1
+
+
+@pytest.mark.parametrize(
+    "hello", [RankHello((), to_json(JOB)), RankHello((2,), to_json(JOB)), RankHello((0,), "{}"),
+              RankHello((-1,), to_json(JOB)), RankHello((0,), "[" * 100_000)]
+)  # fmt: skip
+def test_a_hello_that_cannot_be_is_refused(hello):
+    cluster = Cluster()
+    ((_, refused),) = cluster.say(b"r", hello)
+    assert isinstance(refused, Refused)
+
+
+def test_an_ordering_that_the_balancer_cannot_do_is_refused():
+    plan = replace(PLAN, ordering="two_opt")
+    ((_, refused),) = Cluster().rank(b"r", job=replace(JOB, plan=plan))
+    assert "ordering 'two_opt'" in refused.reason
+
+
+def test_ranks_that_stay_at_different_places_are_told():
+    cluster = started(ranks=((0,),))
+    cluster.rank(b"r1", (1,))
+    assert Trouble not in [type(message) for _, message in cluster.say(b"r1", Begin(0, 1, START))]
+    assert cluster.coordinator.run is None
+    assert Trouble not in [type(message) for _, message in cluster.tick(APART_S)]
+    sent = cluster.tick(0.1)
+    for peer in (b"r0", b"r1"):
+        (told,) = [message for to, message in sent if to == peer]
+        assert "not at the same place" in told.reason
+
+
+def test_a_rank_of_a_former_launch_at_another_place_is_looked_for_and_forgotten():
+    cluster = started(ranks=((1,),))  # it says so to a balancer that has not seen rank 0 before
+    cluster.rank(b"new 0", (0,))
+    cluster.say(b"new 0", Begin(0, 0, Place(8, 2, 2, 0)))
+    ((_, asked),) = [each for each in cluster.tick(1.5) if each[0] == b"r0"]
+    cluster.gone(b"r0", asked)
+    assert cluster.coordinator.run.begin.at == Place(8, 2, 2, 0)
+    cluster.rank(b"new 1", (1,))
+    cluster.say(b"new 1", Begin(0, 0, Place(8, 2, 2, 0)))
+    assert Trouble not in [type(message) for _, message in cluster.tick(2 * APART_S)]
+
+
+def test_a_position_beyond_the_data_is_refused():
+    cluster = Cluster()
+    cluster.rank(b"r")
+    cluster.worker()
+    sent = cluster.say(b"r", Begin(0, 0, Place(21, 5, 5, 0)))
+    assert "the ledger stands at sample 21 and there are 20" in sent[0][1].reason
+    assert kinds(cluster.say(b"r", Begin(1, 0, START)), b"w") == ["Lease"]
+
+
+@pytest.mark.parametrize("first", [b"r0", b"r1"])
+def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
+    begins = {
+        b"r0": [Begin(0, 0, START)],
+        b"r1": [Begin(0, 0, START, Place(0, 0, 0, 1), (2,), (0,)), Ack(0, 1, 0, 0)],
+    }
+    cluster = Cluster()
+    for peer, ranks in ((b"r0", (0,)), (b"r1", (1,))):
+        cluster.rank(peer, ranks, job=OTHER)
+    cluster.worker()
+    for peer in sorted(begins, key=lambda peer: peer != first):
+        cluster.say(peer, *begins[peer])
+    run = cluster.coordinator.run
+    while not run.delivery.steps:
+        cluster.probe_all(b"w")
+    (had,) = run.delivery.steps[0].ranks[1][0].samples
+    decoding = {o for held in run.leases.of(b"w") if held.kind == "decode" for o in held.samples}
+    assert decoding
+    assert not decoding & {2, had.ordinal}
+
+
+def test_nobody_is_let_go_before_the_others_are_done():
+    cluster = started()
+    assert kinds(cluster.say(b"r0", RankBye()), b"r0") == []
+    assert kinds(cluster.say(b"r1", RankBye()), b"r0") == ["Bye"]
+
+
+def test_a_rank_at_its_end_does_not_hold_the_others():
+    cluster = Cluster()
+    for peer, ranks in ((b"r0", (0,)), (b"r1", (1,))):
+        cluster.rank(peer, ranks)
+    cluster.worker(count=20)
+    for peer in (b"r0", b"r1"):
+        cluster.say(peer, Begin(0, 0, Place(20, 5, 5, 0)))
+    assert cluster.say(b"r0", RankBye()) == []
+    assert cluster.say(b"r1", Ask(0, 1, 5, 0)) == [(b"r1", EpochEnd(0, 5)), (b"r0", Bye())]
+
+
+@pytest.mark.parametrize("goodbye", [True, False])
+def test_a_rank_that_stays_away_from_the_next_epoch_is_named(goodbye):
+    cluster = started()
+    cluster.say(b"r1", RankBye()) if goodbye else cluster.gone(b"r1", Status(0, 0, ""))
+    cluster.say(b"r0", Begin(1, 1, START))
+    (status,) = [m for _, m in cluster.say(b"r0", Ping()) if isinstance(m, Status)]
+    assert status.waiting == "ranks (1,), which have gone"
+    cluster.tick()
+    assert "Trouble" not in kinds(cluster.tick(119.0), b"r0")
+    (trouble,) = [m for to, m in cluster.tick(2.0) if (to, type(m)) == (b"r0", Trouble)]
+    assert trouble.reason.startswith("ranks (1,) have gone, and the others have waited 120 s")
+
+
+def test_a_rank_that_comes_back_in_time_begins_the_next_epoch():
+    cluster = started()
+    cluster.gone(b"r1", Status(0, 0, ""))
+    cluster.say(b"r0", Begin(1, 1, START))
+    for _ in range(3):
+        cluster.tick(50.0)
+        cluster.worker()
+        cluster.rank(b"r1", (1,))
+        cluster.say(b"r1", Begin(0, 0, START))
+        cluster.tick(50.0)
+        cluster.gone(b"r1", Status(0, 0, ""))
+    cluster.rank(b"r1", (1,))
+    cluster.say(b"r1", Begin(1, 1, START))
+    assert cluster.coordinator.trouble is None
+    assert cluster.coordinator.run.number == 1
+
+
+def test_a_rank_that_is_there_may_take_its_time_between_epochs():
+    cluster = started()
+    cluster.say(b"r0", Begin(1, 1, START))
+    for _ in range(100):
+        assert "Trouble" not in kinds(cluster.tick(100.0), b"r0")
+
+
+def test_a_rank_cannot_ask_or_acknowledge_for_another():
+    cluster = started()
+    cluster.say(b"r0", Ask(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
+    assert cluster.coordinator._asks.of(0) == []
+
+
+def test_a_rank_is_told_now_and_then_that_the_balancer_is_there():
+    cluster = started()
+    assert kinds(cluster.tick(10.5), b"r0") == ["Status"]
+    assert kinds(cluster.say(b"x", Ping()), b"x") == ["Status"]
+
+
+def test_all_ranks_are_told_when_the_balancer_is_stopped():
+    cluster = started()
+    told = [send.peer for send in cluster.coordinator.stop()]
+    assert sorted(told) == [b"r0", b"r1"]
+
+
+def test_costs_that_cannot_be_end_the_run_with_a_reason():
+    cluster = started()
+    held = cluster.coordinator.run.leases.of(b"w")[0]
+    ordinal = next(iter(held.samples))
+    wrong = ProbeDone(held.number, (Probed(ordinal, "k", (-1,), 0),))
+    sent = cluster.say(b"w", wrong)
+    assert "non-negative" in sent[0][1].reason
+
+
+def test_a_job_is_given_to_workers_whenever_they_come():
+    cluster = Cluster()
+    hello = WorkerHello("w", 0, "host", 0)
+    assert cluster.say(b"w", hello) == []
+    assert cluster.rank(b"r") == [(b"w", Welcome(to_json(JOB)))]
+    assert cluster.say(b"v", WorkerHello("v", 0, "host", 0)) == [(b"v", Welcome(to_json(JOB)))]

@@ -1,0 +1,241 @@
+"""The coordinator and its workers where the simulation does not reach: who may come, who hangs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from counterpoise.balancer.messages import (
+    Begin,
+    Bye,
+    Lease,
+    Probed,
+    ProbeDone,
+    RankBye,
+    Revoke,
+    Stranger,
+    Trouble,
+    WorkerBeat,
+    WorkerBye,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
+)
+
+sys.path.append(str(Path(__file__).parent))
+from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, kinds, started
+
+
+def test_a_worker_that_is_not_known_is_asked_to_say_hello():
+    cluster = Cluster(JOB)
+    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == [(b"beat.w", Stranger())]
+    cluster.worker()
+    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == []
+
+
+def test_hello_said_twice_takes_nothing_from_a_worker():
+    cluster = started()
+    leases = cluster.coordinator.run.leases.of(b"w")
+    assert leases
+    assert cluster.say(b"w", WorkerHello("w", 0, "host", 0)) == []
+    assert cluster.coordinator.run.leases.of(b"w") == leases
+
+
+def test_a_worker_that_waits_for_a_job_and_says_so_again_is_not_lost():
+    cluster = Cluster()
+    hello = WorkerHello("w", 0, "host", 0)
+    cluster.say(b"w", hello, hello)
+    assert cluster.coordinator.books.lost == 0
+    cluster.say(b"another", hello)
+    assert cluster.coordinator.books.lost == 1
+
+
+def test_an_older_incarnation_is_sent_away():
+    cluster = Cluster(JOB)
+    cluster.worker(b"w", incarnation=1)
+    late = cluster.say(b"late", WorkerHello("w", 0, "host", 0))
+    assert late == [(b"late", Bye())]
+    assert cluster.say(b"beat", WorkerBeat("w", 1)) == []
+
+
+def test_a_worker_that_missed_beats_is_told_something_so_that_a_dead_one_is_noticed():
+    cluster = started()
+    second = cluster.say(b"v", WorkerHello("v", 0, "host", 1), WorkerReady(20, "same"))
+    assert kinds(second, b"v")[0] == "Welcome"
+    assert (b"w", Revoke(0)) not in cluster.tick(1.0)
+    nudges = cluster.tick(2.0)
+    assert (b"w", Revoke(0)) in nudges
+    granted = cluster.gone(b"w", Revoke(0))
+    assert kinds(granted, b"v") == ["Lease"] * len(granted)
+    assert cluster.coordinator.run.leases.of(b"w") == []
+
+
+def test_a_silent_worker_is_lost_and_a_beating_one_is_not():
+    cluster = started()
+    for _ in range(20):
+        cluster.say(b"beat.w", WorkerBeat("w", 0), after_s=1.0)
+        cluster.tick()
+    assert cluster.coordinator.run.leases.of(b"w")
+    cluster.tick(11.0)
+    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == [(b"beat.w", Stranger())]
+
+
+def test_a_worker_with_other_data_is_refused():
+    cluster = started()
+    cluster.say(b"v", WorkerHello("v", 0, "host", 1))
+    (_, refused), *_ = cluster.say(b"v", WorkerReady(21, "other"))
+    assert "install the same versions" in refused.reason
+
+
+def test_workers_share_what_is_to_be_probed():
+    cluster = Cluster()
+    cluster.rank(b"r")
+    for peer in (b"u", b"v"):
+        cluster.worker(peer)
+    sent = cluster.say(b"r", Begin(0, 0, START))
+    leases = [(peer, len(lease.refs)) for peer, lease in sent if isinstance(lease, Lease)]
+    assert leases[:2] == [(b"u", 2), (b"v", 1)]
+    assert sum(count for _, count in leases) == PLAN.samples_per_step
+
+
+def test_a_worker_that_leaves_gives_its_work_to_the_others():
+    cluster = started()
+    cluster.worker(b"v")
+    cluster.say(b"w", WorkerBye())
+    assert cluster.coordinator.run.leases.of(b"v")
+    assert not cluster.coordinator.run.leases.of(b"w")
+
+
+def in_hand(cluster, peer):
+    """What a worker that hangs says it works on: the first of its oldest lease."""
+    for held in cluster.coordinator.run.leases.of(peer):
+        return held.number, next(iter(held.samples))
+    return 0, -1
+
+
+def beat(cluster, peer, incarnation=0, hand=(0, -1), after_s=0.0):
+    name, (lease, ordinal) = peer.decode(), hand
+    said = WorkerBeat(name, incarnation, lease=lease, ordinal=ordinal)
+    return cluster.say(b"beat." + peer, said, after_s=after_s)
+
+
+def strikes(cluster):
+    return sum(sample.strikes for sample in cluster.coordinator.run.feed.samples.values())
+
+
+def test_a_sample_on_which_workers_hang_is_given_up():
+    cluster = Cluster()
+    cluster.rank(b"r")
+    workers = [b"u", b"v", b"w"]
+    for peer in workers:
+        cluster.worker(peer)
+    cluster.say(b"r", Begin(0, 0, START))
+    run = cluster.coordinator.run
+    first = next(iter(run.feed.samples.values()))
+    for _ in range(3 * 40):
+        for peer in workers:
+            number, ordinal = in_hand(cluster, peer)
+            if ordinal > first.ordinal:
+                costs = Probed(ordinal, str(ordinal), (1,), 1)
+                cluster.say(peer, ProbeDone(number, (costs,)))
+            beat(cluster, peer, hand=in_hand(cluster, peer), after_s=1.02)
+        cluster.tick()
+    assert first.strikes == 3
+    assert first.reason == "3 worker processes died or hung while they worked on it"
+
+
+def test_a_lease_that_was_lost_on_its_way_makes_no_sample_suspect():
+    cluster = started()
+    for _ in range(int(JOB.lease_s) + 2):
+        beat(cluster, b"w", after_s=1.0)
+        cluster.tick()
+    assert strikes(cluster) == 0
+
+
+def test_a_worker_that_was_cut_off_and_comes_back_makes_no_sample_suspect():
+    cluster = started()
+    cluster.tick(after_s=11.0)
+    assert not cluster.coordinator.run.leases.of(b"w")
+    cluster.worker()
+    assert strikes(cluster) == 0
+
+
+@pytest.mark.parametrize("lost_first", [False, True])
+def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_first):
+    cluster = started()
+    number, _ = in_hand(cluster, b"w")
+    beat(cluster, b"w", hand=(number, 2))
+    cluster.tick(after_s=11.0 if lost_first else 1.0)
+    cluster.say(b"again", WorkerHello("w", 1, "host", 0))
+    assert [s.ordinal for s in cluster.coordinator.run.feed.samples.values() if s.strikes] == [2]
+
+
+def test_a_worker_that_stays_silent_for_as_long_as_a_lease_counts_as_dead():
+    cluster = started()
+    cluster.tick(after_s=11.0)
+    cluster.tick(after_s=JOB.lease_s - 12.0)
+    assert strikes(cluster) == 0
+    cluster.tick(after_s=2.0)
+    assert strikes(cluster) == 1
+    cluster.tick(after_s=JOB.lease_s)
+    assert strikes(cluster) == 1
+
+
+def late(cluster):
+    """Let a lease of the worker run out; return it, and its first sample."""
+    held = cluster.coordinator.run.leases.of(b"w")[0]
+    sample = next(iter(held.samples.values()))
+    for _ in range(122):
+        beat = WorkerBeat("w", 0, lease=held.number, ordinal=sample.ordinal)
+        cluster.say(b"beat.w", beat, after_s=1.0)
+        cluster.tick()
+    assert cluster.coordinator.run.leases.of(b"w") == []
+    return held, sample
+
+
+def costs(held, sample):
+    return ProbeDone(held.number, (Probed(sample.ordinal, "k", (1,), 1),))
+
+
+def test_a_sample_that_takes_longer_than_a_lease_counts_when_it_comes():
+    cluster = started()
+    held, sample = late(cluster)
+    granted = cluster.say(b"w", costs(held, sample))
+    assert sample.cost == (1,)
+    assert not sample.reason
+    leased = [ref.ordinal for _, m in granted if isinstance(m, Lease) for ref in m.refs]
+    assert leased
+    assert sample.ordinal not in leased
+
+
+@pytest.mark.parametrize(("peer", "incarnation"), [(b"w", 0), (b"w2", 1)])
+def test_what_was_in_hand_before_another_hello_does_not_count(peer, incarnation):
+    cluster = started()
+    held, sample = late(cluster)
+    if peer == b"w":
+        cluster.gone(b"w", Revoke(0))
+    cluster.say(peer, WorkerHello("w", incarnation, "host", 0), WorkerReady(20, "same"))
+    cluster.say(b"w", costs(held, sample))
+    assert sample.cost is None
+
+
+def test_a_worker_that_begins_one_sample_after_another_keeps_its_leases():
+    cluster = started()
+    (held,) = cluster.coordinator.run.leases.of(b"w")
+    assert len(held.samples) > 3
+    for ordinal in held.samples:
+        for _ in range(100):
+            beat = WorkerBeat("w", 0, lease=held.number, ordinal=ordinal)
+            cluster.say(b"beat.w", beat, after_s=1.0)
+            cluster.tick()
+    assert cluster.coordinator.run.leases.of(b"w") == [held]
+
+
+def test_a_worker_that_cannot_open_the_data_is_told_to_all_and_serves_the_next_job():
+    cluster = Cluster()
+    cluster.rank(b"r")
+    cluster.say(b"w", WorkerHello("w", 0, "host", 0))
+    sent = cluster.say(b"w", WorkerFailed("no such file"))
+    assert sent == [(b"r", Trouble("worker", "worker w: no such file"))]
+    cluster.say(b"r", RankBye())
+    assert kinds(cluster.rank(b"s", job=OTHER), b"w") == ["Welcome"]
