@@ -117,6 +117,7 @@ class Run:
         for result in message.results:
             found = self._result(worker, message.lease, result.ordinal, now)
             if found and self.feed:
+                found[1].strikes = 0  # what can be probed has killed nobody by probing
                 self.feed.probed(found[1], result.key, result.cost, result.nbytes)
 
     def decoded(

@@ -23,7 +23,7 @@ from counterpoise.balancer.messages import (
 )
 
 sys.path.append(str(Path(__file__).parent))
-from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, kinds, started
+from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, do_leases, kinds, started
 
 
 def test_a_worker_that_is_not_known_is_asked_to_say_hello():
@@ -168,6 +168,15 @@ def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_fir
     cluster.tick(after_s=11.0 if lost_first else 1.0)
     cluster.say(b"again", WorkerHello("w", 1, "host", 0))
     assert [s.ordinal for s in cluster.coordinator.run.feed.samples.values() if s.strikes] == [2]
+
+
+def test_a_suspected_sample_that_can_be_probed_is_suspected_no_longer():
+    cluster = started()
+    cluster.say(b"again", WorkerHello("w", 1, "host", 0))
+    assert strikes(cluster) == 1
+    sent = cluster.say(b"again", WorkerReady(20, "same"))
+    do_leases(cluster, sent, b"again")
+    assert strikes(cluster) == 0
 
 
 def test_a_worker_that_stays_silent_for_as_long_as_a_lease_counts_as_dead():
