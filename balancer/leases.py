@@ -132,6 +132,11 @@ class LeaseBook:
             if held.kind == kind and sample.ordinal in held.samples:
                 self._remove(held, sample)
 
+    def _lapse(self, leases: list[Held]) -> list[Held]:
+        for held in leases:
+            self._lapsed[held.number] = self._leases.pop(held.number)
+        return leases
+
     def _end_lapsed(self, worker: bytes, before: float = math.inf) -> None:
         """Forget a worker's leases that ran out: nothing of them can come any more."""
         for held in [each for each in self._lapsed.values() if each.worker == worker]:
@@ -170,10 +175,11 @@ class LeaseBook:
 
     def expired(self, now: float) -> list[Held]:
         """Remove and return the leases whose deadline has passed; a late result still counts."""
-        late = [held for held in self._leases.values() if held.deadline <= now]
-        for held in late:
-            self._lapsed[held.number] = self._leases.pop(held.number)
-        return late
+        return self._lapse([held for held in self._leases.values() if held.deadline <= now])
+
+    def untouched(self, worker: bytes, since: float) -> list[Held]:
+        """Remove and return a worker's leases without a result since; a late one still counts."""
+        return self._lapse([held for held in self.of(worker) if held.touched <= since])
 
     def clear(self) -> list[Held]:
         """Remove and return all leases."""

@@ -66,7 +66,7 @@ class WorkerBeat:
     probe_ms, decode_ms: how long it has been at work, in all. ahead_us, error_us: how far its wall
     clock is ahead of the balancer's (-1: not known). These are for people who look; nothing is
     decided by them. lease, ordinal: the sample that it works on (0, -1: none): one that it works on
-    for longer than a lease lasts hangs.
+    for longer than a lease lasts hangs; said twice, none: what it was given before was lost.
     """
 
     PAYLOADS: ClassVar[Payloads] = "none"

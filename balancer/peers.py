@@ -38,8 +38,8 @@ class Send:
 class WorkerPeer:
     """A worker process: when it was heard of last, and when it was last told something.
 
-    `late`: a lease of its ran out, and it has shown no result since. hand, beaten: what it said
-    that it works on, and when it said so.
+    `late`: a lease of its ran out or was lost, and it has shown no result since. hand, beaten: what
+    it said that it works on, and when it said so.
     """
 
     peer: bytes

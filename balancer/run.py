@@ -190,6 +190,13 @@ class Run:
             self._take_back(held)
         return late
 
+    def take_back_lost(self, worker: bytes, since: float) -> list[Held]:
+        """Take back what a worker that does nothing has shown no result of since; return it."""
+        lost = self.leases.untouched(worker, since)
+        for held in lost:
+            self._take_back(held)
+        return lost
+
     def taken(self, rank: int, step: int, microbatch: int) -> None:
         """Take in that a rank has had a microbatch; leases that this makes useless end."""
         self.delivery.taken(rank, step, microbatch)

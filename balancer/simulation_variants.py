@@ -16,6 +16,7 @@ COUNT = 208
 RANKS = 2
 WORKERS = 3
 LEASE_S = 5.0
+LONG_LEASE_S = 120.0
 SILENCE_S = 3.0
 PLAN = PlanConfig(
     ranks=RANKS,
@@ -76,8 +77,12 @@ SETTINGS: dict[str, Settings] = {
     "said twice": replace(PLAIN, duplicate=0.3),
     # Workers are slow, and nothing else goes wrong: no lease runs out.
     "slow": PLAIN,
+    # Leases outlast the trial, as a job's own do: what is lost must come back before they run out.
+    "long leases": _job(PLAIN, lease_s=LONG_LEASE_S),
     # One worker hangs for longer than a lease, or all do; the rest is harmless.
     "long hang": PLAIN,
+    # One worker hangs and never comes back, and the others die: what it has may be suspected.
+    "hangs for good": replace(PLAIN, hangs=((2.0, 0),)),
     "windows": _job(PLAIN, plan=IN_WINDOWS),
     "windows, skip": _with_holes(_job(PLAIN, plan=IN_WINDOWS)),
     # The trainer goes back to older and older ledgers, inside steps and windows, with holes.
@@ -88,8 +93,10 @@ SETTINGS: dict[str, Settings] = {
 VARIANTS = tuple(SETTINGS)
 # Kinds of the first faults, where they are not all drawn.
 FAULT_KINDS = {
+    "long leases": ("drop", "crash worker", "drop"),
     "said twice": ("duplicate",) * 5,
     "slow": (LONG_SLOW,) * 5,
+    "hangs for good": ("crash worker", "crash worker"),
     "left early": ("crash trainer",),
     "long hang": (LONG_HANG, "slow", "delay", "duplicate", "disk full"),
     "back and back": ("crash trainer",) * 3,

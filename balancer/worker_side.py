@@ -10,6 +10,7 @@ from .messages import (
     ProbeDone,
     Ready,
     Refused,
+    Revoke,
     SampleFailed,
     Stranger,
     Welcome,
@@ -25,6 +26,8 @@ from .tally import Tally
 
 # What a beat says of the work in hand is taken to be so still for so long.
 BEAT_FRESH_S = 2.5
+# A worker that says twice that it does nothing does not have what it was given so long ago.
+IDLE_S = 2.0
 
 
 class WorkerSide(Hall):
@@ -154,7 +157,18 @@ class WorkerSide(Hall):
             self._send(peer, Heard(beat.number, self.books.clock_us(self._now)))
 
     def _note_hand(self, worker: WorkerPeer, hand: Hand) -> None:
-        """A worker that has another sample in hand than before gets on."""
-        if self.run is not None and hand not in (worker.hand, EMPTY_HAND):
+        """A worker that has another sample in hand gets on; one that has none may want a lease."""
+        before, worker.hand = worker.hand, hand
+        if hand not in (before, EMPTY_HAND) and self.run is not None:
             self.run.leases.renew(worker.peer, self._now)
-        worker.hand = hand
+        if before == hand == EMPTY_HAND:
+            self._look_idle(worker)
+
+    def _look_idle(self, worker: WorkerPeer) -> None:
+        """Take back leases that were lost on their way, there or back, and be sure it is heard."""
+        lost = self.run.take_back_lost(worker.peer, self._now - IDLE_S) if self.run else []
+        for held in lost:
+            self._send(worker.peer, Revoke(held.number))
+        if lost or worker.late:
+            worker.late = True
+            self._send_job(worker.peer, None)

@@ -15,6 +15,7 @@ from counterpoise.balancer.messages import (
     Revoke,
     Stranger,
     Trouble,
+    Welcome,
     WorkerBeat,
     WorkerBye,
     WorkerFailed,
@@ -73,7 +74,7 @@ def test_a_worker_that_missed_beats_is_told_something_so_that_a_dead_one_is_noti
 def test_a_silent_worker_is_lost_and_a_beating_one_is_not():
     cluster = started()
     for _ in range(20):
-        cluster.say(b"beat.w", WorkerBeat("w", 0), after_s=1.0)
+        beat(cluster, b"w", hand=in_hand(cluster, b"w"), after_s=1.0)
         cluster.tick()
     assert cluster.coordinator.run.leases.of(b"w")
     cluster.tick(11.0)
@@ -238,6 +239,53 @@ def test_a_worker_that_begins_one_sample_after_another_keeps_its_leases():
             cluster.say(b"beat.w", beat, after_s=1.0)
             cluster.tick()
     assert cluster.coordinator.run.leases.of(b"w") == [held]
+
+
+def test_a_worker_that_does_nothing_gives_back_what_it_was_given():
+    """Its lease, or the results, were lost with a connection: it would be waited for in vain."""
+    cluster = started()
+    (held,) = cluster.coordinator.run.leases.of(b"w")
+    assert beat(cluster, b"w", after_s=1.0) == []
+    told = beat(cluster, b"w", after_s=1.0)
+    assert [type(message) for _, message in told] == [Revoke, Welcome]
+    assert told[0] == (b"w", Revoke(held.number))
+    # Only a worker that answers gets work again; it may have missed the question.
+    assert [type(message) for _, message in beat(cluster, b"w", after_s=1.0)] == [Welcome]
+    granted = cluster.say(b"w", WorkerReady(20, "same", told[1][1].number))
+    again = [ref.ordinal for _, m in granted if isinstance(m, Lease) for ref in m.refs]
+    assert again == list(held.samples)
+    assert strikes(cluster) == 0
+
+
+def test_a_suspected_sample_whose_lease_was_lost_goes_to_another():
+    cluster = started()
+    (held,) = cluster.coordinator.run.leases.of(b"w")
+    next(iter(held.samples.values())).strikes = 1
+    cluster.worker(b"v")
+    beat(cluster, b"w", after_s=1.0)
+    told = beat(cluster, b"w", after_s=1.0)
+    granted = [message for peer, message in told if peer == b"v" and isinstance(message, Lease)]
+    assert granted[0].refs[0].ordinal == next(iter(held.samples))
+
+
+def test_a_worker_that_shows_results_keeps_its_leases_whatever_its_beats_say():
+    cluster = started()
+    (held,) = cluster.coordinator.run.leases.of(b"w")
+    for sample in list(held.samples.values()):
+        beat(cluster, b"w", after_s=0.9)
+        beat(cluster, b"w", after_s=0.9)
+        assert cluster.coordinator.run.leases.of(b"w") == [held]
+        cluster.say(b"w", costs(held, sample))
+
+
+def test_what_comes_after_all_of_a_lease_that_was_taken_for_lost_counts():
+    cluster = started()
+    (held,) = cluster.coordinator.run.leases.of(b"w")
+    sample = next(iter(held.samples.values()))
+    beat(cluster, b"w", after_s=1.0)
+    beat(cluster, b"w", after_s=1.0)
+    cluster.say(b"w", costs(held, sample))
+    assert sample.cost == (1,)
 
 
 def test_a_worker_that_cannot_open_the_data_is_told_to_all_and_serves_the_next_job():

@@ -1,5 +1,6 @@
 """Whatever goes wrong in the simulated cluster, the same batches are delivered, and in time."""
 
+import random
 import re
 from collections import Counter
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.balancer.simulation import Simulation
-from counterpoise.balancer.simulation_faults import KINDS, Fault
+from counterpoise.balancer.simulation_faults import KINDS, Fault, draw_faults
 from counterpoise.balancer.simulation_trial import _keys, _reference, trial
 from counterpoise.balancer.simulation_variants import COUNT, VARIANTS, settings_of
 from counterpoise.balancer.simulation_world import Settings
@@ -40,6 +41,18 @@ def test_a_seed_replays_exactly() -> None:
     once, again = trial(17, traced=True), trial(17, traced=True)
     assert once.trace
     assert once == again
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_lone_worker_soon_has_again_what_was_lost_on_the_way(seed: int) -> None:
+    settings = replace(settings_of("long leases"), workers=1)
+    kinds = "drop", "cut", "drop", "reset", "crash worker"
+    faults = draw_faults(random.Random(seed), len(kinds), 1, (0, 1), 6.0, kinds)
+    limit_s = 60.0
+    assert limit_s < settings.job.lease_s
+    outcome = Simulation(replace(settings, faults=faults, limit_s=limit_s), seed).run()
+    assert not outcome.trouble
+    assert outcome.delivered == _reference("long leases").delivered
 
 
 # --- the byte budget
