@@ -7,6 +7,7 @@ comes in later carries the key, and is looked at again: the peers of a key that 
 go, and a key speaks only for its role, so that a worker's cannot play a rank.
 """
 
+import hmac
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -39,11 +40,13 @@ class Gate:
     ) -> None:
         self._allowed = AllowList(keys.allowed) if keys is not None else None
         self._roles = self._allowed.roles() if self._allowed is not None else {}
+        # Of connections for payloads in the clear: what each is known by, and its password.
+        self.passwords: dict[bytes, bytes] = {}
         self._refused = refused
         self._users: dict[bytes, bytes] = {}
         self._looked = 0.0
         self._questions: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
+        self._monitors: list[zmq.Socket[bytes]] = []
         if keys is not None:
             self._questions = context.socket(zmq.REP)
             self._questions.setsockopt(zmq.LINGER, 0)
@@ -53,17 +56,18 @@ class Gate:
         """Count the handshakes that fail on a listening socket; wake up for questions."""
         if self._questions is None:
             return
-        self._monitor = socket.get_monitor_socket(FAILED)
-        for each in (self._questions, self._monitor):
+        self._monitors.append(socket.get_monitor_socket(FAILED))
+        for each in (self._questions, self._monitors[-1]):
             poller.register(each, zmq.POLLIN)
 
     def attend(self, now: float) -> list[bytes]:
         """Answer all questions; return the peers whose key is not allowed any more."""
         while self._questions is not None and self._questions.poll(0):
             self._answer(self._questions)
-        while self._monitor is not None and self._monitor.poll(0):
-            recv_monitor_message(self._monitor)
-            self._refused("a peer came without a key, or with a wrong idea of this balancer's")
+        for monitor in self._monitors:
+            while monitor.poll(0):
+                recv_monitor_message(monitor)
+                self._refused("a peer came without a key, or with a wrong idea of this balancer's")
         if self._allowed is None or now - self._looked < LOOK_S:
             return []
         self._looked = now
@@ -91,21 +95,35 @@ class Gate:
 
     def close(self) -> None:
         """Let go of the sockets."""
-        for each in (self._questions, self._monitor):
+        for each in (self._questions, *self._monitors):
             if each is not None:
                 each.close(linger=0)
 
     def _answer(self, questions: "zmq.Socket[bytes]") -> None:
         version, number, _, address, _, mechanism, *credentials = questions.recv_multipart()
+        where = address.decode("ascii", "replace")
+        user = self._user_of(where, mechanism, credentials)
+        status, text = (b"200", b"OK") if user else (b"400", b"this key is not allowed")
+        questions.send_multipart([version, number, status, text, user, b""])
+
+    def _user_of(self, where: str, mechanism: bytes, credentials: list[bytes]) -> bytes:
+        """Return who may come in with these credentials; empty, and counted, if nobody."""
+        if mechanism == b"PLAIN":
+            name, password = credentials
+            if hmac.compare_digest(self.passwords.get(name, b""), password) and password:
+                return name
+            self._refused(
+                f"a peer at {where} came with a password that is not (or no longer) known"
+            )
+            return b""
         key = public_text(credentials[0]) if mechanism == b"CURVE" and credentials else b""
         if self._allowed is not None:
             self._roles = self._allowed.roles()
-        welcome = key in self._roles
-        if not welcome:
-            where, told = address.decode("ascii", "replace"), key[:TOLD_CHARACTERS].decode()
-            self._refused(f"a peer at {where} came with a key that is not allowed: {told}...")
-        status, text = (b"200", b"OK") if welcome else (b"400", b"this key is not allowed")
-        questions.send_multipart([version, number, status, text, key if welcome else b"", b""])
+        if key in self._roles:
+            return key
+        told = key[:TOLD_CHARACTERS].decode()
+        self._refused(f"a peer at {where} came with a key that is not allowed: {told}...")
+        return b""
 
 
 @contextmanager

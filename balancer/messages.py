@@ -369,6 +369,25 @@ class Heard:
     clock_us: int
 
 
+# --- between shells, and for no session
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """Under CURVE, from a balancer: open a second connection, to this port, for payloads in clear.
+
+    name, password: what it is known by; key: what its messages are sealed with (see bulk.py). Empty
+    over that connection, either way: it works, the rest of the talk goes there. Empty under CURVE,
+    either way: it does not, the talk goes on here.
+    """
+
+    PAYLOADS: ClassVar[Payloads] = "none"
+    port: int
+    name: bytes
+    password: bytes
+    key: bytes
+
+
 FromWorker = (
     WorkerHello
     | WorkerReady
@@ -383,7 +402,8 @@ ToWorker = Welcome | Lease | Revoke | Stranger | Refused | Bye
 FromRank = RankHello | Begin | Offer | Ask | Ack | Ping | Inspect | RankBye
 ToRank = Ready | Batch | EpochEnd | Trouble | Status | Stranger | Refused | Bye
 ToOthers = Heard | Overview
-Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers
+BetweenShells = Bulk
+Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenShells
 
 FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)

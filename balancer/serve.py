@@ -4,17 +4,20 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import zmq
 
 from .. import __version__
+from .bulk import NO_BULK
+from .bulk_server import BulkServer
 from .coordinator import Coordinator
 from .gate import NOT_ALLOWED, Gate, open_gate
 from .keys import ServerKeys
 from .memory import Rest, keep_freed_memory
-from .messages import Bye, Refused
+from .messages import Bulk, Bye, Message, Refused
 from .peers import Send
 from .sockets import listen, receive_from, send
 from .wire import WireError
@@ -33,12 +36,14 @@ def serve(
     stop: Callable[[], bool] = lambda: False,
     refused: Callable[[str], None] = lambda _: None,
     keys: ServerKeys | None = None,
+    bulk_address: str = "",
 ) -> None:
     """Serve a coordinator on an address until `stop` says so (asked after every wait).
 
     `ready` is told the address that was bound, `refused` of each message that had to be dropped and
-    of each peer that was turned away. With keys only those on the allow-list may come in. Raises
-    OSError if the address cannot be bound.
+    of each peer that was turned away. With keys only those on the allow-list may come in; with keys
+    and a `bulk_address` payloads travel there, in the clear (see bulk.py). Raises OSError if an
+    address cannot be bound.
     """
     keep_freed_memory()
     poller = zmq.Poller()
@@ -53,11 +58,13 @@ def serve(
         zmq.Context(_io_threads(keys)) as context,
         open_gate(context, keys, refuse) as gate,
         listen(context, address, keys) as socket,
+        _open_bulk(context, bulk_address, gate, refuse) as bulk,
     ):
-        gate.watch(socket, poller)
-        poller.register(socket, zmq.POLLIN)
+        for each in (socket, bulk.socket) if bulk is not None else (socket,):
+            gate.watch(each, poller)
+            poller.register(each, zmq.POLLIN)
         ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-        shell = _Shell(coordinator, socket, gate, keys, refuse)
+        shell = _Shell(coordinator, socket, gate, keys, refuse, bulk)
         while not stop():
             books.wall_ahead_s = time.time() - time.monotonic()
             timeout_ms = 1000 * (coordinator.next_deadline() - time.monotonic())
@@ -68,6 +75,22 @@ def serve(
             shell.rest.look(time.monotonic())
         shell.send_all(coordinator.stop())
         socket.close(linger=LINGER_MS)
+
+
+@contextmanager
+def _open_bulk(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    gate: Gate,
+    refused: Callable[[str], None],
+) -> Iterator[BulkServer | None]:
+    """Give what serves payloads in the clear, if it is wanted, and close it."""
+    bulk = BulkServer(context, address, gate, refused) if address else None
+    try:
+        yield bulk
+    finally:
+        if bulk is not None:
+            bulk.close(LINGER_MS)
 
 
 def _io_threads(keys: ServerKeys | None) -> int:
@@ -83,6 +106,7 @@ class _Shell:
     gate: Gate
     keys: ServerKeys | None
     refused: Callable[[str], None]
+    bulk: BulkServer | None
     rest: Rest = field(default_factory=Rest)
 
     def receive_all(self) -> None:
@@ -91,17 +115,18 @@ class _Shell:
             peer, key, content = received
             if isinstance(content, WireError):
                 self._refuse(peer, str(content))
-                continue
-            message, frames = content
-            objection = self.gate.objection(peer, key, message)
-            if objection:
-                self._refuse(peer, objection)
-                continue
-            size = sum(len(frame) for frame in frames)
-            now = time.monotonic()
-            if frames:
-                self.rest.worked(now)
-            self.send_all(self.coordinator.handle(peer, message, frames, size, now))
+            elif isinstance(content[0], Bulk):
+                self._end_bulk(peer)
+            elif self._take(peer, key, *content) and self.bulk is not None:
+                offer = self.bulk.offer(peer, key, content[0], time.monotonic())
+                self.send_all([Send(peer, offer)] if offer is not None else [])
+        while self.bulk is not None and (received := self.bulk.receive()) is not None:
+            peer, key, content = received
+            if isinstance(content, WireError):
+                self.refused(str(content))
+                self._end_bulk(peer)
+            else:
+                self._take(peer, key, *content)
 
     def send_all(self, effects: list[Send]) -> None:
         """Send effects; the coordinator hears what cannot be sent, and its answer is sent too."""
@@ -109,21 +134,52 @@ class _Shell:
         while waiting:
             effect = waiting.popleft()
             try:
-                send(self.socket, effect.message, effect.payloads, to=effect.peer)
+                self._send(effect)
                 if effect.payloads:
                     self.rest.worked(time.monotonic())
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise
-                self.gate.forget(effect.peer)
+                self._forget(effect.peer)
                 now = time.monotonic()
                 waiting.extend(self.coordinator.gone(effect.peer, effect.message, now))
 
     def drop(self, peers: list[bytes]) -> None:
         """Let go of peers whose key is not allowed any more."""
         for peer in peers:
+            self._forget(peer)
             self.send_all(self.coordinator.gone(peer, Bye(), time.monotonic()))
             self._refuse(peer, NOT_ALLOWED)
+
+    def _take(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
+        """Hand over one message; whether its peer may say it."""
+        objection = self.gate.objection(peer, key, message)
+        if objection:
+            self._refuse(peer, objection)
+            return False
+        size = sum(len(frame) for frame in frames)
+        now = time.monotonic()
+        if frames:
+            self.rest.worked(now)
+        self.send_all(self.coordinator.handle(peer, message, frames, size, now))
+        return True
+
+    def _send(self, effect: Send) -> None:
+        if self.bulk is not None and self.bulk.works(effect.peer):
+            if self.bulk.send(effect):
+                return
+            self._end_bulk(effect.peer)
+        send(self.socket, effect.message, effect.payloads, to=effect.peer)
+
+    def _end_bulk(self, peer: bytes) -> None:
+        """Go on with a peer under CURVE, and tell it so."""
+        if self.bulk is not None and self.bulk.give_up(peer):
+            self.send_all([Send(peer, NO_BULK)])
+
+    def _forget(self, peer: bytes) -> None:
+        self.gate.forget(peer)
+        if self.bulk is not None:
+            self.bulk.forget(peer)
 
     def _refuse(self, peer: bytes, reason: str) -> None:
         self.refused(reason)

@@ -34,11 +34,15 @@ Received = tuple[Message, list[zmq.Frame]]
 
 
 def listen(
-    context: "zmq.Context[zmq.Socket[bytes]]", address: str, keys: ServerKeys | None = None
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    keys: ServerKeys | None = None,
+    passwords: bool = False,
 ) -> "zmq.Socket[bytes]":
     """Return a ROUTER bound to an address; OSError if it cannot be bound.
 
-    With keys it answers only peers that a gate on the same context lets in.
+    With keys, or with passwords instead, it answers only peers that a gate on the same context lets
+    in; with passwords nothing is encrypted.
     """
     socket = context.socket(zmq.ROUTER)
     _configure(socket)
@@ -49,6 +53,9 @@ def listen(
     if keys is not None:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
+    if passwords:
+        socket.setsockopt(zmq.PLAIN_SERVER, 1)
+    if passwords or keys is not None:
         socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -73,11 +80,13 @@ def connect(
     name: bytes,
     keys: PeerKeys | None = None,
     watched: bool = False,
+    password: bytes = b"",
 ) -> "zmq.Socket[bytes]":
     """Return a DEALER of this name, connected (in the background) to an address.
 
-    With keys it talks only to the balancer that has the secret of `keys.balancer`. `watched` says
-    that `Handshakes` will be asked (which must not miss the first) and closed.
+    With keys it talks only to the balancer that has the secret of `keys.balancer`. A password shows
+    who it is where nothing is encrypted. `watched` says that `Handshakes` will be asked (which must
+    not miss the first) and closed.
     """
     socket = context.socket(zmq.DEALER)
     _configure(socket)
@@ -86,6 +95,10 @@ def connect(
         socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
         socket.setsockopt(zmq.CURVE_SERVERKEY, keys.balancer)
+    if password:
+        socket.setsockopt(zmq.PLAIN_USERNAME, name)
+        socket.setsockopt(zmq.PLAIN_PASSWORD, password)
+    if password or keys is not None:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
     if watched:
         socket.get_monitor_socket(Handshakes.EVENTS)
@@ -184,10 +197,17 @@ def send(
     DEALER whose balancer turned it away a message is lost; `Handshakes` tells why.
     """
     front = [encode(message)] if to is None else [to, encode(message)]
+    send_frames(socket, front, payloads)
+
+
+def send_frames(
+    socket: "zmq.Socket[bytes]", front: list[bytes], payloads: Sequence[object] = ()
+) -> None:
+    """Send a message whose front is encoded; raises as `send` does."""
     try:
         socket.send_multipart(front, zmq.NOBLOCK | (zmq.SNDMORE if payloads else 0))
     except zmq.Again:
-        if to is None:
+        if socket.type == zmq.DEALER:
             return
         raise
     if payloads:
@@ -196,7 +216,7 @@ def send(
 
 def receive(socket: "zmq.Socket[bytes]") -> Received | None:
     """Return the next message that a DEALER has received, or None if there is none."""
-    frames = _frames(socket)
+    frames = receive_frames(socket)
     return None if frames is None else _decoded(frames)
 
 
@@ -207,7 +227,7 @@ def receive_from(
 
     The key is empty where there are none. None if there is nothing.
     """
-    frames = _frames(socket)
+    frames = receive_frames(socket)
     if frames is None:
         return None
     key = b"" if keys is None else _key_of(frames[0])
@@ -225,7 +245,8 @@ def _key_of(frame: zmq.Frame) -> bytes:
         return b""
 
 
-def _frames(socket: "zmq.Socket[bytes]") -> list[zmq.Frame] | None:
+def receive_frames(socket: "zmq.Socket[bytes]") -> list[zmq.Frame] | None:
+    """Return the frames of the next message, or None if there is none."""
     try:
         return socket.recv_multipart(zmq.NOBLOCK, copy=False)
     except zmq.Again:

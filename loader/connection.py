@@ -1,4 +1,4 @@
-"""The trainer's shell: a socket to the balancer, driven by a rank session.
+"""The trainer's shell: a link to the balancer, driven by a rank session.
 
 Nothing runs in the background but ZeroMQ's own thread, which needs no Python: messages that were
 asked for ahead arrive while the trainer computes.
@@ -18,9 +18,9 @@ import zmq
 from ..balancer.clocks import ClockFilter
 from ..balancer.job import from_json
 from ..balancer.keys import PeerKeys
+from ..balancer.link import Link
 from ..balancer.messages import Message, Ping, Place, RankBye, Ready, Status
 from ..balancer.rank_session import Arrival, RankSession
-from ..balancer.sockets import Handshakes, connect, receive, send
 from .errors import LoaderError
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 # How often an unanswered wait is followed by a ping, and after how long a silent balancer is lost.
 PING_S = 1.0
 PATIENCE_S = 30.0
+# After so long it may be the connection for bulk that is silent: the talk goes on without.
+BULK_PATIENCE_S = 5.0
 # A wait that is answered, but in vain, is mentioned after so long.
 MENTION_S = 10.0
 # The goodbye may still be on its way when the socket is closed.
@@ -61,15 +63,12 @@ class Connection:
         self._watch = watch
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
-        self._socket = connect(self._context, endpoint, name, keys, watched=True)
-        self._handshakes = Handshakes(self._socket, keyed=keys is not None)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
+        self._link = Link(self._context, endpoint, name, keys)
         if watched_fd is not None:
-            self._poller.register(watched_fd, zmq.POLLIN)
+            self._link.poller.register(watched_fd, zmq.POLLIN)
         self._clock = ClockFilter()
         self._heard = time.monotonic()
-        self._line = _Line(self._context, self._socket, self.session, patience_s, os.getpid())
+        self._line = _Line(self._context, self._link, self.session, patience_s, os.getpid())
         self._leave = weakref.finalize(self, _hang_up, self._line, needed)
         self._say([self.session.hello])
 
@@ -122,7 +121,7 @@ class Connection:
             if timeout_s is not None and waited > timeout_s:
                 raise TimeoutError(f"no batch within {timeout_s} s")
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
-            if self._poller.poll(int(1000 * left) + 1):
+            if self._link.poller.poll(int(1000 * left) + 1):
                 self._drain()
                 self._check_processes()
                 self._say(self.session.asks())
@@ -134,7 +133,7 @@ class Connection:
                 logger.warning("waiting for %s", self.session.status.waiting)
 
     def _drain(self) -> None:
-        while (received := receive(self._socket)) is not None:
+        while (received := self._link.receive()) is not None:
             self._heard = time.monotonic()
             self.session.handle(*received)
             if isinstance(received[0], Status):
@@ -150,10 +149,12 @@ class Connection:
 
     def _check_silence(self) -> None:
         self._check_processes()
-        refusal = self._handshakes.refusal()
+        refusal = self._link.handshakes.refusal()
         if refusal:
             self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
+        if silent > BULK_PATIENCE_S:
+            self._link.leave_bulk()
         if silent > PATIENCE_S:
             self._fail(
                 f"the balancer at {self.endpoint} has not answered for {silent:.0f} s: "
@@ -162,7 +163,7 @@ class Connection:
 
     def _say(self, messages: list[Message]) -> None:
         for message in messages:
-            send(self._socket, self._timed(message) if isinstance(message, Ping) else message)
+            self._link.send(self._timed(message) if isinstance(message, Ping) else message)
 
     def _timed(self, ping: Ping) -> Ping:
         """Return a ping that tells how far this machine's clock is off, and asks for it again."""
@@ -179,7 +180,7 @@ class _Line:
     """What a connection leaves behind: it must be hung up, however the connection ends."""
 
     context: "zmq.Context[zmq.Socket[bytes]]"
-    socket: "zmq.Socket[bytes]"
+    link: Link
     session: RankSession
     patience_s: float
     owner: int
@@ -189,11 +190,11 @@ def _hang_up(line: _Line, _: object) -> None:
     """Say goodbye and wait for the answer, if others need us; in a forked copy do nothing."""
     if os.getpid() != line.owner:
         return
-    send(line.socket, RankBye())
+    line.link.send(RankBye())
     deadline = time.monotonic() + line.patience_s
     while not line.session.left and (left := deadline - time.monotonic()) > 0:
-        line.socket.poll(int(1000 * left) + 1)
-        while (received := receive(line.socket)) is not None:
+        line.link.poller.poll(int(1000 * left) + 1)
+        while (received := line.link.receive()) is not None:
             line.session.handle(*received)
-    line.socket.close(linger=LINGER_MS)
+    line.link.close(LINGER_MS)
     line.context.destroy(linger=LINGER_MS)

@@ -25,8 +25,10 @@ MAY_IMPORT = {
 TORCH_FREE = ("balancer", "sched")
 # The shells, and the bench of their sockets: the only modules that may import zmq.
 ZMQ_SHELLS = {
+    "balancer/bulk_server.py",
     "balancer/gate.py",
     "balancer/keys.py",
+    "balancer/link.py",
     "balancer/serve.py",
     "balancer/sockets.py",
     "workers/daemon.py",

@@ -9,7 +9,7 @@ import click
 from ..balancer.coordinator import Coordinator
 from ..balancer.hall import WORKER_SILENCE_S
 from ..balancer.kernels import compile_for
-from ..balancer.keys import server_keys
+from ..balancer.keys import ServerKeys, server_keys
 from ..balancer.serve import serve
 from ..balancer.sockets import check_open_address
 from .refusals import Refusals
@@ -37,8 +37,16 @@ INCARNATION_BITS = 30
     metavar="SECONDS",
     help="Give up a worker that has said nothing for so long (it says something every second).",
 )
+@click.option(
+    "--plain-payloads",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="With --keys: samples travel over this port in the clear, each with a keyed digest.",
+)
 @click.option("--insecure", is_flag=True, help="Without keys, allow an address that others reach.")
-def command(listen: str, keys: Path | None, silence: float, insecure: bool) -> None:
+def command(
+    listen: str, keys: Path | None, silence: float, plain_payloads: int | None, insecure: bool
+) -> None:
     """Serve one training job at a time: trainers bring it, workers decode for it.
 
     \b
@@ -51,6 +59,7 @@ def command(listen: str, keys: Path | None, silence: float, insecure: bool) -> N
     """  # noqa: D301
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
+    bulk_address = _bulk_address(listen, plain_payloads, own) if plain_payloads else ""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     refusals = Refusals(logger.warning)
     with wish_to_end() as stop:
@@ -61,10 +70,19 @@ def command(listen: str, keys: Path | None, silence: float, insecure: bool) -> N
             stop=stop,
             refused=refusals,
             keys=own,
+            bulk_address=bulk_address,
         )
     refusals.tell()
     if refusals.total:
         logger.info("refused %d messages and peers in all", refusals.total)
+
+
+def _bulk_address(listen: str, port: int, keys: ServerKeys | None) -> str:
+    """Return where payloads travel in the clear: another port of the same address."""
+    if keys is None:
+        raise ValueError("--plain-payloads needs --keys: without them all travels in the clear")
+    logger.info("payloads travel in the clear on port %d, each with a keyed digest", port)
+    return f"{listen.rpartition(':')[0]}:{port}"
 
 
 def _prepare(address: str) -> None:

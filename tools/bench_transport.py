@@ -1,10 +1,10 @@
 """`counterpoise bench transport`: what encryption costs a payload's way, and what digests would.
 
 One process sends decoded samples to another over tcp on the loopback, by the project's own sockets
-and messages: in the clear, under CURVE, and in the clear with a keyed digest of the payload in the
-descriptor, made by the sender and checked by the receiver. Ways take turns; each figure is the CPU
-time of a side per megabyte (its own and ZeroMQ's threads), which other work on the machine
-disturbs less than it does the rate.
+and messages: in the clear, under CURVE, sealed as over a bulk connection (balancer/bulk.py), and in
+the clear with other keyed digests of the payload, made by the sender and checked by the receiver.
+Ways take turns; each figure is the CPU time of a side per megabyte (its own and ZeroMQ's threads),
+which other work on the machine disturbs less than it does the rate.
 """
 
 import hashlib
@@ -25,11 +25,12 @@ import zmq
 from rich.progress import Progress
 from rich.table import Table
 
+from ..balancer.bulk import FROM_BALANCER, FROM_PEER, Seal
 from ..balancer.gate import open_gate
 from ..balancer.keys import PeerKeys, ServerKeys, new_pair, write_public
 from ..balancer.messages import DecodeDone, Revoke
-from ..balancer.sockets import connect, listen, receive, receive_from, send
-from ..balancer.wire import WireError
+from ..balancer.sockets import connect, listen, receive, receive_frames, send, send_frames
+from ..balancer.wire import decode, encode
 from .reporting import emit, progress_console
 
 # Payloads under way at a time, as credits allow.
@@ -40,15 +41,17 @@ SECRET = bytes(range(32))
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A payload's way: under CURVE or not, with a digest or not."""
+    """A payload's way: under CURVE or not, sealed or not, with another digest or not."""
 
     keyed: bool = False
+    sealed: bool = False
     digest: Callable[[Any], bytes] = lambda _: b""
 
 
 WAYS = {
     "plain": Way(),
     "curve": Way(keyed=True),
+    "sealed": Way(sealed=True),
     "blake2b": Way(digest=lambda data: hashlib.blake2b(data, key=SECRET, digest_size=16).digest()),
     "hmac-sha256": Way(digest=lambda data: hmac.digest(SECRET, data, "sha256")),
 }
@@ -69,7 +72,7 @@ class Pass:
 @click.option("--frame-bytes", type=click.IntRange(1), default=1_000_000, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(pairs: int, frames: int, frame_bytes: int, as_json: bool) -> None:
-    """Measure payloads over tcp: in the clear, encrypted, with a keyed digest.
+    """Measure payloads over tcp: in the clear, encrypted, with keyed digests.
 
     \b
     Example:
@@ -134,24 +137,34 @@ def _receive(
     """Take in the payloads; return seconds and CPU seconds since the first of them."""
     started = cpu = 0.0
     taken = -1  # the first is not counted: connecting is not what is measured
+    seal = Seal(SECRET, FROM_BALANCER) if WAYS[name].sealed else None
     while taken < count:
         if not poller.poll(PATIENCE_MS):
             raise RuntimeError(f"no payload within {PATIENCE_MS // 1000} s")
         attend()
-        while (received := receive_from(socket)) is not None:
-            peer, _, content = received
-            if isinstance(content, WireError):
-                raise content
-            message, frames = content
-            if not isinstance(message, DecodeDone) or not hmac.compare_digest(
-                WAYS[name].digest(frames[0].buffer), message.header
-            ):
+        while (received := _next(socket, seal)) is not None:
+            peer, message, payload = received
+            if not hmac.compare_digest(WAYS[name].digest(payload), message.header):
                 raise RuntimeError("a payload has changed on its way")
             if taken < 0:
                 started, cpu = time.perf_counter(), time.process_time()
             taken += 1
             send(socket, Revoke(taken), to=peer)
     return time.perf_counter() - started, time.process_time() - cpu
+
+
+def _next(
+    socket: "zmq.Socket[bytes]", seal: Seal | None
+) -> tuple[bytes, DecodeDone, memoryview] | None:
+    """Return who sends, the message and its payload, if something has come."""
+    frames = receive_frames(socket)
+    if frames is None:
+        return None
+    peer, front, payload = frames[0].bytes, frames[1].buffer, frames[2].buffer
+    message = decode(front, 1) if seal is None else seal.open(front, (payload,))
+    if not isinstance(message, DecodeDone):
+        raise RuntimeError(f"{type(message).__name__} was not sent")
+    return peer, message, payload
 
 
 def _send(
@@ -164,13 +177,15 @@ def _send(
 ) -> None:
     """Send payloads, some ahead of their acknowledgements; tell the CPU seconds since the first."""
     payload = os.urandom(frame_bytes)
+    seal = Seal(SECRET, FROM_PEER) if WAYS[name].sealed else None
     with zmq.Context() as context, connect(context, address, b"sender", keys) as socket:
         cpu, sent, acknowledged = 0.0, 0, 0
         while acknowledged <= count:
             ahead = UNDER_WAY if acknowledged else 1
             while sent <= count and sent < acknowledged + ahead:
-                digest = WAYS[name].digest(payload)
-                send(socket, DecodeDone(1, sent, str(sent), (), digest), (payload,))
+                message = DecodeDone(1, sent, str(sent), (), WAYS[name].digest(payload))
+                front = encode(message) if seal is None else seal.close(message, (payload,))
+                send_frames(socket, [front], (payload,))
                 sent += 1
             socket.poll()
             while receive(socket) is not None:

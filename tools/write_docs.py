@@ -52,6 +52,7 @@ def protocol_page() -> str:
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
         "### Coordinator to a worker's beat, or to who looks\n\n"
         + "\n".join(map(record, messages.TO_OTHERS)),
+        "### Between shells\n\n" + record(messages.Bulk),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]
     return "\n".join(part.rstrip() + "\n" for part in sections)

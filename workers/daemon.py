@@ -17,6 +17,7 @@ from typing import Protocol
 import zmq
 
 from ..balancer.keys import PeerKeys
+from ..balancer.link import Link
 from ..balancer.memory import Rest, keep_freed_memory
 from ..balancer.messages import (
     DecodeDone,
@@ -32,7 +33,7 @@ from ..balancer.messages import (
     WorkerHello,
     WorkerReady,
 )
-from ..balancer.sockets import Handshakes, connect, receive, send
+from ..balancer.sockets import connect, receive, send
 from ..balancer.worker_session import End, Greet, Open, Repeat, Task, WorkerSession
 from .job import describe_error
 from .policy import kind_of, reason_of
@@ -113,12 +114,11 @@ def run_worker(
     arguments = context, endpoint, identity, pulse, keys
     threading.Thread(target=_beat, args=arguments, daemon=True).start()
     try:
-        with connect(context, endpoint, identity.routing_id, keys, watched=True) as socket:
-            socket.setsockopt(zmq.LINGER, LINGER_MS)
-            handshakes = Handshakes(socket, keyed=keys is not None)
-            with contextlib.closing(handshakes):
-                worker = _Worker(socket, identity, handler, pulse, handshakes)
-                return worker.work(stop, until_lost_s)
+        link = Link(context, endpoint, identity.routing_id, keys)
+        try:
+            return _Worker(link, identity, handler, pulse).work(stop, until_lost_s)
+        finally:
+            link.close(LINGER_MS)
     finally:
         context.term()
 
@@ -147,19 +147,17 @@ def _beat(
 
 
 class _Worker:
-    """The loop of a worker: drain the socket, then work on one sample."""
+    """The loop of a worker: drain the link, then work on one sample."""
 
     def __init__(
         self,
-        socket: "zmq.Socket[bytes]",
+        link: Link,
         identity: Identity,
         handler: Handler,
         pulse: Pulse,
-        handshakes: Handshakes,
     ) -> None:
-        self.socket = socket
+        self.link = link
         self.pulse = pulse
-        self.handshakes = handshakes
         self.identity = identity
         self.handler = handler
         self.session = WorkerSession()
@@ -188,12 +186,12 @@ class _Worker:
 
     def _wait(self, until_lost_s: float | None) -> str:
         """Wait for a message; return why there is no use in waiting any longer, if so."""
-        idle = not self.socket.poll(IDLE_MS)
+        idle = not self.link.poller.poll(IDLE_MS)
         self.rest.look(time.monotonic())
         if idle:
             if self._silence_s() > (until_lost_s or math.inf):
                 return f"no balancer has answered for {until_lost_s:.0f} s"
-            refusal = self.handshakes.refusal()
+            refusal = self.link.handshakes.refusal()
             if refusal:
                 return refusal
         if self.session.state == "joining" and time.monotonic() > self.greeted + GREET_S:
@@ -213,7 +211,7 @@ class _Worker:
             self.pulse.forgotten.clear()
             if isinstance(self.session.handle(Stranger()), Greet):
                 self._say_hello()
-        while (received := receive(self.socket)) is not None:
+        while (received := self.link.receive()) is not None:
             self.heard = time.monotonic()
             action = self.session.handle(received[0])
             if isinstance(action, Open):
@@ -268,4 +266,4 @@ class _Worker:
         self._say(failed)
 
     def _say(self, message: Message, *payloads: object) -> None:
-        send(self.socket, message, payloads)
+        self.link.send(message, payloads)

@@ -1,4 +1,4 @@
-"""A balancer, workers and a recording proxy as threads of a test, over tcp on the loopback."""
+"""A balancer, its peers and a recording proxy as threads of a test, over tcp on the loopback."""
 
 import contextlib
 import select
@@ -6,20 +6,32 @@ import socket
 import threading
 import time
 
+import zmq
+
 from counterpoise.balancer.coordinator import Coordinator
 from counterpoise.balancer.keys import peer_keys, server_keys
+from counterpoise.balancer.messages import Ping
 from counterpoise.balancer.serve import serve
+from counterpoise.balancer.sockets import connect, receive, send
+from counterpoise.loader import DataLoader, RemoteDataset
+from counterpoise.tools.cli import group
 from counterpoise.workers.daemon import Identity, run_worker
 from counterpoise.workers.source_handler import SourceHandler
 from counterpoise.workers.tar_dataset import TarDataset
 
 LIMIT_S = 20
+SAMPLES = 12
+SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+
+
+def keygen(*words):
+    return group.main(["keygen", *map(str, words)], standalone_mode=False)
 
 
 class Party:
     """What is served, who was refused; `close` ends all threads."""
 
-    def __init__(self, keys=None):
+    def __init__(self, keys=None, bulk_address=""):
         self.coordinator = Coordinator()
         self.refusals = []
         self.news = threading.Condition()
@@ -37,6 +49,7 @@ class Party:
                 stop=self._stop.is_set,
                 refused=self._refused,
                 keys=own,
+                bulk_address=bulk_address,
             )
         )
         assert self._bound.wait(LIMIT_S)
@@ -92,21 +105,22 @@ class Party:
 
 @contextlib.contextmanager
 def recorded(address):
-    """Give the address of a proxy before another, and the bytes that have passed through it."""
+    """Give the address of a proxy before another, and what has passed: a record for each way."""
     host, port = address.removeprefix("tcp://").split(":")
     listener = socket.create_server(("127.0.0.1", 0))
-    seen, lock, done = bytearray(), threading.Lock(), threading.Event()
+    seen, done = [], threading.Event()
 
     def pump(client):
         with client, socket.create_connection((host, int(port))) as server:
             other = {client: server, server: client}
+            records = {client: bytearray(), server: bytearray()}
+            seen.extend(records.values())
             while not done.is_set():
                 for each in select.select([client, server], [], [], 0.1)[0]:
                     data = each.recv(1 << 16)
                     if not data:
                         return
-                    with lock:
-                        seen.extend(data)
+                    records[each].extend(data)
                     other[each].sendall(data)
 
     def accept():
@@ -121,3 +135,44 @@ def recorded(address):
         done.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
+
+
+def make(address, keys):
+    return DataLoader(
+        RemoteDataset("*.tar", arguments=SMALL), balance="fixed", batch_size=2, layout="torch",
+        samples_per_step=4, virtual_ranks=2, collate_fn=list, timeout=LIMIT_S,
+        balancer=address, keys=keys,
+    )  # fmt: skip
+
+
+def samples(loader):
+    found = [sample for batch in loader for sample in batch]
+    loader.close()
+    return found
+
+
+class Peer:
+    """A socket to a balancer that says pings."""
+
+    def __init__(self, address, keys, name=b"peer", message=None):
+        self.context = zmq.Context()
+        self.socket = connect(self.context, address, name, keys)
+        send(self.socket, message or Ping())
+
+    def answer(self, wait_s=LIMIT_S):
+        """Return what the balancer says, None if it says nothing."""
+        if not self.socket.poll(int(1000 * wait_s)):
+            return None
+        return receive(self.socket)[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.destroy(linger=0)
+
+
+def telling_pieces(payload):
+    """Pieces of a payload that nothing else looks like (a run of zeros stands in any handshake)."""
+    pieces = [payload[at : at + 48] for at in range(0, len(payload) - 48, 512)]
+    return [piece for piece in pieces if len(set(piece)) >= 8]

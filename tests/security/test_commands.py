@@ -10,8 +10,7 @@ import zmq
 
 sys.path.append(str(Path(__file__).parent.parent / "tools"))
 sys.path.append(str(Path(__file__).parent))
-from key_party import LIMIT_S
-from test_keys import SAMPLES, keygen, make, samples
+from key_party import LIMIT_S, SAMPLES, keygen, make, samples
 from test_remote import Process
 
 from counterpoise.balancer.messages import Ping
@@ -23,7 +22,10 @@ from counterpoise.tools.demo_data import ensure_demo_data
 def doctor(capfd, address, keys):
     """What the doctor finds out about a keyed balancer."""
     capfd.readouterr()
-    group.main(["doctor", address, "--keys", str(keys), "--json"], standalone_mode=False)
+    group.main(
+        ["doctor", address, "--keys", str(keys), "--timeout", str(LIMIT_S), "--json"],
+        standalone_mode=False,
+    )
     return json.loads(capfd.readouterr().out.splitlines()[-1])["job"]
 
 

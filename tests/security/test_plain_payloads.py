@@ -1,0 +1,202 @@
+"""Payloads in the clear beside CURVE: what can be seen, what cannot be changed, what goes on."""
+
+import contextlib
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import zmq
+
+sys.path.append(str(Path(__file__).parent))
+from key_party import SAMPLES, Peer, make, samples, telling_pieces
+
+from counterpoise.balancer import bulk_server, link, serve
+from counterpoise.balancer.keys import peer_keys
+from counterpoise.balancer.messages import Bulk, Heard, Ping, WorkerBeat, WorkerHello
+from counterpoise.balancer.sockets import connect, send
+from counterpoise.tools.cli import group
+
+ANY_PORT = "tcp://127.0.0.1:0"
+
+
+class Wire:
+    """A proxy before the bulk port: `spoil` changes bytes, `seen` has what passed, each way."""
+
+    def __init__(self, spoil=lambda data: data):
+        self.spoil = spoil
+        self.seen, self.connections = [], []
+        self.behind = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self):
+        """End all connections there are."""
+        for each in self.connections:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near = self._listener.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self.behind))
+                self.connections += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
+
+    def _pump(self, source, target):
+        record = bytearray()
+        self.seen.append(record)
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                record += data
+                target.sendall(self.spoil(data))
+            target.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def wire(monkeypatch):
+    """Put a wire before the bulk port of the next balancers; give a function that makes it."""
+    made = []
+
+    def make_wire(*arguments):
+        made.append(Wire(*arguments))
+        return made[-1]
+
+    class Tapped(bulk_server.BulkServer):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            if made:
+                made[-1].behind, self.port = self.port, made[-1].port
+
+    monkeypatch.setattr(serve, "BulkServer", Tapped)
+    yield make_wire
+    for each in made:
+        each.close()
+
+
+def spoiled(data):
+    """Change a bit of what is not part of a handshake."""
+    return data if len(data) < 2000 else data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+
+
+def kept(data):
+    return b""
+
+
+def values(found):
+    return sorted(
+        (sample["input_ids"].tobytes(), sample["pixel_values"].tobytes()) for sample in found
+    )
+
+
+@pytest.fixture
+def expected(party, keys, root):
+    balancer = party(keys / "balancer")
+    balancer.work(root, "w", keys / "worker")
+    return values(samples(make(balancer.address, keys / "trainer")))
+
+
+def test_samples_are_seen_on_the_wire_and_nothing_else(party, keys, root, wire):
+    tapped = wire()
+    balancer = party(keys / "balancer", ANY_PORT)
+    balancer.work(root, "w", keys / "worker")
+    found = samples(make(balancer.address, keys / "trainer"))
+    seen = b"".join(tapped.seen)
+    payloads = [s["pixel_values"].tobytes() for s in found if s["pixel_values"].size]
+    telling = [piece for payload in payloads for piece in telling_pieces(payload)]
+    assert len(telling) > 10
+    # Most of it twice: from the worker, and to the trainer. What came first went under CURVE.
+    assert sum(seen.count(piece) >= 2 for piece in telling) > len(telling) / 2
+    for hidden in (b"DecodeDone", b"Batch", b"Lease", b"input_ids", b"*.tar", b"root"):
+        assert hidden not in seen
+    assert balancer.refusals == []
+
+
+@pytest.mark.parametrize("spoil", [spoiled, kept])
+def test_a_wire_that_changes_or_keeps_what_it_carries_is_done_without(
+    party, keys, root, wire, expected, spoil
+):
+    wire(spoil)
+    balancer = party(keys / "balancer", ANY_PORT)
+    balancer.work(root, "w", keys / "worker")
+    assert values(samples(make(balancer.address, keys / "trainer"))) == expected
+    assert len(expected) == SAMPLES
+    assert bool(balancer.refused("changed on its way")) == (spoil is spoiled)
+
+
+def test_a_wire_that_is_cut_is_done_without(party, keys, root, wire, expected):
+    tapped = wire()
+    balancer = party(keys / "balancer", ANY_PORT)
+    balancer.work(root, "w", keys / "worker")
+    loader = make(balancer.address, keys / "trainer")
+    found = []
+    for batch in loader:
+        found += batch
+        tapped.cut()
+    loader.close()
+    assert values(found) == expected
+
+
+@pytest.mark.parametrize("password", [b"", b"guessed"])
+def test_strangers_do_not_come_in(party, keys, wire, password):
+    tapped = wire()
+    balancer = party(keys / "balancer", ANY_PORT)
+    address = f"tcp://127.0.0.1:{tapped.behind}"
+    with zmq.Context() as context, connect(context, address, b"me", password=password) as stranger:
+        send(stranger, Ping())
+        balancer.wait(lambda: balancer.refusals)
+        assert stranger.poll(0) == 0
+
+
+def test_only_peers_with_payloads_are_offered_a_connection(party, keys):
+    balancer = party(keys / "balancer", ANY_PORT)
+    worker = peer_keys(keys / "worker", "worker")
+    with Peer(balancer.address, worker, message=WorkerHello("w", 0, "h", 0)) as peer:
+        assert isinstance(peer.answer(), Bulk)
+    with Peer(balancer.address, worker, b"beat", WorkerBeat("w", 0, number=1)) as peer:
+        assert isinstance(peer.answer(), Heard)
+        assert peer.answer(0.2) is None
+
+
+def test_a_revoked_key_loses_its_connection(party, keys, root, wire):
+    tapped = wire()
+    balancer = party(keys / "balancer", ANY_PORT)
+    balancer.work(root, "w", keys / "worker")
+    loader = make(balancer.address, keys / "trainer")
+    next(iter(loader))
+    (keys / "balancer" / "allowed" / "worker.pub").unlink()
+    balancer.wait(lambda: "w" in balancer.reasons)
+    assert "not allowed" in balancer.reasons["w"]
+    assert any(tapped.seen)
+    loader.close()
+
+
+def test_without_the_package_a_peer_goes_on_under_curve(
+    party, keys, root, monkeypatch, wire, expected
+):
+    tapped = wire()
+    balancer = party(keys / "balancer", ANY_PORT)
+    monkeypatch.setattr(link, "is_available", lambda: False)
+    balancer.work(root, "w", keys / "worker")
+    assert values(samples(make(balancer.address, keys / "trainer"))) == expected
+    assert not any(tapped.seen)
+
+
+def test_without_the_package_a_balancer_says_what_to_install(party, keys, monkeypatch):
+    monkeypatch.setattr(bulk_server, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="pip install"):
+        bulk_server.BulkServer(zmq.Context(), ANY_PORT, None, None)
+
+
+def test_without_keys_there_is_nothing_to_hide(tmp_path):
+    with pytest.raises(ValueError, match="needs --keys"):
+        group.main(["balancer", "--plain-payloads", "5556"], standalone_mode=False)
