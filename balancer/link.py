@@ -4,6 +4,8 @@ See bulk.py for what goes over the second, bulk_server.py for the other end.
 """
 
 import logging
+import math
+import time
 from collections.abc import Sequence
 
 import zmq
@@ -15,6 +17,9 @@ from .sockets import Handshakes, Received, connect, receive, receive_frames, sen
 from .wire import WireError
 
 logger = logging.getLogger(__name__)
+
+# What a balancer says under CURVE so long after bulk works shows that it has given it up.
+SETTLED_S = 5.0
 
 
 class Link:
@@ -33,16 +38,17 @@ class Link:
         """
         self._context = context
         self._endpoint = endpoint
-        self._keyed = keys is not None
+        # Secrets are taken under CURVE only.
+        self._can_bulk = keys is not None and endpoint.startswith("tcp://") and is_available()
         self._socket = connect(context, endpoint, name, keys, watched=True)
-        self.handshakes = Handshakes(self._socket, self._keyed)
+        self.handshakes = Handshakes(self._socket, keyed=keys is not None)
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)
         self._bulk: _Bulk | None = None
 
     def send(self, message: Message, payloads: Sequence[object] = ()) -> None:
         """Send a message; one that cannot be sent is lost."""
-        if self._bulk is not None and self._bulk.works:
+        if self._bulk is not None and self._bulk.works_since < math.inf:
             self._bulk.send(message, payloads)
         else:
             send(self._socket, message, payloads)
@@ -50,9 +56,12 @@ class Link:
     def receive(self) -> Received | None:
         """Return the next message, or None if there is none."""
         while (received := receive(self._socket)) is not None:
-            if not isinstance(received[0], Bulk):
-                return received
-            self._heed(received[0])
+            if isinstance(received[0], Bulk):
+                self._heed(received[0])
+                continue
+            if self._bulk is not None and time.monotonic() > self._bulk.works_since + SETTLED_S:
+                self.leave_bulk()
+            return received
         try:
             return self._bulk.receive() if self._bulk is not None else None
         except WireError as error:
@@ -76,7 +85,7 @@ class Link:
     def _heed(self, offer: Bulk) -> None:
         """Open the connection that is offered under CURVE, or give up the one there is."""
         self._drop_bulk()
-        if self._keyed and offer.port and is_available():
+        if self._can_bulk and offer.port:
             self._bulk = _Bulk(self._context, self._endpoint, offer)
             self.poller.register(self._bulk.socket, zmq.POLLIN)
 
@@ -89,13 +98,13 @@ class Link:
 
 
 class _Bulk:
-    """The second connection; `works` since the balancer has answered over it."""
+    """The second connection; it works since the balancer has answered over it."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, offer: Bulk
     ) -> None:
         host = endpoint.rpartition(":")[0]
-        self.works = False
+        self.works_since = math.inf
         self.socket = connect(context, f"{host}:{offer.port}", offer.name, password=offer.password)
         self._seal = Seal(offer.key, FROM_PEER)
         self.send(NO_BULK)
@@ -110,5 +119,5 @@ class _Bulk:
             message = self._seal.open(frames[0].buffer, [each.buffer for each in payloads])
             if message != NO_BULK:
                 return message, payloads
-            self.works = True
+            self.works_since = min(self.works_since, time.monotonic())
         return None

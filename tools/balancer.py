@@ -81,6 +81,8 @@ def _bulk_address(listen: str, port: int, keys: ServerKeys | None) -> str:
     """Return where payloads travel in the clear: another port of the same address."""
     if keys is None:
         raise ValueError("--plain-payloads needs --keys: without them all travels in the clear")
+    if not listen.startswith("tcp://"):
+        raise ValueError(f"--plain-payloads is for tcp, not {listen}: listen on tcp://HOST:PORT")
     logger.info("payloads travel in the clear on port %d, each with a keyed digest", port)
     return f"{listen.rpartition(':')[0]}:{port}"
 

@@ -203,6 +203,7 @@ class _Worker:
 
     def _say_hello(self) -> None:
         self.greeted = time.monotonic()
+        self.link.leave_bulk()  # a balancer that was started again does not know it
         who, host = self.identity, sockets.gethostname()
         self._say(WorkerHello(who.name, who.incarnation, host, who.slot, software()))
 

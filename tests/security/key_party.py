@@ -31,7 +31,7 @@ def keygen(*words):
 class Party:
     """What is served, who was refused; `close` ends all threads."""
 
-    def __init__(self, keys=None, bulk_address=""):
+    def __init__(self, keys=None, bulk_address="", address="tcp://127.0.0.1:0"):
         self.coordinator = Coordinator()
         self.refusals = []
         self.news = threading.Condition()
@@ -44,7 +44,7 @@ class Party:
         self._start(
             lambda: serve(
                 self.coordinator,
-                "tcp://127.0.0.1:0",
+                address,
                 ready=self._ready,
                 stop=self._stop.is_set,
                 refused=self._refused,
