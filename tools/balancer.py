@@ -57,10 +57,10 @@ def command(
     Over a network, after `counterpoise keygen keys`:
       counterpoise balancer --listen tcp://0.0.0.0:5555 --keys keys/balancer
     """  # noqa: D301
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
     bulk_address = _bulk_address(listen, plain_payloads, own) if plain_payloads else ""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     refusals = Refusals(logger.warning)
     with wish_to_end() as stop:
         serve(

@@ -10,7 +10,7 @@ import zmq
 
 sys.path.append(str(Path(__file__).parent.parent / "tools"))
 sys.path.append(str(Path(__file__).parent))
-from key_party import LIMIT_S, SAMPLES, keygen, make, samples
+from key_party import LIMIT_S, SAMPLES, free_port, keygen, make, samples
 from test_remote import Process
 
 from counterpoise.balancer.messages import Ping
@@ -29,11 +29,13 @@ def doctor(capfd, address, keys):
     return json.loads(capfd.readouterr().out.splitlines()[-1])["job"]
 
 
-def test_a_keyed_job_from_end_to_end(tmp_path, capfd):
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_keyed_job_from_end_to_end(tmp_path, capfd, plain):
     root = Path(ensure_demo_data(tmp_path / "root", samples=SAMPLES, shards=1)).parent
     keygen(tmp_path / "keys")
+    words = ["--plain-payloads", str(free_port())] if plain else []
     balancer = Process(
-        "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", f"{tmp_path}/keys/balancer"
+        "balancer", "--listen", "tcp://127.0.0.1:0", "--keys", f"{tmp_path}/keys/balancer", *words
     )
     address = balancer.wait_for("listening on").partition("listening on ")[2].partition(";")[0]
     assert doctor(capfd, address, tmp_path / "keys" / "trainer")["refused"] == 0

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 sys.path.append(str(Path(__file__).parent))
-from key_party import SAMPLES, Peer, make, samples, telling_pieces
+from key_party import SAMPLES, Peer, free_port, make, samples, telling_pieces
 
 from counterpoise.balancer import bulk_server, link, serve
 from counterpoise.balancer.keys import peer_keys
@@ -98,11 +98,6 @@ def values(found):
     return sorted(
         (sample["input_ids"].tobytes(), sample["pixel_values"].tobytes()) for sample in found
     )
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @pytest.fixture
