@@ -10,7 +10,7 @@ from .job import Job, difference, from_json, to_json
 from .messages import Ask, Begin, Message, RankHello, WorkerHello, WorkerReady
 from .plan import PlanConfig
 from .run import WorkerView
-from .suspicion import EMPTY_HAND, Hand
+from .suspicion import UNTOLD, Hand
 from .tally import Tally
 
 # A position in the order takes 8 bytes, here and while it is drawn.
@@ -47,7 +47,7 @@ class WorkerPeer:
     heard: float
     told: float
     late: bool = False
-    hand: Hand = EMPTY_HAND
+    hand: Hand = UNTOLD
     beaten: float = -math.inf
     fingerprint: str = ""
     tally: Tally = field(default_factory=lambda: Tally(0.0))

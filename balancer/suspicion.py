@@ -18,6 +18,7 @@ from .sample import Sample
 # (lease, ordinal) of what a worker says it works on.
 Hand = tuple[int, int]
 EMPTY_HAND: Hand = (0, -1)
+UNTOLD: Hand = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ def test_a_worker_that_does_nothing_gives_back_what_it_was_given():
     """Its lease, or the results, were lost with a connection: it would be waited for in vain."""
     cluster = started()
     (held,) = cluster.coordinator.run.leases.of(b"w")
-    assert beat(cluster, b"w", after_s=1.0) == []
+    assert beat(cluster, b"w", after_s=3.0) == []
     told = beat(cluster, b"w", after_s=1.0)
     assert [type(message) for _, message in told] == [Revoke, Welcome]
     assert told[0] == (b"w", Revoke(held.number))

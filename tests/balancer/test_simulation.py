@@ -6,33 +6,18 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.balancer.job import Job
-from counterpoise.balancer.plan import PlanConfig
 from counterpoise.balancer.simulation import Simulation
 from counterpoise.balancer.simulation_faults import Fault
-from counterpoise.balancer.simulation_variants import settings_of
+from counterpoise.balancer.simulation_variants import PLAIN, PLAN, settings_of
 from counterpoise.balancer.simulation_world import Outcome, Settings
 
 
-def cost(index: int) -> tuple[int, ...]:
-    return index * 7919 % 9, 20 + index * 104729 % 480, 1 + index % 50
-
-
 def job(ranks: int = 2, **changes: object) -> Job:
-    plan = PlanConfig(
-        ranks=ranks,
-        samples_per_step=16,
-        accumulate="auto",
-        resources=("tiles", "tokens", "label_tokens"),
-        budgets=(12, 900, None),
-        grouping="isf",
-        partition="greedy",
-        seed=3,
-    )
-    return replace(Job(plan=plan), **changes)  # type: ignore[arg-type]
+    return replace(Job(plan=replace(PLAN, ranks=ranks)), **changes)  # type: ignore[arg-type]
 
 
 def settings(**changes: object) -> Settings:
-    default = Settings(job=job(), count=150, cost=cost, workers=3, processes=((0,), (1,)))
+    default = Settings(job=job(), count=150, cost=PLAIN.cost, workers=3, processes=((0,), (1,)))
     return replace(default, **changes)  # type: ignore[arg-type]
 
 

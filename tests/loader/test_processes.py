@@ -59,6 +59,14 @@ def wait_until(happened):
         bell.wait(0.02)
 
 
+def has_ended(pid):
+    """Whether a process has ended, be it that nobody has asked for its status."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def test_a_wait_that_took_too_long_can_be_gone_on_with(tmp_path, expected):
     gate = tmp_path / "gate"
     loader = make(made.Waiting(COUNT, 17, str(gate)), timeout=0.3)
@@ -115,6 +123,7 @@ def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(
     supervisor = pool_of(loader).supervisor_pid
     named = {name: pid for pid, name in children(supervisor).items()}
     os.kill(named["cp-balancer"] if who == "balancer" else supervisor, signal.SIGKILL)
+    wait_until(lambda: has_ended(named["cp-balancer"]))
     with pytest.raises(LoaderError, match=r"the (balancer|pool's supervisor)"):
         list(iterator)
     assert digests(loader) == expected
