@@ -91,6 +91,7 @@ class Coordinator(WorkerSide, RankSide):
         self._knocking.clear()
         self._look_apart()
         self._look_missing()
+        self._look_held_up()
         for rank in self._ranks.values():
             if now - rank.told > NOTICE_S:
                 self._answer(rank.peer, None)

@@ -27,6 +27,8 @@ from .run import Run
 
 # Ranks that begin at different places may be of two launches, the former not known to have gone.
 APART_S = 5.0
+# Ranks that are not there hold up those that are for so long at most: they may have had all.
+HELD_UP_S = 5.0
 # A rank that has gone while others begin the next epoch may come back for so long.
 MISSING_S = 120.0
 ANOTHER = "another process now plays this rank: start all anew"
@@ -178,8 +180,25 @@ class RankSide(Hall):
         run, present = self.run, self._ranks.values()
         if run is None or not any(r.begun and r.begun.run > run.number for r in present):
             return ()
-        there = {number for rank in present for number in rank.hello.ranks}
+        return self._absent(run)
+
+    def _absent(self, run: Run) -> tuple[int, ...]:
+        there = {number for rank in self._ranks.values() for number in rank.hello.ranks}
         return tuple(sorted(set(range(run.job.ranks)) - there))
+
+    def _look_held_up(self) -> None:
+        """Plan on without ranks that are not there, if others wait for what is not planned yet.
+
+        One that had the rest of its epoch from a balancer that died, or that left before this run
+        began again, does not come; one that does come starts the run again.
+        """
+        run = self.run
+        if run is None or run.feed is None or not (absent := self._absent(run)):
+            return
+        waits = self._asks.first_of(run.number).values()
+        if any(a.step >= run.feed.step and self._now - since > HELD_UP_S for a, since in waits):
+            run.delivery.leave(absent)
+            run.end_useless_leases()
 
     def _take_offer(self, _: bytes, offer: Offer) -> None:
         if self.run is not None and self.run.number == offer.run:

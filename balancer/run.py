@@ -16,7 +16,7 @@ from .messages import Begin, DecodeDone, Hole, Lease, Offer, Place, ProbeDone, R
 from .plan import Int64
 from .sample import Sample
 from .step import Parcel
-from .suspicion import EMPTY_HAND, Hand, Suspicion, likely, said
+from .suspicion import EMPTY_HAND, Hand, Suspect, Suspicion, likely, said
 
 # Leases a worker has at a time: one to work on, one to go on with.
 LEASES_PER_WORKER = 2
@@ -108,9 +108,8 @@ class Run:
         """Whether ranks begin this run at what it does not have, or has no more, for them."""
         first, here = self.begin.start, begin.start
         wanted = here.step, here.microbatch
-        reached = min(self.delivery.reached.get(rank, (-1, -1)) for rank in ranks)
-        before = wanted < (first.step, first.microbatch)
-        return begin.run == self.number and (before or wanted <= reached)
+        earliest = max((first.step, first.microbatch), self.delivery.needed(ranks))
+        return begin.run == self.number and wanted < earliest
 
     def probed(self, worker: bytes, message: ProbeDone, now: float) -> None:
         """Take in the results of a probe lease."""
@@ -157,16 +156,16 @@ class Run:
         self, worker: bytes, name: str, incarnation: int, hand: Hand, heard: float
     ) -> None:
         """Take back the leases of a worker last `heard` of then; why will be seen, perhaps."""
-        sample = likely(self.leases.of(worker), hand)
-        if sample is not None:
-            self.suspicion.note(name, incarnation, sample, heard)
+        suspect = likely(self.leases.of(worker), hand)
+        if suspect is not None:
+            self.suspicion.note(name, incarnation, suspect, heard)
         self.lose_worker(worker)
 
     def see_worker(self, name: str, incarnation: int) -> None:
         """Take in that a worker is there: if it is a new process, the one before has died."""
-        sample = self.suspicion.seen(name, incarnation)
-        if sample is not None:
-            self._strike(sample)
+        suspect = self.suspicion.seen(name, incarnation)
+        if suspect is not None:
+            self._strike(suspect)
 
     def withdraw(self, lease: int) -> None:
         """Take back a lease that never reached its worker: nobody was working on it."""
@@ -183,9 +182,9 @@ class Run:
         for worker in sorted({held.worker for held in late}):
             sample = said([held for held in late if held.worker == worker], hands(worker))
             if sample is not None:
-                self._strike(sample)
-        for sample in self.suspicion.overdue(now):
-            self._strike(sample)
+                self._strike(Suspect(sample, sure=True))
+        for suspect in self.suspicion.overdue(now):
+            self._strike(suspect)
         for held in late:
             self._take_back(held)
         return late
@@ -240,8 +239,11 @@ class Run:
             return self.feed.work(PROBE_LEASE, workers) if self.feed else []
         return self.delivery.work(slot, DECODE_LEASE if self.feed else 1)
 
-    def _strike(self, sample: Sample) -> None:
+    def _strike(self, suspect: Suspect) -> None:
         """Give up a sample that workers died or hung on too often."""
+        sample = suspect.sample
+        if sample.strikes and not suspect.sure:
+            return
         sample.strikes += 1
         if sample.strikes >= DEADLY_STRIKES:
             reason = f"{DEADLY_STRIKES} worker processes died or hung while they worked on it"

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from .job import to_json
-from .messages import Batch, Message
+from .messages import Batch, Message, RankBye
 from .rank_session import Arrival, RankSession
 from .simulation_ledger import Ledger, Mark
 from .simulation_rank import RankProcess, Say
@@ -136,6 +136,7 @@ class Trainer:
         process.ledger = Ledger(process.ledger.epoch + 1)
         if process.ledger.epoch == settings.start.epoch + settings.epochs:
             process.done = True
+            process.says([RankBye()])
             self.world.over = all(each.done for each in self.processes.values())
             return
         process.begin()

@@ -6,6 +6,9 @@ of the network at one time would give up a sample that nothing is wrong with. So
 evidence: its worker came back as a new process, so the old one died; or its worker lives, and has
 said for as long as a lease lasts that it works on this sample; or nothing at all was heard of its
 worker for so long.
+
+Of a lease of several samples it is not known for sure which was in hand. The likeliest is
+suspected, and from then on leased alone; what happens to who has it alone counts further.
 """
 
 import math
@@ -22,11 +25,19 @@ UNTOLD: Hand = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """What a worker had in hand; `sure` if there was nothing else that it could be."""
+
+    sample: Sample
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Missing:
     """A worker process that is not heard of, since when, and what it had in hand."""
 
     incarnation: int
-    sample: Sample
+    suspect: Suspect
     since: float
 
 
@@ -38,22 +49,22 @@ class Suspicion:
         self.patience_s = patience_s
         self._missing: dict[str, Missing] = {}
 
-    def note(self, name: str, incarnation: int, sample: Sample, since: float) -> None:
+    def note(self, name: str, incarnation: int, suspect: Suspect, since: float) -> None:
         """Write down that a worker is missing."""
-        self._missing[name] = Missing(incarnation, sample, since)
+        self._missing[name] = Missing(incarnation, suspect, since)
 
-    def seen(self, name: str, incarnation: int) -> Sample | None:
-        """Take in that a worker is there; return the sample that its former process died on."""
+    def seen(self, name: str, incarnation: int) -> Suspect | None:
+        """Take in that a worker is there; return what its former process died on."""
         missing = self._missing.get(name)
         if missing is None or incarnation < missing.incarnation:
             return None
         del self._missing[name]
-        return missing.sample if incarnation > missing.incarnation else None
+        return missing.suspect if incarnation > missing.incarnation else None
 
-    def overdue(self, now: float) -> list[Sample]:
+    def overdue(self, now: float) -> list[Suspect]:
         """Return, once, what workers had in hand that have been missing for too long."""
         late = [n for n, m in self._missing.items() if m.since + self.patience_s <= now]
-        return [self._missing.pop(name).sample for name in late]
+        return [self._missing.pop(name).suspect for name in late]
 
     def next_deadline(self) -> float:
         """Return when the next worker has been missing for too long, infinity if none will be."""
@@ -68,7 +79,13 @@ def said(leases: Iterable[Held], hand: Hand) -> Sample | None:
     return next(found, None)
 
 
-def likely(leases: list[Held], hand: Hand) -> Sample | None:
-    """Return the sample that a worker had in hand: what it said last, else its first in line."""
-    first = next((next(iter(held.samples.values())) for held in leases if held.samples), None)
-    return said(leases, hand) or first
+def likely(leases: list[Held], hand: Hand) -> Suspect | None:
+    """Return what a worker had in hand: what it said last, else its first in line."""
+    for held in leases:
+        sample = said([held], hand)
+        if sample is not None:
+            return Suspect(sample, len(held.samples) == 1)
+    for held in leases:
+        for sample in held.samples.values():
+            return Suspect(sample, len(held.samples) == 1)
+    return None

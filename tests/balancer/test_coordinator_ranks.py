@@ -224,6 +224,42 @@ def test_a_rank_at_its_end_does_not_hold_the_others():
     assert cluster.say(b"r1", Ask(0, 1, 5, 0)) == [(b"r1", EpochEnd(0, 5)), (b"r0", Bye())]
 
 
+def taken_by(cluster, peer, rank, after_s):
+    """The steps that a rank is given, which waits so long when it is given nothing."""
+    taken = []
+    for step, microbatch in [(step, each) for step in range(5) for each in range(2)]:
+        do_leases(cluster, cluster.say(peer, Ask(0, rank, step, microbatch)))
+        if step not in cluster.coordinator.run.delivery.steps:
+            do_leases(cluster, cluster.tick(after_s))
+        if step not in cluster.coordinator.run.delivery.steps:
+            return taken
+        cluster.say(peer, Ack(0, rank, step, microbatch))
+        taken += [step] * (microbatch == 0)
+    return taken
+
+
+@pytest.mark.parametrize(("after_s", "steps"), [(4.9, [0, 1, 2]), (5.1, [0, 1, 2, 3, 4])])
+def test_a_rank_that_is_not_there_holds_nobody_up_for_long(after_s, steps):
+    cluster = Cluster()
+    cluster.rank(b"r1", (1,))
+    sent = cluster.worker()
+    do_leases(cluster, sent + cluster.say(b"r1", Begin(0, 0, START)))
+    assert taken_by(cluster, b"r1", 1, after_s) == steps
+
+
+def test_a_rank_that_was_not_waited_for_and_comes_is_given_all_it_wants():
+    cluster = Cluster()
+    cluster.rank(b"r1", (1,))
+    sent = cluster.worker()
+    do_leases(cluster, sent + cluster.say(b"r1", Begin(0, 0, START)))
+    taken_by(cluster, b"r1", 1, 5.1)
+    cluster.rank(b"r0", (0,))
+    sent = cluster.say(b"r0", Begin(0, 0, START, Place(4, 1, 1, 0)))
+    do_leases(cluster, sent)
+    assert "Batch" in kinds(cluster.say(b"r0", Ask(0, 0, 1, 0)), b"r0")
+    assert cluster.coordinator.run.delivery.needed((1,)) >= (4, 2)
+
+
 @pytest.mark.parametrize("goodbye", [True, False])
 def test_a_rank_that_stays_away_from_the_next_epoch_is_named(goodbye):
     cluster = started()

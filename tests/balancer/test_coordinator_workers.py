@@ -180,6 +180,20 @@ def test_a_suspected_sample_that_can_be_probed_is_suspected_no_longer():
     assert strikes(cluster) == 0
 
 
+@pytest.mark.parametrize(("alone", "expected"), [(False, 1), (True, 2)])
+def test_a_second_death_counts_only_for_who_had_the_sample_alone(alone, expected):
+    cluster = started()
+    run = cluster.coordinator.run
+    (held,) = run.leases.of(b"w")
+    cluster.say(b"v", WorkerHello("v", 0, "host", 1))
+    samples = list(held.samples.values())[: 1 if alone else None]
+    run.leases.grant(b"v", "probe", samples, cluster.now, shared=held)
+    for name in ("w", "v"):
+        cluster.say(b"again " + name.encode(), WorkerHello(name, 1, "host", 0))
+    assert next(iter(held.samples.values())).strikes == expected
+    assert strikes(cluster) == expected
+
+
 def test_a_worker_that_stays_silent_for_as_long_as_a_lease_counts_as_dead():
     cluster = started()
     cluster.tick(after_s=11.0)

@@ -55,6 +55,21 @@ def test_a_lone_worker_soon_has_again_what_was_lost_on_the_way(seed: int) -> Non
     assert outcome.delivered == _reference("long leases").delivered
 
 
+@pytest.mark.parametrize("at", [6.5, 6.6, 6.7])
+def test_who_is_behind_when_another_has_had_all_from_a_new_balancer_is_not_held_up(
+    at: float,
+) -> None:
+    """The balancer dies; who is ahead comes to the next one first, has the rest and leaves."""
+    faults = (
+        Fault(at - 0.3, "cut", "rank 1", 3.0, "up"),
+        Fault(at, "crash balancer", "balancer", 0.1),
+    )
+    settings = replace(settings_of("plain"), faults=faults, limit_s=at + 15.0)
+    outcome = Simulation(settings, seed=3).run()
+    assert not outcome.trouble
+    assert outcome.delivered == _reference("plain").delivered
+
+
 # --- the byte budget
 
 
