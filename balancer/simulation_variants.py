@@ -81,7 +81,7 @@ SETTINGS: dict[str, Settings] = {
     "long leases": _job(PLAIN, lease_s=LONG_LEASE_S),
     # One worker hangs for longer than a lease, or all do; the rest is harmless.
     "long hang": PLAIN,
-    # One worker hangs and never comes back, and the others die: what it has may be suspected.
+    # One worker hangs and never comes back, and another dies: what it has may be suspected.
     "hangs for good": replace(PLAIN, hangs=((2.0, 0),)),
     "windows": _job(PLAIN, plan=IN_WINDOWS),
     "windows, skip": _with_holes(_job(PLAIN, plan=IN_WINDOWS)),
@@ -96,7 +96,7 @@ FAULT_KINDS = {
     "long leases": ("drop", "crash worker", "drop"),
     "said twice": ("duplicate",) * 5,
     "slow": (LONG_SLOW,) * 5,
-    "hangs for good": ("crash worker", "crash worker"),
+    "hangs for good": ("crash worker",),
     "left early": ("crash trainer",),
     "long hang": (LONG_HANG, "slow", "delay", "duplicate", "disk full"),
     "back and back": ("crash trainer",) * 3,
