@@ -22,14 +22,15 @@ def listening():
 
 
 def test_a_process_that_lives_on_is_found_by_its_mark():
-    child = subprocess.Popen(["sleep", "60"], env={MARK: "planted"})
-    try:
-        assert leftovers.processes(f"{MARK}=planted", but=0) == [f"process {child.pid}"]
-        assert leftovers.processes(f"{MARK}=planted", but=child.pid) == []
-    finally:
+    pipe, planted = subprocess.PIPE, f"{MARK}=planted"
+    with subprocess.Popen(["cat"], env={MARK: "planted"}, stdin=pipe, stdout=pipe) as child:
+        child.stdin.write(b"there?\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == b"there?\n"  # its environment can be read by now
+        assert leftovers.processes(planted, but=0) == [f"process {child.pid}"]
+        assert leftovers.processes(planted, but=child.pid) == []
         child.kill()
-        child.wait()
-    assert leftovers.processes(f"{MARK}=planted", but=0) == []
+    assert leftovers.processes(planted, but=0) == []
 
 
 def test_a_listening_socket_is_found_by_its_port(listening):
