@@ -39,8 +39,6 @@ class Delivery:
         self._known_holes: set[int] = set()
         # The first (step, microbatch) that each rank may still need.
         self._next: dict[int, tuple[int, int]] = {}
-        # The last that each has taken in this run.
-        self.reached: dict[int, tuple[int, int]] = {}
         self.steps: dict[int, Step] = {}
         self._samples: dict[int, Sample] = {}
         # Whether something that is being decoded was forgotten.
@@ -192,7 +190,6 @@ class Delivery:
         planned = step is not None and step.find(rank, microbatch) is not None
         # A run that was started again may not have planned yet what its ranks have had.
         if planned or number > max(self.steps, default=-1):
-            self.reached[rank] = max((number, microbatch), self.reached.get(rank, (-1, -1)))
             self.passed((rank,), number, microbatch + 1)
 
     def passed(self, ranks: Sequence[int], number: int, microbatch: int) -> None:

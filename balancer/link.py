@@ -69,12 +69,10 @@ class Link:
             self.leave_bulk()
             return None
 
-    def leave_bulk(self) -> bool:
-        """Go on under CURVE, and say so, if there is a second connection; whether there was."""
-        left = self._drop_bulk()
-        if left:
+    def leave_bulk(self) -> None:
+        """Go on under CURVE, and say so, if there is a second connection."""
+        if self._drop_bulk():
             send(self._socket, NO_BULK)
-        return left
 
     def close(self, linger_ms: int) -> None:
         """Let go of the sockets; the last words may still be on their way."""

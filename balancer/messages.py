@@ -13,6 +13,7 @@ says how many frames a kind carries: none, one, or one for each of its items.
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
+from .message_bulk import Bulk as Bulk
 from .message_overview import Overview as Overview
 from .message_overview import RankNote as RankNote
 from .message_overview import WorkerNote as WorkerNote
@@ -367,25 +368,6 @@ class Heard:
     PAYLOADS: ClassVar[Payloads] = "none"
     number: int
     clock_us: int
-
-
-# --- between shells, and for no session
-
-
-@dataclass(frozen=True, slots=True)
-class Bulk:
-    """Under CURVE, from a balancer: open a second connection, to this port, for payloads in clear.
-
-    name, password: what it is known by; key: what its messages are sealed with (see bulk.py). Empty
-    over that connection, either way: it works, the rest of the talk goes there. Empty under CURVE,
-    either way: it does not, the talk goes on here.
-    """
-
-    PAYLOADS: ClassVar[Payloads] = "none"
-    port: int
-    name: bytes
-    password: bytes
-    key: bytes
 
 
 FromWorker = (

@@ -282,7 +282,7 @@ def test_what_ranks_had_before_a_run_was_started_again_is_not_held_for_them():
     assert delivery.held_bytes == 40
     delivery.taken(1, 9, 0)
     assert (delivery.steps, delivery.held_bytes) == ({}, 0)
-    assert delivery.reached == {0: (9, 0), 1: (9, 0)}
+    assert [delivery.needed((rank,)) for rank in (0, 1)] == [(9, 1), (9, 1)]
 
 
 def test_a_late_payload_of_a_taken_microbatch_is_not_kept():
