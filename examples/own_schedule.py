@@ -7,16 +7,7 @@ Every chunk's parameters are needed once forward and once backward, which suits 
 the price is the activations of all microbatches.
 """
 
-from counterpoise.sched import (
-    Pass,
-    Program,
-    check,
-    place,
-    register,
-    schedule,
-    simulate,
-    unit_costs,
-)
+from counterpoise.sched import Pass, Program, check, place, register, schedule, simulate, unit_costs
 
 
 @register("looped-bfs", "all microbatches through a chunk before the next one")

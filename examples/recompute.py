@@ -10,7 +10,7 @@ Run: python examples/recompute.py
 import torch
 from torch import Tensor, nn
 
-from counterpoise.sched.recompute import (
+from counterpoise.sched.planners.recompute import (
     Stage,
     Trial,
     all_or_nothing,
@@ -18,7 +18,7 @@ from counterpoise.sched.recompute import (
     savings,
     tighten,
 )
-from counterpoise.tools.saved_tensors import live_bytes, run_layers
+from counterpoise.tools.plan.saved_tensors import live_bytes, run_layers
 
 LIMIT_BYTES = 8_000_000
 KINDS = (("vision",) * 5, ("vision", "projector", "language"), ("language",) * 4)

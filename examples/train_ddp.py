@@ -10,8 +10,8 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.loader import DataLoader, scale_loss
-from counterpoise.tools.demo_data import ensure_demo_data
-from counterpoise.tools.demo_model import ModelShape, VisionLanguageModel, sum_loss
+from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
 from counterpoise.workers import TarDataset, VisionLanguage
 
 
@@ -30,7 +30,7 @@ def main() -> None:
         layout="packed",
     )
     torch.manual_seed(0)
-    model = DistributedDataParallel(VisionLanguageModel(ModelShape(262, image_token=259)))
+    model = DistributedDataParallel(VisionLanguageModel(DemoModelShape(262, image_token=259)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for step in loader.steps():
         mean = torch.zeros(())

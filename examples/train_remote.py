@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from counterpoise.loader import DataLoader, RemoteDataset, scale_loss
-from counterpoise.tools.demo_data import ensure_demo_data
-from counterpoise.tools.demo_model import ModelShape, VisionLanguageModel, sum_loss
+from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
 
 
 def start(*words: str) -> subprocess.Popen[bytes]:
@@ -38,7 +38,7 @@ def train(address: str) -> None:
         accumulate="auto",
         layout="packed",
     )
-    model = VisionLanguageModel(ModelShape(vocabulary=262, image_token=259))
+    model = VisionLanguageModel(DemoModelShape(vocabulary=262, image_token=259))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for step in loader.steps():
         for batch, info in zip(step.microbatches, step.infos, strict=True):

@@ -6,8 +6,8 @@ Run: python examples/train_vlm.py
 import torch
 
 from counterpoise.loader import DataLoader, scale_loss
-from counterpoise.tools.demo_data import ensure_demo_data
-from counterpoise.tools.demo_model import ModelShape, VisionLanguageModel, sum_loss
+from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
 from counterpoise.workers import TarDataset, VisionLanguage
 
 
@@ -24,7 +24,7 @@ def main() -> None:
         accumulate="auto",
         layout="packed",
     )
-    model = VisionLanguageModel(ModelShape(vocabulary=262, image_token=259))
+    model = VisionLanguageModel(DemoModelShape(vocabulary=262, image_token=259))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for step in loader.steps():
         mean = 0.0

@@ -5,13 +5,13 @@
 is the whole migration of a training loop; what is new are keyword-only arguments.
 """
 
+from .collate.layouts import collate_packed, collate_padded
 from .dataloader import DataLoader
-from .errors import LoaderError
-from .layout import collate_packed, collate_padded
-from .loss import scale_loss
-from .remote import RemoteDataset
+from .remote_dataset import RemoteDataset
 from .sampler import BalancedBatchSampler
-from .step_info import Step, StepInfo
+from .step.errors import LoaderError
+from .step.info import Step, StepInfo
+from .step.loss import scale_loss
 
 __all__ = [
     "BalancedBatchSampler",

@@ -13,20 +13,20 @@ import torch.utils.data as torch_data
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
-from ..balancer.job import Job
-from ..balancer.keys import peer_keys
-from ..workers.source import as_source
-from .balanced import BalancedLoader, Delivered
-from .buffers import BufferPool
-from .layout import find_layout
-from .left_out import make_left_out, refuse_refill
-from .opening import Opening
+from ..balancer.protocol.job_spec import JobSpec
+from ..balancer.transport.keys import peer_keys
+from ..workers.sources.interface import as_source
+from .balanced.arguments import checked_max_errors, find_resources, make_plan
+from .balanced.microbatches import BalancedLoader, Delivered
+from .collate.buffers import BufferPool
+from .collate.layouts import find_layout
+from .connect.factory import ConnectionFactory
 from .plain import PlainIterator, TolerantIterator
-from .plain_state import PlainState
-from .remote import RemoteDataset
-from .settings import checked_max_errors, find_resources, make_plan
-from .step_info import Step, StepInfo
-from .topology import find_ranks
+from .remote_dataset import RemoteDataset
+from .resume.plain_position import PlainState
+from .step.info import Step, StepInfo
+from .step.skipped import make_left_out, refuse_refill
+from .step.topology import find_ranks
 
 DEFAULT_PREFETCH = 2
 
@@ -163,7 +163,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         )
         if source is not None and len(source) < world:
             raise ValueError(f"{len(source)} samples cannot feed {world} ranks: use fewer ranks")
-        job = Job(
+        job = JobSpec(
             source=_description(dataset) if balancer else {},
             plan=plan,
             shuffle=True if shuffle is None else shuffle,
@@ -174,13 +174,13 @@ class DataLoader(torch_data.DataLoader[Any]):
             job=job,
             plan=plan,
             ranks=played,
-            connect=Opening(
+            connect=ConnectionFactory(
                 job=job,
                 source=source,
                 played=played,
                 workers=num_workers,
                 prefetch=prefetch_factor or DEFAULT_PREFETCH,
-                method="fork" if _wants_fork(self.multiprocessing_context) else "zygote",
+                method="fork" if _wants_fork(self.multiprocessing_context) else "forkserver",
                 balancer=balancer,
                 keys=peer_keys(Path(keys), "trainer") if keys is not None else None,
             ).connect,

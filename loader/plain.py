@@ -23,26 +23,25 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from ..balancer.coordinator import Coordinator
-from ..balancer.job import Job, to_json
-from ..balancer.messages import Place
-from ..balancer.sample import ANY_SLOT
-from ..balancer.serve import serve
-from ..workers.codec import decode
-from ..workers.daemon import local_identity, run_worker
-from ..workers.fetch_handler import Exhausted, FetchHandler, Fetching, pack_task
-from ..workers.fetch_tolerant import Fetched, tolerant
-from ..workers.job import Job as PoolJob
-from ..workers.job import Ready, WorkerSlot
-from ..workers.pool import Pool, start_pool
-from .connection import Connection
-from .errors import LoaderError
-from .left_out import LeftOut
-from .payloads import payload_buffer
+from ..balancer.coordinator.delivery.sample import ANY_SLOT
+from ..balancer.coordinator.machine import Coordinator
+from ..balancer.protocol.job_spec import JobSpec, to_json
+from ..balancer.protocol.messages import EpochPosition
+from ..balancer.server.loop import serve
+from ..workers.codec.frames import decode
+from ..workers.daemon.fetch_handler import Exhausted, FetchHandler, Fetching, pack_task
+from ..workers.daemon.loop import local_identity, run_worker
+from ..workers.daemon.skipping_fetcher import Fetched, tolerant
+from ..workers.processes.pool import Pool, start_pool
+from ..workers.processes.pool_job import PoolJob, Ready, WorkerSlot
+from .collate.payloads import payload_buffer
+from .connect.remote import Connection
+from .step.errors import LoaderError
+from .step.skipped import LeftOut
 
 # A batch may take as long as it likes, and none is dropped and made again: datasets with state
 # (generators, iterables) would give another one. prefetch_factor bounds what is held.
-PLAIN_JOB = Job(plan=None, lease_s=1e9, buffer_bytes=1 << 62)
+PLAIN_JOB = JobSpec(plan=None, lease_s=1e9, buffer_bytes=1 << 62)
 _pin: Any = _utils.pin_memory.pin_memory
 
 
@@ -142,7 +141,7 @@ class PlainIterator(_BaseDataLoaderIter):
         self._owners: dict[int, int] = {}
         self._active = [True] * self._num_workers
         self._turns = itertools.cycle(range(self._num_workers))
-        self._need_connection().begin(self._epoch, Place(0, 0, 0, 0))
+        self._need_connection().begin(self._epoch, EpochPosition(0, 0, 0, 0))
         self._epoch += 1
         for _ in range(self._most_tasks):
             self._offer_task()
@@ -230,7 +229,7 @@ class PlainIterator(_BaseDataLoaderIter):
 
 def _method(loader: Any) -> str:
     context = loader.multiprocessing_context
-    return "fork" if context is not None and context.get_start_method() == "fork" else "zygote"
+    return "fork" if context is not None and context.get_start_method() == "fork" else "forkserver"
 
 
 def _start(fetching: Fetching, workers: int, method: str) -> Pool:

@@ -15,10 +15,11 @@ import numpy as np
 import torch.distributed
 from torch.utils.data import Sampler
 
-from ..balancer.group_balanced import balanced
-from ..balancer.order import permutation
-from ..balancer.plan import Int64, PlanConfig, Window, check_costs
-from ..balancer.planner import make_planner
+from ..balancer.planning.grouping.balanced import balanced
+from ..balancer.planning.kernels.arrays import Int64
+from ..balancer.planning.planner import make_planner
+from ..balancer.planning.problem.config import PlanConfig, Window, check_costs
+from ..balancer.planning.problem.shuffle import permutation
 
 # A step holds this share of what its microbatches hold when some samples are packed for a trial;
 # less where there are few microbatches, because then one more on every rank is dear.

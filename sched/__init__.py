@@ -1,28 +1,26 @@
 """Pipeline schedules: passes, programs, checking, simulation, transforms."""
 
-from . import (
-    gen_1f1b,
-    gen_dualpipev,
-    gen_gpipe,
-    gen_interlaced,
-    gen_interleaved,
-    gen_vhalf,
-    gen_zb,
-    gen_zbv,
-    vocabulary,
-)
-from .check import check, problems
-from .costs import Costs, unit_costs
-from .kinds import Kind, Need, kind, kinds, register_kind
-from .lower import lower
-from .passes import NO_MICROBATCH, Pass, format_pass, parse_pass
-from .problem import Problem
-from .profile import CostProfile, Linear, dump_profile, load_profile, profile_costs
-from .program import Barrier, Program, format_program, parse_program, place
-from .registry import Schedule, register, schedule, schedules
-from .simulate import simulate
-from .step_end import with_step_end
-from .timeline import Bubbles, Slot, Timeline
+from .checking.checker import check, problems
+from .generators import dualpipev as gen_dualpipev
+from .generators import gpipe as gen_gpipe
+from .generators import interlaced as gen_interlaced
+from .generators import interleaved as gen_interleaved
+from .generators import one_f_one_b as gen_1f1b
+from .generators import vhalf as gen_vhalf
+from .generators import zb as gen_zb
+from .generators import zbv as gen_zbv
+from .ir.kinds import Kind, Need, kind, kinds, register_kind
+from .ir.passes import NO_MICROBATCH, Pass, format_pass, parse_pass
+from .ir.problem import Problem
+from .ir.program import Barrier, Program, format_program, parse_program, place
+from .ir.registry import Schedule, register, schedule, schedules
+from .simulation.cost_profile import CostProfile, Linear, dump_profile, load_profile, profile_costs
+from .simulation.costs import Costs, unit_costs
+from .simulation.simulator import simulate
+from .simulation.timeline import Bubbles, Slot, Timeline
+from .transforms import vocabulary
+from .transforms.lowering import lower
+from .transforms.step_end import with_step_end
 
 GENERATORS = (
     gen_1f1b,

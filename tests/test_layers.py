@@ -25,15 +25,15 @@ MAY_IMPORT = {
 TORCH_FREE = ("balancer", "sched")
 # The shells, and the bench of their sockets: the only modules that may import zmq.
 ZMQ_SHELLS = {
-    "balancer/bulk_server.py",
-    "balancer/gate.py",
-    "balancer/keys.py",
-    "balancer/link.py",
-    "balancer/serve.py",
-    "balancer/sockets.py",
-    "workers/daemon.py",
-    "loader/connection.py",
-    "tools/bench_transport.py",
+    "balancer/server/clear_payloads.py",
+    "balancer/transport/authentication.py",
+    "balancer/transport/keys.py",
+    "balancer/transport/link.py",
+    "balancer/server/loop.py",
+    "balancer/transport/sockets.py",
+    "workers/daemon/loop.py",
+    "loader/connect/remote.py",
+    "tools/bench/transport.py",
 }
 
 

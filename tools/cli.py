@@ -13,15 +13,15 @@ from .. import __version__
 
 # name: (module in this folder, what it does)
 COMMANDS = {
-    "analyze": ("analyze", "Say how much of a step would be waiting, and what to do."),
-    "balancer": ("balancer", "Serve trainers and workers on other machines."),
-    "bench": ("bench", "Measure ours against baselines, in the same run."),
-    "demo": ("demo", "Train a small model with random and with balanced batches."),
-    "doctor": ("doctor", "Say what is wrong with an installation or a running job."),
-    "keygen": ("keygen", "Make keys for a balancer, its workers and its trainers."),
-    "plan": ("plan", "Find a model's parallel layout: GPUs, stages, recomputation."),
-    "schedule": ("schedule", "Show, check, simulate and compare pipeline schedules."),
-    "worker": ("worker", "Read, decode and stream samples for a balancer."),
+    "analyze": ("analyze.command", "Say how much of a step would be waiting, and what to do."),
+    "balancer": ("services.balancer", "Serve trainers and workers on other machines."),
+    "bench": ("bench.command", "Measure ours against baselines, in the same run."),
+    "demo": ("demo.command", "Train a small model with random and with balanced batches."),
+    "doctor": ("doctor.command", "Say what is wrong with an installation or a running job."),
+    "keygen": ("services.keygen", "Make keys for a balancer, its workers and its trainers."),
+    "plan": ("plan.command", "Find a model's parallel layout: GPUs, stages, recomputation."),
+    "schedule": ("schedule.command", "Show, check, simulate and compare pipeline schedules."),
+    "worker": ("services.worker", "Read, decode and stream samples for a balancer."),
 }
 
 

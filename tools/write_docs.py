@@ -9,15 +9,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ..balancer import message_parts as parts
-from ..balancer import messages
-from ..balancer.tables import COORDINATOR, RANK, WORKER, Table
+from ..balancer.protocol import messages, parts
+from ..balancer.protocol.transitions import COORDINATOR, RANK, WORKER, Table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 INTRODUCTION = f"""# The protocol
 
-*Written by `make docs` from `balancer/tables.py` and `balancer/messages.py`; do not edit.*
+*Written by `make docs` from `balancer/protocol/` (`transitions.py`, `messages.py`); do not edit.*
 
 Version {messages.PROTOCOL_VERSION}. Three parties talk over ZeroMQ: **workers** and **ranks**
 (trainer processes) each have a DEALER socket, the balancer's **coordinator** one ROUTER.
@@ -52,7 +51,7 @@ def protocol_page() -> str:
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
         "### Coordinator to a worker's beat, or to who looks\n\n"
         + "\n".join(map(record, messages.TO_OTHERS)),
-        "### Between shells\n\n" + record(messages.Bulk),
+        "### Between shells\n\n" + record(messages.ClearPayloadOffer),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]
     return "\n".join(part.rstrip() + "\n" for part in sections)
@@ -114,8 +113,15 @@ def record(kind: type[Any]) -> str:
 
 
 def _parts() -> Iterator[type[Any]]:
-    yield from (parts.Ref, parts.Probed, parts.Item, parts.Hole, parts.Weights, parts.Place)
-    yield from (messages.WorkerNote, messages.RankNote)
+    yield from (
+        parts.SampleRef,
+        parts.Probed,
+        parts.BatchItem,
+        parts.Hole,
+        parts.Weights,
+        parts.EpochPosition,
+    )
+    yield from (messages.WorkerStatus, messages.TrainerStatus)
 
 
 def _name(hint: Any) -> str:

@@ -1,9 +1,9 @@
 """Sources, probing, decoding and the daemon that streams samples."""
 
-from .source import PlainSource, Probe, SampleError, Source, as_source
-from .tar_dataset import TarDataset
-from .tokenizer import ByteTokenizer
-from .vision_language import VisionLanguage
+from .sources.interface import PlainSource, Probe, SampleError, Source, as_source
+from .tar.dataset import TarDataset
+from .vision_language.tokenizer import ByteTokenizer
+from .vision_language.transform import VisionLanguage
 
 __all__ = [
     "ByteTokenizer",

@@ -2,24 +2,24 @@
 
 from dataclasses import replace
 
-from counterpoise.balancer.coordinator import Coordinator
-from counterpoise.balancer.job import Job, to_json
-from counterpoise.balancer.messages import (
-    Begin,
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import (
     DecodeDone,
+    EpochPosition,
     Lease,
-    Place,
     Probed,
     ProbeDone,
     RankHello,
+    StartRun,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.plan import PlanConfig
 
-START = Place(0, 0, 0, 0)
+START = EpochPosition(0, 0, 0, 0)
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
-JOB = Job(source={"pattern": "x"}, plan=PLAN)
+JOB = JobSpec(source={"pattern": "x"}, plan=PLAN)
 OTHER = replace(JOB, on_error="skip")
 
 
@@ -75,7 +75,7 @@ def started(ranks=((0,), (1,))):
     cluster.worker()
     sent = []
     for number in range(len(ranks)):
-        sent += cluster.say(b"r%d" % number, Begin(0, 0, START))
+        sent += cluster.say(b"r%d" % number, StartRun(0, 0, START))
     assert any(isinstance(message, Lease) for _, message in sent)
     return cluster
 

@@ -4,17 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.balancer.bulk import FROM_BALANCER, FROM_PEER, KEY_BYTES, Seal, new_bulk
-from counterpoise.balancer.messages import (
+from counterpoise.balancer.protocol.messages import (
     Batch,
+    BatchItem,
     Bye,
     DecodeDone,
-    Item,
-    Place,
+    EpochPosition,
     SampleFailed,
     Weights,
 )
-from counterpoise.balancer.wire import WireError
+from counterpoise.balancer.protocol.wire import WireError
+from counterpoise.balancer.transport.sealing import (
+    FROM_BALANCER,
+    FROM_PEER,
+    KEY_BYTES,
+    AeadSeal,
+    new_bulk,
+)
 
 KEY = bytes(range(KEY_BYTES))
 DONE = DecodeDone(7, 3, "a telling name", (5, 6), b"layout")
@@ -22,12 +28,12 @@ PAYLOAD = bytes(range(256)) * 4
 
 
 def ends(key=KEY, other=KEY):
-    return Seal(key, FROM_PEER), Seal(other, FROM_BALANCER)
+    return AeadSeal(key, FROM_PEER), AeadSeal(other, FROM_BALANCER)
 
 
 def batch(payloads):
-    items = tuple(Item(n, f"k{n}", b"") for n in range(len(payloads)))
-    return Batch(0, 1, 2, 3, 4, Weights(1, 1, 1, 1, 1, 1), (), Place(0, 0, 0, 0), items, ())
+    items = tuple(BatchItem(n, f"k{n}", b"") for n in range(len(payloads)))
+    return Batch(0, 1, 2, 3, 4, Weights(1, 1, 1, 1, 1, 1), (), EpochPosition(0, 0, 0, 0), items, ())
 
 
 @given(st.lists(st.binary(max_size=200), max_size=5), st.text(max_size=30))
@@ -95,7 +101,7 @@ def test_what_is_not_sealed_is_refused(front):
 
 def test_a_key_of_another_length_is_refused():
     with pytest.raises(WireError, match="31 bytes, it has 32"):
-        Seal(bytes(31), FROM_PEER)
+        AeadSeal(bytes(31), FROM_PEER)
 
 
 def test_secrets_are_new_for_each_connection():

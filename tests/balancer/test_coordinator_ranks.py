@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.balancer.job import to_json
-from counterpoise.balancer.messages import (
+from counterpoise.balancer.coordinator.rank_handlers import APART_S
+from counterpoise.balancer.protocol.job_spec import to_json
+from counterpoise.balancer.protocol.messages import (
     Ack,
-    Ask,
-    Begin,
     Bye,
     EpochEnd,
+    EpochPosition,
+    PeerRejected,
     Ping,
-    Place,
+    Pong,
     Probed,
     ProbeDone,
     RankBye,
     RankHello,
     Ready,
-    Refused,
-    Status,
-    Trouble,
+    RequestBatch,
+    RunFailed,
+    StartRun,
     Welcome,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.rank_side import APART_S
 
 sys.path.append(str(Path(__file__).parent))
 from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, do_leases, kinds, started
@@ -36,9 +36,9 @@ from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, do_leases, kin
 def test_a_rank_of_another_job_waits_until_the_first_is_known_to_be_gone():
     cluster = started()
     asked = cluster.rank(b"new", job=OTHER)
-    assert kinds(asked, b"r0") == kinds(asked, b"r1") == ["Status"]
+    assert kinds(asked, b"r0") == kinds(asked, b"r1") == ["Pong"]
     for peer in (b"r0", b"r1"):
-        cluster.gone(peer, Status(0, 0, ""))
+        cluster.gone(peer, Pong(0, 0, ""))
     sent = cluster.tick()
     assert kinds(sent, b"new") == []
     assert kinds(sent, b"w") == ["Welcome"]
@@ -49,7 +49,7 @@ def test_a_rank_of_another_job_is_refused_while_the_first_is_there():
     cluster = started()
     cluster.rank(b"new", job=OTHER)
     ((_, refused),) = [pair for pair in cluster.tick() if pair[0] == b"new"]
-    assert refused == Refused(
+    assert refused == PeerRejected(
         "this balancer serves another job: on_error: 'raise' here, 'skip' there"
     )
 
@@ -57,42 +57,42 @@ def test_a_rank_of_another_job_is_refused_while_the_first_is_there():
 def test_ranks_that_start_anew_end_the_run_of_those_before():
     cluster = started()
     sent = cluster.rank(b"s1", (1,))
-    assert (kinds(sent, b"r0"), kinds(sent, b"r1")) == (["Stranger"], ["Trouble"])
+    assert (kinds(sent, b"r0"), kinds(sent, b"r1")) == (["UnknownPeer"], ["RunFailed"])
     assert cluster.coordinator.run is None
     sent = cluster.rank(b"s0", (0,))
     assert kinds(sent, b"s1") == []
-    cluster.say(b"s1", Begin(0, 0, START))
-    cluster.say(b"s0", Begin(0, 0, START))
+    cluster.say(b"s1", StartRun(0, 0, START))
+    cluster.say(b"s0", StartRun(0, 0, START))
     assert cluster.coordinator.run.number == 0
-    assert kinds(cluster.say(b"r1", Ask(0, 1, 0, 0)), b"r1") == ["Trouble"]
-    assert kinds(cluster.say(b"r0", Ask(0, 0, 0, 0)), b"r0") == ["Stranger"]
-    assert kinds(cluster.rank(b"r0", (0,)), b"r0") == ["Trouble"]
-    assert kinds(cluster.tick(100), b"s0") == ["Status"]
+    assert kinds(cluster.say(b"r1", RequestBatch(0, 1, 0, 0)), b"r1") == ["RunFailed"]
+    assert kinds(cluster.say(b"r0", RequestBatch(0, 0, 0, 0)), b"r0") == ["UnknownPeer"]
+    assert kinds(cluster.rank(b"r0", (0,)), b"r0") == ["RunFailed"]
+    assert kinds(cluster.tick(100), b"s0") == ["Pong"]
 
 
 def test_a_rank_that_was_not_in_a_former_launch_says_so_and_goes_on():
     """The last words of rank 1's former life come after the new rank 0's first."""
     cluster = started(ranks=((1,),))
     cluster.rank(b"s0", (0,))
-    cluster.say(b"s0", Begin(0, 0, START))
-    assert kinds(cluster.rank(b"s1", (1,)), b"s0") == ["Stranger"]
+    cluster.say(b"s0", StartRun(0, 0, START))
+    assert kinds(cluster.rank(b"s1", (1,)), b"s0") == ["UnknownPeer"]
     cluster.rank(b"s0", (0,))
-    cluster.say(b"s0", Begin(0, 0, START))
-    cluster.say(b"s1", Begin(0, 0, START))
+    cluster.say(b"s0", StartRun(0, 0, START))
+    cluster.say(b"s1", StartRun(0, 0, START))
     assert cluster.coordinator.run.number == 0
-    assert Trouble not in [type(message) for _, message in cluster.tick(2 * APART_S)]
+    assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
 
 
 def test_a_rank_that_goes_on_alone_is_told_when_another_was_started_anew():
     cluster = started()
     cluster.rank(b"s1", (1,))
     cluster.rank(b"r0", (0,))
-    cluster.say(b"r0", Begin(0, 0, START))
-    sent = cluster.say(b"s1", Begin(0, 0, Place(8, 2, 2, 0)))
-    assert kinds(sent, b"r0") == ["Stranger"]
+    cluster.say(b"r0", StartRun(0, 0, START))
+    sent = cluster.say(b"s1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
+    assert kinds(sent, b"r0") == ["UnknownPeer"]
     cluster.rank(b"r0", (0,))
-    assert "Trouble" not in kinds(cluster.say(b"r0", Begin(0, 0, START)), b"r0")
-    assert "Trouble" in kinds(cluster.tick(APART_S + 0.1), b"r0")
+    assert "RunFailed" not in kinds(cluster.say(b"r0", StartRun(0, 0, START)), b"r0")
+    assert "RunFailed" in kinds(cluster.tick(APART_S + 0.1), b"r0")
 
 
 def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
@@ -100,12 +100,12 @@ def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
     cluster = Cluster()
     cluster.rank(b"r1", (1,), OTHER)
     sent = cluster.worker()
-    do_leases(cluster, sent + cluster.say(b"r1", Begin(0, 0, START, Place(8, 2, 2, 0))))
-    had = cluster.say(b"r1", Ask(0, 1, 2, 0))
+    do_leases(cluster, sent + cluster.say(b"r1", StartRun(0, 0, START, EpochPosition(8, 2, 2, 0))))
+    had = cluster.say(b"r1", RequestBatch(0, 1, 2, 0))
     assert kinds(had, b"r1") == ["Batch"]
     cluster.say(b"r1", Ack(0, 1, 2, 0))
     cluster.rank(b"r0", (0,), OTHER)
-    cluster.say(b"r0", Begin(0, 0, START, Place(4, 1, 1, 0)))
+    cluster.say(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
     run = cluster.coordinator.run
     assert run.begin.start.step == 1
     assert run.delivery.needed((1,)) == (2, 1)
@@ -117,23 +117,23 @@ def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs()
     """After two quick restarts rank 1 comes before the last life of rank 0 is replaced."""
     cluster = started(ranks=((0,),))
     cluster.rank(b"s1", (1,))
-    cluster.say(b"s1", Begin(0, 0, START))
+    cluster.say(b"s1", StartRun(0, 0, START))
     cluster.rank(b"s0", (0,))
-    cluster.say(b"s0", Begin(0, 0, START))
+    cluster.say(b"s0", StartRun(0, 0, START))
     cluster.rank(b"s1", (1,))
-    cluster.say(b"s1", Begin(0, 0, START))
-    assert kinds(cluster.say(b"s0", Begin(1, 1, START)), b"s1") == []
+    cluster.say(b"s1", StartRun(0, 0, START))
+    assert kinds(cluster.say(b"s0", StartRun(1, 1, START)), b"s1") == []
     assert cluster.coordinator.run.number == 0
-    cluster.say(b"s1", Begin(1, 1, START))
+    cluster.say(b"s1", StartRun(1, 1, START))
     assert cluster.coordinator.run.number == 1
 
 
 def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
     cluster = started()
-    cluster.say(b"r0", Begin(1, 1, START))
-    assert kinds(cluster.say(b"r1", Ask(1, 1, 0, 0)), b"r1") == ["Stranger"]
+    cluster.say(b"r0", StartRun(1, 1, START))
+    assert kinds(cluster.say(b"r1", RequestBatch(1, 1, 0, 0)), b"r1") == ["UnknownPeer"]
     cluster.rank(b"r1", (1,))
-    cluster.say(b"r1", Begin(1, 1, START, START))
+    cluster.say(b"r1", StartRun(1, 1, START, START))
     assert cluster.coordinator.run.number == 1
 
 
@@ -144,7 +144,7 @@ def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
 def test_a_hello_that_cannot_be_is_refused(hello):
     cluster = Cluster()
     ((_, refused),) = cluster.say(b"r", hello)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, PeerRejected)
 
 
 def test_an_ordering_that_the_balancer_cannot_do_is_refused():
@@ -156,9 +156,11 @@ def test_an_ordering_that_the_balancer_cannot_do_is_refused():
 def test_ranks_that_stay_at_different_places_are_told():
     cluster = started(ranks=((0,),))
     cluster.rank(b"r1", (1,))
-    assert Trouble not in [type(message) for _, message in cluster.say(b"r1", Begin(0, 1, START))]
+    assert RunFailed not in [
+        type(message) for _, message in cluster.say(b"r1", StartRun(0, 1, START))
+    ]
     assert cluster.coordinator.run is None
-    assert Trouble not in [type(message) for _, message in cluster.tick(APART_S)]
+    assert RunFailed not in [type(message) for _, message in cluster.tick(APART_S)]
     sent = cluster.tick(0.1)
     for peer in (b"r0", b"r1"):
         (told,) = [message for to, message in sent if to == peer]
@@ -168,29 +170,29 @@ def test_ranks_that_stay_at_different_places_are_told():
 def test_a_rank_of_a_former_launch_at_another_place_is_looked_for_and_forgotten():
     cluster = started(ranks=((1,),))  # it says so to a balancer that has not seen rank 0 before
     cluster.rank(b"new 0", (0,))
-    cluster.say(b"new 0", Begin(0, 0, Place(8, 2, 2, 0)))
+    cluster.say(b"new 0", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
     ((_, asked),) = [each for each in cluster.tick(1.5) if each[0] == b"r0"]
     cluster.gone(b"r0", asked)
-    assert cluster.coordinator.run.begin.at == Place(8, 2, 2, 0)
+    assert cluster.coordinator.run.begin.at == EpochPosition(8, 2, 2, 0)
     cluster.rank(b"new 1", (1,))
-    cluster.say(b"new 1", Begin(0, 0, Place(8, 2, 2, 0)))
-    assert Trouble not in [type(message) for _, message in cluster.tick(2 * APART_S)]
+    cluster.say(b"new 1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
+    assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
 
 
 def test_a_position_beyond_the_data_is_refused():
     cluster = Cluster()
     cluster.rank(b"r")
     cluster.worker()
-    sent = cluster.say(b"r", Begin(0, 0, Place(21, 5, 5, 0)))
+    sent = cluster.say(b"r", StartRun(0, 0, EpochPosition(21, 5, 5, 0)))
     assert "the ledger stands at sample 21 and there are 20" in sent[0][1].reason
-    assert kinds(cluster.say(b"r", Begin(1, 0, START)), b"w") == ["Lease"]
+    assert kinds(cluster.say(b"r", StartRun(1, 0, START)), b"w") == ["Lease"]
 
 
 @pytest.mark.parametrize("first", [b"r0", b"r1"])
 def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
     begins = {
-        b"r0": [Begin(0, 0, START)],
-        b"r1": [Begin(0, 0, START, Place(0, 0, 0, 1), (2,), (0,)), Ack(0, 1, 0, 0)],
+        b"r0": [StartRun(0, 0, START)],
+        b"r1": [StartRun(0, 0, START, EpochPosition(0, 0, 0, 1), (2,), (0,)), Ack(0, 1, 0, 0)],
     }
     cluster = Cluster()
     for peer, ranks in ((b"r0", (0,)), (b"r1", (1,))):
@@ -219,16 +221,16 @@ def test_a_rank_at_its_end_does_not_hold_the_others():
         cluster.rank(peer, ranks)
     cluster.worker(count=20)
     for peer in (b"r0", b"r1"):
-        cluster.say(peer, Begin(0, 0, Place(20, 5, 5, 0)))
+        cluster.say(peer, StartRun(0, 0, EpochPosition(20, 5, 5, 0)))
     assert cluster.say(b"r0", RankBye()) == []
-    assert cluster.say(b"r1", Ask(0, 1, 5, 0)) == [(b"r1", EpochEnd(0, 5)), (b"r0", Bye())]
+    assert cluster.say(b"r1", RequestBatch(0, 1, 5, 0)) == [(b"r1", EpochEnd(0, 5)), (b"r0", Bye())]
 
 
 def taken_by(cluster, peer, rank, after_s):
     """The steps that a rank is given, which waits so long when it is given nothing."""
     taken = []
     for step, microbatch in [(step, each) for step in range(5) for each in range(2)]:
-        do_leases(cluster, cluster.say(peer, Ask(0, rank, step, microbatch)))
+        do_leases(cluster, cluster.say(peer, RequestBatch(0, rank, step, microbatch)))
         if step not in cluster.coordinator.run.delivery.steps:
             do_leases(cluster, cluster.tick(after_s))
         if step not in cluster.coordinator.run.delivery.steps:
@@ -243,7 +245,7 @@ def test_a_rank_that_is_not_there_holds_nobody_up_for_long(after_s, steps):
     cluster = Cluster()
     cluster.rank(b"r1", (1,))
     sent = cluster.worker()
-    do_leases(cluster, sent + cluster.say(b"r1", Begin(0, 0, START)))
+    do_leases(cluster, sent + cluster.say(b"r1", StartRun(0, 0, START)))
     assert taken_by(cluster, b"r1", 1, after_s) == steps
 
 
@@ -251,62 +253,62 @@ def test_a_rank_that_was_not_waited_for_and_comes_is_given_all_it_wants():
     cluster = Cluster()
     cluster.rank(b"r1", (1,))
     sent = cluster.worker()
-    do_leases(cluster, sent + cluster.say(b"r1", Begin(0, 0, START)))
+    do_leases(cluster, sent + cluster.say(b"r1", StartRun(0, 0, START)))
     taken_by(cluster, b"r1", 1, 5.1)
     cluster.rank(b"r0", (0,))
-    sent = cluster.say(b"r0", Begin(0, 0, START, Place(4, 1, 1, 0)))
+    sent = cluster.say(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
     do_leases(cluster, sent)
-    assert "Batch" in kinds(cluster.say(b"r0", Ask(0, 0, 1, 0)), b"r0")
+    assert "Batch" in kinds(cluster.say(b"r0", RequestBatch(0, 0, 1, 0)), b"r0")
     assert cluster.coordinator.run.delivery.needed((1,)) >= (4, 2)
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
 def test_a_rank_that_stays_away_from_the_next_epoch_is_named(goodbye):
     cluster = started()
-    cluster.say(b"r1", RankBye()) if goodbye else cluster.gone(b"r1", Status(0, 0, ""))
-    cluster.say(b"r0", Begin(1, 1, START))
-    (status,) = [m for _, m in cluster.say(b"r0", Ping()) if isinstance(m, Status)]
+    cluster.say(b"r1", RankBye()) if goodbye else cluster.gone(b"r1", Pong(0, 0, ""))
+    cluster.say(b"r0", StartRun(1, 1, START))
+    (status,) = [m for _, m in cluster.say(b"r0", Ping()) if isinstance(m, Pong)]
     assert status.waiting == "ranks (1,), which have gone"
     cluster.tick()
-    assert "Trouble" not in kinds(cluster.tick(119.0), b"r0")
-    (trouble,) = [m for to, m in cluster.tick(2.0) if (to, type(m)) == (b"r0", Trouble)]
+    assert "RunFailed" not in kinds(cluster.tick(119.0), b"r0")
+    (trouble,) = [m for to, m in cluster.tick(2.0) if (to, type(m)) == (b"r0", RunFailed)]
     assert trouble.reason.startswith("ranks (1,) have gone, and the others have waited 120 s")
 
 
 def test_a_rank_that_comes_back_in_time_begins_the_next_epoch():
     cluster = started()
-    cluster.gone(b"r1", Status(0, 0, ""))
-    cluster.say(b"r0", Begin(1, 1, START))
+    cluster.gone(b"r1", Pong(0, 0, ""))
+    cluster.say(b"r0", StartRun(1, 1, START))
     for _ in range(3):
         cluster.tick(50.0)
         cluster.worker()
         cluster.rank(b"r1", (1,))
-        cluster.say(b"r1", Begin(0, 0, START))
+        cluster.say(b"r1", StartRun(0, 0, START))
         cluster.tick(50.0)
-        cluster.gone(b"r1", Status(0, 0, ""))
+        cluster.gone(b"r1", Pong(0, 0, ""))
     cluster.rank(b"r1", (1,))
-    cluster.say(b"r1", Begin(1, 1, START))
+    cluster.say(b"r1", StartRun(1, 1, START))
     assert cluster.coordinator.trouble is None
     assert cluster.coordinator.run.number == 1
 
 
 def test_a_rank_that_is_there_may_take_its_time_between_epochs():
     cluster = started()
-    cluster.say(b"r0", Begin(1, 1, START))
+    cluster.say(b"r0", StartRun(1, 1, START))
     for _ in range(100):
-        assert "Trouble" not in kinds(cluster.tick(100.0), b"r0")
+        assert "RunFailed" not in kinds(cluster.tick(100.0), b"r0")
 
 
 def test_a_rank_cannot_ask_or_acknowledge_for_another():
     cluster = started()
-    cluster.say(b"r0", Ask(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
+    cluster.say(b"r0", RequestBatch(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
     assert cluster.coordinator._asks.of(0) == []
 
 
 def test_a_rank_is_told_now_and_then_that_the_balancer_is_there():
     cluster = started()
-    assert kinds(cluster.tick(10.5), b"r0") == ["Status"]
-    assert kinds(cluster.say(b"x", Ping()), b"x") == ["Status"]
+    assert kinds(cluster.tick(10.5), b"r0") == ["Pong"]
+    assert kinds(cluster.say(b"x", Ping()), b"x") == ["Pong"]
 
 
 def test_all_ranks_are_told_when_the_balancer_is_stopped():

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.balancer.messages import (
-    Begin,
+from counterpoise.balancer.protocol.messages import (
     Bye,
     Lease,
     Probed,
     ProbeDone,
     RankBye,
     Revoke,
-    Stranger,
-    Trouble,
+    RunFailed,
+    StartRun,
+    UnknownPeer,
     Welcome,
-    WorkerBeat,
     WorkerBye,
     WorkerFailed,
+    WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
@@ -29,9 +29,9 @@ from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, do_leases, kin
 
 def test_a_worker_that_is_not_known_is_asked_to_say_hello():
     cluster = Cluster(JOB)
-    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == [(b"beat.w", Stranger())]
+    assert cluster.say(b"beat.w", WorkerHeartbeat("w", 0)) == [(b"beat.w", UnknownPeer())]
     cluster.worker()
-    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == []
+    assert cluster.say(b"beat.w", WorkerHeartbeat("w", 0)) == []
 
 
 def test_hello_said_twice_takes_nothing_from_a_worker():
@@ -56,7 +56,7 @@ def test_an_older_incarnation_is_sent_away():
     cluster.worker(b"w", incarnation=1)
     late = cluster.say(b"late", WorkerHello("w", 0, "host", 0))
     assert late == [(b"late", Bye())]
-    assert cluster.say(b"beat", WorkerBeat("w", 1)) == []
+    assert cluster.say(b"beat", WorkerHeartbeat("w", 1)) == []
 
 
 def test_a_worker_that_missed_beats_is_told_something_so_that_a_dead_one_is_noticed():
@@ -78,7 +78,7 @@ def test_a_silent_worker_is_lost_and_a_beating_one_is_not():
         cluster.tick()
     assert cluster.coordinator.run.leases.of(b"w")
     cluster.tick(11.0)
-    assert cluster.say(b"beat.w", WorkerBeat("w", 0)) == [(b"beat.w", Stranger())]
+    assert cluster.say(b"beat.w", WorkerHeartbeat("w", 0)) == [(b"beat.w", UnknownPeer())]
 
 
 def test_a_worker_with_other_data_is_refused():
@@ -93,7 +93,7 @@ def test_workers_share_what_is_to_be_probed():
     cluster.rank(b"r")
     for peer in (b"u", b"v"):
         cluster.worker(peer)
-    sent = cluster.say(b"r", Begin(0, 0, START))
+    sent = cluster.say(b"r", StartRun(0, 0, START))
     leases = [(peer, len(lease.refs)) for peer, lease in sent if isinstance(lease, Lease)]
     assert leases[:2] == [(b"u", 2), (b"v", 1)]
     assert sum(count for _, count in leases) == PLAN.samples_per_step
@@ -116,7 +116,7 @@ def in_hand(cluster, peer):
 
 def beat(cluster, peer, incarnation=0, hand=(0, -1), after_s=0.0):
     name, (lease, ordinal) = peer.decode(), hand
-    said = WorkerBeat(name, incarnation, lease=lease, ordinal=ordinal)
+    said = WorkerHeartbeat(name, incarnation, lease=lease, ordinal=ordinal)
     return cluster.say(b"beat." + peer, said, after_s=after_s)
 
 
@@ -130,7 +130,7 @@ def test_a_sample_on_which_workers_hang_is_given_up():
     workers = [b"u", b"v", b"w"]
     for peer in workers:
         cluster.worker(peer)
-    cluster.say(b"r", Begin(0, 0, START))
+    cluster.say(b"r", StartRun(0, 0, START))
     run = cluster.coordinator.run
     first = next(iter(run.feed.samples.values()))
     for _ in range(3 * 40):
@@ -210,7 +210,7 @@ def late(cluster):
     held = cluster.coordinator.run.leases.of(b"w")[0]
     sample = next(iter(held.samples.values()))
     for _ in range(122):
-        beat = WorkerBeat("w", 0, lease=held.number, ordinal=sample.ordinal)
+        beat = WorkerHeartbeat("w", 0, lease=held.number, ordinal=sample.ordinal)
         cluster.say(b"beat.w", beat, after_s=1.0)
         cluster.tick()
     assert cluster.coordinator.run.leases.of(b"w") == []
@@ -249,7 +249,7 @@ def test_a_worker_that_begins_one_sample_after_another_keeps_its_leases():
     assert len(held.samples) > 3
     for ordinal in held.samples:
         for _ in range(100):
-            beat = WorkerBeat("w", 0, lease=held.number, ordinal=ordinal)
+            beat = WorkerHeartbeat("w", 0, lease=held.number, ordinal=ordinal)
             cluster.say(b"beat.w", beat, after_s=1.0)
             cluster.tick()
     assert cluster.coordinator.run.leases.of(b"w") == [held]
@@ -307,6 +307,6 @@ def test_a_worker_that_cannot_open_the_data_is_told_to_all_and_serves_the_next_j
     cluster.rank(b"r")
     cluster.say(b"w", WorkerHello("w", 0, "host", 0))
     sent = cluster.say(b"w", WorkerFailed("no such file"))
-    assert sent == [(b"r", Trouble("worker", "worker w: no such file"))]
+    assert sent == [(b"r", RunFailed("worker", "worker w: no such file"))]
     cluster.say(b"r", RankBye())
     assert kinds(cluster.rank(b"s", job=OTHER), b"w") == ["Welcome"]

@@ -5,11 +5,21 @@ import json
 import numpy as np
 import pytest
 
-from counterpoise.balancer import metrics
-from counterpoise.balancer.costs import CostModel, Price, amounts_of, load_cost_model
-from counterpoise.balancer.loads import UNLIMITED, common_unit
-from counterpoise.balancer.scale import scaled
-from counterpoise.sched.profile import CostProfile, Linear, dump_profile, load_profile
+from counterpoise.balancer.planning.ordering.cost_model import (
+    CostModel,
+    Price,
+    amounts_of,
+    load_cost_model,
+)
+from counterpoise.balancer.planning.problem import metrics
+from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit
+from counterpoise.balancer.planning.problem.scale import scaled
+from counterpoise.sched.simulation.cost_profile import (
+    CostProfile,
+    Linear,
+    dump_profile,
+    load_profile,
+)
 
 PROFILE = {
     "placement": [0, 1],

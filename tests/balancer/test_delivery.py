@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from counterpoise.balancer.delivery import LOST_S, Delivery
-from counterpoise.balancer.messages import Place
-from counterpoise.balancer.sample import ANY_SLOT, Sample
+from counterpoise.balancer.coordinator.delivery.sample import ANY_SLOT, Sample
+from counterpoise.balancer.coordinator.delivery.tracker import LOST_S, DeliveryTracker
+from counterpoise.balancer.protocol.messages import EpochPosition
 
-AFTER = Place(0, 0, 1, 0)
+AFTER = EpochPosition(0, 0, 1, 0)
 
 
 def sample(ordinal, nbytes=10, label=1, pin=ANY_SLOT):
@@ -57,7 +57,7 @@ def take_all(delivery):
 
 
 def test_samples_are_decoded_in_the_order_of_need():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     filled(delivery, steps=2)
     order = [each for _ in range(8) for each in delivery.work(ANY_SLOT, 2)]
     assert [(each.step, each.microbatch, each.rank) for each in order] == sorted(
@@ -67,20 +67,20 @@ def test_samples_are_decoded_in_the_order_of_need():
 
 
 def test_one_piece_of_work_is_of_one_microbatch():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     filled(delivery)
     assert len({(each.step, each.microbatch) for each in delivery.work(ANY_SLOT, 100)}) == 1
 
 
 def test_nothing_beyond_the_budget_is_given_out_but_the_front():
-    delivery = Delivery(0, 40, gated=False)
+    delivery = DeliveryTracker(0, 40, gated=False)
     filled(delivery)
     assert [each.microbatch for each in delivery.work(ANY_SLOT, 9)] == [0, 0, 0, 0]
     assert delivery.work(ANY_SLOT, 9) == []
 
 
 def test_what_comes_back_from_a_lost_lease_is_given_out_again():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     filled(delivery)
     work = delivery.work(ANY_SLOT, 2)
     for each in work:
@@ -90,7 +90,7 @@ def test_what_comes_back_from_a_lost_lease_is_given_out_again():
 
 
 def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_again():
-    delivery = Delivery(0, 100, gated=False)
+    delivery = DeliveryTracker(0, 100, gated=False)
     samples = filled(delivery)
     first = [each for each in samples.values() if each.microbatch == 0]
     later = [each for each in samples.values() if each.microbatch == 1]
@@ -113,7 +113,7 @@ def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_agai
 def test_the_line_never_jams_and_forgets_everything(seed, gated):
     chance = random.Random(seed)
     size, ranks = chance.randint(1, 3), 2
-    delivery = Delivery(0, ranks * size * 10 + chance.randint(0, 30), gated)
+    delivery = DeliveryTracker(0, ranks * size * 10 + chance.randint(0, 30), gated)
     filled(delivery, ranks, chance.randint(1, 4), size, steps=chance.randint(1, 3))
     take_all(delivery)
     assert (delivery.held_bytes, delivery.reserved_bytes) == (0, 0)
@@ -121,11 +121,11 @@ def test_the_line_never_jams_and_forgets_everything(seed, gated):
 
 def test_a_budget_below_one_microbatch_per_rank_names_what_is_needed():
     with pytest.raises(ValueError, match="step 0 needs 40; raise buffer_bytes to at least that"):
-        filled(Delivery(0, 39, gated=False))
+        filled(DeliveryTracker(0, 39, gated=False))
 
 
 def test_pinned_samples_are_given_to_their_slot_only():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     batch = [sample(0, pin=1), sample(1, pin=0), sample(2)]
     delivery.add_step(0, [[batch]], AFTER)
     assert [each.ordinal for each in delivery.work(0, 9)] == [1, 2]
@@ -137,7 +137,7 @@ def test_pinned_samples_are_given_to_their_slot_only():
 
 def lent(budget=100):
     """Return a delivery of which both ranks were sent their first microbatch, 40 bytes each."""
-    delivery = Delivery(0, budget, gated=False)
+    delivery = DeliveryTracker(0, budget, gated=False)
     samples = filled(delivery, nbytes=20).values()
     arrive(delivery, *[each for each in samples if each.microbatch == 0], nbytes=20)
     for rank in (0, 1):
@@ -184,7 +184,7 @@ def test_of_what_was_sent_nothing_is_counted_once_it_is_acknowledged():
 
 
 def test_a_gated_step_waits_for_all_its_samples_and_counts_without_holes():
-    delivery = Delivery(0, 1000, gated=True, label=0)
+    delivery = DeliveryTracker(0, 1000, gated=True, label=0)
     samples = filled(delivery)
     arrive(delivery, *[samples[n] for n in range(7)])
     assert delivery.ready(0, 0, 0) is None
@@ -199,7 +199,7 @@ def test_a_gated_step_waits_for_all_its_samples_and_counts_without_holes():
 
 @pytest.mark.parametrize("early", [True, False])
 def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(early):
-    delivery = Delivery(0, 1000, gated=True, label=0)
+    delivery = DeliveryTracker(0, 1000, gated=True, label=0)
     if early:
         delivery.know([0], [1, 6])
     samples = filled(delivery)
@@ -216,7 +216,7 @@ def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(earl
 
 
 def test_what_is_decoded_in_vain_is_told_once():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     samples = filled(delivery)
     (work,) = delivery.work(ANY_SLOT, 1)
     delivery.taken(1, 0, 0)
@@ -229,7 +229,7 @@ def test_what_is_decoded_in_vain_is_told_once():
 
 
 def test_holes_that_are_told_of_other_steps_open_no_gate():
-    delivery = Delivery(0, 1000, gated=True)
+    delivery = DeliveryTracker(0, 1000, gated=True)
     samples = filled(delivery)
     delivery.know([1], [1])
     arrive(delivery, samples[0])
@@ -238,7 +238,7 @@ def test_holes_that_are_told_of_other_steps_open_no_gate():
 
 
 def test_without_a_gate_a_microbatch_leaves_as_soon_as_it_is_whole():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     samples = filled(delivery)
     arrive(delivery, samples[0])
     assert delivery.ready(0, 0, 0) is None
@@ -248,7 +248,7 @@ def test_without_a_gate_a_microbatch_leaves_as_soon_as_it_is_whole():
 
 
 def test_a_failure_and_a_payload_said_twice_change_nothing():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     samples = filled(delivery)
     delivery.failed(samples[0], "first")
     delivery.failed(samples[0], "second")
@@ -261,7 +261,7 @@ def test_a_failure_and_a_payload_said_twice_change_nothing():
 
 
 def test_what_is_not_there_can_be_asked_for_and_acknowledged():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     arrive(delivery, *filled(delivery).values())
     for rank, step, microbatch in [(9, 0, 0), (-1, 0, 0), (0, 0, 9), (0, 0, -1)]:
         assert delivery.ready(rank, step, microbatch) is None
@@ -276,7 +276,7 @@ def test_what_is_not_there_can_be_asked_for_and_acknowledged():
 
 
 def test_what_ranks_had_before_a_run_was_started_again_is_not_held_for_them():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     arrive(delivery, *filled(delivery).values())
     delivery.taken(0, 9, 0)
     assert delivery.held_bytes == 40
@@ -286,7 +286,7 @@ def test_what_ranks_had_before_a_run_was_started_again_is_not_held_for_them():
 
 
 def test_a_late_payload_of_a_taken_microbatch_is_not_kept():
-    delivery = Delivery(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, gated=False)
     samples = filled(delivery)
     arrive(delivery, *samples.values())
     for rank in (0, 1):

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.balancer.simulation import Simulation
-from counterpoise.balancer.simulation_faults import KINDS, Fault, draw_faults
-from counterpoise.balancer.simulation_trial import _keys, _reference, trial
-from counterpoise.balancer.simulation_variants import COUNT, VARIANTS, settings_of
-from counterpoise.balancer.simulation_world import Settings
+from counterpoise.tools.simulated_cluster.cluster import Simulation
+from counterpoise.tools.simulated_cluster.faults import KINDS, Fault, draw_faults
+from counterpoise.tools.simulated_cluster.trial import _keys, _reference, trial
+from counterpoise.tools.simulated_cluster.variants import COUNT, VARIANTS, settings_of
+from counterpoise.tools.simulated_cluster.world import ClusterSettings
 
 CHUNK = 100
 
@@ -73,7 +73,7 @@ def test_who_is_behind_when_another_has_had_all_from_a_new_balancer_is_not_held_
 # --- the byte budget
 
 
-def refused_below(settings: Settings) -> int:
+def refused_below(settings: ClusterSettings) -> int:
     """Return the smallest byte budget that is not refused."""
     budget = 1
     while True:

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoise.balancer.group_isf import isf
-from counterpoise.balancer.grouping import members
-from counterpoise.balancer.loads import budget_array, group_loads, least_groups
-from counterpoise.balancer.metrics import dist_ratio, efficiency
-from counterpoise.balancer.order import permutation
-from counterpoise.balancer.partition_two_resource import two_resource
-from counterpoise.balancer.plan import PlanConfig, Window
-from counterpoise.balancer.planner import make_planner
+from counterpoise.balancer.planning.grouping.isf import isf
+from counterpoise.balancer.planning.grouping.result import members
+from counterpoise.balancer.planning.partition.multi_resource import two_resource
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.balancer.planning.problem.loads import budget_array, group_loads, least_groups
+from counterpoise.balancer.planning.problem.metrics import dist_ratio, efficiency
+from counterpoise.balancer.planning.problem.shuffle import permutation
 
 BUDGETS = {"calibrated_1200k": (9, 4096), "calibrated_665k": (9, 4096), "skewed_1200k": (14, 5120)}
 

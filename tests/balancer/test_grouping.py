@@ -8,13 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from counterpoise.balancer.group_balanced import balanced
-from counterpoise.balancer.group_counted import device, fixed, length, random
-from counterpoise.balancer.group_isf import find_budgets, isf
-from counterpoise.balancer.group_published import megatron_dp_balanced, transformers_rebalance
-from counterpoise.balancer.grouping import Grouping, members
-from counterpoise.balancer.loads import budget_array, group_loads, least_groups, oversized
-from counterpoise.balancer.partition_two_resource import two_resource
+from counterpoise.balancer.planning.grouping.balanced import balanced
+from counterpoise.balancer.planning.grouping.counted import device, fixed, length, random
+from counterpoise.balancer.planning.grouping.isf import find_budgets, isf
+from counterpoise.balancer.planning.grouping.result import Grouping, members
+from counterpoise.balancer.planning.partition.multi_resource import two_resource
+from counterpoise.balancer.planning.problem.loads import (
+    budget_array,
+    group_loads,
+    least_groups,
+    oversized,
+)
+from counterpoise.tools.bench.baselines.published_samplers import (
+    megatron_dp_balanced,
+    transformers_rebalance,
+)
 
 LARGE = 10**12
 

@@ -6,8 +6,14 @@ import time
 
 import zmq
 
-from counterpoise.balancer.messages import Ping
-from counterpoise.balancer.sockets import FAILED_HANDSHAKES, Handshakes, connect, listen, send
+from counterpoise.balancer.protocol.messages import Ping
+from counterpoise.balancer.transport.sockets import (
+    FAILED_HANDSHAKES,
+    Handshakes,
+    connect,
+    listen,
+    send,
+)
 
 LIMIT_S = 20.0
 

@@ -11,18 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer import kernels
-from counterpoise.balancer.compiled import compiled
-from counterpoise.balancer.kernels_deal import deal_rows
-from counterpoise.balancer.kernels_isf import sample_and_filter, shuffle
-from counterpoise.balancer.kernels_order import swap
-from counterpoise.balancer.kernels_pack import place
-from counterpoise.balancer.kernels_partition import lower_maxima, place_vectors
-from counterpoise.balancer.kernels_pipeline import run, two_opt
-from counterpoise.balancer.kernels_swap import best_exchange, exchange, sort_by_view, two_ended
-from counterpoise.balancer.loads import group_loads
-from counterpoise.balancer.pipeline import Pipeline
-from counterpoise.balancer.slots import Slots, fill_slots, read_slots
+from counterpoise.balancer.planning import warmup as kernels
+from counterpoise.balancer.planning.grouping.slots import Slots, fill_slots, read_slots
+from counterpoise.balancer.planning.kernels.assign import deal_rows
+from counterpoise.balancer.planning.kernels.isf import sample_and_filter, shuffle
+from counterpoise.balancer.planning.kernels.jit import compiled
+from counterpoise.balancer.planning.kernels.pack import place
+from counterpoise.balancer.planning.kernels.partition import lower_maxima, place_vectors
+from counterpoise.balancer.planning.kernels.pipeline import run, two_opt
+from counterpoise.balancer.planning.kernels.shuffle import swap
+from counterpoise.balancer.planning.kernels.swap import (
+    best_exchange,
+    exchange,
+    sort_by_view,
+    two_ended,
+)
+from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
+from counterpoise.balancer.planning.problem.loads import group_loads
 
 MASK = 2**64 - 1
 
@@ -178,7 +183,7 @@ def test_deal_rows(seed: int, ranks: int, rows: int) -> None:
     assert dealt.tolist() == plain_deal(table, order, deviations)
 
 
-def plain_run(pipeline: Pipeline, order: list[int]) -> int:
+def plain_run(pipeline: PipelineEvaluator, order: list[int]) -> int:
     """Each rank's program by itself, waiting for what others finish."""
     ends: dict[int, int] = {}
     clock = [0] * pipeline.ranks
@@ -194,7 +199,7 @@ def plain_run(pipeline: Pipeline, order: list[int]) -> int:
 @settings(deadline=None)
 def test_run_and_two_opt(seed: int, ranks: int, count: int) -> None:
     costs = np.random.default_rng(seed).integers(0, 90, (ranks, count))
-    pipeline = Pipeline.one_forward_one_backward(ranks, costs)
+    pipeline = PipelineEvaluator.one_forward_one_backward(ranks, costs)
     order = np.random.default_rng(seed).permutation(count)
     assert pipeline(order) == plain_run(pipeline, order.tolist())
     current, best, better = order.tolist(), plain_run(pipeline, order.tolist()), True

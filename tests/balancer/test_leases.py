@@ -2,8 +2,8 @@
 
 import pytest
 
-from counterpoise.balancer.leases import LeaseBook
-from counterpoise.balancer.sample import Sample
+from counterpoise.balancer.coordinator.delivery.sample import Sample
+from counterpoise.balancer.coordinator.run.leases import LeaseTable
 
 A, B = b"a", b"b"
 
@@ -18,7 +18,7 @@ def ordinals(held):
 
 def lapsed(kind="decode", count=3):
     """A book in which worker A's lease 1 has run out; its samples."""
-    book = LeaseBook(lease_s=10.0)
+    book = LeaseTable(lease_s=10.0)
     mine = samples(*range(count))
     book.grant(A, kind, mine, now=0.0)
     assert [held.number for held in book.expired(10.0)] == [1]
@@ -26,7 +26,7 @@ def lapsed(kind="decode", count=3):
 
 
 def test_a_result_renews_all_leases_of_its_worker():
-    book = LeaseBook(lease_s=10.0)
+    book = LeaseTable(lease_s=10.0)
     for worker, granted in ((A, samples(0, 1)), (A, samples(2)), (B, samples(3))):
         book.grant(worker, "decode", granted, now=0.0)
     assert book.result(A, 1, 0, now=9.0) is not None
@@ -35,7 +35,7 @@ def test_a_result_renews_all_leases_of_its_worker():
 
 
 def test_a_result_counts_once_and_only_from_whom_it_was_leased_to():
-    book = LeaseBook()
+    book = LeaseTable()
     (only,) = samples(7)
     book.grant(A, "decode", [only], now=0.0)
     assert book.result(B, 1, 7, now=1.0) is None

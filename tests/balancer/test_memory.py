@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from counterpoise.balancer import memory
+from counterpoise.balancer.server import malloc as memory
 
 MIB = 1 << 20
 # A second thread takes in 32 payloads of 1 MiB; all are freed.
@@ -68,7 +68,7 @@ def test_all_of_it_is_given_back_whichever_thread_took_it(figures):
 def test_it_is_given_back_as_long_as_the_process_rests(monkeypatch):
     released = []
     monkeypatch.setattr(memory, "release_freed_memory", lambda: released.append(now))
-    rest = memory.Rest()
+    rest = memory.IdleTrimmer()
     for now in (0.0, 100.0):
         rest.look(now)
     assert not released

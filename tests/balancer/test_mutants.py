@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import counterpoise.balancer
-from counterpoise.balancer import simulation_trial
-from counterpoise.balancer.simulation_variants import VARIANTS
+from counterpoise.tools.simulated_cluster import trial as simulation_trial
+from counterpoise.tools.simulated_cluster.variants import VARIANTS
 
 sys.path.append(str(Path(__file__).parent))
 from mutants import MUTANTS

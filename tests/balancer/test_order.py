@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler
 
-from counterpoise.balancer.order import _partners, permutation
+from counterpoise.balancer.planning.problem.shuffle import _partners, permutation
 
 SIZES = (0, 1, 2, 3, 17, 1000, 32767, 32768, 32769, 199_999, 200_000, 200_001)
 
@@ -50,7 +50,7 @@ def test_a_negative_count_is_refused() -> None:
 
 def test_it_does_not_import_torch() -> None:
     code = (
-        "import sys; from counterpoise.balancer.order import permutation; "
+        "import sys; from counterpoise.balancer.planning.problem.shuffle import permutation; "
         "permutation(300_000, 0, 0); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.ordering import arrange, by_size, multi_start, two_opt
-from counterpoise.balancer.ordering_disttrain import disttrain
-from counterpoise.balancer.ordering_ranks import arranger, level_ranks
-from counterpoise.balancer.pipeline import Pipeline
-from counterpoise.balancer.plan import ORDERINGS, PlanConfig, Window
-from counterpoise.balancer.planner import make_planner
+from counterpoise.balancer.planning.ordering.disttrain import disttrain
+from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
+from counterpoise.balancer.planning.ordering.ranks import arranger, level_ranks
+from counterpoise.balancer.planning.ordering.search import arrange, by_size, multi_start, two_opt
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import ORDERINGS, PlanConfig, Window
 
 
-def pipeline_of(seed: int, ranks: int, count: int, chunks: int = 1) -> Pipeline:
+def pipeline_of(seed: int, ranks: int, count: int, chunks: int = 1) -> PipelineEvaluator:
     forward = np.full((ranks * chunks, count), 1000, dtype=np.int64)
     drawn = np.exp(np.random.default_rng(seed).normal(0, 1, count)) * 600
     forward[0] = drawn.astype(np.int64)
-    return Pipeline.one_forward_one_backward(ranks, forward)
+    return PipelineEvaluator.one_forward_one_backward(ranks, forward)
 
 
 @pytest.mark.parametrize("name", ORDERINGS)
@@ -99,17 +99,17 @@ def test_a_compiled_search_equals_the_general_one() -> None:
 def test_equal_microbatches_take_the_known_time() -> None:
     for ranks, count in ((1, 3), (4, 8), (3, 2)):
         equal = np.ones((ranks, count), dtype=np.int64)
-        pipeline = Pipeline.one_forward_one_backward(ranks, equal)
+        pipeline = PipelineEvaluator.one_forward_one_backward(ranks, equal)
         assert pipeline(np.arange(count)) == 3 * (count + ranks - 1)
-    interleaved = Pipeline.one_forward_one_backward(4, np.ones((8, 8), dtype=np.int64))
+    interleaved = PipelineEvaluator.one_forward_one_backward(4, np.ones((8, 8), dtype=np.int64))
     assert interleaved(np.arange(8)) == 3 * (2 * 8 + 3)
 
 
 def test_a_pipeline_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple"):
-        Pipeline.one_forward_one_backward(2, np.ones((3, 4), dtype=np.int64))
+        PipelineEvaluator.one_forward_one_backward(2, np.ones((3, 4), dtype=np.int64))
     with pytest.raises(ValueError, match="use 8"):
-        Pipeline.one_forward_one_backward(4, np.ones((8, 6), dtype=np.int64))
+        PipelineEvaluator.one_forward_one_backward(4, np.ones((8, 6), dtype=np.int64))
     with pytest.raises(ValueError, match="allowed"):
         arrange("magic", pipeline_of(0, 2, 3))
 
@@ -119,7 +119,7 @@ def test_sizes_give_three_starts() -> None:
         assert sorted(order) == [0, 1, 2, 3, 4]
 
 
-def step_time(pipelines: list[Pipeline]) -> int:
+def step_time(pipelines: list[PipelineEvaluator]) -> int:
     return max(pipeline(np.arange(pipeline.costs.shape[1])) for pipeline in pipelines)
 
 
@@ -127,8 +127,8 @@ def step_time(pipelines: list[Pipeline]) -> int:
 def test_levelling_ranks_never_makes_a_step_slower(seed: int) -> None:
     sizes = np.random.default_rng(seed).integers(1, 900, (24,))
 
-    def of(loads: np.ndarray) -> Pipeline:
-        return Pipeline.one_forward_one_backward(3, np.stack([loads] * 3))
+    def of(loads: np.ndarray) -> PipelineEvaluator:
+        return PipelineEvaluator.one_forward_one_backward(3, np.stack([loads] * 3))
 
     dealt = np.arange(24).reshape(4, 6)
     found = level_ranks(dealt, [of(sizes[row]) for row in dealt])
@@ -140,8 +140,8 @@ def test_the_planner_orders_with_an_arranger() -> None:
     config = PlanConfig(3, 60, "auto", ("tokens",), (3000,), ordering="two_opt", accumulate_from=6)
     costs = np.random.default_rng(0).integers(50, 1500, (60, 1))
 
-    def of(loads: np.ndarray) -> Pipeline:
-        return Pipeline.one_forward_one_backward(3, np.stack([loads[:, 0]] * 3))
+    def of(loads: np.ndarray) -> PipelineEvaluator:
+        return PipelineEvaluator.one_forward_one_backward(3, np.stack([loads[:, 0]] * 3))
 
     window = Window(0, 0, 0, costs, last=True)
 

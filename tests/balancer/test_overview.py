@@ -10,35 +10,35 @@ sys.path.append(str(Path(__file__).parent.parent / "security"))
 from hostile import Cluster as HostileCluster
 from hostile import Mutator, Wired, corpus
 
-from counterpoise.balancer.clocks import MOST, ClockFilter, Offset, bounded
-from counterpoise.balancer.coordinator import Coordinator
-from counterpoise.balancer.job import Job, to_json
-from counterpoise.balancer.messages import (
-    Ask,
-    Begin,
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
+from counterpoise.balancer.coordinator.worker_stats import RECENT_S, WorkerStats
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.clock_offset import MOST, ClockFilter, Offset, bounded
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import (
     DecodeDone,
-    Heard,
-    Inspect,
+    EpochPosition,
+    GetStatus,
+    HeartbeatAck,
     Lease,
-    Overview,
     Ping,
-    Place,
     Probed,
     ProbeDone,
     RankHello,
+    RequestBatch,
     SampleFailed,
-    WorkerBeat,
+    StartRun,
+    StatusReport,
+    WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.overview import MAX_NOTES, MAX_TEXT
-from counterpoise.balancer.plan import PlanConfig
-from counterpoise.balancer.tally import RECENT_S, Tally
-from counterpoise.balancer.wire import MAX_HEADER_BYTES, decode, encode
+from counterpoise.balancer.protocol.wire import MAX_HEADER_BYTES, decode, encode
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
-JOB = Job(source={"pattern": "x"}, plan=PLAN, on_error="skip", lease_s=30.0)
-START = Place(0, 0, 0, 0)
+JOB = JobSpec(source={"pattern": "x"}, plan=PLAN, on_error="skip", lease_s=30.0)
+START = EpochPosition(0, 0, 0, 0)
 
 
 class Cluster:
@@ -70,7 +70,7 @@ class Cluster:
     def train(self):
         for rank in range(2):
             hello = RankHello((rank,), to_json(JOB))
-            self.say(b"r%d" % rank, hello, Begin(0, 0, START), Ask(0, rank, 0, 0))
+            self.say(b"r%d" % rank, hello, StartRun(0, 0, START), RequestBatch(0, rank, 0, 0))
 
     def work(self, name, seconds=1.0):
         """Do one lease."""
@@ -90,8 +90,8 @@ class Cluster:
             self.work(next(peer for peer, leases in self.leases.items() if leases).decode(), 0.5)
 
     def look(self, after_s=0.0):
-        (answer,) = self.say(b"visitor", Inspect(7), after_s=after_s)
-        assert isinstance(answer, Overview)
+        (answer,) = self.say(b"visitor", GetStatus(7), after_s=after_s)
+        assert isinstance(answer, StatusReport)
         return answer
 
 
@@ -139,8 +139,8 @@ def test_what_workers_have_done_is_counted_with_its_time(cluster):
 
 
 def test_a_beat_tells_time_at_work_and_the_clock(cluster):
-    cluster.say(b"beat.a", WorkerBeat("a", 0, 2, 5000, 6000))  # worked for another balancer
-    cluster.say(b"beat.a", WorkerBeat("a", 0, 3, 5700, 6200, -40_000, 900), after_s=1.0)
+    cluster.say(b"beat.a", WorkerHeartbeat("a", 0, 2, 5000, 6000))  # worked for another balancer
+    cluster.say(b"beat.a", WorkerHeartbeat("a", 0, 3, 5700, 6200, -40_000, 900), after_s=1.0)
     seen = note(cluster.look(), "a")
     assert (seen.recent_probe_ms, seen.recent_decode_ms) == (700, 200)
     assert (seen.ahead_us, seen.error_us, seen.heard_ms) == (-40_000, 900, 0)
@@ -148,12 +148,12 @@ def test_a_beat_tells_time_at_work_and_the_clock(cluster):
 
 def test_a_beat_with_a_number_is_answered_with_the_wall_clock(cluster):
     cluster.coordinator.books.wall_ahead_s = 1000.0
-    said = cluster.say(b"beat.a", WorkerBeat("a", 0, 3), after_s=2.0)
-    assert said == [Heard(3, 1_002_000_000)]
+    said = cluster.say(b"beat.a", WorkerHeartbeat("a", 0, 3), after_s=2.0)
+    assert said == [HeartbeatAck(3, 1_002_000_000)]
 
 
 def test_who_is_not_heard_of_comes_first(cluster):
-    cluster.say(b"beat.b", WorkerBeat("b", 0), after_s=4.0)
+    cluster.say(b"beat.b", WorkerHeartbeat("b", 0), after_s=4.0)
     notes = cluster.look().notes
     assert [(each.name, each.heard_ms) for each in notes] == [("a", 4000), ("b", 0)]
 
@@ -178,7 +178,7 @@ def test_a_rank_waits_if_it_said_so_lately(cluster):
 
 
 def test_an_ask_said_twice_is_as_old_as_the_first(cluster):
-    cluster.say(b"r0", Ask(0, 0, 0, 0), after_s=4.0)
+    cluster.say(b"r0", RequestBatch(0, 0, 0, 0), after_s=4.0)
     assert {each.asked_ms for each in cluster.look().ranks} == {4000}
 
 
@@ -191,7 +191,7 @@ def test_samples_given_up_are_named(cluster):
 
 
 def test_leases_that_run_out_and_workers_that_are_lost_are_counted(cluster):
-    cluster.say(b"beat.a", WorkerBeat("a", 0), after_s=31.0)
+    cluster.say(b"beat.a", WorkerHeartbeat("a", 0), after_s=31.0)
     cluster.coordinator.tick(cluster.now)
     seen = cluster.look(after_s=2.0)
     assert seen.expired > 0
@@ -219,7 +219,7 @@ def test_the_answer_is_bounded_whatever_the_peers_say(cluster):
 def test_a_peer_that_lies_about_itself_breaks_no_answer(cluster):
     most = (1 << 63) - 1
     for told in (most, -most):
-        beat = WorkerBeat("a", 0, 1, told, -told, told, told)
+        beat = WorkerHeartbeat("a", 0, 1, told, -told, told, told)
         cluster.say(b"beat.a", beat, after_s=3.0)
         cluster.say(b"r0", Ping(1, told, told))
         seen = cluster.look()
@@ -236,19 +236,19 @@ def test_an_overview_can_be_given_in_any_state():
                 cluster.step()
         names = [b"stranger", *cluster.workers, *cluster.ranks]
         cluster.tell(Wired(mutator.random.choice(names), *mutator.frame()))
-        said = cluster.coordinator.handle(b"visitor", Inspect(1), (), 0, cluster.now)
+        said = cluster.coordinator.handle(b"visitor", GetStatus(1), (), 0, cluster.now)
         seen = next(each.message for each in said if each.peer == b"visitor")
         assert decode(encode(seen), 0) == seen
 
 
 def test_a_tally_forgets_slowly():
-    tally = Tally(0.0)
+    tally = WorkerStats(0.0)
     for second in range(1000):
         tally.add(float(second), decoded=1)
     assert len(tally._marks) < 20
     done, seconds = tally.recent(1000.0)
     assert done.decoded / seconds == pytest.approx(1.0, abs=0.1)
-    assert Tally(5.0).recent(5.0)[1] == 0.0
+    assert WorkerStats(5.0).recent(5.0)[1] == 0.0
 
 
 def test_the_quickest_answer_tells_the_clock_best():

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.deal import alike, deal
-from counterpoise.balancer.loads import group_loads
-from counterpoise.balancer.partition_greedy import ascending, greedy, quotas
-from counterpoise.balancer.partition_kk import kk
-from counterpoise.balancer.partition_two_resource import two_resource
-from counterpoise.balancer.plan import PARTITIONS
+from counterpoise.balancer.planning.partition.assign import alike, deal
+from counterpoise.balancer.planning.partition.greedy import ascending, greedy, quotas
+from counterpoise.balancer.planning.partition.karmarkar_karp import kk
+from counterpoise.balancer.planning.partition.multi_resource import two_resource
+from counterpoise.balancer.planning.problem.config import PARTITIONS
+from counterpoise.balancer.planning.problem.loads import group_loads
 
 Partition = Callable[..., np.ndarray]
 

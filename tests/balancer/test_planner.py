@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.plan import GlobalBatch, PlanConfig, Planned, Window
-from counterpoise.balancer.planner import make_planner
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Planned, Window
 
 BASE = PlanConfig(
     ranks=2,

@@ -2,34 +2,39 @@
 
 import pytest
 
-from counterpoise.balancer import messages
-from counterpoise.balancer.coordinator import Coordinator
-from counterpoise.balancer.job import Job, to_json
-from counterpoise.balancer.messages import (
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.protocol import messages
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import (
     Ack,
-    Ask,
     Batch,
-    Begin,
     Bye,
     EpochEnd,
+    EpochPosition,
     Lease,
+    PeerRejected,
     Ping,
-    Place,
+    Pong,
     Ready,
-    Ref,
-    Refused,
+    RequestBatch,
     Revoke,
-    Status,
-    Stranger,
-    Trouble,
+    RunFailed,
+    SampleRef,
+    StartRun,
+    UnknownPeer,
     Weights,
     Welcome,
 )
-from counterpoise.balancer.rank_session import RankSession
-from counterpoise.balancer.tables import COORDINATOR, RANK, WORKER
-from counterpoise.balancer.worker_session import End, Greet, Open, WorkerSession
+from counterpoise.balancer.protocol.rank_session import RankSession
+from counterpoise.balancer.protocol.transitions import COORDINATOR, RANK, WORKER
+from counterpoise.balancer.protocol.worker_session import (
+    EndWorker,
+    OpenSource,
+    SayHello,
+    WorkerSession,
+)
 
-START = Place(0, 0, 0, 0)
+START = EpochPosition(0, 0, 0, 0)
 OWN_EVENTS = {"job", "job ended", "silence", "gone"}
 
 
@@ -66,7 +71,7 @@ def test_every_state_can_be_reached(table, start):
 
 
 def lease(number, *ordinals, kind="decode"):
-    return Lease(number, kind, 0, tuple(Ref(ordinal, ordinal) for ordinal in ordinals))
+    return Lease(number, kind, 0, tuple(SampleRef(ordinal, ordinal) for ordinal in ordinals))
 
 
 def tasks(session):
@@ -80,7 +85,7 @@ def test_a_worker_works_on_its_leases_in_order_without_what_was_revoked():
     session = WorkerSession()
     assert session.handle(lease(1, 0)) is None
     assert session.dropped == 1
-    assert session.handle(Welcome("job")) == Open("job")
+    assert session.handle(Welcome("job")) == OpenSource("job")
     for number, ordinals in ((1, (4, 2)), (2, (7,)), (3, (5,))):
         session.handle(lease(number, *ordinals))
     session.handle(Revoke(2))
@@ -92,7 +97,7 @@ def test_another_welcome_ends_the_work_of_the_job_before():
     session = WorkerSession()
     session.handle(Welcome("a"))
     session.handle(lease(1, 0))
-    assert session.handle(Welcome("b")) == Open("b")
+    assert session.handle(Welcome("b")) == OpenSource("b")
     assert tasks(session) == []
 
 
@@ -100,16 +105,16 @@ def test_a_forgotten_worker_says_hello_and_goes_on():
     session = WorkerSession()
     session.handle(Welcome("a"))
     session.handle(lease(1, 0))
-    assert session.handle(Stranger()) == Greet()
+    assert session.handle(UnknownPeer()) == SayHello()
     assert tasks(session) == [(1, 0)]
 
 
 def test_a_worker_ends_when_it_is_told():
-    for last, reason in ((Refused("why"), "why"), (Bye(), "")):
+    for last, reason in ((PeerRejected("why"), "why"), (Bye(), "")):
         session = WorkerSession()
         session.handle(Welcome("a"))
         session.handle(lease(1, 0))
-        assert session.handle(last) == End(reason)
+        assert session.handle(last) == EndWorker(reason)
         assert session.next_task() is None
         session.handle(lease(2, 0))
         assert session.next_task() is None
@@ -124,8 +129,8 @@ def batch(rank, step, microbatch, microbatches=2, run=0, holes=()):
 
 
 def running(ranks=(0,), prefetch=4, at=START):
-    session = RankSession(ranks, to_json(Job()), prefetch)
-    assert session.begin(3, at) == [Begin(0, 3, at, known=(at.step,) if at.microbatch else ())]
+    session = RankSession(ranks, to_json(JobSpec()), prefetch)
+    assert session.begin(3, at) == [StartRun(0, 3, at, known=(at.step,) if at.microbatch else ())]
     return session
 
 
@@ -135,7 +140,7 @@ def place(message):
 
 def test_a_rank_asks_ahead_as_far_as_it_knows_that_there_is_something():
     session = running()
-    assert session.asks() == [Ask(0, 0, 0, 0)]
+    assert session.asks() == [RequestBatch(0, 0, 0, 0)]
     assert session.asks() == []
     session.handle(batch(0, 0, 0, microbatches=2))
     assert [place(ask) for ask in session.asks()] == [(0, 1, 0), (1, 0, 0)]
@@ -167,7 +172,7 @@ def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
 
 
 def test_a_run_begins_inside_a_step_and_ends_where_it_is_said():
-    session = running(at=Place(0, 0, 5, 1))
+    session = running(at=EpochPosition(0, 0, 5, 1))
     assert [place(ask) for ask in session.asks()] == [(5, 1, 0)]
     session.handle(batch(0, 5, 1))
     session.take()
@@ -190,7 +195,7 @@ def test_what_belongs_to_another_run_or_rank_is_not_taken():
 
 
 def test_what_is_unanswered_is_asked_for_again_with_a_ping():
-    session = RankSession((0,), to_json(Job()), 2)
+    session = RankSession((0,), to_json(JobSpec()), 2)
     assert session.ask_again() == [session.hello, Ping()]
     session.handle(Ready(3, "same"))
     session.begin(0, START)
@@ -205,7 +210,7 @@ def test_a_rank_that_comes_back_tells_the_holes_of_all_steps_that_it_has_some_of
         session.handle(batch(0, step, 0, microbatches=1 + step // 2, holes=(7 * step,)))
     session.take()
     session.take()
-    session.handle(Stranger())
+    session.handle(UnknownPeer())
     (hello, begun, *_) = session.asks()
     assert hello == session.hello
     assert (begun.at, begun.known, begun.holes) == (START, (0, 1, 2), (0, 7, 14))
@@ -217,16 +222,16 @@ def test_a_rank_keeps_the_holes_of_some_steps_only():
         session.asks()
         session.handle(batch(0, step, 0, microbatches=1, holes=(step,)))
         session.take()
-    session.handle(Stranger())
-    begun = next(message for message in session.asks() if isinstance(message, Begin))
+    session.handle(UnknownPeer())
+    begun = next(message for message in session.asks() if isinstance(message, StartRun))
     assert begun.known == begun.holes == tuple(range(68, 100))
 
 
-@pytest.mark.parametrize("last", [Trouble("data", "why"), Refused("why")])
+@pytest.mark.parametrize("last", [RunFailed("data", "why"), PeerRejected("why")])
 def test_trouble_is_kept(last):
     session = running()
     session.handle(last)
-    session.handle(Status(1, 2, "x"))
+    session.handle(Pong(1, 2, "x"))
     assert (session.state, session.trouble) == ("failed", "why")
     session.handle(Bye())
     assert session.left

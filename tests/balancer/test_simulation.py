@@ -5,19 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.balancer.job import Job
-from counterpoise.balancer.simulation import Simulation
-from counterpoise.balancer.simulation_faults import Fault
-from counterpoise.balancer.simulation_variants import PLAIN, PLAN, settings_of
-from counterpoise.balancer.simulation_world import Outcome, Settings
+from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.tools.simulated_cluster.cluster import Simulation
+from counterpoise.tools.simulated_cluster.faults import Fault
+from counterpoise.tools.simulated_cluster.variants import PLAIN, PLAN, settings_of
+from counterpoise.tools.simulated_cluster.world import ClusterSettings, Outcome
 
 
-def job(ranks: int = 2, **changes: object) -> Job:
-    return replace(Job(plan=replace(PLAN, ranks=ranks)), **changes)  # type: ignore[arg-type]
+def job(ranks: int = 2, **changes: object) -> JobSpec:
+    return replace(JobSpec(plan=replace(PLAN, ranks=ranks)), **changes)  # type: ignore[arg-type]
 
 
-def settings(**changes: object) -> Settings:
-    default = Settings(job=job(), count=150, cost=PLAIN.cost, workers=3, processes=((0,), (1,)))
+def settings(**changes: object) -> ClusterSettings:
+    default = ClusterSettings(
+        job=job(), count=150, cost=PLAIN.cost, workers=3, processes=((0,), (1,))
+    )
     return replace(default, **changes)  # type: ignore[arg-type]
 
 

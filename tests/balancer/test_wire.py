@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.messages import KINDS, PROTOCOL_VERSION, Bye, DecodeDone
-from counterpoise.balancer.wire import MAX_CONTAINER, WireError, decode, encode
+from counterpoise.balancer.protocol.messages import KINDS, PROTOCOL_VERSION, Bye, DecodeDone
+from counterpoise.balancer.protocol.wire import MAX_CONTAINER, WireError, decode, encode
 
 VALUES = {
     int: st.integers(-(1 << 63) + 1, (1 << 63) - 1),

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from counterpoise.loader.layout import count_label_tokens
-from counterpoise.workers.source import Probe, SampleError
+from counterpoise.loader.collate.layouts import count_label_tokens
+from counterpoise.workers.sources.interface import Probe, SampleError
 
 RESOURCES = ("tiles", "tokens", "label_tokens")
 

@@ -19,8 +19,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.loader import DataLoader, scale_loss
-from counterpoise.loader.step_info import Step
-from counterpoise.tools.demo_model import ModelShape, VisionLanguageModel
+from counterpoise.loader.step.info import Step
+from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel
 from counterpoise.workers import TarDataset, VisionLanguage
 
 SAMPLES_PER_STEP = 12
@@ -85,7 +85,7 @@ def main(shards: str, out: str, per: str) -> None:
     """Train one epoch with SGD and save what each step had."""
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     torch.manual_seed(0)
-    shape = ModelShape(262, image_token=259, tile=16, tokens_per_tile=1, width=16, heads=2)
+    shape = DemoModelShape(262, image_token=259, tile=16, tokens_per_tile=1, width=16, heads=2)
     model: nn.Module = VisionLanguageModel(shape)
     if ranks > 1:
         distributed.init_process_group("gloo")

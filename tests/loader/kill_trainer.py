@@ -29,18 +29,18 @@ def tokens(sample):
     return {"tokens": len(sample["input_ids"])}
 
 
-def make(method="zygote"):
-    """Return a loader whose processes are started by a zygote or forked from the trainer."""
+def make(method="forkserver"):
+    """Return a loader whose processes are started by a fork server or forked from the trainer."""
     from counterpoise.loader import DataLoader
 
     return DataLoader(
         Samples(), num_workers=2, balance="isf", budgets={"tokens": 20}, accumulate="auto",
         samples_per_step=16, virtual_ranks=2, shuffle=True, layout="padded", cost=tokens,
-        multiprocessing_context=None if method == "zygote" else method,
+        multiprocessing_context=None if method == "forkserver" else method,
     )  # fmt: skip
 
 
-def train(end=lambda _: None, method="zygote"):
+def train(end=lambda _: None, method="forkserver"):
     """Train; `end` is called with the loader after the first step."""
     loader = make(method)
     while True:
@@ -68,13 +68,13 @@ def fork_and_go_on(loader):
     os._exit(0)
 
 
-def kill_zygote(loader):
+def kill_fork_server(loader):
     """What was started by it goes on."""
-    from counterpoise.workers import zygote_link
+    from counterpoise.workers.processes import fork_client as fork_client
 
-    for zygote in zygote_link._zygotes.values():
-        zygote.process.kill()
-        zygote.process.wait()
+    for fork_server in fork_client._fork_servers.values():
+        fork_server.process.kill()
+        fork_server.process.wait()
     assert len(list(loader.steps())) == 4
     os._exit(0)
 
@@ -110,10 +110,10 @@ ENDS = {
     "SIGTERM": (lambda _: send_itself(signal.SIGTERM), "fork", -signal.SIGTERM),
     "SIGINT": (lambda _: send_itself(signal.SIGINT), "fork", -signal.SIGINT),
     "an exception": (fail, "fork", 1),
-    "sys.exit": (lambda _: sys.exit(5), "zygote", 5),
+    "sys.exit": (lambda _: sys.exit(5), "forkserver", 5),
     "os._exit": (lambda _: os._exit(6), "fork", 6),
     "a fork's end": (fork_and_go_on, "fork", 0),
-    "no zygote": (kill_zygote, "zygote", 0),
+    "no fork server": (kill_fork_server, "forkserver", 0),
     "no supervisor": (kill_supervisor, "fork", 1),
     "many loaders": (reopen, "fork", 0),
 }

@@ -5,7 +5,7 @@ import errno
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from counterpoise.workers.source import SampleError
+from counterpoise.workers.sources.interface import SampleError
 
 
 def bad(number):

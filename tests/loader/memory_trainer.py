@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from counterpoise.loader import DataLoader, RemoteDataset
-from counterpoise.workers.source import Probe
+from counterpoise.workers.sources.interface import Probe
 
 MIB = 1 << 20
 SAMPLE_BYTES, BUDGET_BYTES = 3 * MIB, 96 * MIB

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from counterpoise.workers import TarDataset
-from counterpoise.workers.source import Probe, SampleError
+from counterpoise.workers.sources.interface import Probe, SampleError
 
 COUNT = 40
 # Samples that cannot be measured, and such that can but do not decode.

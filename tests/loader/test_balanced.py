@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
 import balanced_data as made
 
-from counterpoise.balancer.order import permutation
-from counterpoise.balancer.plan import Window
-from counterpoise.balancer.planner import make_planner
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import Window
+from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.loader.buffers import BufferPool, rounded
+from counterpoise.loader.collate.buffers import BufferPool, rounded
 
 
 def address(array):

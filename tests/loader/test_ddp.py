@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from counterpoise.tools.demo_data import ensure_demo_data
+from counterpoise.tools.demo.data import ensure_demo_data
 
 TRAINER = Path(__file__).with_name("ddp_trainer.py")
 TORCHRUN = Path(sys.executable).with_name("torchrun")

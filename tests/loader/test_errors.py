@@ -14,7 +14,7 @@ import balanced_data as made
 
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
-from counterpoise.workers.dead_letter import read_letters
+from counterpoise.workers.sources.dead_letter import read_letters
 
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 TRANSFORM = VisionLanguage(tile_size=28, max_tiles=4, tokens_per_tile=4)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoise.balancer.plan import PlanConfig, Window
-from counterpoise.balancer.planner import make_planner
-from counterpoise.loader.layout import collate_packed, collate_padded, count_label_tokens
-from counterpoise.loader.loss import scale_loss
-from counterpoise.loader.step_info import StepInfo
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.loader.collate.layouts import collate_packed, collate_padded, count_label_tokens
+from counterpoise.loader.step.info import StepInfo
+from counterpoise.loader.step.loss import scale_loss
 
 WORDS, WIDTH, SIDE = 19, 8, 2
 

@@ -111,7 +111,7 @@ def test_killed_while_its_processes_start_and_work(trainers):
     itself = [trainers.process.pid]
     for kill in range(16):
         pid = trainers.fork()
-        if kill % 4 == 0:  # trainer, zygote, supervisor, balancer, two workers: all are there
+        if kill % 4 == 0:  # trainer, fork server, supervisor, balancer, two workers: all are there
             trainers.wait_for(6, but=itself)
         trainers.let_run(moments.uniform(0, 2))
         os.kill(pid, signal.SIGKILL)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.loader.layout import (
+from counterpoise.loader.collate.layouts import (
     LAYOUTS,
     Layout,
     collate_packed,

@@ -10,17 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.balancer.job import Job
-from counterpoise.balancer.messages import Place
-from counterpoise.balancer.plan import PlanConfig
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.balancer.protocol.messages import EpochPosition
 from counterpoise.loader import DataLoader, LoaderError
-from counterpoise.loader.ledger import Position, parse_ledger, read_ledger, write_ledger
+from counterpoise.loader.resume.ledger import (
+    ResumePosition,
+    parse_ledger,
+    read_ledger,
+    write_ledger,
+)
 
 sys.path.append(str(Path(__file__).parent))
 import balanced_data as made
 
 PLAN = PlanConfig(8, 1024, "auto", ("tiles", "tokens"), (24, 8192), "isf", "greedy")
-JOB = Job(plan=PLAN, on_error="skip")
+JOB = JobSpec(plan=PLAN, on_error="skip")
 COUNT = 60
 UNREADABLE = {4, 17, 18, 33, 59}
 
@@ -30,7 +35,7 @@ EPOCH = 1_200_000
 
 def size(place, holes):
     """The bytes of a ledger."""
-    return len(json.dumps(write_ledger(JOB, PLAN, 89, Position(place, 7, tuple(holes)))))
+    return len(json.dumps(write_ledger(JOB, PLAN, 89, ResumePosition(place, 7, tuple(holes)))))
 
 
 @given(
@@ -40,25 +45,25 @@ def size(place, holes):
     more=st.sets(st.integers(0, EPOCH - 1), max_size=100),
 )
 def test_a_ledger_is_small_anywhere_and_a_hole_takes_few_bytes(start, steps, holes, more):
-    place = Place(start, start, min(start + steps, EPOCH), steps)
+    place = EpochPosition(start, start, min(start + steps, EPOCH), steps)
     few = size(place, holes)
     assert few <= 4096
     assert size(place, holes | more) - few <= 16 * len(more)
 
 
 def test_a_ledger_at_the_end_of_a_large_epoch_with_a_hundred_holes_is_small():
-    assert size(Place(EPOCH, EPOCH, EPOCH, 99), range(EPOCH - 100, EPOCH)) <= 4096
+    assert size(EpochPosition(EPOCH, EPOCH, EPOCH, 99), range(EPOCH - 100, EPOCH)) <= 4096
 
 
 def test_a_ledger_with_holes_survives_json():
-    position = Position(Place(40, 2, 3, 1), 0, (5, 41))
+    position = ResumePosition(EpochPosition(40, 2, 3, 1), 0, (5, 41))
     state = json.loads(json.dumps(write_ledger(JOB, PLAN, 2, position)))
     assert read_ledger(state, JOB, PLAN, 8).position == position
 
 
 @pytest.mark.parametrize("holes", [None, 3, ["x"], [[1]]])
 def test_holes_that_are_none_are_refused(holes):
-    state = write_ledger(JOB, PLAN, 0, Position(Place(0, 0, 0, 0))) | {"holes": holes}
+    state = write_ledger(JOB, PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0))) | {"holes": holes}
     with pytest.raises(ValueError, match="not a ledger"):
         parse_ledger(state)
 
@@ -179,7 +184,7 @@ def test_a_budget_of_errors_needs_skip():
 
 
 def test_an_order_of_another_seed_is_refused():
-    state = write_ledger(JOB, PLAN, 0, Position(Place(0, 0, 0, 0)))
+    state = write_ledger(JOB, PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
     other = replace(PLAN, seed=1)
     with pytest.raises(ValueError, match="another order"):
         read_ledger(state, JOB, other, 8)

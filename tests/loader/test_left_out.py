@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parent))  # the worker processes import this 
 import left_out_data as made
 
 from counterpoise.loader import DataLoader, LoaderError
-from counterpoise.workers.dead_letter import read_letters
+from counterpoise.workers.sources.dead_letter import read_letters
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 WORKERS = [0, 2]

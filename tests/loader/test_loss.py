@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterpoise.loader.loss import scale_loss
-from counterpoise.loader.step_info import Step, StepInfo
+from counterpoise.loader.step.info import Step, StepInfo
+from counterpoise.loader.step.loss import scale_loss
 
 INFO = StepInfo(
     epoch=0,

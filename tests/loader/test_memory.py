@@ -17,7 +17,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 from memory_trainer import BUDGET_BYTES, COUNT, MIB
 
-from counterpoise.tools.demo_data import ensure_demo_data
+from counterpoise.tools.demo.data import ensure_demo_data
 
 HERE = Path(__file__).parent
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))

@@ -15,16 +15,16 @@ import torch.utils.data as torch_data
 sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
 import differential_data as data
 
-from counterpoise.balancer.coordinator import Coordinator
-from counterpoise.balancer.job import to_json
-from counterpoise.balancer.messages import (
-    Ask,
-    Begin,
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.protocol.job_spec import to_json
+from counterpoise.balancer.protocol.messages import (
     DecodeDone,
+    EpochPosition,
     Lease,
-    Offer,
-    Place,
     RankHello,
+    RequestBatch,
+    StartRun,
+    SubmitTask,
     WorkerHello,
     WorkerReady,
 )
@@ -162,12 +162,12 @@ def test_a_worker_that_says_nothing_for_long_is_not_replaced():
     coordinator.handle(b"worker", hello, now=0.0)
     coordinator.handle(b"worker", WorkerReady(0, "batches"), now=0.0)
     coordinator.handle(b"rank", RankHello((0,), to_json(PLAIN_JOB)), now=0.0)
-    coordinator.handle(b"rank", Begin(0, 0, Place(0, 0, 0, 0)), now=0.0)
-    granted = coordinator.handle(b"rank", Offer(0, 0, 0, b"task"), now=0.0)
+    coordinator.handle(b"rank", StartRun(0, 0, EpochPosition(0, 0, 0, 0)), now=0.0)
+    granted = coordinator.handle(b"rank", SubmitTask(0, 0, 0, b"task"), now=0.0)
     assert [type(effect.message) for effect in granted] == [Lease]
     later = [effect for now in range(1, 10_000, 7) for effect in coordinator.tick(float(now))]
     assert Lease not in {type(effect.message) for effect in later}
-    coordinator.handle(b"rank", Ask(0, 0, 0, 0), now=10_000.0)
+    coordinator.handle(b"rank", RequestBatch(0, 0, 0, 0), now=10_000.0)
     lease = granted[0].message.lease
     done = DecodeDone(lease, 0, "0", (), b"")
     answers = coordinator.handle(b"worker", done, [b"batch"], 5, now=10_000.0)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from counterpoise.sched import Costs, Pass, Program, schedule, simulate
-from counterpoise.sched import render_html as page_module
-from counterpoise.sched.render_html import render_html
-from counterpoise.sched.timeline import Timeline
+from counterpoise.sched.render import html as page_module
+from counterpoise.sched.render.html import render_html
+from counterpoise.sched.simulation.timeline import Timeline
 from counterpoise.tools.cli import main
 
 MS = 10**6

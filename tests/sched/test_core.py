@@ -22,7 +22,7 @@ from counterpoise.sched import (
     schedule,
     schedules,
 )
-from counterpoise.sched.program import parse_barrier
+from counterpoise.sched.ir.program import parse_barrier
 
 KIND_NAMES = st.sampled_from([k.name for k in kinds()])
 PASSES = st.builds(Pass, st.integers(0, 999), KIND_NAMES, st.integers(-1, 9999))

@@ -6,8 +6,8 @@ from unittest import mock
 import pytest
 
 from counterpoise.sched import Pass, Program, lower, place, schedule, schedules
-from counterpoise.sched.csv_form import COMPUTE, read_csv, write_csv
-from counterpoise.sched.program import count_kinds
+from counterpoise.sched.ir.program import count_kinds
+from counterpoise.sched.ir.torch_csv import COMPUTE, read_csv, write_csv
 
 runtime = pytest.importorskip("torch.distributed.pipelining.schedules")
 visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")

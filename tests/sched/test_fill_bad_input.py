@@ -6,19 +6,23 @@ import numpy as np
 import pytest
 
 from counterpoise.sched import schedule, simulate, unit_costs
-from counterpoise.sched.fill_bubbles import Effort, fill_bubbles
-from counterpoise.sched.fill_drift import factors, guarded
-from counterpoise.sched.fill_exact import least_exposed
-from counterpoise.sched.fill_gaps import Gaps, find_gaps, with_collectives
-from counterpoise.sched.fill_kernels import Kernel, Splitting
-from counterpoise.sched.fill_optimus import fill_optimus
-from counterpoise.sched.fill_plan import EncoderPlan, host_step, plan_problem
-from counterpoise.sched.fill_planner import scan
-from counterpoise.sched.fill_problem import FillProblem, make_work
-from counterpoise.sched.fill_program import fill_program
-from counterpoise.sched.fill_sets import case_setup
-from counterpoise.sched.fill_setup import dump_setup, load_setup
-from counterpoise.sched.fill_shapes import tower
+from counterpoise.sched.bubble_filling.plan.choose import scan
+from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.problem.gaps import Gaps, find_gaps, with_collectives
+from counterpoise.sched.bubble_filling.problem.instance import FillProblem, make_work
+from counterpoise.sched.bubble_filling.problem.kernels import Kernel, Splitting
+from counterpoise.sched.bubble_filling.problem.presets import case_setup
+from counterpoise.sched.bubble_filling.problem.setup import dump_setup, load_setup
+from counterpoise.sched.bubble_filling.problem.shapes import tower
+from counterpoise.sched.bubble_filling.results.drift import factors, guarded
+from counterpoise.sched.bubble_filling.results.filled_program import fill_program
+from counterpoise.sched.bubble_filling.solve.exact import least_exposed
+from counterpoise.sched.bubble_filling.solve.search import Effort, fill_bubbles
+from counterpoise.tools.bench.baselines.optimus_algorithm2 import fill_optimus
 
 SETUP = replace(case_setup("A"), microbatches=4)
 ONE = (Kernel("k", "compute", 3),)

@@ -6,17 +6,29 @@ from functools import cache
 import numpy as np
 import pytest
 
-from counterpoise.sched.fill_bubbles import fill_bubbles
-from counterpoise.sched.fill_drift import drifted, factors, guarded, host_only_ns, jittered, replan
-from counterpoise.sched.fill_plan import EncoderPlan, Host, host_step, plan_problem
-from counterpoise.sched.fill_planner import fill_plan, fitting
-from counterpoise.sched.fill_problem import Filled
-from counterpoise.sched.fill_run import Kernels, filled_kernels
-from counterpoise.sched.fill_sets import case_setup
+from counterpoise.sched.bubble_filling.plan.choose import fill_plan, fitting
+from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    Host,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule
+from counterpoise.sched.bubble_filling.problem.presets import case_setup
+from counterpoise.sched.bubble_filling.results.drift import (
+    drifted,
+    factors,
+    guarded,
+    host_only_ns,
+    jittered,
+    replan,
+)
+from counterpoise.sched.bubble_filling.results.replay import Kernels, filled_kernels
+from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
 
 
 @cache
-def planned() -> tuple[Host, Filled, Kernels]:
+def planned() -> tuple[Host, FilledSchedule, Kernels]:
     setup = replace(case_setup("D"))
     host = host_step(setup)
     filled = fill_plan(plan_problem(setup, EncoderPlan(2, 8), host, splitting=fitting(setup)[0]))

@@ -6,13 +6,19 @@ from random import Random
 
 import numpy as np
 
-from counterpoise.sched.fill_bound import hidden_bound
-from counterpoise.sched.fill_bubbles import Effort, fill_bubbles
-from counterpoise.sched.fill_check import check_filled
-from counterpoise.sched.fill_exact import least_exposed
-from counterpoise.sched.fill_gaps import COMMUNICATING, COMPUTING, FREE, Gaps, Stretches
-from counterpoise.sched.fill_kernels import Kernel
-from counterpoise.sched.fill_problem import FillProblem, make_work
+from counterpoise.sched.bubble_filling.problem.gaps import (
+    COMMUNICATING,
+    COMPUTING,
+    FREE,
+    Gaps,
+    Stretches,
+)
+from counterpoise.sched.bubble_filling.problem.instance import FillProblem, make_work
+from counterpoise.sched.bubble_filling.problem.kernels import Kernel
+from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
+from counterpoise.sched.bubble_filling.solve.exact import least_exposed
+from counterpoise.sched.bubble_filling.solve.search import Effort, fill_bubbles
+from counterpoise.sched.bubble_filling.solve.validate import check_filled
 
 INSTANCES = 2000
 

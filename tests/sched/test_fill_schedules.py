@@ -8,24 +8,33 @@ import numpy as np
 import pytest
 
 from counterpoise.sched import check, simulate
-from counterpoise.sched.fill_baselines import balanced
-from counterpoise.sched.fill_bound import hidden_bound
-from counterpoise.sched.fill_bubbles import fill_bubbles
-from counterpoise.sched.fill_causes import bubble_causes
-from counterpoise.sched.fill_check import check_filled, filled_problems
-from counterpoise.sched.fill_gaps import COMMUNICATING, COMPUTING, FREE, Ints
-from counterpoise.sched.fill_optimus import fill_optimus
-from counterpoise.sched.fill_plan import EncoderPlan, Host, host_step, plan_problem
-from counterpoise.sched.fill_planner import Scan, fill_plan, fitting, scan
-from counterpoise.sched.fill_problem import Filled, FillProblem
-from counterpoise.sched.fill_program import fill_program
-from counterpoise.sched.fill_run import filled_kernels, host_kernels_graph, measured_host
-from counterpoise.sched.fill_sets import case_setup
-from counterpoise.sched.fill_setup import FillSetup, dump_setup, load_setup
-from counterpoise.sched.fill_timeline import fill_timeline
-from counterpoise.sched.render_html import render_html
-from counterpoise.sched.render_svg import render_svg
-from counterpoise.sched.render_trace import render_trace
+from counterpoise.sched.bubble_filling.plan.choose import PlanScan, fill_plan, fitting, scan
+from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    Host,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE, Ints
+from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule, FillProblem
+from counterpoise.sched.bubble_filling.problem.presets import case_setup
+from counterpoise.sched.bubble_filling.problem.setup import FillSetup, dump_setup, load_setup
+from counterpoise.sched.bubble_filling.results.causes import bubble_causes
+from counterpoise.sched.bubble_filling.results.filled_program import fill_program
+from counterpoise.sched.bubble_filling.results.replay import (
+    filled_kernels,
+    host_kernels_graph,
+    measured_host,
+)
+from counterpoise.sched.bubble_filling.results.timeline import fill_timeline
+from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
+from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
+from counterpoise.sched.bubble_filling.solve.validate import check_filled, filled_problems
+from counterpoise.sched.render.html import render_html
+from counterpoise.sched.render.svg import render_svg
+from counterpoise.sched.render.trace import render_trace
+from counterpoise.tools.bench.baselines.joint_pipelines import balanced
+from counterpoise.tools.bench.baselines.optimus_algorithm2 import fill_optimus
 
 PLAN = EncoderPlan(stages=2, tensor=8)
 
@@ -132,7 +141,7 @@ def test_the_planner_chooses_the_shortest_step_and_prunes_without_loss() -> None
 def test_activations_are_counted_with_and_without_recomputation() -> None:
     setup, host = job()
     setup = replace(setup, memory_bytes=45 * 10**9)
-    found: Scan = scan(setup, prune=False, hosts={"megatron": host})
+    found: PlanScan = scan(setup, prune=False, hosts={"megatron": host})
     held = {(one.plan.stages, one.plan.tensor, one.plan.recompute) for one in found.chosen}
     refused = {(one.plan.stages, one.plan.tensor, one.plan.recompute) for one in found.refused}
     assert any(not recompute and (s, t, True) in held for s, t, recompute in refused)
@@ -141,13 +150,13 @@ def test_activations_are_counted_with_and_without_recomputation() -> None:
 # The validator: each thing that can be wrong, done wrong.
 
 
-def moved(filled: Filled, which: int, change: Ints) -> Filled:
+def moved(filled: FilledSchedule, which: int, change: Ints) -> FilledSchedule:
     parts = list(filled.pipelines)
     parts[which] = replace(parts[which], forward=parts[which].forward + change)
     return replace(filled, pipelines=tuple(parts))
 
 
-def proofs(filled: Filled) -> set[str]:
+def proofs(filled: FilledSchedule) -> set[str]:
     return {one.proof for one in filled_problems(filled)}
 
 

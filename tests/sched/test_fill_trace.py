@@ -5,12 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from counterpoise.sched.fill_bubbles import fill_bubbles
-from counterpoise.sched.fill_causes import bubble_causes
-from counterpoise.sched.fill_gaps import COMMUNICATING, COMPUTING, FREE
-from counterpoise.sched.fill_plan import EncoderPlan, host_step, plan_problem
-from counterpoise.sched.fill_sets import case_setup
-from counterpoise.sched.fill_trace import read_trace
+from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE
+from counterpoise.sched.bubble_filling.problem.presets import case_setup
+from counterpoise.sched.bubble_filling.results.causes import bubble_causes
+from counterpoise.sched.bubble_filling.results.trace import read_trace
+from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
 
 
 def event(name: str, start: float, length: float, device: int = 0, cat: str = "kernel") -> object:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.sched.model_partition import (
+from counterpoise.sched.planners.stage_split import (
     BASELINES,
     LayerCost,
     Sizes,
@@ -19,7 +19,7 @@ from counterpoise.sched.model_partition import (
     traffic_bytes,
     variance,
 )
-from counterpoise.sched.model_partition_shapes import PAIRS, Pair, pair_layers
+from counterpoise.sched.planners.stage_split_models import PAIRS, ModelPair, pair_layers
 
 MS, MIB = 10**6, 2**20
 # An A100's share of 4 x 200 Gb/s for 8 GPUs.
@@ -94,12 +94,12 @@ def test_what_is_timed_too_is_never_faster(
     assert best <= min(map(step, also))
 
 
-def names(pair: Pair) -> str:
+def names(pair: ModelPair) -> str:
     return f"{pair.encoder}+{pair.language}"
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_no_baseline_is_faster_on_the_papers_pairs(pair: Pair) -> None:
+def test_no_baseline_is_faster_on_the_papers_pairs(pair: ModelPair) -> None:
     layers = pair_layers(pair.encoder, pair.language, tp=pair.tp)
     step = simulated_step(layers, microbatches=32, link_bytes_per_s=LINK)
     best = balanced_partition(layers, pair.pp, step)[0][1]
@@ -108,7 +108,7 @@ def test_no_baseline_is_faster_on_the_papers_pairs(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_the_papers_stages_have_all_layers_of_the_models(pair: Pair) -> None:
+def test_the_papers_stages_have_all_layers_of_the_models(pair: ModelPair) -> None:
     layers = pair_layers(pair.encoder, pair.language, tp=pair.tp)
     assert sum(pair.published) == len(layers)
     assert len(pair.published) == pair.pp

@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 
-from counterpoise.sched.orchestrate import divisors, orchestrate
-from counterpoise.sched.orchestrate_units import (
-    Job,
+from counterpoise.sched.planners.orchestration.search import divisors, orchestrate
+from counterpoise.sched.planners.orchestration.units import (
     Module,
+    OrchestrationProblem,
     Unit,
     iteration_ns,
     memory_bytes,
@@ -33,7 +33,7 @@ def a_module(name: str, rng: random.Random, work_ns: int, **rest: int) -> Module
     return Module(name, layers, times, back, **sizes, **rest)
 
 
-def a_job(seed: int) -> Job:
+def a_job(seed: int) -> OrchestrationProblem:
     """A small job; memory is tight in some, VPP allowed in some, encoder or generator missing."""
     rng = random.Random(seed)
     modules = [a_module("backbone", rng, rng.randint(200, 2000))]
@@ -41,7 +41,7 @@ def a_job(seed: int) -> Job:
         modules.insert(0, a_module("encoder", rng, rng.randint(20, 900), parts=rng.choice((1, 2))))
     if seed % 6 != 2:
         modules.append(a_module("generator", rng, rng.randint(20, 900)))
-    return Job(
+    return OrchestrationProblem(
         tuple(modules),
         gpus=rng.choice((8, 12, 16, 24, 32)),
         batch=rng.choice((4, 6, 8, 12)),
@@ -51,7 +51,7 @@ def a_job(seed: int) -> Job:
     )
 
 
-def every_unit(job: Job, module: Module, sizes: tuple[int, ...]) -> Iterator[Unit]:
+def every_unit(job: OrchestrationProblem, module: Module, sizes: tuple[int, ...]) -> Iterator[Unit]:
     """All there are, with no thought of which are useful."""
     chunks = job.chunks if module.name == job.backbone else (1,)
     for tp, dp, vpp in itertools.product(SIZES, sizes, chunks):
@@ -99,10 +99,10 @@ def test_the_first_layout_is_the_best_there_is(seed: int) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 16, 240, 1920])
 def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
-    from counterpoise.sched.orchestrate import _ANY, _options
-    from counterpoise.sched.orchestrate_models import preset
+    from counterpoise.sched.planners.orchestration.models import preset
+    from counterpoise.sched.planners.orchestration.search import _ANY, _options
 
-    job = Job(preset("mllm-72b"), 1296, 1920, 74 * 10**9, chunks=(1, 2, 4))
+    job = OrchestrationProblem(preset("mllm-72b"), 1296, 1920, 74 * 10**9, chunks=(1, 2, 4))
     n = job.batch // replicas
     for at, module in enumerate(job.modules):
         sizes = (replicas,) if at == job.at else divisors(replicas)
@@ -122,7 +122,7 @@ def test_the_search_prices_units_as_the_formulas_do(replicas: int) -> None:
 
 @pytest.mark.parametrize("seed", range(0, 30, 3))
 def test_the_rigid_layout_is_never_better(seed: int) -> None:
-    from counterpoise.sched.orchestrate_rigid import rigid
+    from counterpoise.sched.planners.orchestration.rigid import rigid
 
     job = a_job(seed)
     usual = rigid(job)
@@ -152,7 +152,7 @@ def test_candidates_are_in_order_and_of_different_backbones(seed: int) -> None:
 def test_the_formula_is_the_papers_where_layers_divide_and_nothing_travels() -> None:
     encoder = Module("encoder", 4, {1: 100}, {1: 200})
     backbone = Module("backbone", 8, {1: 1000, 2: 600}, {1: 2000, 2: 1200})
-    job = Job((encoder, backbone), gpus=24, batch=12, memory_bytes=1)
+    job = OrchestrationProblem((encoder, backbone), gpus=24, batch=12, memory_bytes=1)
     units = (Unit(1, 1, 2), Unit(2, 2, 4))
     # Two samples in the encoder's microbatch; six microbatches; the backbone's stages are slower.
     assert iteration_ns(job, units) == (2 * 300 + 1800) + 5 * 1800 // 4
@@ -166,16 +166,16 @@ def test_uneven_layers_cost_what_the_fullest_stage_costs() -> None:
 def test_an_encoder_holds_a_microbatch_for_every_stage_behind_it() -> None:
     encoder = Module("encoder", 1, {1: 1}, {1: 1}, activation_bytes=10)
     backbone = Module("backbone", 4, {1: 1}, {1: 1}, activation_bytes=4)
-    job = Job((encoder, backbone), gpus=5, batch=9, memory_bytes=10**6)
+    job = OrchestrationProblem((encoder, backbone), gpus=5, batch=9, memory_bytes=10**6)
     assert memory_of(job, (Unit(), Unit(pp=4))) == (5 * 10, 4)
     assert taken_in(Unit(), taken_in(Unit(pp=4), 0)) == 5
 
 
 def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:
-    from counterpoise.sched.orchestrate_models import preset
+    from counterpoise.sched.planners.orchestration.models import preset
 
     def backbone_gpus(frozen: tuple[str, ...]) -> int:
-        job = Job(preset("mllm-72b", frozen=frozen), 128, 128, 74 * 10**9)
+        job = OrchestrationProblem(preset("mllm-72b", frozen=frozen), 128, 128, 74 * 10**9)
         return orchestrate(job)[0].units[1].gpus
 
     assert backbone_gpus(("encoder",)) >= backbone_gpus(())
@@ -183,9 +183,9 @@ def test_a_frozen_encoder_frees_gpus_for_the_backbone() -> None:
 
 @pytest.mark.parametrize(("gpus", "batch"), [(1296, 1920), (648, 960), (324, 480), (112, 240)])
 def test_the_papers_settings_have_a_layout(gpus: int, batch: int) -> None:
-    from counterpoise.sched.orchestrate_models import preset
+    from counterpoise.sched.planners.orchestration.models import preset
 
-    job = Job(preset("mllm-72b"), gpus, batch, 74 * 10**9)
+    job = OrchestrationProblem(preset("mllm-72b"), gpus, batch, 74 * 10**9)
     found = orchestrate(job)[0]
     assert 0.8 * gpus <= found.gpus <= gpus
     assert max(memory_of(job, found.units)) <= job.memory_bytes
@@ -194,14 +194,16 @@ def test_the_papers_settings_have_a_layout(gpus: int, batch: int) -> None:
 def test_bad_jobs_are_refused_in_one_line() -> None:
     one = Module("backbone", 2, {1: 1}, {1: 1})
     with pytest.raises(ValueError, match="one named backbone"):
-        Job((Module("encoder", 1, {1: 1}, {1: 1}),), 1, 1, 1)
+        OrchestrationProblem((Module("encoder", 1, {1: 1}, {1: 1}),), 1, 1, 1)
     with pytest.raises(ValueError, match="1 or more"):
-        Job((one,), 0, 1, 1)
+        OrchestrationProblem((one,), 0, 1, 1)
     with pytest.raises(ValueError, match="no times for TP 2"):
-        Job((one,), 1, 1, 1, tensor_sizes=(2,))
+        OrchestrationProblem((one,), 1, 1, 1, tensor_sizes=(2,))
     with pytest.raises(ValueError, match="too large"):
-        Job((Module("backbone", 2, {1: 2**61}, {1: 1}),), 1, 1, 1)
+        OrchestrationProblem((Module("backbone", 2, {1: 2**61}, {1: 1}),), 1, 1, 1)
     with pytest.raises(ValueError, match="same TP sizes"):
         Module("backbone", 2, {1: 1}, {2: 1})
     with pytest.raises(ValueError, match="no layout on 1 GPUs"):
-        orchestrate(Job((Module("backbone", 2, {1: 1}, {1: 1}, state_bytes=9),), 1, 1, 8))
+        orchestrate(
+            OrchestrationProblem((Module("backbone", 2, {1: 1}, {1: 1}, state_bytes=9),), 1, 1, 8)
+        )

@@ -3,16 +3,26 @@
 import pytest
 
 from counterpoise.sched import check, simulate
-from counterpoise.sched.orchestrate import Layout, orchestrate
-from counterpoise.sched.orchestrate_models import preset, read_modules
-from counterpoise.sched.orchestrate_plan import plan_layouts
-from counterpoise.sched.orchestrate_simulated import layout_program, rerank, units_program
-from counterpoise.sched.orchestrate_units import Job, Module, Unit, iteration_ns, memory_of
+from counterpoise.sched.planners.orchestration.models import preset, read_modules
+from counterpoise.sched.planners.orchestration.plan import plan_layouts
+from counterpoise.sched.planners.orchestration.search import Layout, orchestrate
+from counterpoise.sched.planners.orchestration.simulated import (
+    layout_program,
+    rerank,
+    units_program,
+)
+from counterpoise.sched.planners.orchestration.units import (
+    Module,
+    OrchestrationProblem,
+    Unit,
+    iteration_ns,
+    memory_of,
+)
 
 ENCODER = Module("encoder", 4, {1: 240}, {1: 480}, activation_bytes=4000, state_bytes=400)
 BACKBONE = Module("backbone", 8, {1: 960}, {1: 1920}, activation_bytes=8000, state_bytes=800)
 GENERATOR = Module("generator", 2, {1: 120}, {1: 240}, activation_bytes=2000, state_bytes=200)
-JOB = Job((ENCODER, BACKBONE, GENERATOR), gpus=16, batch=12, memory_bytes=10**6)
+JOB = OrchestrationProblem((ENCODER, BACKBONE, GENERATOR), gpus=16, batch=12, memory_bytes=10**6)
 SHAPES = [
     (Unit(), Unit(pp=4), Unit()),
     (Unit(pp=2), Unit(pp=4), Unit(pp=2)),
@@ -62,7 +72,7 @@ def test_the_fastest_in_simulation_comes_first() -> None:
 
 @pytest.mark.parametrize("shares", [None, [1000], [0, 3000, 0, 1000], [200, 200, 200, 3400]])
 def test_the_plan_is_never_slower_than_the_rigid_layout(shares: list[int] | None) -> None:
-    from counterpoise.sched.orchestrate_rigid import rigid
+    from counterpoise.sched.planners.orchestration.rigid import rigid
 
     work = {"encoder": shares, "generator": shares} if shares else None
     usual = rigid(JOB)

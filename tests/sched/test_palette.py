@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from counterpoise.sched.palette import PAINTS, contrast, ink, linear, paint, tint
+from counterpoise.sched.render.palette import PAINTS, contrast, ink, linear, paint, tint
 
 MAIN = ("F", "B", "I", "W", "S", "T", "C", "EF", "EB")
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.

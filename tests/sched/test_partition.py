@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.sched.partition import least_longest_stage, partition
-from counterpoise.sched.program import place
+from counterpoise.sched.ir.program import place
+from counterpoise.sched.shapes.stages import least_longest_stage, partition
 
 LAYERS = st.lists(st.integers(0, 30), min_size=1, max_size=9)
 

@@ -5,18 +5,24 @@ import json
 import pytest
 
 from counterpoise.sched import check, schedule, simulate, with_step_end
-from counterpoise.sched.profile import (
+from counterpoise.sched.shapes.layers import (
+    Device,
+    TransformerLayer,
+    Vocabulary,
+    optimizer_ns,
+    vit_layer,
+)
+from counterpoise.sched.shapes.model_profile import ModelShape, shape_profile
+from counterpoise.sched.simulation.cost_profile import (
     CostProfile,
     Linear,
     dump_profile,
     load_profile,
     profile_costs,
 )
-from counterpoise.sched.shape_profile import ModelShape, shape_profile
-from counterpoise.sched.shapes import Device, Layer, Vocabulary, optimizer_ns, vit_layer
 
 MODEL = ModelShape(
-    Layer(4096, 14336, 3, 2048),
+    TransformerLayer(4096, 14336, 3, 2048),
     32,
     Vocabulary(4096, 128256),
     encoder=vit_layer(1024),
@@ -38,9 +44,11 @@ def test_a_profile_reads_as_it_was_written(ranks: int, chunks: int) -> None:
 def test_shapes_count_operations_as_the_formula_does() -> None:
     tokens, hidden = 2048, 3072
     per_layer = 24 * tokens * hidden**2 + 4 * tokens**2 * hidden
-    assert Layer(hidden).forward_flops(tokens=tokens, pairs=tokens**2) == per_layer
+    assert TransformerLayer(hidden).forward_flops(tokens=tokens, pairs=tokens**2) == per_layer
     assert Vocabulary(hidden, 1000).forward_flops(tokens) == 2 * tokens * hidden * 1000
-    assert Layer(4096, 14336, 3, 2048).parameters == 218103808  # Llama 3 8B, norms left out
+    assert (
+        TransformerLayer(4096, 14336, 3, 2048).parameters == 218103808
+    )  # Llama 3 8B, norms left out
 
 
 def test_the_stages_take_together_what_the_model_takes() -> None:

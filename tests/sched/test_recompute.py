@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from counterpoise.sched.model_partition_shapes import PAIRS, pair_layers
-from counterpoise.sched.recompute import (
+from counterpoise.sched.planners.recompute import (
     Policy,
     Saving,
     Stage,
@@ -21,8 +20,9 @@ from counterpoise.sched.recompute import (
     savings,
     tighten,
 )
-from counterpoise.sched.recompute_model import modelled_stages, recomputing_step_ns
-from counterpoise.tools.saved_tensors import live_bytes, run_layers
+from counterpoise.sched.planners.recompute_shapes import modelled_stages, recomputing_step_ns
+from counterpoise.sched.planners.stage_split_models import PAIRS, pair_layers
+from counterpoise.tools.plan.saved_tensors import live_bytes, run_layers
 
 KINDS = ("vit", "llm", "projector")
 a_saving = st.fixed_dictionaries(

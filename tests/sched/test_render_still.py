@@ -8,13 +8,13 @@ from collections import Counter
 import pytest
 
 from counterpoise.sched import Costs, schedule, simulate
-from counterpoise.sched import render_svg as svg_module
-from counterpoise.sched.render_html import render_html
-from counterpoise.sched.render_svg import render_svg
-from counterpoise.sched.render_text import render_text
-from counterpoise.sched.render_trace import render_trace
-from counterpoise.sched.summary import Unit, causes, format_memory, format_time, peak
-from counterpoise.sched.timeline import Timeline
+from counterpoise.sched.render import svg as svg_module
+from counterpoise.sched.render.html import render_html
+from counterpoise.sched.render.summary import MemoryUnit, causes, format_memory, format_time, peak
+from counterpoise.sched.render.svg import render_svg
+from counterpoise.sched.render.text import render_text
+from counterpoise.sched.render.trace import render_trace
+from counterpoise.sched.simulation.timeline import Timeline
 
 MS = 10**6
 COSTS = Costs(
@@ -164,7 +164,7 @@ def test_times_are_written_in_the_unit_that_suits(ns: int, words: str) -> None:
 
 def test_memory_is_written_in_its_unit() -> None:
     assert format_memory(80 * 2**30) == "80 GiB"
-    assert format_memory(5, Unit("microbatches", 2)) == "2.5 microbatches"
+    assert format_memory(5, MemoryUnit("microbatches", 2)) == "2.5 microbatches"
 
 
 def test_where_passes_are_narrower_than_a_pixel_their_area_is_their_time(

@@ -9,10 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.sched import check, problems, schedule, simulate, unit_costs
-from counterpoise.sched.baselines import METHODS, ModelTimes, arrange, redistribute
-from counterpoise.sched.blocks import Pace
-from counterpoise.sched.shapes import Device, Layer, Vocabulary
-from counterpoise.sched.vocabulary import BLOCKS, FORMS, vocabulary
+from counterpoise.sched.generators.blocks import Pace
+from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
+from counterpoise.sched.transforms.vocabulary import BLOCKS, FORMS, vocabulary
+from counterpoise.tools.bench.baselines.vocabulary_placements import (
+    METHODS,
+    ModelTimes,
+    arrange,
+    redistribute,
+)
 
 COSTS = unit_costs(10, 20, 2)
 PACE = Pace(10, 20, 4)
@@ -132,7 +137,9 @@ def test_input_passes_are_early_and_late_enough(base: str, form: str) -> None:
 def test_speedups_over_the_baselines(model: str, tokens: int, words: int) -> None:
     ranks, layers, hidden = MODELS[model]
     device = Device()
-    layer = device.compute_ns(Layer(hidden).forward_flops(tokens=tokens, pairs=tokens**2))
+    layer = device.compute_ns(
+        TransformerLayer(hidden).forward_flops(tokens=tokens, pairs=tokens**2)
+    )
     output = device.compute_ns(Vocabulary(hidden, 2**words).forward_flops(tokens))
     times = ModelTimes(layers, layer, 2 * layer, output, 2 * output)
     base, redis, one, two = (

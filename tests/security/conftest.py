@@ -9,7 +9,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 from key_party import SAMPLES, Party, keygen
 
-from counterpoise.tools.demo_data import ensure_demo_data
+from counterpoise.tools.demo.data import ensure_demo_data
 
 
 @pytest.fixture(scope="module")

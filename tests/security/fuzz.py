@@ -18,12 +18,12 @@ sys.path.append(str(Path(__file__).parent))
 import msgpack
 from hostile import Cluster, Mutator, Wired, corpus
 
-from counterpoise.balancer.messages import FROM_WORKER, Place
-from counterpoise.balancer.rank_session import RankSession
-from counterpoise.balancer.wire import WireError, decode, encode
-from counterpoise.balancer.worker_session import WorkerSession
-from counterpoise.workers.codec import CodecError
-from counterpoise.workers.codec import decode as decode_sample
+from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition
+from counterpoise.balancer.protocol.rank_session import RankSession
+from counterpoise.balancer.protocol.wire import WireError, decode, encode
+from counterpoise.balancer.protocol.worker_session import WorkerSession
+from counterpoise.workers.codec.frames import CodecError
+from counterpoise.workers.codec.frames import decode as decode_sample
 
 NAMES = [b"hostile-%d" % n for n in range(4)]
 MOST_STATE = 5_000
@@ -75,7 +75,7 @@ def attack_sessions(mutator, frames):
         header, payloads = mutator.frame()
         if number % 200 == 0:
             worker, rank = WorkerSession(), RankSession((0,), "", 2, 1)
-            rank.begin(0, Place(0, 0, 0, 0))
+            rank.begin(0, EpochPosition(0, 0, 0, 0))
         try:
             message = decode(header, len(payloads))
         except WireError:

@@ -18,20 +18,20 @@ import numpy as np
 from fuzz import MOST_STATE, on_the_books, state_size, to_peers
 from hostile import JOB, Cluster, Wired, corpus, introduces
 
-from counterpoise.balancer.job import from_json, to_json
-from counterpoise.balancer.messages import FROM_WORKER, Place, RankHello
-from counterpoise.balancer.peers import why_rank_refused
-from counterpoise.balancer.planner import make_planner
-from counterpoise.balancer.rank_session import RankSession
-from counterpoise.balancer.wire import WireError, decode, encode
-from counterpoise.balancer.worker_session import WorkerSession
-from counterpoise.workers.codec import CodecError, payload_of
-from counterpoise.workers.codec import decode as decode_sample
-from counterpoise.workers.codec import encode as encode_sample
-from counterpoise.workers.patterns import MAX_NAMES, depth, names_in
-from counterpoise.workers.source import SampleError
-from counterpoise.workers.tar_dataset import TarDataset
-from counterpoise.workers.tar_index import BLOCK
+from counterpoise.balancer.coordinator.peers import why_rank_refused
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.protocol.job_spec import from_json, to_json
+from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition, RankHello
+from counterpoise.balancer.protocol.rank_session import RankSession
+from counterpoise.balancer.protocol.wire import WireError, decode, encode
+from counterpoise.balancer.protocol.worker_session import WorkerSession
+from counterpoise.workers.codec.frames import CodecError, payload_of
+from counterpoise.workers.codec.frames import decode as decode_sample
+from counterpoise.workers.codec.frames import encode as encode_sample
+from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_in
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.tar.dataset import TarDataset
+from counterpoise.workers.tar.index import BLOCK
 
 STRANGERS = [b"stranger-%d" % n for n in range(4)]
 # A cluster is taken anew after so many frames, so that an input's history stays short.
@@ -169,7 +169,7 @@ class SessionsTarget:
             return
         if self.said % 200 == 0:
             self.worker, self.rank = WorkerSession(), RankSession((0,), "", 2, 1)
-            self.rank.begin(0, Place(0, 0, 0, 0))
+            self.rank.begin(0, EpochPosition(0, 0, 0, 0))
         self.said += 1
         count, header = frame_of(data)
         payloads = (b"x" * SAMPLE_BYTES,) * count

@@ -12,29 +12,29 @@ from dataclasses import dataclass
 
 import msgpack
 
-from counterpoise.balancer import peers
-from counterpoise.balancer.coordinator import Coordinator
-from counterpoise.balancer.job import Job, to_json
-from counterpoise.balancer.messages import (
+from counterpoise.balancer.coordinator import peers
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import (
     DecodeDone,
-    Place,
+    EpochPosition,
     Probed,
     ProbeDone,
     RankHello,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.plan import PlanConfig
-from counterpoise.balancer.rank_session import RankSession
-from counterpoise.balancer.wire import MAX_FRAMES, WireError, decode, encode
-from counterpoise.balancer.worker_session import Open, WorkerSession
-from counterpoise.workers.codec import encode as encode_sample
+from counterpoise.balancer.protocol.rank_session import RankSession
+from counterpoise.balancer.protocol.wire import MAX_FRAMES, WireError, decode, encode
+from counterpoise.balancer.protocol.worker_session import OpenSource, WorkerSession
+from counterpoise.workers.codec.frames import encode as encode_sample
 
 # Room for an order is made when a worker says how many samples there are: here, not too much.
 peers.MAX_SAMPLES = 1 << 20
 COUNT = 40
 TICK_S = 0.02
-JOB = Job(
+JOB = JobSpec(
     source={"source": "tar", "pattern": ["*.tar"], "transform": None},
     plan=PlanConfig(
         ranks=2,
@@ -81,7 +81,7 @@ class Cluster:
             self._say(peer, WorkerHello(f"w{n}", 5, "host", n))
         for peer, session in self.ranks.items():
             self._say(peer, session.hello)
-            for message in session.begin(0, Place(0, 0, 0, 0)):
+            for message in session.begin(0, EpochPosition(0, 0, 0, 0)):
                 self._say(peer, message)
 
     def step(self):
@@ -133,7 +133,7 @@ class Cluster:
             message = decode(encode(effect.message), len(effect.payloads))
             if effect.peer in self.workers:
                 action = self.workers[effect.peer].handle(message)
-                if isinstance(action, Open):
+                if isinstance(action, OpenSource):
                     self._say(effect.peer, WorkerReady(COUNT, "honest", action.number))
             elif effect.peer in self.ranks:
                 self.ranks[effect.peer].handle(message, effect.payloads)

@@ -8,16 +8,16 @@ import time
 
 import zmq
 
-from counterpoise.balancer.coordinator import Coordinator
-from counterpoise.balancer.keys import peer_keys, server_keys
-from counterpoise.balancer.messages import Ping
-from counterpoise.balancer.serve import serve
-from counterpoise.balancer.sockets import connect, receive, send
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.protocol.messages import Ping
+from counterpoise.balancer.server.loop import serve
+from counterpoise.balancer.transport.keys import peer_keys, server_keys
+from counterpoise.balancer.transport.sockets import connect, receive, send
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.cli import group
-from counterpoise.workers.daemon import Identity, run_worker
-from counterpoise.workers.source_handler import SourceHandler
-from counterpoise.workers.tar_dataset import TarDataset
+from counterpoise.workers.daemon.loop import Identity, run_worker
+from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.tar.dataset import TarDataset
 
 LIMIT_S = 20
 SAMPLES = 12

@@ -13,10 +13,10 @@ sys.path.append(str(Path(__file__).parent))
 from key_party import LIMIT_S, SAMPLES, free_port, keygen, make, samples
 from test_remote import Process
 
-from counterpoise.balancer.messages import Ping
-from counterpoise.balancer.sockets import connect, send
+from counterpoise.balancer.protocol.messages import Ping
+from counterpoise.balancer.transport.sockets import connect, send
 from counterpoise.tools.cli import group
-from counterpoise.tools.demo_data import ensure_demo_data
+from counterpoise.tools.demo.data import ensure_demo_data
 
 
 def doctor(capfd, address, keys):

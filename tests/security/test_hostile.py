@@ -16,28 +16,29 @@ from fuzz import attack, attack_sessions, state_size, to_peers
 from hostile import COUNT, JOB, Cluster, Mutator, Wired, corpus, introduces
 from key_party import LIMIT_S, Party
 
-from counterpoise.balancer import peers, sockets
-from counterpoise.balancer.job import from_json, to_json
-from counterpoise.balancer.messages import (
+from counterpoise.balancer.coordinator import peers
+from counterpoise.balancer.coordinator.peers import why_rank_refused
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.protocol.job_spec import from_json, to_json
+from counterpoise.balancer.protocol.messages import (
     PROTOCOL_VERSION,
-    Ask,
     DecodeDone,
     Ping,
+    Pong,
     Probed,
     ProbeDone,
     RankBye,
     RankHello,
-    Status,
-    WorkerBeat,
+    RequestBatch,
     WorkerBye,
+    WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
-from counterpoise.balancer.peers import why_rank_refused
-from counterpoise.balancer.planner import make_planner
-from counterpoise.balancer.wire import WireError, decode, encode
-from counterpoise.workers.codec import CodecError
-from counterpoise.workers.codec import decode as decode_sample
+from counterpoise.balancer.protocol.wire import WireError, decode, encode
+from counterpoise.balancer.transport import sockets
+from counterpoise.workers.codec.frames import CodecError
+from counterpoise.workers.codec.frames import decode as decode_sample
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_results_under_a_lease_of_somebody_else_are_not_taken(honest, seed):
         if cluster.random.random() < 0.1:
             cluster.tell(Wired(b"old", encode(WorkerHello("w0", 4, "host", 0))))
             cluster.tell(Wired(b"old", encode(WorkerReady(COUNT, "honest"))))
-            cluster.tell(Wired(b"old", encode(WorkerBeat("w0", 4))))
+            cluster.tell(Wired(b"old", encode(WorkerHeartbeat("w0", 4))))
             lease = cluster.random.randrange(1, 40)
             forged = ProbeDone(lease, (Probed(0, "forged", (9,), 9),))
             cluster.tell(Wired(b"old", encode(forged)))
@@ -144,7 +145,7 @@ def test_no_rank_can_make_the_balancer_remember_without_end():
         cluster.step()
     before = state_size(cluster.coordinator)
     for step in range(1100):
-        cluster.tell(Wired(b"rank-0", encode(Ask(7, 0, step, 0))))
+        cluster.tell(Wired(b"rank-0", encode(RequestBatch(7, 0, step, 0))))
         cluster.tell(Wired(b"stranger-%d" % step, encode(Ping())))
     assert state_size(cluster.coordinator) - before <= 1024
 
@@ -203,9 +204,9 @@ HELLO = msgpack.packb("RankHello")
         b"\x94\x01" + HELLO + b"\x91" + b"\xcf" + b"\xff" * 8 + b"\xa0",
         b"\x94\x01" + HELLO + b"\xdc\xff\xff" + b"\x90" * 0xFFFF + b"\xa0",
         b"\x93\x01\xa3Ask" + b"\xc0" * (5 << 20),
-        msgpack.packb([PROTOCOL_VERSION, "Ask", 0, 0, 0]),
-        msgpack.packb([PROTOCOL_VERSION, "Ask", 0, 0, 0, 0, 0]),
-        msgpack.packb([PROTOCOL_VERSION, "Ask", 0, 0, 0, True]),
+        msgpack.packb([PROTOCOL_VERSION, "RequestBatch", 0, 0, 0]),
+        msgpack.packb([PROTOCOL_VERSION, "RequestBatch", 0, 0, 0, 0, 0]),
+        msgpack.packb([PROTOCOL_VERSION, "RequestBatch", 0, 0, 0, True]),
         msgpack.packb([PROTOCOL_VERSION, "__class__"]),
         msgpack.packb([PROTOCOL_VERSION, "x" * 1000]),
         msgpack.packb([PROTOCOL_VERSION + 1, "Bye"]),
@@ -224,7 +225,7 @@ def test_a_pathological_header_is_refused_in_little_memory_and_few_words(header)
 
 @pytest.mark.parametrize(("message", "frames"), [
     (Ping(), 1), (DecodeDone(1, 1, "k", (), b""), 0), (DecodeDone(1, 1, "k", (), b""), 2),
-    (Ask(0, 0, 0, 0), 70_000),
+    (RequestBatch(0, 0, 0, 0), 70_000),
 ])  # fmt: skip
 def test_a_wrong_number_of_frames_is_refused(message, frames):
     with pytest.raises(WireError, match="payload frames, it has"):
@@ -317,7 +318,7 @@ def test_what_is_no_zmtp_is_dropped(balancer):
         with socket.create_connection((host, int(port))) as raw:
             junk = bytes((number * each) % 256 for each in range(number * 7))
             raw.sendall(greeting + junk if number % 2 else junk)
-    assert isinstance(answer(balancer.address), Status)
+    assert isinstance(answer(balancer.address), Pong)
 
 
 def test_many_frames_and_no_frame_are_refused_and_counted(balancer):
@@ -326,7 +327,7 @@ def test_many_frames_and_no_frame_are_refused_and_counted(balancer):
         balancer.wait(lambda: balancer.refused("a message of 70000 frames"))
         assert peer.poll(1000 * LIMIT_S)
         assert "70000 frames" in sockets.receive(peer)[0].reason
-    assert isinstance(answer(balancer.address), Status)
+    assert isinstance(answer(balancer.address), Pong)
 
 
 def test_a_peer_that_does_not_read_is_let_go(monkeypatch):
@@ -341,6 +342,6 @@ def test_a_peer_that_does_not_read_is_let_go(monkeypatch):
             for _ in range(20_000):
                 deaf.send(b"x" * 10)
             party.wait(lambda: len(party.refusals) == 20_000)
-            assert isinstance(answer(party.address), Status)
+            assert isinstance(answer(party.address), Pong)
     finally:
         party.close()

@@ -9,9 +9,15 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 from key_party import SAMPLES, Peer, keygen, make, recorded, samples, telling_pieces
 
-from counterpoise.balancer.keys import AllowList, new_pair, peer_keys, server_keys, write_public
-from counterpoise.balancer.messages import Ping, Refused, Status, WorkerHello
-from counterpoise.balancer.sockets import check_open_address, send
+from counterpoise.balancer.protocol.messages import PeerRejected, Ping, Pong, WorkerHello
+from counterpoise.balancer.transport.keys import (
+    AllowList,
+    new_pair,
+    peer_keys,
+    server_keys,
+    write_public,
+)
+from counterpoise.balancer.transport.sockets import check_open_address, send
 from counterpoise.loader import LoaderError
 
 # --- on the wire
@@ -60,11 +66,11 @@ def test_a_peer_with_a_revoked_key_gets_nothing_more(party, keys):
     balancer = party(keys / "balancer")
     own = peer_keys(keys / "trainer", "trainer")
     with Peer(balancer.address, own) as peer:
-        assert isinstance(peer.answer(), Status)
+        assert isinstance(peer.answer(), Pong)
         (keys / "balancer" / "allowed" / "trainer.pub").unlink()
         assert "not allowed" in peer.answer().reason
         send(peer.socket, Ping())
-        assert isinstance(peer.answer(), Refused)
+        assert isinstance(peer.answer(), PeerRejected)
         with Peer(balancer.address, own, b"again") as again:
             balancer.wait(lambda: balancer.refused("came with a key that is not allowed"))
             assert again.answer(0) is None
@@ -89,7 +95,7 @@ def test_a_key_may_come_in_as_soon_as_it_is_on_the_list(party, keys):
     balancer = party(keys / "balancer")
     keygen(keys, "--trainer", "late")
     with Peer(balancer.address, peer_keys(keys / "late", "trainer")) as peer:
-        assert isinstance(peer.answer(), Status)
+        assert isinstance(peer.answer(), Pong)
 
 
 def test_a_key_speaks_only_for_its_role(party, keys):

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoise.balancer.job import Job, to_json
-from counterpoise.balancer.messages import Ref
-from counterpoise.workers.kept_files import identity, kept_path
-from counterpoise.workers.patterns import MAX_NAMES, find_shards
-from counterpoise.workers.source import SampleError
-from counterpoise.workers.source_handler import SourceHandler
-from counterpoise.workers.tar_dataset import TarDataset
-from counterpoise.workers.vision_language import VisionLanguage
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import SampleRef
+from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.tar.cache_files import identity, kept_path
+from counterpoise.workers.tar.dataset import TarDataset
+from counterpoise.workers.vision_language.transform import VisionLanguage
 
 EXECUTING = {
     "os.system",
@@ -87,7 +87,7 @@ def write_shard(path, members):
 
 def job(**source):
     told = {"source": "tar", "pattern": ["a.tar"], "transform": None, **source}
-    return to_json(Job(source=told))
+    return to_json(JobSpec(source=told))
 
 
 def handler(root):
@@ -144,8 +144,8 @@ def test_a_pattern_that_leaves_the_root_reads_nothing(root, pattern):
         "subprocess:run",
         "builtins:eval",
         "pickle:loads",
-        "counterpoise.workers.registry:importlib",
-        "counterpoise.workers.codec_object:pickle",
+        "counterpoise.workers.sources.transform_registry:importlib",
+        "counterpoise.workers.codec.objects:pickle",
         "antigravity:x",
         "os.path:os.system",
         "__main__:x",
@@ -187,7 +187,7 @@ def test_a_pickled_reference_is_not_looked_at_by_a_remote_worker(root):
     worker = handler(root)
     assert worker.open(job())[0] == 1
     with WATCH as watch:
-        decoded = worker.decode(Ref(0, 0, pickle.dumps(Evil("x"))), 0)
+        decoded = worker.decode(SampleRef(0, 0, pickle.dumps(Evil("x"))), 0)
     assert decoded.key == "0"
     assert not watch.executed
 

@@ -12,10 +12,18 @@ import zmq
 sys.path.append(str(Path(__file__).parent))
 from key_party import SAMPLES, Peer, free_port, make, samples, telling_pieces
 
-from counterpoise.balancer import bulk_server, link, serve
-from counterpoise.balancer.keys import peer_keys
-from counterpoise.balancer.messages import Bulk, Heard, Ping, WorkerBeat, WorkerHello
-from counterpoise.balancer.sockets import connect, send
+from counterpoise.balancer.protocol.messages import (
+    ClearPayloadOffer,
+    HeartbeatAck,
+    Ping,
+    WorkerHeartbeat,
+    WorkerHello,
+)
+from counterpoise.balancer.server import clear_payloads as bulk_server
+from counterpoise.balancer.server import loop as serve
+from counterpoise.balancer.transport import link
+from counterpoise.balancer.transport.keys import peer_keys
+from counterpoise.balancer.transport.sockets import connect, send
 from counterpoise.tools.cli import group
 
 ANY_PORT = "tcp://127.0.0.1:0"
@@ -71,7 +79,7 @@ def wire(monkeypatch):
         made.append(Wire(*arguments))
         return made[-1]
 
-    class Tapped(bulk_server.BulkServer):
+    class Tapped(bulk_server.ClearPayloadServer):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             if made:
@@ -195,9 +203,9 @@ def test_only_peers_with_payloads_are_offered_a_connection(party, keys):
     balancer = party(keys / "balancer", ANY_PORT)
     worker = peer_keys(keys / "worker", "worker")
     with Peer(balancer.address, worker, message=WorkerHello("w", 0, "h", 0)) as peer:
-        assert isinstance(peer.answer(), Bulk)
-    with Peer(balancer.address, worker, b"beat", WorkerBeat("w", 0, number=1)) as peer:
-        assert isinstance(peer.answer(), Heard)
+        assert isinstance(peer.answer(), ClearPayloadOffer)
+    with Peer(balancer.address, worker, b"beat", WorkerHeartbeat("w", 0, number=1)) as peer:
+        assert isinstance(peer.answer(), HeartbeatAck)
         assert peer.answer(0.2) is None
 
 
@@ -228,7 +236,7 @@ def test_without_the_package_a_peer_goes_on_under_curve(
 def test_without_the_package_a_balancer_says_what_to_install(party, keys, monkeypatch):
     monkeypatch.setattr(bulk_server, "is_available", lambda: False)
     with pytest.raises(ValueError, match="pip install"):
-        bulk_server.BulkServer(zmq.Context(), ANY_PORT, None, None)
+        bulk_server.ClearPayloadServer(zmq.Context(), ANY_PORT, None, None)
 
 
 @pytest.mark.parametrize(

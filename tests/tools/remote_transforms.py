@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from counterpoise.workers.source import Probe
+from counterpoise.workers.sources.interface import Probe
 
 
 class Measured:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from counterpoise.tools.cli import main
-from counterpoise.tools.demo import BUDGETS, VIRTUAL_RANKS
+from counterpoise.tools.demo.command import BUDGETS, VIRTUAL_RANKS
 
 KEYS = {"samples", "unreadable", "duplicate_keys", "resources", "waiting", "recommended", "gain"}
 
@@ -155,7 +155,7 @@ def test_the_demo_waits_as_long_as_analyze_says(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "counterpoise").glob("demo-*")
     words = ["--ranks", str(VIRTUAL_RANKS), "--samples-per-step", "64", "--mode", "exact"]
     words += [word for n, value in BUDGETS.items() for word in ("--budget", f"{n}={value}")]
-    transform = ("--transform", "counterpoise.tools.demo_transform:transform")
+    transform = ("--transform", "counterpoise.tools.demo.transform:transform")
     told = counterpoise(
         tmp_path, "analyze", str(folder), *transform, *words, "--json", "--out", str(tmp_path / "o")
     )

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balancer.plan import PlanConfig, Window
-from counterpoise.balancer.planner import make_planner
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.tools.cli import main
 from counterpoise.workers import SampleError, TarDataset, VisionLanguage
 

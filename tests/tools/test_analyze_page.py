@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.tools.analyze_page import SECTIONS, headline, render_page
+from counterpoise.tools.analyze.page.document import SECTIONS, headline, render_page
 from counterpoise.tools.cli import main
 
 Browser = Any  # the driver of tests/sched

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.tools.analyze_counts import by_source, duplicates, quantiles, reasons
-from counterpoise.tools.analyze_rows import (
+from counterpoise.tools.analyze.model.counts import by_source, duplicates, quantiles, reasons
+from counterpoise.tools.analyze.scan.rows import (
     Clock,
     Failure,
     Rows,

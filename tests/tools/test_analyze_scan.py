@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoise.tools.analyze_rows import Rows
-from counterpoise.tools.analyze_run import Work, in_this_process, on_cores, scan_all
-from counterpoise.tools.analyze_scan import Scan, scan
-from counterpoise.tools.analyze_sources import Task, find_tasks
+from counterpoise.tools.analyze.scan.count_task import ScanOptions, scan
+from counterpoise.tools.analyze.scan.rows import Rows
+from counterpoise.tools.analyze.scan.run import Work, in_this_process, on_cores, scan_all
+from counterpoise.tools.analyze.scan.sources import ScanTask, find_tasks
 
-HOW = Scan((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
+HOW = ScanOptions((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
 
 
 def picture(width: int = 40, height: int = 30) -> bytes:
@@ -44,11 +44,13 @@ def samples(prefix: str, count: int, source: str = "web") -> dict[str, dict[str,
     return {f"{prefix}{n}": {"json": about, "png": picture()} for n in range(count)}
 
 
-def looked_at(tasks: Sequence[Task], out: Path, how: Scan = HOW, **more: Any) -> tuple[Rows, int]:
+def looked_at(
+    tasks: Sequence[ScanTask], out: Path, how: ScanOptions = HOW, **more: Any
+) -> tuple[Rows, int]:
     return scan_all(tasks, how, out, more.pop("run", in_this_process), **more)
 
 
-def tasks_of(*sources: object) -> list[Task]:
+def tasks_of(*sources: object) -> list[ScanTask]:
     return find_tasks([str(source) for source in sources], lambda _: None)
 
 
@@ -88,7 +90,7 @@ def test_what_is_broken_is_named_and_the_rest_is_there(mixed: Path, tmp_path: Pa
 
 
 def test_all_cores_find_what_one_finds(mixed: Path, tmp_path: Path) -> None:
-    tasks = [Task("tar", (str(path),)) for path in sorted(mixed.glob("*.tar"))]
+    tasks = [ScanTask("tar", (str(path),)) for path in sorted(mixed.glob("*.tar"))]
     one, _ = looked_at(tasks, tmp_path / "one")
     two, _ = looked_at(tasks, tmp_path / "two", run=on_cores(2))
     assert (one.keys, one.failures, one.sources) == (two.keys, two.failures, two.sources)
@@ -104,11 +106,13 @@ def test_numbered_shards_are_one_source_and_not_one_each(tmp_path: Path) -> None
 
 
 def test_an_interrupted_scan_goes_on_where_it_was(mixed: Path, tmp_path: Path) -> None:
-    tasks = [Task("tar", (str(path),)) for path in sorted(mixed.glob("*.tar"))]
+    tasks = [ScanTask("tar", (str(path),)) for path in sorted(mixed.glob("*.tar"))]
     done: list[tuple[str, ...]] = []
 
     def until(stop: int) -> Any:
-        def run(work: Work[Any], todo: Sequence[Task], how: Scan) -> Iterator[tuple[int, Any]]:
+        def run(
+            work: Work[Any], todo: Sequence[ScanTask], how: ScanOptions
+        ) -> Iterator[tuple[int, Any]]:
             for number, task in enumerate(todo):
                 if number == stop:
                     raise KeyboardInterrupt
@@ -136,7 +140,9 @@ def test_other_settings_find_other_costs(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", samples("a", 2))
     few, _ = looked_at(tasks_of(shard), tmp_path / "parts")
     more, _ = looked_at(
-        tasks_of(shard), tmp_path / "parts", Scan((*HOW.transform[:2], ("tokens_per_tile", 8)))
+        tasks_of(shard),
+        tmp_path / "parts",
+        ScanOptions((*HOW.transform[:2], ("tokens_per_tile", 8))),
     )
     assert (more.column("tokens") > few.column("tokens")).all()
 
@@ -144,7 +150,7 @@ def test_other_settings_find_other_costs(tmp_path: Path) -> None:
 def test_a_sample_is_drawn_once_and_the_same_for_everybody(tmp_path: Path) -> None:
     for name in "abc":
         write_shard(tmp_path / f"{name}.tar", samples(name, 10))
-    tasks = [Task("tar", (str(tmp_path / f"{name}.tar"),)) for name in "abc"]
+    tasks = [ScanTask("tar", (str(tmp_path / f"{name}.tar"),)) for name in "abc"]
     rows, total = looked_at(tasks, tmp_path / "parts", sample=7)
     assert (len(rows), total) == (7, 30)
     assert len(set(rows.keys)) == 7
@@ -160,7 +166,7 @@ def test_decoding_finds_what_headers_do_not_say(tmp_path: Path) -> None:
     found["a1"]["png"] = whole.getvalue()[:4000]
     shard = write_shard(tmp_path / "a.tar", found)
     assert len(looked_at(tasks_of(shard), tmp_path / "parts")[0]) == 2
-    deep = Scan(HOW.transform, decode=True)
+    deep = ScanOptions(HOW.transform, decode=True)
     rows, _ = looked_at(tasks_of(shard), tmp_path / "parts", deep)
     assert rows.keys == ("a0",)
     assert [bad.key for bad in rows.failures] == ["a1"]
@@ -173,7 +179,7 @@ def test_a_dataset_by_import_path_is_scanned_in_ranges(
     module = "lengths = list(range(1, 2500))\ndef cost(n):\n    return {'tokens': n}\n"
     (tmp_path / "my_lengths.py").write_text(module)
     monkeypatch.chdir(tmp_path)
-    how = Scan(cost="my_lengths:cost")
+    how = ScanOptions(cost="my_lengths:cost")
     rows, total = looked_at(tasks_of("my_lengths:lengths"), tmp_path / "parts", how)
     assert rows.column("tokens").tolist() == list(range(1, 2500))
     assert (total, len(list((tmp_path / "parts").iterdir()))) == (2499, 3)
@@ -210,7 +216,7 @@ def test_an_index_of_a_shard_points_to_the_shard(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", samples("a", 20))
     looked_at(tasks_of(shard), tmp_path / "parts")
     with pytest.raises(ValueError, match=r"analyze a\.tar itself"):
-        scan(Task("table", (str(tmp_path / "a.tar.index.npz"),)), HOW)
+        scan(ScanTask("table", (str(tmp_path / "a.tar.index.npz"),)), HOW)
 
 
 def test_a_failing_disk_ends_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +225,7 @@ def test_a_failing_disk_ends_the_scan(tmp_path: Path, monkeypatch: pytest.Monkey
     def failing(*_: object) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("counterpoise.workers.shard_files.ShardFiles.read", failing)
+    monkeypatch.setattr("counterpoise.workers.tar.shard_files.ShardFiles.read", failing)
     with pytest.raises(OSError, match="Input/output"):
         looked_at(tasks_of(shard), tmp_path / "parts")
 
@@ -256,7 +262,7 @@ def test_an_interrupt_hands_over_what_has_been_begun(tmp_path: Path) -> None:
     """With several processes too: nothing that was scanned is thrown away."""
     for number in range(12):
         write_shard(tmp_path / f"{number:02}.tar", samples(f"s{number}-", 2))
-    tasks = [Task("tar", (str(path),)) for path in sorted(tmp_path.glob("*.tar"))]
+    tasks = [ScanTask("tar", (str(path),)) for path in sorted(tmp_path.glob("*.tar"))]
     finished: list[int] = []
 
     def done(count: int, _: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterpoise.tools.analyze_tables import read_table
+from counterpoise.tools.analyze.scan.tables import read_table
 
 COLUMNS = {
     "tiles": [1, 0, 3],

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterpoise.sched.fill_gaps import COMMUNICATING, COMPUTING, FREE
-from counterpoise.sched.fill_plan import host_step
-from counterpoise.sched.fill_sets import case_setup
-from counterpoise.sched.fill_setup import dump_setup
-from counterpoise.tools.bench_bubbles import bench
-from counterpoise.tools.bubble_chart import chart_svg
-from counterpoise.tools.bubble_sensitivity import Point
-from counterpoise.tools.bubble_settings import PAPER, SETTINGS, setting_report
-from counterpoise.tools.bubble_uneven import uneven_report
+from counterpoise.sched.bubble_filling.plan.encoder_plans import host_step
+from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE
+from counterpoise.sched.bubble_filling.problem.presets import case_setup
+from counterpoise.sched.bubble_filling.problem.setup import dump_setup
+from counterpoise.tools.bench.bubbles.chart import chart_svg
+from counterpoise.tools.bench.bubbles.command import bench
+from counterpoise.tools.bench.bubbles.sensitivity import Point
+from counterpoise.tools.bench.bubbles.settings import PAPER, SETTINGS, setting_report
+from counterpoise.tools.bench.bubbles.uneven import uneven_report
 from counterpoise.tools.cli import main
 
 KEYS = {

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from counterpoise.tools import bench_faults_leftovers as leftovers
-from counterpoise.tools.bench_faults_nursery import MARK, Nursery
-from counterpoise.tools.bench_faults_proxy import Network
-from counterpoise.tools.bench_faults_trials import Trials, compare
+from tests.faults import leftovers
+from tests.faults.nursery import MARK, Nursery
+from tests.faults.proxy import ProxyNetwork
+from tests.faults.trials import Trials, compare
 
 LIMIT_S = 20.0
 
@@ -82,7 +82,7 @@ def test_what_is_left_is_given_time_to_go():
 @pytest.fixture
 def ends(listening):
     """A network and both ends of a connection through its only cable."""
-    network = Network(("peer",), listening.getsockname()[1])
+    network = ProxyNetwork(("peer",), listening.getsockname()[1])
     near = socket.create_connection(("127.0.0.1", network.cables["peer"].port))
     network.pump(LIMIT_S, lambda: bool(network.cables["peer"].connections))
     far = listening.accept()[0]

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools import bench_order, bench_partition, bench_plan, bench_step
-from counterpoise.tools.plan_inputs import parse_budgets, read_costs, synthetic
+from counterpoise.tools.bench import order as bench_order
+from counterpoise.tools.bench import partition as bench_partition
+from counterpoise.tools.bench import plan as bench_plan
+from counterpoise.tools.bench import step as bench_step
+from counterpoise.tools.inputs.cost_tables import parse_budgets, read_costs, synthetic
 
 
 def last_line(command: click.Command, *arguments: str) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise.sched import schedule, schedules, simulate
-from counterpoise.tools.bench_schedules import command, shared_costs
+from counterpoise.tools.bench.schedules import command, shared_costs
 
 NAMES = [found.name for found in schedules()]
 

@@ -2,7 +2,7 @@
 
 import json
 
-from counterpoise.tools.bench_transport import WAYS
+from counterpoise.tools.bench.transport import WAYS
 from counterpoise.tools.cli import group
 
 

@@ -7,8 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise.sched import check, simulate
-from counterpoise.tools.bench_vocab import command, measured_program
-from counterpoise.tools.vocab_artifact import Run, read_measured, read_runs
+from counterpoise.tools.bench.baselines.vocabulary_measurements import (
+    MeasuredRun,
+    read_measured,
+    read_runs,
+)
+from counterpoise.tools.bench.vocab import command, measured_program
 
 METHODS = ("base", "redis", "alg1", "alg2")
 WORDS = ("32k", "64k", "128k", "256k")
@@ -63,7 +67,7 @@ def test_vocabulary_beats_redis_beats_the_baseline(golden: Golden, tokens: int, 
 
 
 def test_utilisation_is_flops_over_time() -> None:
-    run = Run("base", 2048, 256000, 128, 32, 3072, (1,) * 8, (2,) * 8, (0,) * 8, 11722.2)
+    run = MeasuredRun("base", 2048, 256000, 128, 32, 3072, (1,) * 8, (2,) * 8, (0,) * 8, 11722.2)
     assert run.utilisation(11_722_200_000) == pytest.approx(80.72 / 312 * 100, rel=1e-3)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from counterpoise.tools.demo_data import cache_folder, ensure_demo_data
+from counterpoise.tools.demo.data import cache_folder, ensure_demo_data
 
 
 def digests(pattern: str) -> list[str]:

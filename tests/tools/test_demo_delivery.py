@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from counterpoise.loader import DataLoader
-from counterpoise.tools.demo import RUNS, Settings, make_loader
-from counterpoise.tools.demo_data import ensure_demo_data
+from counterpoise.tools.demo.command import RUNS, DemoSettings, make_loader
+from counterpoise.tools.demo.data import ensure_demo_data
 
 
 def digest(input_ids: Any, tiles: Any) -> str:
@@ -58,14 +58,14 @@ def expected(dataset: Any) -> Counter[tuple[str, str]]:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_made_sample_arrives_once(name: str, workers: int, tmp_path: Path) -> None:
     shards = ensure_demo_data(tmp_path, samples=100, shards=3)
-    loader = make_loader(name, Settings(shards, workers=workers))
+    loader = make_loader(name, DemoSettings(shards, workers=workers))
     assert delivered(loader) == expected(loader.dataset)
     loader.close()
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_infos_count_what_the_tensors_hold(name: str, tmp_path: Path) -> None:
-    loader = make_loader(name, Settings(ensure_demo_data(tmp_path, samples=100), workers=0))
+    loader = make_loader(name, DemoSettings(ensure_demo_data(tmp_path, samples=100), workers=0))
     for step in loader.steps():
         labels = [int((batch["labels"] != -100).sum()) for batch in step.microbatches]
         assert [info.label_tokens for info in step.infos] == labels
@@ -79,7 +79,7 @@ def test_infos_count_what_the_tensors_hold(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_real_sample_arrives_once(name: str, data: Path) -> None:
-    loader = make_loader(name, Settings(str(data / "shards" / "*.tar")))
+    loader = make_loader(name, DemoSettings(str(data / "shards" / "*.tar")))
     found = delivered(loader)
     assert found == expected(loader.dataset)
     assert found.total() == len(found) == 1336

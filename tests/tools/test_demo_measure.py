@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.loader.layout import LAYOUTS, collate_padded, count_label_tokens
-from counterpoise.loader.step_info import Step, StepInfo
-from counterpoise.tools.demo_measure import (
+from counterpoise.loader.collate.layouts import LAYOUTS, collate_padded, count_label_tokens
+from counterpoise.loader.step.info import Step, StepInfo
+from counterpoise.tools.demo.measure import (
     StepRecord,
     dist_ratio,
     max_over_mean,
     measure_step,
     summarize,
 )
-from counterpoise.tools.demo_model import ModelShape
-from counterpoise.tools.demo_train import train
+from counterpoise.tools.demo.model import DemoModelShape
+from counterpoise.tools.demo.train import train
 
-SHAPE = ModelShape(vocabulary=20, image_token=19, tile=8, patch=4, tokens_per_tile=4, width=16)
+SHAPE = DemoModelShape(vocabulary=20, image_token=19, tile=8, patch=4, tokens_per_tile=4, width=16)
 
 
 def make_sample(length: int, tiles: int = 0, seed: int = 0) -> dict[str, Any]:

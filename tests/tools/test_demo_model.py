@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.loader.layout import collate_packed, collate_padded
-from counterpoise.tools.demo_model import ModelShape, VisionLanguageModel, count_work, sum_loss
+from counterpoise.loader.collate.layouts import collate_packed, collate_padded
+from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, count_work, sum_loss
 
-SHAPE = ModelShape(vocabulary=50, image_token=49, tile=16, patch=4, tokens_per_tile=4, width=32)
+SHAPE = DemoModelShape(vocabulary=50, image_token=49, tile=16, patch=4, tokens_per_tile=4, width=32)
 
 
 def make_sample(seed: int, length: int, tiles: int) -> dict[str, Any]:
@@ -79,4 +79,4 @@ def test_image_tokens_must_fit_the_tiles(model: VisionLanguageModel) -> None:
 
 def test_a_shape_that_cannot_be_merged_is_refused() -> None:
     with pytest.raises(ValueError, match="use a square number"):
-        ModelShape(vocabulary=5, image_token=4, tokens_per_tile=5)
+        DemoModelShape(vocabulary=5, image_token=4, tokens_per_tile=5)

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.balancer.coordinator import Coordinator
-from counterpoise.balancer.keys import ServerKeys, server_keys
-from counterpoise.balancer.serve import serve
-from counterpoise.tools import doctor_installation as look
-from counterpoise.tools.doctor import command
-from counterpoise.tools.doctor_finding import BAD, GOOD, WARN
-from counterpoise.tools.doctor_job import examine_job
-from counterpoise.tools.keygen import command as keygen
-from counterpoise.workers.dead_letter import DeadLetter, append_letter
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.server.loop import serve
+from counterpoise.balancer.transport.keys import ServerKeys, server_keys
+from counterpoise.tools.doctor import installation as look
+from counterpoise.tools.doctor.command import command
+from counterpoise.tools.doctor.finding import BAD, GOOD, WARN
+from counterpoise.tools.doctor.job import examine_job
+from counterpoise.tools.services.keygen import command as keygen
+from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter
 
 GIB = 2**30
 

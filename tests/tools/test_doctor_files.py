@@ -5,14 +5,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.balancer.job import Job
-from counterpoise.balancer.messages import Place
-from counterpoise.balancer.plan import PlanConfig
-from counterpoise.loader.ledger import Position, write_ledger
-from counterpoise.tools.doctor import command
-from counterpoise.tools.doctor_ledger import examine_ledger
-from counterpoise.tools.doctor_letters import examine_letters
-from counterpoise.workers.dead_letter import DeadLetter, append_letter
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec
+from counterpoise.balancer.protocol.messages import EpochPosition
+from counterpoise.loader.resume.ledger import ResumePosition, write_ledger
+from counterpoise.tools.doctor.command import command
+from counterpoise.tools.doctor.dead_letters import examine_letters
+from counterpoise.tools.doctor.ledger import examine_ledger
+from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter
 
 PLAN = PlanConfig(4, 64, "auto", ("tokens",), (None,), "isf", "greedy")
 
@@ -23,7 +23,7 @@ def ledger(tmp_path):
 
     def examine(position, wrap=lambda state: state):
         path = tmp_path / "ledger.json"
-        state = write_ledger(Job(plan=PLAN), PLAN, 3, position)
+        state = write_ledger(JobSpec(plan=PLAN), PLAN, 3, position)
         path.write_text(json.dumps(wrap(state)))
         return {finding.name: finding for finding in examine_ledger(path)}
 
@@ -31,14 +31,14 @@ def ledger(tmp_path):
 
 
 def test_a_ledger_between_steps_can_be_resumed_anyhow(ledger):
-    found = ledger(Position(Place(640, 10, 10, 0)))
+    found = ledger(ResumePosition(EpochPosition(640, 10, 10, 0)))
     assert "epoch 3: steps before 10 were handed out whole" in found["position"].found
     assert "any number of ranks" in found["to resume"].found
     assert all(finding.level == "good" for finding in found.values())
 
 
 def test_a_ledger_inside_a_step_says_what_it_needs(ledger):
-    found = ledger(Position(Place(640, 10, 10, 2), 1, (7, 650)))
+    found = ledger(ResumePosition(EpochPosition(640, 10, 10, 2), 1, (7, 650)))
     assert "2 microbatches of step 10" in found["position"].found
     assert "1 of the virtual ranks" in found["position"].found
     assert "the very same plan" in found["to resume"].found
@@ -46,7 +46,9 @@ def test_a_ledger_inside_a_step_says_what_it_needs(ledger):
 
 
 def test_a_ledger_inside_a_checkpoint_is_found(ledger):
-    found = ledger(Position(Place(0, 0, 0, 0)), lambda state: {"step": 1, "loader": {"a": state}})
+    found = ledger(
+        ResumePosition(EpochPosition(0, 0, 0, 0)), lambda state: {"step": 1, "loader": {"a": state}}
+    )
     assert "before its first step" in found["position"].found
 
 
@@ -82,7 +84,9 @@ def test_the_command_takes_both(tmp_path):
     letters, ledger = tmp_path / "letters.jsonl", tmp_path / "ledger.json"
     append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
     ledger.write_text(
-        json.dumps(write_ledger(Job(plan=PLAN), PLAN, 0, Position(Place(0, 0, 0, 0))))
+        json.dumps(
+            write_ledger(JobSpec(plan=PLAN), PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
+        )
     )
     for words in ([str(ledger)], ["--dead-letter", str(letters)]):
         result = CliRunner().invoke(command, [*words, "--json"], standalone_mode=False)

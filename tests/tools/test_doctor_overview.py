@@ -11,25 +11,25 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from counterpoise.balancer.clocks import Offset
-from counterpoise.balancer.messages import Hole, Overview, RankNote, WorkerNote
+from counterpoise.balancer.protocol.clock_offset import Offset
+from counterpoise.balancer.protocol.messages import Hole, StatusReport, TrainerStatus, WorkerStatus
 from counterpoise.loader import DataLoader
-from counterpoise.tools.doctor import command
-from counterpoise.tools.doctor_figures import job_tables
-from counterpoise.tools.doctor_finding import BAD, GOOD, WARN
-from counterpoise.tools.doctor_overview import judge_overview
+from counterpoise.tools.doctor.command import command
+from counterpoise.tools.doctor.figures import job_tables
+from counterpoise.tools.doctor.finding import BAD, GOOD, WARN
+from counterpoise.tools.doctor.status import judge_overview
 
 sys.path.append(str(Path(__file__).parent.parent / "loader"))  # the workers import this by name
 import balanced_data
 
 LIMIT_S = 30.0
-WORKER = WorkerNote(
+WORKER = WorkerStatus(
     name="node-1/100", host="node-1", software="python 3.11, counterpoise 0.1.0, pillow 11.0",
     fingerprint="f", state="ready", late=False, heard_ms=400, leases=2, samples=900, probed=500,
     decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_probed=100, recent_decoded=300,
     recent_bytes=3 << 20, recent_probe_ms=1000, recent_decode_ms=20_000, ahead_us=200, error_us=400,
 )  # fmt: skip
-WAITS = RankNote(
+WAITS = TrainerStatus(
     ranks="0-3", state="running", epoch=0, step=12, microbatch=1, asked_ms=4200, waits=True,
     needs="3 of 8 samples to be decoded", ahead_us=0, error_us=-1,
 )  # fmt: skip
@@ -41,7 +41,7 @@ def crew(count, **changes):
     return tuple(replace(WORKER, name=f"node-{n}/1", **changes) for n in range(count))
 
 
-JOB = Overview(
+JOB = StatusReport(
     number=1, clock_us=0, software="python 3.11, counterpoise 0.1.0", workers=4, trainers=1,
     waiting="decoded samples", trouble="", epoch=0, front=12, held_bytes=0, reserved_bytes=0,
     budget_bytes=1 << 30, largest_bytes=1 << 20, settled=False, leases=8, expired=0, expired_ms=-1,

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from counterpoise.balancer.pipeline import Pipeline
+from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.sched import Costs, schedule, simulate
 
 
@@ -27,7 +27,7 @@ def test_100_random_cases_take_the_same_time_in_both(seed: int) -> None:
         forward = numbers.integers(0, 10**9, (ranks * chunks, count))
         backward = numbers.integers(0, 10**9, (ranks * chunks, count))
         order = numbers.permutation(count)
-        fast = Pipeline.one_forward_one_backward(ranks, forward, backward)(order)
+        fast = PipelineEvaluator.one_forward_one_backward(ranks, forward, backward)(order)
         name, options = ("1f1b", {}) if chunks == 1 else ("interleaved", {"chunks": chunks})
         program = schedule(name, ranks=ranks, microbatches=count, **options)
         costs = Costs({"F": forward[:, order], "B": backward[:, order]})

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.sched.model_partition import BASELINES
-from counterpoise.tools.plan import command
+from counterpoise.sched.planners.stage_split import BASELINES
+from counterpoise.tools.plan.command import command
 
 PAIR = ("--model", "internvit-6b+internlm2-20b", "--tp", "2", "--stages", "4")
 

@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent.parent / "loader"))
 import balanced_data
 
 from counterpoise.loader import DataLoader, LoaderError, RemoteDataset
-from counterpoise.tools.demo_data import ensure_demo_data
+from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))

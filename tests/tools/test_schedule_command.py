@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.sched import check, parse_program, schedules
-from counterpoise.sched.csv_form import read_csv
+from counterpoise.sched.ir.torch_csv import read_csv
 from counterpoise.tools.cli import main
 
 Said = tuple[int, str, str]

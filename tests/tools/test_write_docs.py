@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from counterpoise.balancer.messages import KINDS
+from counterpoise.balancer.protocol.messages import KINDS
 from counterpoise.tools.write_docs import protocol_page
 
 

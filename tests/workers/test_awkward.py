@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 
-from counterpoise.workers.dead_letter import DeadLetter, append_letter, read_letters
-from counterpoise.workers.policy import ErrorPolicy, Hole, attempt
-from counterpoise.workers.source import SampleError
-from counterpoise.workers.tar_dataset import TarDataset
-from counterpoise.workers.vision_language import VisionLanguage
+from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, read_letters
+from counterpoise.workers.sources.error_policy import ErrorPolicy, SkippedSample, attempt
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.tar.dataset import TarDataset
+from counterpoise.workers.vision_language.transform import VisionLanguage
 
 TRANSFORMS = [None, VisionLanguage(tile_size=28, tokens_per_tile=4)]
 
@@ -43,7 +43,7 @@ def test_exactly_the_broken_ones_are_dead_lettered(awkward, manifest, transform,
             outcome = attempt(
                 lambda index=index: dataset[index], key, ErrorPolicy("skip"), pytest.fail
             )
-            if isinstance(outcome, Hole):
+            if isinstance(outcome, SkippedSample):
                 letter = DeadLetter(key, str(path), outcome.reason, outcome.kind)
                 append_letter(tmp_path / "dead.jsonl", letter)
             elif names[key].endswith(".txt"):

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.codec import CodecError, decode, encode, payload_of
+from counterpoise.workers.codec.frames import CodecError, decode, encode, payload_of
 
 Pair = collections.namedtuple("Pair", ["image", "label"])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.workers.conversation import Turn, turns
+from counterpoise.workers.vision_language.conversation import Turn, turns
 
 
 def _human(text):

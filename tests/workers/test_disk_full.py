@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.tools.demo_data import ensure_demo_data
-from counterpoise.workers import TarDataset, VisionLanguage, kept_files
-from counterpoise.workers.kept_files import replace_file
+from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers.tar import cache_files as kept_files
+from counterpoise.workers.tar.cache_files import replace_file
 
 SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 SAMPLES = 12

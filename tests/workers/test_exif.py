@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from counterpoise.workers.exif import orientation
-from counterpoise.workers.image import open_image
+from counterpoise.workers.images.decode import open_image
+from counterpoise.workers.images.exif import orientation
 
 ENTRIES = st.lists(
     st.tuples(

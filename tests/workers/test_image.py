@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageOps
 
-from counterpoise.workers.image import ImageError, decode_image, image_size, is_image
+from counterpoise.workers.images.decode import ImageError, decode_image, image_size, is_image
 
 
 def _saved(image, format="PNG", **options):  # noqa: A002

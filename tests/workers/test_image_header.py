@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from counterpoise.workers.image import ImageError, decode_image, image_size, open_image
-from counterpoise.workers.image_header import plain_size
+from counterpoise.workers.images.decode import ImageError, decode_image, image_size, open_image
+from counterpoise.workers.images.header import plain_size
 
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "PPM", "MPO"]
 MODES = ["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "LA", "YCbCr"]

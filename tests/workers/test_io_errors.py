@@ -14,14 +14,15 @@ from PIL import Image
 sys.path.append(str(Path(__file__).parent.parent / "loader"))
 import balanced_data as made
 
-from counterpoise.balancer.messages import Probed, Ref
+from counterpoise.balancer.protocol.messages import Probed, SampleRef
 from counterpoise.loader import DataLoader, LoaderError
-from counterpoise.loader.settings import find_resources
-from counterpoise.workers import TarDataset, VisionLanguage, policy
-from counterpoise.workers.policy import RETRIES, ErrorPolicy, kind_of
-from counterpoise.workers.shard_files import READ_WHOLE
-from counterpoise.workers.source import PlainSource
-from counterpoise.workers.source_handler import SourceHandler
+from counterpoise.loader.balanced.arguments import find_resources
+from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.sources import error_policy as policy
+from counterpoise.workers.sources.error_policy import RETRIES, ErrorPolicy, kind_of
+from counterpoise.workers.sources.interface import PlainSource
+from counterpoise.workers.tar.shard_files import READ_WHOLE
 
 
 class FlakySource(PlainSource):
@@ -54,7 +55,7 @@ def handler_of(source):
 def test_a_moment_of_trouble_is_waited_out(work):
     source = FlakySource(2)
     handler, pauses = handler_of(source)
-    result = getattr(handler, work)(Ref(0, 1), 0)
+    result = getattr(handler, work)(SampleRef(0, 1), 0)
     assert pauses == [0.1, 0.2]
     assert result.cost == (2,) if isinstance(result, Probed) else result.key == "1"
 
@@ -64,7 +65,7 @@ def test_trouble_that_stays_is_an_io_error_with_source_and_cause(work):
     source = FlakySource(99)
     handler, pauses = handler_of(source)
     with pytest.raises(OSError, match=r"Input/output error \(tried 4 times\): 'list'") as raised:
-        getattr(handler, work)(Ref(0, 1), 0)
+        getattr(handler, work)(SampleRef(0, 1), 0)
     assert raised.value.errno == errno.EIO
     assert kind_of(raised.value) == "io"
     assert (source.tries, tuple(pauses)) == (1 + RETRIES.retries, RETRIES.pauses())
@@ -83,7 +84,7 @@ def test_what_cannot_pass_is_not_tried_again(error, tries, words):
     source = FlakySource(99, error)
     handler, _ = handler_of(source)
     with pytest.raises(OSError, match="tried") as raised:
-        handler.decode(Ref(0, 0), 0)
+        handler.decode(SampleRef(0, 0), 0)
     assert words in str(raised.value)
     assert source.tries == tries
     assert kind_of(raised.value) == "io"
@@ -106,7 +107,7 @@ class Unreadable(made.Augmented):
 
 def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "counterpoise.workers.source_handler.RETRIES", ErrorPolicy("raise", backoff_s=0.0)
+        "counterpoise.workers.daemon.source_handler.RETRIES", ErrorPolicy("raise", backoff_s=0.0)
     )
     letters = tmp_path / "letters.jsonl"
     loader = DataLoader(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterpoise.workers.patterns import find_shards
+from counterpoise.workers.sources.file_patterns import find_shards
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from counterpoise.workers.dead_letter import DeadLetter, append_letter, read_letters
-from counterpoise.workers.policy import ErrorPolicy, Hole, attempt
-from counterpoise.workers.source import SampleError
+from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, read_letters
+from counterpoise.workers.sources.error_policy import ErrorPolicy, SkippedSample, attempt
+from counterpoise.workers.sources.interface import SampleError
 
 DISK = OSError(5, "Input/output error")
 DATA = SampleError("k", "no text")
@@ -67,7 +67,7 @@ def test_broken_data_is_raised_at_once():
     ],
 )
 def test_broken_data_is_a_hole_under_skip(error, reason, kind):
-    assert _attempt(Failing(error, 1), "skip") == (Hole("k", reason, kind), [])
+    assert _attempt(Failing(error, 1), "skip") == (SkippedSample("k", reason, kind), [])
 
 
 def test_everything_is_tried_again_under_retry():

@@ -18,7 +18,7 @@ import torch
 sys.path.append(str(Path(__file__).parent))  # the pools' processes import pool_jobs by name
 import pool_jobs
 
-from counterpoise.workers.pool import Job, start_pool
+from counterpoise.workers.processes.pool import PoolJob, start_pool
 
 LIMIT_S = 30.0
 
@@ -50,13 +50,13 @@ def gone(pids):
     return not any(Path("/proc", str(pid)).exists() for pid in pids)
 
 
-@pytest.fixture(params=["zygote", "fork"])
+@pytest.fixture(params=["forkserver", "fork"])
 def method(request):
     return request.param
 
 
 def test_closing_leaves_no_process_and_no_directory(method):
-    with start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve), method) as pool:
+    with start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve), method) as pool:
         pids = pids_of(pool, next_reports(pool, "started", 3))
         directory = Path(pool.endpoint.removeprefix("ipc://")).parent
         assert directory.stat().st_mode & 0o777 == 0o700
@@ -68,14 +68,14 @@ def test_closing_leaves_no_process_and_no_directory(method):
 
 
 def test_a_job_without_a_balancer_is_ready_at_once(method):
-    with start_pool(Job(pool_jobs.wait, None, 1), method) as pool:
+    with start_pool(PoolJob(pool_jobs.wait, None, 1), method) as pool:
         assert Path(pool.endpoint).is_dir()
         assert [r.worker for r in next_reports(pool, "started")] == [0]
 
 
 def test_a_pool_outlives_the_thread_that_started_it(method):
     pools = []
-    start = lambda: pools.append(start_pool(Job(pool_jobs.wait, None, 2), method))  # noqa: E731
+    start = lambda: pools.append(start_pool(PoolJob(pool_jobs.wait, None, 2), method))  # noqa: E731
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
@@ -88,7 +88,7 @@ def test_a_pool_outlives_the_thread_that_started_it(method):
 
 
 def test_a_dropped_pool_ends(method):
-    pool = start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve), method)
+    pool = start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve), method)
     pids = [report.pid for report in next_reports(pool, "started", 3)]
     del pool
     gc.collect()
@@ -96,7 +96,7 @@ def test_a_dropped_pool_ends(method):
 
 
 def test_a_killed_worker_is_reported_and_started_again(method):
-    with start_pool(Job(pool_jobs.wait, None, 2, restart=1), method) as pool:
+    with start_pool(PoolJob(pool_jobs.wait, None, 2, restart=1), method) as pool:
         victim = next_reports(pool, "started", 2)[1]
         os.kill(victim.pid, signal.SIGKILL)
         (again,) = next_reports(pool, "started")
@@ -107,19 +107,19 @@ def test_a_killed_worker_is_reported_and_started_again(method):
 
 
 def test_a_worker_that_exits_reports_its_status(method):
-    with start_pool(Job(pool_jobs.die_once, None, 2, restart=4), method) as pool:
+    with start_pool(PoolJob(pool_jobs.die_once, None, 2, restart=4), method) as pool:
         (end,) = next_reports(pool, "exited")
         assert (end.worker, end.code, end.signal, end.restarted) == (1, 3, None, True)
 
 
 def test_an_error_in_a_worker_is_reported_in_one_line(method):
-    with start_pool(Job(pool_jobs.raise_error, None, 1), method) as pool:
+    with start_pool(PoolJob(pool_jobs.raise_error, None, 1), method) as pool:
         (failure,) = next_reports(pool, "failed")
         assert (failure.worker, failure.message) == (0, "worker 0 raised KeyError: 'width'")
 
 
 def test_a_balancer_that_dies_ends_the_pool(method):
-    with start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve_and_die), method) as pool:
+    with start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve_and_die), method) as pool:
         (failure,) = next_reports(pool, "failed")
         assert failure.worker is None
         assert failure.message.endswith("ended with status 7")
@@ -127,7 +127,7 @@ def test_a_balancer_that_dies_ends_the_pool(method):
 
 def test_a_balancer_that_cannot_start_is_an_error(method):
     with pytest.raises(RuntimeError, match="the balancer raised OSError: the port is taken"):
-        start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve_badly), method)
+        start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve_badly), method)
 
 
 def test_a_full_temporary_directory_is_an_error_that_says_what_to_do(monkeypatch):
@@ -136,11 +136,11 @@ def test_a_full_temporary_directory_is_an_error_that_says_what_to_do(monkeypatch
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     with pytest.raises(RuntimeError, match=r"sockets: .*No space left.*or set TMPDIR"):
-        start_pool(Job(pool_jobs.wait, None, 1), "fork")
+        start_pool(PoolJob(pool_jobs.wait, None, 1), "fork")
 
 
 def test_the_workers_end_with_a_killed_supervisor(method):
-    with start_pool(Job(pool_jobs.wait, None, 2, pool_jobs.serve), method) as pool:
+    with start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve), method) as pool:
         directory = Path(pool.endpoint.removeprefix("ipc://")).parent
         pids = [report.pid for report in next_reports(pool, "started", 3)]
         os.kill(pool.supervisor_pid, signal.SIGKILL)
@@ -151,14 +151,14 @@ def test_the_workers_end_with_a_killed_supervisor(method):
 
 
 def test_workers_that_ignore_signals_end_too(method, tmp_path):
-    with start_pool(Job(pool_jobs.never_listen, tmp_path, 1), method) as pool:
+    with start_pool(PoolJob(pool_jobs.never_listen, tmp_path, 1), method) as pool:
         pids = pids_of(pool, next_reports(pool, "started"))
         until((tmp_path / "0.0").exists, "the worker did not start")
     until(lambda: gone(pids), "processes are left")
 
 
 def test_what_a_worker_started_ends_with_it(method, tmp_path):
-    with start_pool(Job(pool_jobs.start_a_child, tmp_path, 1), method):
+    with start_pool(PoolJob(pool_jobs.start_a_child, tmp_path, 1), method):
         until((tmp_path / "0.0").exists, "the worker did not start")
         child = int((tmp_path / "0.0").read_text())
         assert not gone([child])
@@ -168,30 +168,30 @@ def test_what_a_worker_started_ends_with_it(method, tmp_path):
 def test_workers_see_the_trainers_surroundings_of_now(method, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COUNTERPOISE_TEST_WORD", "spring")
-    with start_pool(Job(pool_jobs.write_environment, tmp_path, 1), method):
+    with start_pool(PoolJob(pool_jobs.write_environment, tmp_path, 1), method):
         until((tmp_path / "0.0").exists, "the worker did not start")
     assert (tmp_path / "0.0").read_text() == f"spring|{tmp_path}"
 
 
-def test_pools_live_side_by_side_on_one_zygote():
+def test_pools_live_side_by_side_on_one_fork_server():
     def parent(pid):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
-    with start_pool(Job(pool_jobs.wait, None, 1)) as first:
-        with start_pool(Job(pool_jobs.wait, None, 1, pool_jobs.serve)) as second:
+    with start_pool(PoolJob(pool_jobs.wait, None, 1)) as first:
+        with start_pool(PoolJob(pool_jobs.wait, None, 1, pool_jobs.serve)) as second:
             assert first.endpoint != second.endpoint
             assert parent(first.supervisor_pid) == parent(second.supervisor_pid) != os.getpid()
         assert not gone(pids_of(first, next_reports(first, "started")))
 
 
-def test_a_dead_zygote_is_replaced():
-    with start_pool(Job(pool_jobs.wait, None, 1)) as pool:
+def test_a_dead_fork_server_is_replaced():
+    with start_pool(PoolJob(pool_jobs.wait, None, 1)) as pool:
         stat = Path(f"/proc/{pool.supervisor_pid}/stat").read_text()
-    zygote = int(stat.rpartition(")")[2].split()[1])
-    os.kill(zygote, signal.SIGKILL)
-    os.waitpid(zygote, os.WNOHANG)
-    until(lambda: "Z" in stat_of(zygote), "the zygote lives")
-    with start_pool(Job(pool_jobs.wait, None, 1)) as pool:
+    fork_server = int(stat.rpartition(")")[2].split()[1])
+    os.kill(fork_server, signal.SIGKILL)
+    os.waitpid(fork_server, os.WNOHANG)
+    until(lambda: "Z" in stat_of(fork_server), "the fork server lives")
+    with start_pool(PoolJob(pool_jobs.wait, None, 1)) as pool:
         assert next_reports(pool, "started")
 
 
@@ -204,7 +204,7 @@ def stat_of(pid):
 
 def test_arrays_and_tensors_of_the_job_are_not_copied_by_the_workers(tmp_path):
     payload = (tmp_path, np.arange(5.0), torch.arange(6).view(2, 3), [torch.empty(0)])
-    with start_pool(Job(pool_jobs.write_sums, payload, 2)) as pool:
+    with start_pool(PoolJob(pool_jobs.write_sums, payload, 2)) as pool:
         until(lambda: (tmp_path / "0.0").exists() and (tmp_path / "1.0").exists(), "no answer")
         assert [r for r in pool.poll_reports() if r.event == "failed"] == []
     assert (tmp_path / "0.0").read_text() == (tmp_path / "1.0").read_text() == "10.0 15 (2, 3) True"
@@ -213,13 +213,13 @@ def test_arrays_and_tensors_of_the_job_are_not_copied_by_the_workers(tmp_path):
 
 def test_shared_tensors_stay_shared(method, tmp_path):
     board = torch.zeros(4, dtype=torch.int64).share_memory_()
-    with start_pool(Job(pool_jobs.sign_in, {"board": board, "tail": board[2:]}, 2), method):
+    with start_pool(PoolJob(pool_jobs.sign_in, {"board": board, "tail": board[2:]}, 2), method):
         until(lambda: board.tolist() == [7, 8, 7, 8], "nobody signed in")
 
 
 def test_a_forked_pool_runs_closures(tmp_path):
     word = "spring"
-    job = Job(lambda payload, slot: pool_jobs.write(tmp_path, slot, payload()), lambda: word, 1)
+    job = PoolJob(lambda payload, slot: pool_jobs.write(tmp_path, slot, payload()), lambda: word, 1)
     with start_pool(job, "fork"):
         until((tmp_path / "0.0").exists, "the worker did not start")
     assert (tmp_path / "0.0").read_text() == "spring"
@@ -227,20 +227,20 @@ def test_a_forked_pool_runs_closures(tmp_path):
 
 def test_what_cannot_be_pickled_is_named():
     with pytest.raises(TypeError, match=r"<lambda>.*top level.*multiprocessing_context='fork'"):
-        start_pool(Job(pool_jobs.wait, lambda: 1, 1))
+        start_pool(PoolJob(pool_jobs.wait, lambda: 1, 1))
     with pytest.raises(TypeError, match=r"lock.*multiprocessing_context='fork'"):
-        start_pool(Job(pool_jobs.wait, threading.Lock(), 1))
+        start_pool(PoolJob(pool_jobs.wait, threading.Lock(), 1))
 
 
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="got 'spawn'"):
-        start_pool(Job(pool_jobs.wait, None, 1), "spawn")
+        start_pool(PoolJob(pool_jobs.wait, None, 1), "spawn")
     with pytest.raises(ValueError, match="0 or more workers"):
-        Job(pool_jobs.wait, None, -1)
+        PoolJob(pool_jobs.wait, None, -1)
 
 
-def test_the_zygote_has_one_thread():
-    with start_pool(Job(pool_jobs.wait, None, 1)) as pool:
+def test_the_fork_server_has_one_thread():
+    with start_pool(PoolJob(pool_jobs.wait, None, 1)) as pool:
         stat = Path(f"/proc/{pool.supervisor_pid}/stat").read_text()
-        zygote = stat.rpartition(")")[2].split()[1]
-        assert len(list(Path("/proc", zygote, "task").iterdir())) == 1
+        fork_server = stat.rpartition(")")[2].split()[1]
+        assert len(list(Path("/proc", fork_server, "task").iterdir())) == 1

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from counterpoise.workers.image import image_size
-from counterpoise.workers.tar_dataset import TarDataset
-from counterpoise.workers.vision_language import VisionLanguage
+from counterpoise.workers.images.decode import image_size
+from counterpoise.workers.tar.dataset import TarDataset
+from counterpoise.workers.vision_language.transform import VisionLanguage
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,27 @@ import os
 
 import pytest
 
-from counterpoise.workers import members, registry
-from counterpoise.workers.registry import BUILT_IN, GROUP, build, name_of, registered, spec_of
+from counterpoise.workers.sources import transform_registry as registry
+from counterpoise.workers.sources.transform_registry import (
+    BUILT_IN,
+    GROUP,
+    build,
+    name_of,
+    registered,
+    spec_of,
+)
+from counterpoise.workers.tar import members
 
-ALLOWED = "counterpoise.workers.members:decode_member"
+ALLOWED = "counterpoise.workers.tar.members:decode_member"
 
 
 def test_what_is_not_registered_is_refused_with_the_list():
-    for name in ("os:system", "counterpoise.workers.tokenizer:os", "nonsense", ALLOWED):
+    for name in (
+        "os:system",
+        "counterpoise.workers.vision_language.tokenizer:os",
+        "nonsense",
+        ALLOWED,
+    ):
         with pytest.raises(ValueError, match=r"no such transform: .*VisionLanguage.*--allow"):
             build({"name": name, "args": {}}, registered())
 
@@ -42,14 +55,14 @@ def test_a_malformed_spec_is_refused(spec):
         build(spec, registered())
 
 
-@pytest.mark.parametrize("name", ["gone.away:thing", "counterpoise.workers.members:gone"])
+@pytest.mark.parametrize("name", ["gone.away:thing", "counterpoise.workers.tar.members:gone"])
 def test_an_allowed_name_must_exist(name):
     with pytest.raises(ValueError, match=r"no such transform: .*cannot be imported"):
         build({"name": name, "args": {}}, registered([name]))
 
 
 def test_an_allowed_name_must_be_callable():
-    name = "counterpoise.workers.members:PICKLED"
+    name = "counterpoise.workers.tar.members:PICKLED"
     with pytest.raises(ValueError, match="not callable"):
         build({"name": name, "args": {}}, registered([name]))
 

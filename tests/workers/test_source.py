@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from counterpoise.workers.source import (
+from counterpoise.workers.sources.interface import (
     PlainSource,
     Probe,
     SampleError,

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers import tar_dataset
-from counterpoise.workers.randomness import generator
-from counterpoise.workers.registry import BUILT_IN
-from counterpoise.workers.source import Probe, SampleError, as_source
-from counterpoise.workers.tar_dataset import TarDataset
-from counterpoise.workers.vision_language import VisionLanguage
+from counterpoise.workers.sources.interface import Probe, SampleError, as_source
+from counterpoise.workers.sources.randomness import generator
+from counterpoise.workers.sources.transform_registry import BUILT_IN
+from counterpoise.workers.tar import dataset as tar_dataset
+from counterpoise.workers.tar.dataset import TarDataset
+from counterpoise.workers.vision_language.transform import VisionLanguage
 
 SMALL = VisionLanguage(tile_size=8, max_tiles=4, tokens_per_tile=2)
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers import kept_files, tar_index
-from counterpoise.workers.tar_index import open_index, scan
+from counterpoise.workers.tar import cache_files as kept_files
+from counterpoise.workers.tar import index as tar_index
+from counterpoise.workers.tar.index import open_index, scan
 
 NAMES = st.text("abcé/xyz漢", min_size=1, max_size=150).map(lambda text: text.strip("/") or "a")
 

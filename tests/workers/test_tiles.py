@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from counterpoise.workers.tiles import cut, grid, tile_count
+from counterpoise.workers.vision_language.tiles import cut, grid, tile_count
 
 SIDES = st.integers(1, 5000)
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from counterpoise.workers.registry import build, registered
-from counterpoise.workers.source import SampleError
-from counterpoise.workers.tokenizer import ByteTokenizer
-from counterpoise.workers.vision_language import VisionLanguage, image_members
+from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.sources.transform_registry import build, registered
+from counterpoise.workers.vision_language.tokenizer import ByteTokenizer
+from counterpoise.workers.vision_language.transform import VisionLanguage, image_members
 
 SMALL = {"tile_size": 8, "max_tiles": 4, "tokens_per_tile": 2}
 

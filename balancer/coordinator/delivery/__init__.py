@@ -1,0 +1,1 @@
+"""Planned steps until they are acknowledged: samples, payloads, and the byte budget."""

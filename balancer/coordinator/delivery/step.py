@@ -1,0 +1,134 @@
+"""A planned step on its way: its microbatches, what they miss, and what leaves in the end."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ...protocol.messages import Batch, BatchItem, EpochPosition, Hole, Weights
+from .sample import Sample
+
+Ranks = Sequence[Sequence[Sequence[Sample]]]
+
+
+@dataclass(slots=True)
+class PendingMicrobatch:
+    """Samples that leave together; `missing` of them are neither here nor lent nor holes.
+
+    `sent` is when they left, the last time.
+    """
+
+    samples: tuple[Sample, ...]
+    missing: int
+    taken: bool = False
+    sent: float = -math.inf
+
+
+@dataclass(slots=True)
+class PendingStep:
+    """A step's microbatches by rank; `unsettled` samples may still turn out to be holes.
+
+    `gated`: none of it leaves before all are settled; `untaken` microbatches are left, and all
+    ranks have taken those before `front`; `holes` are the ordinals of all its holes.
+    """
+
+    number: int
+    after: EpochPosition
+    ranks: list[list[PendingMicrobatch]]
+    gated: bool
+    unsettled: int = 0
+    untaken: int = 0
+    front: int = 0
+    holes: set[int] = field(default_factory=set)
+    weights: dict[tuple[int, int], Weights] = field(default_factory=dict)
+
+    @property
+    def shut(self) -> bool:
+        """Whether the step waits for its holes to be known."""
+        return self.gated and self.unsettled > 0
+
+    def samples(self) -> Iterator[Sample]:
+        """Return all samples, rank by rank."""
+        return (s for batches in self.ranks for batch in batches for s in batch.samples)
+
+    def find(self, rank: int, microbatch: int) -> PendingMicrobatch | None:
+        """Return a microbatch, None where there is no such."""
+        if 0 <= rank < len(self.ranks) and 0 <= microbatch < len(self.ranks[rank]):
+            return self.ranks[rank][microbatch]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBatch:
+    """A microbatch that is ready: the message, its payload frames, and what makes it unusable."""
+
+    message: Batch
+    payloads: tuple[object, ...]
+    fatal: Sample | None
+
+
+def plan_step(number: int, ranks: Ranks, after: EpochPosition, gated: bool) -> PendingStep:
+    """Return a step as it was planned; its samples learn where they belong."""
+    for r, batches in enumerate(ranks):
+        for m, samples in enumerate(batches):
+            for sample in samples:
+                sample.step, sample.microbatch, sample.rank = number, m, r
+    step = PendingStep(
+        number, after, [[_microbatch(s) for s in batches] for batches in ranks], gated
+    )
+    step.holes = {sample.ordinal for sample in step.samples() if sample.reason}
+    return step
+
+
+def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
+    """Raise ValueError if one microbatch per rank does not fit into a byte budget."""
+    for m in range(max((len(batches) for batches in step.ranks), default=0)):
+        need = sum(sample.nbytes for rank in step.ranks for sample in rank[m].samples)
+        if need > budget_bytes:
+            raise ValueError(
+                f"a byte budget of {budget_bytes} cannot hold one microbatch per rank: "
+                f"step {step.number} needs {need}; raise buffer_bytes to at least that"
+            )
+
+
+def pack(step: PendingStep, rank: int, microbatch: int, run: int, label: int) -> ReadyBatch:
+    """Make a complete microbatch ready to leave; `label` as in Delivery."""
+    samples = step.ranks[rank][microbatch].samples
+    good = [sample for sample in samples if not sample.reason]
+    if not step.weights:
+        step.weights = _all_weights(step, label)
+    message = Batch(
+        run=run,
+        rank=rank,
+        step=step.number,
+        microbatch=microbatch,
+        microbatches=len(step.ranks[rank]),
+        weights=step.weights[rank, microbatch],
+        costs=tuple(map(sum, zip(*[sample.cost or () for sample in good], strict=True))),
+        after=step.after,
+        items=tuple(BatchItem(s.ordinal, s.key, s.header) for s in good),
+        holes=tuple(Hole(s.ordinal, s.key, s.reason) for s in samples if s.reason),
+        step_holes=tuple(sorted(step.holes)),
+    )
+    fatal = next((sample for sample in samples if sample.fatal), None)
+    return ReadyBatch(message, tuple(sample.payload for sample in good), fatal)
+
+
+def _microbatch(samples: Sequence[Sample]) -> PendingMicrobatch:
+    return PendingMicrobatch(tuple(samples), sum(sample.is_open for sample in samples))
+
+
+def _all_weights(step: PendingStep, label: int) -> dict[tuple[int, int], Weights]:
+    """Count samples and label tokens without holes, for every microbatch of a step."""
+    counts = [[_count(batch.samples, label) for batch in batches] for batches in step.ranks]
+    of_ranks = [(sum(c[0] for c in mbs), sum(c[1] for c in mbs)) for mbs in counts]
+    whole = (sum(c[0] for c in of_ranks), sum(c[1] for c in of_ranks))
+    return {
+        (r, m): Weights(*count, *of_ranks[r], *whole)
+        for r, microbatches in enumerate(counts)
+        for m, count in enumerate(microbatches)
+    }
+
+
+def _count(samples: Sequence[Sample], label: int) -> tuple[int, int]:
+    good = [sample for sample in samples if not sample.reason]
+    return len(good), sum(s.cost[label] for s in good if s.cost) if label >= 0 else 0

@@ -1,0 +1,1 @@
+"""One run of an epoch: planning windows, leasing work to workers, detecting poison samples."""

@@ -1,0 +1,154 @@
+"""From the epoch's order to planned steps: what to probe next, when a window can be planned.
+
+Descriptors may arrive in any order; a window is planned when the last of its costs is known.
+Nothing but the position (a window's first ordinal and first step) carries over from one window to
+the next, so a run can start at any of them.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ...planning.kernels.arrays import Int64
+from ...planning.problem.config import GlobalBatch, Planned, Window
+from ...protocol.messages import EpochPosition
+from ..delivery.sample import Sample
+from ..delivery.tracker import DeliveryTracker
+
+
+class WindowPlanner(Protocol):
+    """A pure planner: see balancer/planning/planner.py."""
+
+    @property
+    def window_samples(self) -> int:
+        """How many ordinals to show at once."""
+
+    def plan(self, window: Window) -> Planned:
+        """Return the steps of a window."""
+
+
+class PlanningFeed:
+    """Probes ahead, plans windows, and hands the steps to a Delivery."""
+
+    def __init__(
+        self,
+        epoch: int,
+        order: Int64,
+        at: EpochPosition,
+        planner: WindowPlanner,
+        resources: int,
+        delivery: DeliveryTracker,
+    ) -> None:
+        """`order` maps an ordinal to a position in the source; `at` is where the run starts."""
+        self.epoch = epoch
+        self.order = order
+        self.planner = planner
+        self.resources = resources
+        self.delivery = delivery
+        self.first = at
+        self.start = at.start
+        self.step = at.window_step
+        self.ended = self.start >= len(order)
+        self.samples: dict[int, Sample] = {}
+        self._to_probe: deque[Sample] = deque()
+        self._horizon = self.start
+        self._unknown = 0
+        self._open_window()
+
+    def work(self, most: int, workers: int = 1) -> list[Sample]:
+        """Return up to `most` samples to probe, in the order of need; a suspected one alone.
+
+        Nobody gets more than a share for one of `workers`: planning waits for the last of them.
+        """
+        most = min(most, -(-len(self._to_probe) // workers))
+        chosen: list[Sample] = []
+        while self._to_probe and len(chosen) < most:
+            if chosen and (chosen[0].strikes or self._to_probe[0].strikes):
+                break
+            sample = self._to_probe.popleft()
+            # A worker that is late may have said it after all.
+            if sample.cost is None:
+                chosen.append(sample)
+        return chosen
+
+    def give_back(self, sample: Sample) -> None:
+        """Take back a sample whose probe lease was lost."""
+        if sample.cost is None:
+            self._to_probe.appendleft(sample)
+
+    def probed(self, sample: Sample, key: str, cost: tuple[int, ...], nbytes: int) -> None:
+        """Take in a sample's costs; saying it twice changes nothing.
+
+        Raises ValueError when the number of costs is not that of the resources.
+        """
+        if sample.cost is not None:
+            return
+        if len(cost) != self.resources or min(cost, default=0) < 0:
+            raise ValueError(
+                f"sample {key!r} has costs {cost}: {self.resources} non-negative ones are needed"
+            )
+        sample.key, sample.cost, sample.nbytes = key, cost, max(nbytes, sample.nbytes)
+        self._unknown -= sample.ordinal < self._window_end
+
+    def failed(self, sample: Sample, key: str) -> None:
+        """Take in a sample that cannot be probed: it costs nothing and keeps its place."""
+        self.probed(sample, key, (0,) * self.resources, 0)
+
+    def advance(self, steps_ahead: int) -> None:
+        """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
+
+        Raises ValueError, as the planner does, when a step cannot be planned within its budgets.
+        """
+        while not self.ended and not self._unknown and len(self.delivery.steps) < steps_ahead:
+            self._plan_window()
+
+    @property
+    def _window_end(self) -> int:
+        return min(self.start + self.planner.window_samples, len(self.order))
+
+    def _open_window(self) -> None:
+        """Ask for the costs of the next window, those not known already."""
+        end = self._window_end
+        for ordinal in range(self._horizon, end):
+            sample = Sample(ordinal, int(self.order[ordinal]))
+            self.samples[ordinal] = sample
+            self._to_probe.append(sample)
+        self._horizon = max(self._horizon, end)
+        self._unknown = sum(self.samples[o].cost is None for o in range(self.start, end))
+
+    def _plan_window(self) -> None:
+        end = self._window_end
+        costs = np.array(
+            [self.samples[ordinal].cost for ordinal in range(self.start, end)], dtype=np.int64
+        ).reshape(-1, self.resources)
+        window = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
+        planned = self.planner.plan(window)
+        after_window = self.start + planned.consumed
+        last = self.step + len(planned.batches)
+        refused = planned.oversize if planned.refused else ()
+        for batch in planned.batches:
+            done = batch.step + 1 == last
+            after = (
+                EpochPosition(after_window, last, last, 0)
+                if done
+                else EpochPosition(self.start, self.step, batch.step + 1, 0)
+            )
+            self._deliver(batch, after, refused if batch is planned.batches[0] else ())
+        for ordinal in range(self.start, after_window):
+            self.delivery.discard_unplanned(self.samples.pop(ordinal))
+        self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
+        self.start, self.step = after_window, last
+        self._open_window()
+
+    def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:
+        """Hand one step over; samples refused as oversize stand in it as holes."""
+        if batch.step < self.first.step:
+            return
+        ranks = [[[self.samples[o] for o in mb.ordinals] for mb in mbs] for mbs in batch.ranks]
+        for ordinal in refused:
+            sample = self.samples[ordinal]
+            self.delivery.refuse(sample, "over budget, and oversize is 'refuse'")
+            ranks[0][0].append(sample)
+        self.delivery.add_step(batch.step, ranks, after)

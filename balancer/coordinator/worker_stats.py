@@ -1,0 +1,95 @@
+"""What a worker has done since it came, and how much of that lately."""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+# "Lately" reaches back so far, in steps of a mark, in seconds.
+RECENT_S = 30.0
+MARK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkCounts:
+    """Counts: samples probed, decoded and failed, bytes of payload, milliseconds at each work."""
+
+    probed: int = 0
+    decoded: int = 0
+    failed: int = 0
+    nbytes: int = 0
+    probe_ms: int = 0
+    decode_ms: int = 0
+
+    def since(self, before: "WorkCounts") -> "WorkCounts":
+        """Return what was done after an earlier count.
+
+        >>> Done(probed=5, decoded=3).since(Done(probed=4)).decoded
+        3
+        """
+        return WorkCounts(
+            self.probed - before.probed,
+            self.decoded - before.decoded,
+            self.failed - before.failed,
+            self.nbytes - before.nbytes,
+            self.probe_ms - before.probe_ms,
+            self.decode_ms - before.decode_ms,
+        )
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """Counts what a worker does; times are arguments.
+
+    >>> tally = Tally(since=0.0)
+    >>> for second in range(100): tally.add(float(second), decoded=3)
+    >>> tally.done.decoded
+    300
+    >>> tally.recent(100.0)
+    (Done(probed=0, decoded=90, failed=0, nbytes=0, probe_ms=0, decode_ms=0), 30.0)
+    """
+
+    since: float
+    done: WorkCounts = field(default_factory=WorkCounts)
+    _before: tuple[int, int] | None = None
+    _marks: deque[tuple[float, WorkCounts]] = field(default_factory=deque)
+
+    def add(
+        self, now: float, probed: int = 0, decoded: int = 0, failed: int = 0, nbytes: int = 0
+    ) -> None:
+        """Count some results."""
+        self._mark(now)
+        done = self.done
+        self.done = replace(
+            done,
+            probed=done.probed + probed,
+            decoded=done.decoded + decoded,
+            failed=done.failed + failed,
+            nbytes=done.nbytes + nbytes,
+        )
+
+    def at_work(self, now: float, probe_ms: int, decode_ms: int) -> None:
+        """Take in how long the worker has been at each kind of work, in all.
+
+        What it had done before it was first heard is left out: it may have worked elsewhere.
+        """
+        self._mark(now)
+        if self._before is None:
+            self._before = probe_ms, decode_ms
+        probed, decoded = self._before
+        self.done = replace(self.done, probe_ms=probe_ms - probed, decode_ms=decode_ms - decoded)
+
+    def recent(self, now: float) -> tuple[WorkCounts, float]:
+        """Return what was done lately, and in how many seconds."""
+        start, before = self.since, WorkCounts()
+        for when, done in self._marks:
+            if when > now - RECENT_S:
+                break
+            start, before = when, done
+        return self.done.since(before), max(0.0, now - start)
+
+    def _mark(self, now: float) -> None:
+        """Remember the counts so far, once in a while; forget what is too old to be needed."""
+        if self._marks and now - self._marks[-1][0] < MARK_S:
+            return
+        self._marks.append((now, self.done))
+        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_S:
+            self._marks.popleft()

@@ -1,0 +1,1 @@
+"""Grouping: samples to microbatches within budgets."""

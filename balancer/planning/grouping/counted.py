@@ -1,0 +1,69 @@
+"""Grouping by count, batch_size samples at a time: what loops do without balancing."""
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+from ..problem.scale import scaled
+from ..problem.shuffle import permutation
+from .result import Grouping
+
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
+def fixed(samples: int, batch_size: int) -> Grouping:
+    """Group samples in the order given; the last group may be smaller.
+
+    >>> fixed(5, batch_size=2).group_of.tolist()
+    [0, 0, 1, 1, 2]
+    """
+    return _sliced(np.arange(samples, dtype=np.int64), batch_size)
+
+
+def random(samples: int, batch_size: int, seed: int) -> Grouping:
+    """Group samples in a random order: the baseline of OmniBal's Table 3."""
+    return _sliced(permutation(samples, seed, 0), batch_size)
+
+
+def length(costs: Int64, batch_size: int, seed: int) -> Grouping:
+    """Group samples (n, resources) of like size: OmniBal's length-group, little padding.
+
+    >>> length(np.array([[1], [9], [2], [8]]), batch_size=2, seed=0).group_of.tolist()
+    [0, 1, 0, 1]
+    """
+    return _sliced(_by_size(costs, seed), batch_size)
+
+
+def device(costs: Int64, batch_size: int, ranks: int, seed: int) -> Grouping:
+    """Group so that groups side by side on the ranks are alike: OmniBal's device-group.
+
+    Samples sorted by size are cut into strips, one sample for each rank; a row of `ranks` groups
+    is made of batch_size random strips. Sizes agree across ranks and vary inside a group, so
+    padding is worse than random. Groups ranks*k .. ranks*k + ranks - 1 run side by side.
+
+    >>> device(np.array([[1], [9], [2], [8]]), batch_size=2, ranks=2, seed=0).group_of.tolist()
+    [0, 1, 1, 0]
+    """
+    order = _by_size(costs, seed)
+    strips = -(-len(order) // ranks)
+    if not strips:
+        return Grouping(np.empty(0, dtype=np.int64), 0, _NOTHING, _NOTHING)
+    row_of_strip = np.empty(strips, dtype=np.int64)
+    # the last strip may be short: it is in the last row, so that no group before it is empty
+    row_of_strip[permutation(strips - 1, seed + 1, 0)] = np.arange(strips - 1) // batch_size
+    row_of_strip[-1:] = (strips - 1) // batch_size
+    strip, place = np.divmod(np.arange(len(order)), ranks)
+    group_of = np.empty(len(order), dtype=np.int64)
+    group_of[order] = row_of_strip[strip] * ranks + place
+    return Grouping(group_of, int(group_of.max(initial=-1)) + 1, _NOTHING, _NOTHING)
+
+
+def _by_size(costs: Int64, seed: int) -> Int64:
+    small, _ = scaled(costs, np.full(costs.shape[1], 2**62), len(costs))
+    shuffled = permutation(len(costs), seed, 0)
+    return shuffled[np.argsort(small.sum(axis=1)[shuffled], kind="stable")]
+
+
+def _sliced(order: Int64, batch_size: int) -> Grouping:
+    group_of = np.empty(len(order), dtype=np.int64)
+    group_of[order] = np.arange(len(order)) // batch_size
+    return Grouping(group_of, -(-len(order) // batch_size), _NOTHING, _NOTHING)

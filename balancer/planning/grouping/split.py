@@ -1,0 +1,57 @@
+"""More groups out of fewer: the largest groups are cut in two until there are enough."""
+
+import heapq
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+from ..problem.loads import group_loads
+from .result import members
+
+
+def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, wanted: int) -> tuple[Int64, Int64]:
+    """Return group_of and `wanted` group numbers: those chosen, and new ones for their halves.
+
+    sizes (n,): one number per sample. The largest chosen group of two or more samples is cut into
+    two of about the same size, again and again. New groups are empty only where no group of two
+    samples is left; they are numbered from the highest in use on.
+
+    >>> sizes, group_of = np.array([3, 2, 1, 9]), np.array([0, 0, 0, 1])
+    >>> [found.tolist() for found in split_largest(sizes, group_of, np.array([0, 1]), wanted=4)]
+    [[0, 2, 3, 1], [0, 1, 2, 3]]
+    """
+    missing = wanted - len(chosen)
+    if missing <= 0:
+        return group_of, chosen
+    used = int(max(group_of.max(initial=-1), chosen.max(initial=-1))) + 1
+    new = np.arange(used, used + missing, dtype=np.int64)
+    total = group_loads(sizes[:, None], group_of, used)[:, 0]
+    count = np.bincount(group_of[group_of >= 0], minlength=used)
+    several = chosen[count[chosen] > 1]
+    # each cut takes the largest group left, so no more than `missing` groups can be concerned
+    largest = several[np.lexsort((several, -total[several]))[:missing]]
+    held = members(np.where(np.isin(group_of, largest), group_of, -1), used)
+    heap = [(-int(total[k]), k) for k in largest.tolist()]
+    heapq.heapify(heap)
+    group_of = group_of.copy()
+    for number in new.tolist():
+        if not heap:
+            break
+        _, group = heapq.heappop(heap)
+        held[group], other = _halves(sizes, held[group])
+        held.append(other)
+        group_of[other] = number
+        for part in (group, number):
+            if len(held[part]) > 1:
+                heapq.heappush(heap, (-int(sizes[held[part]].sum()), part))
+    return group_of, np.concatenate([chosen, new])
+
+
+def _halves(sizes: Int64, group: list[int]) -> tuple[list[int], list[int]]:
+    halves: tuple[list[int], list[int]] = ([], [])
+    loads = [0, 0]
+    for item in sorted(group, key=lambda member: (-int(sizes[member]), member)):
+        side = int((loads[1], len(halves[1])) < (loads[0], len(halves[0])))
+        halves[side].append(item)
+        loads[side] += int(sizes[item])
+    return sorted(halves[0]), sorted(halves[1])

@@ -1,0 +1,1 @@
+"""The numba loops of planning; importing a module of this folder imports numba."""

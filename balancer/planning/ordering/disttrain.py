@@ -1,0 +1,92 @@
+"""DistTrain's inter-microbatch reordering, repaired.
+
+As printed (DistTrain §6.2, Algorithm 3) it returns l + p - 2 of l microbatches: the loop must end
+when none is left. Its idea: the smallest microbatch first, so that all stages start early; the
+p - 1 smallest last, where intervals stay unfilled; between them always the microbatch whose
+forward pass at the first rank fills the next interval there best.
+
+GETINTERVAL is the recurrence of the pipeline itself: the program is run with every microbatch
+that has no place yet costing nothing; the interval is what the first rank then waits between the
+forward pass in question and the backward pass after it. With several chunks (VPP) a microbatch
+has several forward passes at the first rank; their intervals and their times are summed.
+"""
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+from .evaluator import PipelineEvaluator
+
+
+def disttrain(pipeline: PipelineEvaluator) -> Int64:
+    """Return an order of the pipeline's microbatches, int64 (microbatches,).
+
+    DistTrain (2024), §6.2, Algorithm 3 with its count repaired; no bound, and it may be worse
+    than the order given.
+
+    >>> costs = np.array([[4, 1, 2, 3, 5], [1, 1, 1, 1, 1]])
+    >>> disttrain(Pipeline.one_forward_one_backward(2, costs)).tolist()
+    [1, 3, 0, 4, 2]
+    """
+    sizes = pipeline.costs[: pipeline.stages].sum(axis=0)
+    pending = np.argsort(sizes, kind="stable").tolist()
+    placed = [pending.pop(0)] if pending else []
+    rear = [pending.pop(0) for _ in range(min(pipeline.ranks - 1, len(pending)))]
+    gaps = _Gaps(pipeline)
+    chunks = np.arange(0, pipeline.stages, pipeline.ranks)
+    fill = pipeline.costs[chunks].sum(axis=0).tolist()
+    first = min(gaps.warm_places - 1, len(pending))
+    interval = gaps.first(placed) if first > 0 else 0
+    for left in range(first, 0, -1):
+        chosen = _closest(pending, pipeline.costs[0].tolist(), interval // left)
+        interval -= int(pipeline.costs[0, chosen])
+        pending.remove(chosen)
+        placed.append(chosen)
+    while pending:
+        chosen = _closest(pending, fill, gaps.at(placed))
+        pending.remove(chosen)
+        placed.append(chosen)
+    return np.array(placed + rear, dtype=np.int64)
+
+
+def _closest(pending: list[int], sizes: list[int], wanted: int) -> int:
+    return min(pending, key=lambda k: (abs(sizes[k] - wanted), k))
+
+
+class _Gaps:
+    """Intervals at the first rank for a growing order."""
+
+    def __init__(self, pipeline: PipelineEvaluator) -> None:
+        self.pipeline = pipeline.padded()
+        self.count = pipeline.costs.shape[1]
+        here = np.flatnonzero(pipeline.rank == 0)
+        backward = pipeline.row[here] >= pipeline.stages
+        self.first_backward = int(here[np.argmax(backward)])
+        warm = here[: int(np.argmax(backward))]
+        self.warm_places = len(np.unique(pipeline.place[warm]))
+        # forward passes at rank 0 that a backward pass follows: (place, before, next backward)
+        self.filled: dict[int, list[tuple[int, int]]] = {}
+        for k in range(1, len(here) - 1):
+            if not backward[k] and backward[k + 1]:
+                place = int(pipeline.place[here[k]])
+                entry = (int(here[k - 1]), int(here[k + 1]))
+                self.filled.setdefault(place, []).append(entry)
+
+    def first(self, placed: list[int]) -> int:
+        """The interval between the first forward and the first backward pass."""
+        ends = self._ends(placed)
+        ready = int(ends[self.pipeline.after[self.first_backward]])
+        return ready - int(ends[0])
+
+    def at(self, placed: list[int]) -> int:
+        """The intervals that the forward passes of the next place fill, summed."""
+        ends = self._ends(placed)
+        total = 0
+        for before, following in self.filled.get(len(placed), []):
+            ready = int(ends[self.pipeline.after[following]])
+            total += max(0, ready - int(ends[before]))
+        return total
+
+    def _ends(self, placed: list[int]) -> Int64:
+        order = np.full(self.count, self.count, dtype=np.int64)
+        order[: len(placed)] = placed
+        return self.pipeline.finish(order)[0]

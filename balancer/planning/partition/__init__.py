@@ -1,0 +1,1 @@
+"""Partition: microbatches or samples to data-parallel ranks."""

@@ -1,0 +1,1 @@
+"""The planning problem: configuration, window, costs as integers, shuffle, metrics."""

@@ -1,0 +1,76 @@
+"""Costs as plain integers: budgets, oversize samples, sums over groups, one unit for all."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kernels.arrays import Int64
+
+UNLIMITED = 2**62
+UNIT = 2**20
+_MOST = 2**40
+
+
+def budget_array(budgets: Sequence[int | None]) -> Int64:
+    """Return budgets as int64 (resources,), None as UNLIMITED.
+
+    >>> budget_array([9, None]).tolist() == [9, UNLIMITED]
+    True
+    """
+    return np.array(
+        [UNLIMITED if b is None else min(b, UNLIMITED) for b in budgets], dtype=np.int64
+    )
+
+
+def oversized(costs: Int64, budgets: Int64) -> npt.NDArray[np.bool_]:
+    """Return a mask (n,) of the samples that no microbatch may hold together with others.
+
+    >>> oversized(np.array([[3, 1], [10, 0]]), budget_array([9, None])).tolist()
+    [False, True]
+    """
+    return np.asarray((costs > budgets).any(axis=1))
+
+
+def least_groups(costs: Int64, budgets: Int64) -> int:
+    """Return the lower bound on groups: the sums over the budgets, plus one per oversize sample.
+
+    >>> least_groups(np.array([[5, 0], [5, 0], [99, 0]]), budget_array([9, None]))
+    3
+    """
+    over = oversized(costs, budgets)
+    sums = costs[~over].sum(axis=0)
+    fitting = int(np.max(-(-sums // budgets))) if costs.shape[1] else 0
+    return int(over.sum()) + max(fitting, int(not over.all()))
+
+
+def group_loads(costs: Int64, group_of: Int64, groups: int) -> Int64:
+    """Return int64 (groups, resources): the sums of costs by group; -1 is in no group.
+
+    >>> group_loads(np.array([[1], [2], [4]]), np.array([0, 1, 0]), 3).tolist()
+    [[5], [2], [0]]
+    """
+    loads = np.zeros((groups, costs.shape[1]), dtype=np.int64)
+    inside = group_of >= 0
+    numbers, inner = group_of[inside], costs[inside]
+    for column in range(costs.shape[1]):
+        np.add.at(loads[:, column], numbers, inner[:, column])
+    return loads
+
+
+def common_unit(costs: Int64, parts: int) -> Int64:
+    """Return costs (n, resources) in one unit: UNIT is the mean load of one of `parts` parts.
+
+    Integers throughout; shares too large to matter are cut at 2**40, so sums stay in 64 bits.
+
+    >>> (common_unit(np.array([[1, 3000], [3, 1000]]), parts=1) * 4 // UNIT).tolist()
+    [[1, 3], [3, 1]]
+    """
+    scaled = np.zeros_like(costs)
+    for column in range(costs.shape[1]):
+        values = costs[:, column]
+        mean = int(values.sum()) // max(1, parts)
+        shift = max(0, int(values.max(initial=0)).bit_length() - 40)
+        unit = max(1, mean >> shift)
+        scaled[:, column] = np.minimum((values >> shift) * UNIT // unit, _MOST)
+    return scaled

@@ -1,0 +1,126 @@
+"""How even a plan is, and how random it still is: plain functions on arrays of loads and members.
+
+Loads are float or integer arrays (steps, ranks): what the ranks compute side by side, a row for
+every point at which they wait for each other.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kernels.arrays import Int64
+
+Float64 = npt.NDArray[np.float64]
+
+TILE_TOKENS = 307
+
+
+def pad_ratio(lengths: Sequence[Sequence[int]]) -> float:
+    """Return the mean share of padding over microbatches, each padded to its longest sample.
+
+    OmniBal (2024), §4.1, equation 1.
+
+    >>> pad_ratio([[4, 2], [3, 3]])
+    0.125
+    """
+    shares = [
+        1 - sum(batch) / (max(batch) * len(batch)) for batch in lengths if max(batch, default=0)
+    ]
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def dist_ratio(loads: Int64) -> float:
+    """Return the mean share of waiting over rows (steps, ranks): 1 - mean / max of each row.
+
+    OmniBal (2024), §4.1, equation 2; rows without any load count as even.
+
+    >>> dist_ratio(np.array([[4, 2], [3, 3]]))
+    0.125
+    """
+    if not len(loads):
+        return 0.0
+    top = loads.max(axis=1)
+    return float(np.mean(1 - loads.mean(axis=1) / np.maximum(top, 1) - (top == 0)))
+
+
+def efficiency(encoder: Int64, llm: Int64) -> float:
+    """Return work over time when ranks wait after the encoder and after the LLM in every row.
+
+    encoder and llm (steps, ranks) in one unit of time: sum of all / (ranks x sum of both maxima).
+
+    >>> efficiency(np.array([[2, 1]]), np.array([[1, 2]]))
+    0.75
+    """
+    time = encoder.shape[1] * float(encoder.max(axis=1).sum() + llm.max(axis=1).sum())
+    return float(encoder.sum() + llm.sum()) / time if time else 1.0
+
+
+def kinds(lengths: Int64, sources: Int64) -> Int64:
+    """Return each sample's cell of the histogram source x length quartile.
+
+    >>> kinds(np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1])).tolist()
+    [0, 1, 6, 7]
+    """
+    quartile = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
+    return sources.astype(np.int64) * 4 + quartile
+
+
+def chi_square(cells: Int64, step_of: Int64) -> tuple[float, float]:
+    """Return chi2 / dof of the steps' histograms against the whole, and its standard error.
+
+    cells: `kinds` of the samples; step_of: each one's step (-1: in none). A plain shuffle gives 1,
+    clustered steps give more, stratified ones less.
+    """
+    cells, step_of = cells[step_of >= 0], step_of[step_of >= 0]
+    steps = int(step_of.max(initial=-1)) + 1
+    whole = np.bincount(cells)
+    used = np.flatnonzero(whole)
+    if len(used) < 2 or steps < 2:
+        return 1.0, 0.0
+    table = np.bincount(step_of * len(whole) + cells, minlength=steps * len(whole))
+    seen = table.reshape(steps, len(whole))[:, used]
+    wanted = seen.sum(axis=1, keepdims=True) * (whole[used] / whole.sum())
+    values = ((seen - wanted) ** 2 / np.maximum(wanted, 1e-12)).sum(axis=1) / (len(used) - 1)
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(steps))
+
+
+def drift(lengths: Int64, step_of: Int64) -> float:
+    """Return the correlation of a step's number with its mean sample length; 0 is no trend."""
+    lengths, step_of = lengths[step_of >= 0], step_of[step_of >= 0]
+    count = np.bincount(step_of)
+    mean = np.bincount(step_of, weights=lengths) / np.maximum(count, 1)
+    if len(mean) < 3 or not mean.std():
+        return 0.0
+    return float(np.corrcoef(np.arange(len(mean)), mean)[0, 1])
+
+
+def repeat_pairs(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
+    """Return the share of pairs together in a microbatch of one epoch that are so in the next.
+
+    >>> repeat_pairs([[0, 1], [2, 3]], [[0, 1], [2], [3]])
+    0.5
+    """
+    before, after = _pairs(first), _pairs(second)
+    if not len(before):
+        return 0.0
+    return len(np.intersect1d(before, after, assume_unique=True)) / len(before)
+
+
+def rank_bias(loads: Int64) -> float:
+    """Return how far a rank's mean load is off the mean of all, at most: loads (steps, ranks).
+
+    >>> rank_bias(np.array([[3, 1], [1, 3], [5, 3]]))
+    0.125
+    """
+    means = loads.mean(axis=0)
+    return float(np.abs(means / means.mean() - 1).max()) if means.any() else 0.0
+
+
+def _pairs(groups: Sequence[Sequence[int]]) -> Int64:
+    both = [pair for group in groups for pair in combinations(sorted(group), 2)]
+    if not both:
+        return np.empty(0, dtype=np.int64)
+    pairs = np.array(both, dtype=np.int64)
+    return pairs[:, 0] * 2**31 + pairs[:, 1]

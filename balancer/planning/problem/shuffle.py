@@ -1,0 +1,56 @@
+"""The epoch's order: the permutation that torch's DistributedSampler makes, without torch.
+
+torch.randperm draws 32 random bits per position from MT19937 and swaps (Fisher-Yates); from
+2**32 / 20 elements on it draws 64. numpy's legacy RandomState is the same generator with the same
+seeding, and its stream is frozen by numpy's compatibility policy.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+
+_WIDE_FROM = (2**32 - 1) // 20
+_COMPILED_FROM = 200_000
+
+
+def permutation(count: int, seed: int, epoch: int, shuffle: bool = True) -> Int64:
+    """Return int64 (count,): torch.randperm(count) under manual_seed(seed + epoch), or 0, 1, ...
+
+    Source: torch/utils/data/distributed.py and randperm_cpu of ATen's TensorFactories.cpp.
+
+    >>> permutation(5, seed=0, epoch=0).tolist(), permutation(3, 0, 7, shuffle=False).tolist()
+    ([4, 0, 1, 3, 2], [0, 1, 2])
+    """
+    if count < 0:
+        raise ValueError(f"count is {count}, needed is a number of samples, zero or more")
+    order = np.arange(count, dtype=np.int64)
+    if not shuffle or count < 2:
+        return order
+    partners = _partners(count, seed + epoch)
+    if count < _COMPILED_FROM:
+        items = order.tolist()
+        _swap(items, partners.tolist())
+        return np.array(items, dtype=np.int64)
+    from ..kernels.shuffle import swap
+
+    swap(order, partners)
+    return order
+
+
+def _partners(count: int, seed: int) -> Int64:
+    """For every position but the last, the position at or after it that it swaps with."""
+    generator = np.random.RandomState(seed & 0xFFFFFFFF)
+    wide = count >= _WIDE_FROM
+    draws = generator.randint(0, 2**32, size=(count - 1) * (1 + wide), dtype=np.uint32)
+    wanted = draws.astype(np.uint64)
+    if wide:
+        wanted = wanted[0::2] << np.uint64(32) | wanted[1::2]
+    left = np.arange(count, 1, -1, dtype=np.uint64)
+    return (wanted % left).astype(np.int64) + np.arange(count - 1, dtype=np.int64)
+
+
+def _swap(items: Any, partners: Any) -> None:
+    for here, there in enumerate(partners):
+        items[here], items[there] = items[there], items[here]

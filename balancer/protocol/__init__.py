@@ -1,0 +1,1 @@
+"""The protocol: messages, their wire format, transition tables, and both peers' sessions."""

@@ -1,0 +1,144 @@
+"""What a trainer asks of the balancer: where samples come from and how they are planned."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..planning.problem.config import PlanConfig
+
+ON_ERROR = ("raise", "skip")
+# Bounds that no training comes near: a balancer makes room for what a job asks for.
+MAX_RANKS = 1 << 16
+MAX_MICROBATCHES = 1 << 16
+MAX_SAMPLES_PER_STEP = 1 << 24
+MAX_RESOURCES = 64
+MAX_SOURCE_DEPTH = 32
+LABEL_TOKENS = "label_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One loader's job; all ranks must bring the same. Wrong values raise ValueError.
+
+    source: a JSON-able description for remote workers; empty where workers are born with theirs.
+    plan: how to balance, or None for a loop that offers its own batches. buffer_bytes: the most
+    bytes of decoded payload held. lease_s: seconds a worker may take for one sample. on_error:
+    "raise", or "skip" to turn broken samples into holes.
+    """
+
+    source: dict[str, Any] = field(default_factory=dict)
+    plan: PlanConfig | None = None
+    shuffle: bool = True
+    on_error: str = "raise"
+    buffer_bytes: int = 1 << 30
+    lease_s: float = 120.0
+    mixed_workers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ON_ERROR:
+            raise ValueError(f"on_error is {self.on_error!r}, allowed are {ON_ERROR}")
+        if self.buffer_bytes < 1:
+            raise ValueError(f"buffer_bytes is {self.buffer_bytes}, it must be positive")
+        if not (type(self.shuffle) is type(self.mixed_workers) is bool):
+            raise ValueError("shuffle and mixed_workers are true or false")
+        if type(self.buffer_bytes) is not int or type(self.source) is not dict:
+            raise ValueError("buffer_bytes is a whole number and source an object")
+        if not self.lease_s > 0:
+            raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
+        if self.plan is not None:
+            _check_extent(self.plan)
+        _check_depth(self.source)
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks that the job serves."""
+        return self.plan.ranks if self.plan else 1
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Names of the costs' columns."""
+        return self.plan.resources if self.plan else ()
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches per rank and step where that is known beforehand, else 0."""
+        if self.plan is None:
+            return 1
+        return 0 if self.plan.accumulate == "auto" else self.plan.accumulate
+
+    @property
+    def label(self) -> int:
+        """The column that counts label tokens, or -1."""
+        return self.resources.index(LABEL_TOKENS) if LABEL_TOKENS in self.resources else -1
+
+
+def _check_extent(plan: PlanConfig) -> None:
+    least = plan.accumulate_from if plan.accumulate == "auto" else plan.accumulate
+    for name, value, most in (
+        ("ranks", plan.ranks, MAX_RANKS),
+        ("microbatches per rank and step", least, MAX_MICROBATCHES),
+        ("samples_per_step", plan.samples_per_step, MAX_SAMPLES_PER_STEP),
+        ("resources", len(plan.resources), MAX_RESOURCES),
+    ):
+        if value > most:
+            raise ValueError(f"{value} {name} are asked for, at most {most} can be planned")
+
+
+def _check_depth(source: object) -> None:
+    level = [source]
+    for _ in range(MAX_SOURCE_DEPTH):
+        if not level:
+            return
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list | tuple)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    raise ValueError(f"the source's description is nested more than {MAX_SOURCE_DEPTH} deep")
+
+
+def to_json(job: JobSpec) -> str:
+    """Return the job as JSON; two jobs are the same when their JSON is.
+
+    >>> from_json(to_json(Job(on_error="skip"))) == Job(on_error="skip")
+    True
+    """
+    return json.dumps(asdict(job), sort_keys=True)
+
+
+def from_json(text: str) -> JobSpec:
+    """Return the job in a JSON text; raise ValueError if it is none."""
+    try:
+        fields = json.loads(text)
+        plan = fields.pop("plan")
+        if plan is not None:
+            plan["resources"], plan["budgets"] = tuple(plan["resources"]), tuple(plan["budgets"])
+            plan = PlanConfig(**plan)
+        return JobSpec(plan=plan, **fields)
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a job: {error}") from error
+
+
+def difference(mine: str, theirs: str) -> str:
+    """Say in which settings two jobs differ.
+
+    >>> difference(to_json(Job()), to_json(Job(on_error="skip")))
+    "on_error: 'raise' here, 'skip' there"
+    """
+    here, there = _flat(json.loads(mine)), _flat(json.loads(theirs))
+    return "; ".join(
+        f"{name}: {here.get(name)!r} here, {there.get(name)!r} there"
+        for name in sorted(here.keys() | there.keys())
+        if here.get(name) != there.get(name)
+    )
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

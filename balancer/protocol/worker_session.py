@@ -1,0 +1,96 @@
+"""A worker's side of the protocol: what to say, and which sample to work on next.
+
+Messages in, actions out; no socket, no clock. The shell that drives it is workers/daemon/loop.py.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from .messages import Bye, Lease, Message, PeerRejected, Revoke, SampleRef, UnknownPeer, Welcome
+from .transitions import WORKER
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """An action: open the source that the job describes (empty: the one the worker has).
+
+    Then say that it is ready, with this `number`.
+    """
+
+    job: str
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatReady:
+    """An action: say again that the source is open, if it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SayHello:
+    """An action: say hello again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndWorker:
+    """An action: end; the reason is empty where nothing went wrong."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTask:
+    """One sample to probe or to decode under a lease."""
+
+    lease: int
+    kind: str
+    epoch: int
+    ref: SampleRef
+
+
+class WorkerSession:
+    """The state machine of a worker; `handle` walks the table, `next_task` gives the work."""
+
+    def __init__(self) -> None:
+        self.state = "joining"
+        self.dropped = 0
+        self._tasks: deque[SampleTask] = deque()
+        self._welcome: Welcome | None = None
+
+    def handle(self, message: Message) -> OpenSource | RepeatReady | SayHello | EndWorker | None:
+        """Take in one message; return what the shell must do, if anything."""
+        row = WORKER.get((self.state, type(message).__name__))
+        if row is None:
+            self.dropped += 1
+            return None
+        self.state, action = row
+        result: OpenSource | RepeatReady | SayHello | EndWorker | None = getattr(
+            self, f"_{action}"
+        )(message)
+        return result
+
+    def next_task(self) -> SampleTask | None:
+        """Return the next sample to work on, oldest lease first."""
+        return self._tasks.popleft() if self._tasks else None
+
+    def _open_source(self, message: Welcome) -> OpenSource | RepeatReady:
+        if message == self._welcome:
+            return RepeatReady()
+        self._tasks.clear()
+        self._welcome = message
+        return OpenSource(message.job, message.number)
+
+    def _queue_lease(self, message: Lease) -> None:
+        self._tasks.extend(
+            SampleTask(message.lease, message.kind, message.epoch, ref) for ref in message.refs
+        )
+
+    def _drop_lease(self, message: Revoke) -> None:
+        self._tasks = deque(task for task in self._tasks if task.lease != message.lease)
+
+    def _say_hello(self, _: UnknownPeer) -> SayHello:
+        return SayHello()
+
+    def _end(self, message: PeerRejected | Bye) -> EndWorker:
+        self._tasks.clear()
+        return EndWorker(message.reason if isinstance(message, PeerRejected) else "")

@@ -1,0 +1,1 @@
+"""ZeroMQ sockets, keys and authentication, for the balancer and its peers."""

@@ -1,0 +1,166 @@
+"""Key files: who a party is, which balancer it trusts, and whom a balancer lets in.
+
+Each party has a folder, made by `counterpoise keygen`:
+
+    balancer/  secret.key    allowed/NAME.pub ...       the balancer's own key; who may come in
+    NAME/      secret.key    balancer.pub               a worker's or trainer's; whom it trusts
+
+A file holds one line: the word counterpoise, the role, the key in ZeroMQ's Z85 text. Secret files
+may be read by their owner only. A key is revoked by removing its file from `allowed`, which a
+running balancer notices.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+
+logger = logging.getLogger(__name__)
+
+ROLES = ("balancer", "worker", "trainer")
+SECRET, BALANCER, ALLOWED = "secret.key", "balancer.pub", "allowed"
+KEY_CHARACTERS = 40
+MAX_FILE_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A party's role and key pair, as Z85 text."""
+
+    role: str
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKeys:
+    """What a balancer needs: its own pair and the folder of those that it lets in."""
+
+    own: KeyPair
+    allowed: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PeerKeys:
+    """What a worker or a trainer needs: its own pair and the balancer's public key."""
+
+    own: KeyPair
+    balancer: bytes
+
+
+def new_pair(role: str) -> KeyPair:
+    """Return a new key pair."""
+    public, secret = zmq.curve_keypair()
+    return KeyPair(role, public, secret)
+
+
+def server_keys(folder: Path) -> ServerKeys:
+    """Read a balancer's folder; ValueError or OSError say what is wrong with it."""
+    keys = ServerKeys(_own(folder, ("balancer",)), folder / ALLOWED)
+    if not keys.allowed.is_dir():
+        raise ValueError(
+            f"{folder} has no folder {ALLOWED}/ of public keys: run counterpoise keygen"
+        )
+    for path in sorted(keys.allowed.glob("*.pub")):
+        _read(path)
+    return keys
+
+
+def peer_keys(folder: Path, role: str) -> PeerKeys:
+    """Read a worker's or trainer's folder; ValueError or OSError say what is wrong with it."""
+    own, path = _own(folder, (role,)), folder / BALANCER
+    whose, key = _read(path)
+    if whose != "balancer":
+        raise ValueError(f"{path} is a {whose}'s key, the balancer's is needed: copy it there")
+    return PeerKeys(own, key)
+
+
+def write_secret(folder: Path, pair: KeyPair) -> None:
+    """Write a party's secret key, readable by its owner only; FileExistsError if there is one."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / SECRET
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(_line(pair.role, pair.secret))
+
+
+def write_public(path: Path, pair: KeyPair) -> None:
+    """Write a public key; FileExistsError if the file is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o644, exist_ok=False)
+    path.write_text(_line(pair.role, pair.public))
+
+
+class AllowList:
+    """The public keys in a folder and their roles, read again when a file changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: tuple[object, ...] = ()
+        self._roles: dict[bytes, str] = {}
+
+    def roles(self) -> dict[bytes, str]:
+        """Return {public key: role}; a file that cannot be read lets nobody in."""
+        try:
+            paths = sorted(self._folder.glob("*.pub"))
+            states = [path.stat() for path in paths]
+        except OSError as error:
+            logger.warning("nobody is let in: %s", error)
+            return {}
+        seen = tuple(
+            (path.name, state.st_mtime_ns, state.st_size, state.st_ino)
+            for path, state in zip(paths, states, strict=True)
+        )
+        if seen != self._seen:
+            self._seen, self._roles = seen, dict(self._readable(paths))
+        return self._roles
+
+    def _readable(self, paths: list[Path]) -> list[tuple[bytes, str]]:
+        found: list[tuple[bytes, str]] = []
+        for path in paths:
+            try:
+                role, key = _read(path)
+            except (OSError, ValueError) as error:
+                logger.warning("a key is not let in: %s", error)
+            else:
+                found.append((key, role))
+        return found
+
+
+def public_text(raw: bytes) -> bytes:
+    """Return the text form of a public key of 32 bytes."""
+    return z85.encode(raw)
+
+
+def _own(folder: Path, roles: tuple[str, ...]) -> KeyPair:
+    path = folder / SECRET
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {SECRET}: make keys with counterpoise keygen FOLDER")
+    if path.stat().st_mode & 0o077:
+        raise ValueError(f"{path} can be read by others: chmod 600 it, or make new keys")
+    role, secret = _read(path)
+    if role not in roles:
+        raise ValueError(f"{path} is a {role}'s key, a {roles[0]}'s is needed: give its folder")
+    return KeyPair(role, zmq.curve_public(secret), secret)
+
+
+def _line(role: str, key: bytes) -> str:
+    return f"counterpoise {role} {key.decode()}\n"
+
+
+def _read(path: Path) -> tuple[str, bytes]:
+    with path.open("rb") as file:
+        words = file.read(MAX_FILE_BYTES).split()
+    if len(words) == 3 and words[0] == b"counterpoise" and len(words[2]) == KEY_CHARACTERS:
+        role = words[1].decode("ascii", "replace")
+        if role in ROLES and _is_key(words[2]):
+            return role, words[2]
+    raise ValueError(f"{path} is no key file: it holds 'counterpoise ROLE KEY'")
+
+
+def _is_key(text: bytes) -> bool:
+    try:
+        return len(z85.decode(text)) == KEY_CHARACTERS * 4 // 5
+    except (KeyError, ValueError, OverflowError):
+        return False

@@ -1,0 +1,269 @@
+"""The project's ZeroMQ sockets: one ROUTER in the balancer, a DEALER in each peer.
+
+A message is its header frame and its payload frames; a ROUTER puts the peer's name in front.
+"""
+
+import errno
+import ipaddress
+from collections.abc import Sequence
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from ..protocol.messages import Message
+from ..protocol.wire import MAX_FRAMES, WireError, decode, encode
+from .keys import PeerKeys, ServerKeys
+
+# The largest frame that is accepted: a payload is one decoded sample or one collated batch.
+MAX_FRAME_BYTES = 8 << 30
+# The same where other hosts may connect: room for it is made before the peer is known.
+MAX_REMOTE_FRAME_BYTES = 1 << 30
+# Messages from one peer that wait in the balancer (then its network waits), and messages to one
+# that does not read (then it is let go). Credits keep honest peers far below both.
+MAX_WAITING_IN = 1 << 14
+MAX_WAITING_OUT = 1 << 16
+# A dead connection is noticed by the transport after this long, in milliseconds.
+HEARTBEAT_MS = 5_000
+HEARTBEAT_TIMEOUT_MS = 30_000
+# A peer that is turned away knocks less and less often, down to this, in milliseconds.
+RECONNECT_MS = 2_000
+# So many handshakes fail in a row only where the two sides cannot agree at all.
+FAILED_HANDSHAKES = 5
+
+Received = tuple[Message, list[zmq.Frame]]
+
+
+def listen(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    keys: ServerKeys | None = None,
+    passwords: bool = False,
+) -> "zmq.Socket[bytes]":
+    """Return a ROUTER bound to an address; OSError if it cannot be bound.
+
+    With keys, or with passwords instead, it answers only peers that a gate on the same context lets
+    in; with passwords nothing is encrypted.
+    """
+    socket = context.socket(zmq.ROUTER)
+    _configure(socket)
+    socket.setsockopt(zmq.RCVHWM, MAX_WAITING_IN)
+    socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
+    if address.startswith("tcp:"):
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
+    if passwords:
+        socket.setsockopt(zmq.PLAIN_SERVER, 1)
+    if passwords or keys is not None:
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        if error.errno == errno.EADDRINUSE:
+            reason = "the port is taken: stop what listens there, or choose another"
+        elif address.startswith("ipc:"):
+            reason = f"{error}: free some space there, or set TMPDIR to another directory"
+        else:
+            reason = f"{error}: give an address such as tcp://127.0.0.1:5555"
+        raise OSError(f"cannot listen on {address}: {reason}") from error
+    return socket
+
+
+def connect(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    name: bytes,
+    keys: PeerKeys | None = None,
+    watched: bool = False,
+    password: bytes = b"",
+) -> "zmq.Socket[bytes]":
+    """Return a DEALER of this name, connected (in the background) to an address.
+
+    With keys it talks only to the balancer that has the secret of `keys.balancer`. A password shows
+    who it is where nothing is encrypted. `watched` says that `Handshakes` will be asked (which must
+    not miss the first) and closed.
+    """
+    socket = context.socket(zmq.DEALER)
+    _configure(socket)
+    socket.setsockopt(zmq.ROUTING_ID, name)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.own.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.balancer)
+    if password:
+        socket.setsockopt(zmq.PLAIN_USERNAME, name)
+        socket.setsockopt(zmq.PLAIN_PASSWORD, password)
+    if password or keys is not None:
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
+    if watched:
+        socket.get_monitor_socket(Handshakes.EVENTS)
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        if watched:
+            socket.get_monitor_socket().close()
+        socket.close()
+        raise ValueError(
+            f"cannot connect to {address!r}: {error}: give an address such as tcp://HOST:5555"
+        ) from error
+    return socket
+
+
+class Handshakes:
+    """How the handshakes of a watched socket end; close it before the context ends.
+
+    After some failures (of protocol, of the key) libzmq never connects again and says so here only.
+    A connection that just ends in its handshake says little: what is between may be cut, or wait
+    for a balancer that is being restarted. Only who has keys, and has never been answered, takes
+    some of these in a row for an answer: libzmq does not say more to those whose keys do not fit.
+    """
+
+    EVENTS = (
+        zmq.EVENT_HANDSHAKE_SUCCEEDED
+        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    )
+
+    def __init__(self, socket: "zmq.Socket[bytes]", keyed: bool) -> None:
+        self._monitor = socket.get_monitor_socket(self.EVENTS)
+        self._keyed = keyed
+        self._failed = 0
+        self._silent = keyed
+
+    def refusal(self) -> str:
+        """Return why the balancer will never talk to this socket; empty while it may."""
+        while self._monitor.poll(0):
+            match recv_monitor_message(self._monitor)["event"]:
+                case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._failed, self._silent = 0, False
+                case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                    return "the balancer does not allow this key (any more): ask who runs it"
+                case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                    self._failed = FAILED_HANDSHAKES
+                case _:
+                    self._failed += self._silent
+        if self._failed < FAILED_HANDSHAKES:
+            return ""
+        if self._keyed:
+            return (
+                "the balancer does not prove that it has the key in our balancer.pub: was it given "
+                "--keys, and are these keys of the same counterpoise keygen?"
+            )
+        return "the balancer wants keys: make them with counterpoise keygen and give their folder"
+
+    def close(self) -> None:
+        """Let go of the monitor."""
+        self._monitor.close(linger=0)
+
+
+def check_open_address(address: str, allowed: bool) -> None:
+    """Raise ValueError for an address that other hosts can reach, unless that is allowed.
+
+    It is where keys are given, or where the caller says --insecure.
+
+    >>> check_open_address("tcp://127.0.0.1:5555", allowed=False)
+    >>> check_open_address("ipc:///tmp/socket", allowed=False)
+    """
+    if allowed or not address.startswith("tcp://"):
+        return
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ValueError(
+            f"{address} can be reached from other hosts, and nothing authenticates them: listen on "
+            "tcp://127.0.0.1:PORT, make keys (counterpoise keygen) and give --keys FOLDER, or say "
+            "--insecure if the network is private"
+        )
+
+
+def send(
+    socket: "zmq.Socket[bytes]",
+    message: Message,
+    payloads: Sequence[object] = (),
+    to: bytes | None = None,
+) -> None:
+    """Send a message; large payload frames are not copied.
+
+    Raises ZMQError where `to` is not connected (EHOSTUNREACH) or does not read (EAGAIN). From a
+    DEALER whose balancer turned it away a message is lost; `Handshakes` tells why.
+    """
+    front = [encode(message)] if to is None else [to, encode(message)]
+    send_frames(socket, front, payloads)
+
+
+def send_frames(
+    socket: "zmq.Socket[bytes]", front: list[bytes], payloads: Sequence[object] = ()
+) -> None:
+    """Send a message whose front is encoded; raises as `send` does."""
+    try:
+        socket.send_multipart(front, zmq.NOBLOCK | (zmq.SNDMORE if payloads else 0))
+    except zmq.Again:
+        if socket.type == zmq.DEALER:
+            return
+        raise
+    if payloads:
+        socket.send_multipart(payloads, copy=False)  # type: ignore[arg-type]
+
+
+def receive(socket: "zmq.Socket[bytes]") -> Received | None:
+    """Return the next message that a DEALER has received, or None if there is none."""
+    frames = receive_frames(socket)
+    return None if frames is None else _decoded(frames)
+
+
+def receive_from(
+    socket: "zmq.Socket[bytes]", keys: ServerKeys | None = None
+) -> tuple[bytes, bytes, Received | WireError] | None:
+    """Return (peer, its key, message) from a ROUTER, or what is wrong with the message.
+
+    The key is empty where there are none. None if there is nothing.
+    """
+    frames = receive_frames(socket)
+    if frames is None:
+        return None
+    key = b"" if keys is None else _key_of(frames[0])
+    try:
+        return frames[0].bytes, key, _decoded(frames[1:])
+    except WireError as error:
+        return frames[0].bytes, key, error
+
+
+def _key_of(frame: zmq.Frame) -> bytes:
+    """Return the key that the gate let in, which libzmq notes on every frame from there."""
+    try:
+        return str(frame.get("User-Id")).encode()
+    except zmq.ZMQError:
+        return b""
+
+
+def receive_frames(socket: "zmq.Socket[bytes]") -> list[zmq.Frame] | None:
+    """Return the frames of the next message, or None if there is none."""
+    try:
+        return socket.recv_multipart(zmq.NOBLOCK, copy=False)
+    except zmq.Again:
+        return None
+
+
+def _decoded(frames: list[zmq.Frame]) -> Received:
+    if not 1 <= len(frames) <= MAX_FRAMES:
+        raise WireError(f"a message of {len(frames)} frames, at most {MAX_FRAMES} are allowed")
+    return decode(frames[0].buffer, len(frames) - 1), frames[1:]
+
+
+def _configure(socket: "zmq.Socket[bytes]") -> None:
+    """Never drop a message for lack of room: credits bound what is under way."""
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)

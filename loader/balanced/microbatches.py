@@ -1,0 +1,275 @@
+"""The core of a balanced loader: an epoch's microbatches in order, and where it stands.
+
+Everything that a trainer can see follows from (data, seed, epoch, plan); processes, sockets and
+timing are behind a connection, which is opened at first use.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import msgpack
+
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.protocol.messages import Batch, EpochPosition, Ready
+from ...balancer.protocol.rank_session import Arrival
+from ...workers.codec.frames import decode
+from ...workers.sources.dead_letter import DeadLetter, append_letter
+from ..collate.payloads import payload_buffer
+from ..resume.ledger import START, ResumePosition, read_ledger, write_ledger
+from ..step.errors import LoaderError
+from ..step.info import Step, StepInfo
+
+Collate = Callable[[list[Any]], Any]
+
+
+class MicrobatchSource(Protocol):
+    """What brings microbatches: Connection, or InProcess."""
+
+    def wait_ready(self) -> Ready:
+        """Wait until the job runs."""
+
+    def begin(
+        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+    ) -> None:
+        """Start the next run; `holes` and `served` as in RankSession.begin."""
+
+    def next(self, timeout_s: float | None = None) -> Arrival | None:
+        """Return the next microbatch, None at the end of the run."""
+
+    def close(self) -> None:
+        """Say goodbye."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A collated microbatch and what there is to say about it."""
+
+    batch: Any
+    info: StepInfo
+
+
+@dataclass(slots=True)
+class BalancedLoader:
+    """Microbatches of one process' ranks; not safe to share between threads.
+
+    `connect` makes the connection, `collate` a batch of samples; `timeout_s` bounds a wait for the
+    next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
+    epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
+    come from processes of this machine, and may be any Python objects.
+    """
+
+    job: JobSpec
+    plan: PlanConfig
+    ranks: tuple[int, ...]
+    connect: Callable[[], MicrobatchSource]
+    collate: Collate
+    timeout_s: float | None = None
+    dead_letter: str | None = None
+    max_errors: float | None = None
+    name: str = ""
+    local: bool = True
+    epoch: int = 0
+    left_out: int = 0
+    _at: ResumePosition = START
+    _resume: ResumePosition | None = None
+    _generation: int = 0
+    _connection: MicrobatchSource | None = field(default=None, repr=False)
+
+    def open(self) -> MicrobatchSource:
+        """Connect, once."""
+        if self._connection is None:
+            self._connection = self.connect()
+        return self._connection
+
+    def close(self) -> None:
+        """End the connection, and with it the processes that were started for it."""
+        self._generation += 1
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def count(self) -> int:
+        """Return the number of samples; connects if need be. ValueError for fewer than ranks."""
+        count = self.open().wait_ready().count
+        if count < self.plan.ranks:
+            raise ValueError(
+                f"{count} samples cannot feed {self.plan.ranks} ranks: use fewer ranks"
+            )
+        return count
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration runs; a position within another is dropped."""
+        if epoch != self.epoch:
+            self.epoch, self._at, self._resume = epoch, START, None
+            self._generation += 1
+
+    def microbatches(self) -> "Microbatches":
+        """Return an iterator over the epoch's microbatches, from the loaded position if any.
+
+        At its end the epoch is over and the next one's number is set. An iterator that was left
+        behind, by another one or by load_state_dict, raises RuntimeError.
+        """
+        self._generation += 1
+        self._at, self._resume = self._resume or START, None
+        self.left_out = len(self._at.holes)
+        return Microbatches(self, self._generation)
+
+    def steps(self) -> Iterator[Step]:
+        """Return an iterator over whole steps: the microbatches of this process' ranks.
+
+        Where the position is inside a step, the first has what is left of it.
+        """
+        return self._collect(self.microbatches())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the ledger of what has been handed out; see loader/resume/ledger.py."""
+        return write_ledger(self.job, self.plan, self.epoch, self._resume or self._at)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
+        ledger = read_ledger(state, self.job, self.plan, len(self.ranks))
+        self._generation += 1
+        self.epoch, self._resume = ledger.epoch, ledger.position
+
+    def _collect(self, microbatches: "Microbatches") -> Iterator[Step]:
+        while True:
+            before, delivered = self._at, list[Delivered]()
+            try:
+                for each in microbatches:
+                    delivered.append(each)
+                    if each.info.last and each.info.rank == self.ranks[-1]:
+                        break
+            except BaseException:
+                self._at = before
+                raise
+            if not delivered:
+                return
+            batches = tuple(one.batch for one in delivered)
+            yield Step(delivered[0].info.step, batches, tuple(one.info for one in delivered))
+
+    def _start(self) -> None:
+        """Begin the run where the loader stands; what was handed out is not decoded again."""
+        self.count()
+        here = self._at
+        holes = tuple(ordinal for ordinal in here.holes if ordinal >= here.place.start)
+        self.open().begin(self.epoch, here.place, holes, here.served)
+
+    def _take(self, begun: bool) -> Delivered | None:
+        """Return the next microbatch, None at the end; after an error all processes are ended."""
+        try:
+            if not begun:
+                self._start()
+            arrival = self.open().next(self.timeout_s)
+        except LoaderError:
+            self.close()
+            raise
+        if arrival is None:
+            self.epoch, self._at = self.epoch + 1, START
+            return None
+        delivered = self._delivered(arrival)
+        holes = self._holes(arrival.batch)
+        self._check_errors(holes, arrival.batch)
+        self._advance(arrival.batch, holes)
+        self.left_out = len(holes)
+        return delivered
+
+    def _check_current(self, generation: int) -> None:
+        if generation != self._generation:
+            raise RuntimeError(
+                "this iterator is over: a new one was started, the epoch or the position was set, "
+                "or the loader was closed; call iter() again"
+            )
+
+    def _holes(self, batch: Batch) -> tuple[int, ...]:
+        """Return the epoch's holes, those of this step included."""
+        holes = self._at.holes
+        return holes + tuple(ordinal for ordinal in batch.step_holes if ordinal not in holes)
+
+    def _check_errors(self, holes: tuple[int, ...], batch: Batch) -> None:
+        """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
+        if self.max_errors is None or len(holes) == len(self._at.holes):
+            return
+        allowed = self.max_errors
+        if isinstance(allowed, float):
+            allowed = int(allowed * self.count())
+        if len(holes) > allowed:
+            self.close()
+            where = f", see {self.dead_letter}" if self.dead_letter else ""
+            raise LoaderError(
+                f"{len(holes)} samples of epoch {self.epoch} could not be used up to step "
+                f"{batch.step}, and max_errors={self.max_errors} allows {allowed}{where}: repair "
+                "the data, or allow more"
+            )
+
+    def _advance(self, batch: Batch, holes: tuple[int, ...]) -> None:
+        """Move the position past a microbatch: all ranks of this process must have had theirs."""
+        here = self._at.place
+        if batch.rank != self.ranks[-1]:
+            here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch)
+            self._at = ResumePosition(here, self.ranks.index(batch.rank) + 1, holes)
+        elif batch.microbatch + 1 == batch.microbatches:
+            self._at = ResumePosition(batch.after, holes=holes)
+        else:
+            here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1)
+            self._at = ResumePosition(here, holes=holes)
+
+    def _delivered(self, arrival: Arrival) -> Delivered:
+        batch = arrival.batch
+        self._report_holes(batch)
+        samples = [
+            decode(msgpack.unpackb(item.header), payload_buffer(payload), self.local)
+            for item, payload in zip(batch.items, arrival.payloads, strict=True)
+        ]
+        return Delivered(self.collate(samples), self._info(batch))
+
+    def _report_holes(self, batch: Batch) -> None:
+        if self.dead_letter is not None:
+            for hole in batch.holes:
+                letter = DeadLetter(hole.key, self.name, hole.reason, "data")
+                append_letter(self.dead_letter, letter)
+
+    def _info(self, batch: Batch) -> StepInfo:
+        costs = dict(zip(self.job.resources, batch.costs, strict=False))
+        weights = batch.weights
+        return StepInfo(
+            epoch=self.epoch,
+            step=batch.step,
+            microbatch=batch.microbatch,
+            microbatches=batch.microbatches,
+            rank=batch.rank,
+            ranks=self.plan.ranks,
+            samples=weights.samples,
+            label_tokens=weights.label_tokens,
+            rank_samples=weights.rank_samples,
+            rank_label_tokens=weights.rank_label_tokens,
+            step_samples=weights.step_samples,
+            step_label_tokens=weights.step_label_tokens,
+            keys=tuple(item.key for item in batch.items),
+            holes=tuple(hole.key for hole in batch.holes),
+            images=costs.get("tiles", 1) > 0 if batch.items else False,
+            costs=MappingProxyType(costs),
+        )
+
+
+class Microbatches(Iterator[Delivered]):
+    """An iterator over an epoch's microbatches; it can be asked again after a TimeoutError."""
+
+    def __init__(self, loader: BalancedLoader, generation: int) -> None:
+        self._loader = loader
+        self._generation = generation
+        self._begun = False
+        self._over = False
+
+    def __next__(self) -> Delivered:
+        if self._over:
+            raise StopIteration
+        self._loader._check_current(self._generation)
+        delivered = self._loader._take(self._begun)
+        self._begun = True
+        self._over = delivered is None
+        if delivered is None:
+            raise StopIteration
+        return delivered

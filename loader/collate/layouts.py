@@ -1,0 +1,169 @@
+"""From samples to one batch: `padded` and `packed`, with each payload byte copied once.
+
+A sample maps field names to numpy arrays, numbers, strings or bytes. Four fields have a meaning:
+
+    input_ids        integer (n,)            tokens
+    labels           integer (n,)            aligned with input_ids; -100 where there is no loss
+    pixel_values     uint8 (tiles, 3, S, S)  may be absent or have 0 tiles
+    tiles_per_image  integer (images,)       goes with pixel_values
+
+Labels are aligned with the tokens and models shift them inside (position i predicts token i + 1),
+as Hugging Face models do. Nothing precedes a sample's first token, and in a pack the last token of
+the sample before would be asked for it; so the first label of every sample becomes -100, in both
+layouts, which also makes both count the same label tokens.
+
+Any other field follows one rule: numbers become a tensor (B,), strings and bytes a list; arrays
+are concatenated along their first axis, and `<name>_lengths` int32 (B,) says how long each was.
+
+A microbatch without samples becomes a valid batch of zero weight: one pad token without a label.
+A microbatch without images can be given a dummy tile, for encoders that every rank must run (FSDP,
+DDP): one zero tile in pixel_values that no entry of tiles_per_image owns. A model runs its encoder
+over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the rest to its output.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from .fields import (
+    Allocate,
+    Array,
+    Batch,
+    Sample,
+    allocate_tensor,
+    collate_images,
+    collate_others,
+    empty_array,
+    filled_tensor,
+)
+
+Layout = Callable[..., Batch]
+
+IGNORED = -100
+
+
+def collate_padded(
+    samples: Sequence[Sample],
+    *,
+    pad_id: int = 0,
+    dummy_tile: int = 0,
+    allocate: Allocate = allocate_tensor,
+) -> Batch:
+    """Stack samples as rows, filled up to the longest.
+
+    Gives input_ids, labels, attention_mask int64 (B, longest): pad_id, -100 and 0 in the filling;
+    pixel_values uint8 (tiles, 3, S, S), tiles_per_image int32 (images,) and images_per_sample
+    int32 (B,); and every other field by the rule above. dummy_tile is the side in pixels of the
+    zero tile that a batch without images gets, 0 for none. Raises ValueError for samples that do
+    not fit together.
+
+    >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
+    >>> collate_padded(rows)["input_ids"].tolist()
+    [[5, 6, 7], [8, 0, 0]]
+    """
+    tokens, labels = _texts(samples, pad_id)
+    longest = max(map(len, tokens))
+    fill = {"input_ids": pad_id, "labels": IGNORED, "attention_mask": 0}
+    rows = {name: empty_array(allocate, (len(tokens), longest), np.int64) for name in fill}
+    for row, (ids, targets) in enumerate(zip(tokens, labels, strict=True)):
+        rows["input_ids"][row, : len(ids)] = ids
+        rows["labels"][row, : len(ids)] = targets
+        rows["labels"][row, :1] = IGNORED
+        rows["attention_mask"][row, : len(ids)] = 1
+        for name, value in fill.items():
+            rows[name][row, len(ids) :] = value
+    return {
+        **{name: torch.from_numpy(array) for name, array in rows.items()},
+        **collate_images(samples, dummy_tile, allocate),
+        **collate_others(samples, allocate),
+    }
+
+
+def collate_packed(
+    samples: Sequence[Sample],
+    *,
+    pad_id: int = 0,
+    dummy_tile: int = 0,
+    allocate: Allocate = allocate_tensor,
+) -> Batch:
+    """Put samples one behind the other, without padding.
+
+    Gives input_ids, labels, position_ids int64 (1, total), as Hugging Face models take them
+    (positions restart at 0 with every sample); cu_seq_lens int32 (B + 1,) and max_length (an int)
+    for flash-attention's varlen functions and the models' cu_seq_lens_q/k and max_length_q/k;
+    images as in collate_padded. pad_id is used only for a batch without samples.
+
+    >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
+    >>> batch = collate_packed(rows)
+    >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["cu_seq_lens"].tolist()
+    ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
+    """
+    tokens, labels = _texts(samples, pad_id)
+    ends = np.cumsum([0, *map(len, tokens)])
+    rows = {
+        name: empty_array(allocate, (1, int(ends[-1])), np.int64)
+        for name in ("input_ids", "labels", "position_ids")
+    }
+    for start, ids, targets in zip(ends, tokens, labels, strict=False):
+        place = slice(start, start + len(ids))
+        rows["input_ids"][0, place] = ids
+        rows["labels"][0, place] = targets
+        rows["labels"][0, start] = IGNORED
+        rows["position_ids"][0, place] = np.arange(len(ids))
+    return {
+        **{name: torch.from_numpy(array) for name, array in rows.items()},
+        "cu_seq_lens": filled_tensor(allocate, ends, np.int32),
+        "max_length": max(map(len, tokens)),
+        **collate_images(samples, dummy_tile, allocate),
+        **collate_others(samples, allocate),
+    }
+
+
+LAYOUTS: dict[str, Layout] = {"padded": collate_padded, "packed": collate_packed}
+
+
+def find_layout(name: str) -> Layout:
+    """Return the layout of that name; raises ValueError that names those there are."""
+    if name not in LAYOUTS:
+        raise ValueError(
+            f"unknown layout {name!r}; use one of {', '.join(sorted(LAYOUTS))}, "
+            "or 'torch' with a collate_fn of your own"
+        )
+    return LAYOUTS[name]
+
+
+def count_label_tokens(labels: Array) -> int:
+    """How many tokens of one sample bear loss: labels other than -100, the first left out.
+
+    >>> count_label_tokens(np.array([7, -100, 8, 9]))
+    2
+    """
+    return int(np.count_nonzero(labels[1:] != IGNORED))
+
+
+def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Array]]:
+    """Tokens and labels of every sample; of a single pad token where there is no sample."""
+    tokens = [_tokens(sample, place) for place, sample in enumerate(samples)]
+    if not tokens:
+        return [np.array([pad_id])], [np.array([IGNORED])]
+    labels = [np.asarray(s.get("labels", np.int64(IGNORED))) for s in samples]
+    for place, (ids, targets) in enumerate(zip(tokens, labels, strict=True)):
+        if targets.ndim and targets.shape != ids.shape:
+            raise ValueError(
+                f"sample {place} has {len(ids)} input_ids and labels of shape {targets.shape}; "
+                "labels are aligned with input_ids, with -100 where there is no loss"
+            )
+    return tokens, labels
+
+
+def _tokens(sample: Sample, place: int) -> Array:
+    if "input_ids" not in sample:
+        raise ValueError(
+            f"sample {place} has no input_ids (its fields: {', '.join(sorted(sample)) or 'none'}); "
+            "give it some in the transform, or use layout='torch' with a collate_fn"
+        )
+    ids = np.asarray(sample["input_ids"])
+    if ids.ndim != 1 or not len(ids):
+        raise ValueError(f"sample {place} has input_ids of shape {ids.shape}; use (n,) with n >= 1")
+    return ids

@@ -1,0 +1,1 @@
+"""How a loader reaches its balancer: in this process, embedded, or remote."""

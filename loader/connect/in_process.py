@@ -1,0 +1,123 @@
+"""The whole system in the trainer's process: what num_workers=0 means for a balanced loader.
+
+The same coordinator and sessions as anywhere, joined by function calls. Nothing is prefetched:
+samples are measured and decoded while the trainer waits.
+"""
+
+from collections import deque
+from typing import Any
+
+from ...balancer.coordinator.machine import Coordinator
+from ...balancer.coordinator.peers import Send
+from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.protocol.messages import (
+    DecodeDone,
+    EpochPosition,
+    Message,
+    Probed,
+    ProbeDone,
+    RankBye,
+    Ready,
+    SampleFailed,
+    WorkerHello,
+    WorkerReady,
+)
+from ...balancer.protocol.rank_session import Arrival, RankSession
+from ...balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
+from ...workers.daemon.loop import Decoded
+from ...workers.daemon.source_handler import SourceHandler
+from ...workers.sources.error_policy import kind_of, reason_of
+from ...workers.sources.interface import SampleError, Source
+from ..step.errors import LoaderError
+from .embedded import prepare_planning
+
+_WORKER, _RANK = b"worker", b"rank"
+
+
+class InProcessConnection:
+    """A stand-in for Connection without sockets and processes."""
+
+    def __init__(self, job: JobSpec, source: Source, ranks: tuple[int, ...]) -> None:
+        seed = job.plan.seed if job.plan else 0
+        self.session = RankSession(ranks, to_json(job), prefetch=1)
+        self._handler = SourceHandler(source, job.resources, seed, local=True)
+        prepare_planning(job)
+        self._coordinator = Coordinator(job)
+        self._worker = WorkerSession()
+        self._queue: deque[Send] = deque()
+        self._tell(_WORKER, WorkerHello("in process", 0, "here", 0))
+        self._tell(_RANK, self.session.hello)
+        self._deliver_all()
+
+    def wait_ready(self) -> Ready:
+        """Return how many samples there are."""
+        if self.session.ready is None:
+            raise LoaderError(self.session.trouble or "the job did not start")
+        return self.session.ready
+
+    def begin(
+        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+    ) -> None:
+        """Start the next run; `holes` and `served` as in RankSession.begin."""
+        begun = self.session.begin(epoch, at, holes, served)
+        for message in (*begun, *self.session.asks()):
+            self._tell(_RANK, message)
+
+    def next(self, timeout_s: float | None = None) -> Arrival | None:  # noqa: ARG002
+        """Work until the next microbatch is there; return it, or None at the end of the run."""
+        while True:
+            self._deliver_all()
+            if self.session.trouble:
+                raise LoaderError(self.session.trouble)
+            taken = self.session.take()
+            if taken is not None:
+                break
+            if self.session.at_end():
+                return None
+            task = self._worker.next_task()
+            if task is None:
+                raise LoaderError("nothing to do, and nothing delivered: this is a bug of ours")
+            self._do(task)
+        arrival, messages = taken
+        for message in (*messages, *self.session.asks()):
+            self._tell(_RANK, message)
+        return arrival
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._tell(_RANK, RankBye())
+
+    def _tell(self, peer: bytes, message: Message, *payloads: object) -> None:
+        size = sum(payload_bytes(payload) for payload in payloads)
+        self._queue.extend(self._coordinator.handle(peer, message, payloads, size))
+
+    def _deliver_all(self) -> None:
+        while self._queue:
+            effect = self._queue.popleft()
+            if effect.peer == _RANK:
+                self.session.handle(effect.message, effect.payloads)
+                for message in self.session.asks() if self.session.state == "running" else []:
+                    self._tell(_RANK, message)
+            elif isinstance(action := self._worker.handle(effect.message), OpenSource):
+                self._tell(_WORKER, WorkerReady(*self._handler.open(""), action.number))
+
+    def _do(self, task: SampleTask) -> None:
+        work = self._handler.probe if task.kind == "probe" else self._handler.decode
+        ordinal = task.ref.ordinal
+        try:
+            result = work(task.ref, task.epoch)
+        except Exception as error:
+            key = error.key if isinstance(error, SampleError) else self._handler.key(task.ref)
+            io = kind_of(error) == "io"
+            self._tell(_WORKER, SampleFailed(task.lease, ordinal, key, reason_of(error), io))
+            return
+        if isinstance(result, Probed):
+            self._tell(_WORKER, ProbeDone(task.lease, (result,)))
+        elif isinstance(result, Decoded):
+            done = DecodeDone(task.lease, ordinal, result.key, result.cost, result.header)
+            self._tell(_WORKER, done, result.payload)
+
+
+def payload_bytes(payload: Any) -> int:
+    """Return how many bytes a buffer holds."""
+    return memoryview(payload).nbytes

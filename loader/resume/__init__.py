@@ -1,0 +1,1 @@
+"""Resume: the ledger of a balanced loader and the position of a plain one."""

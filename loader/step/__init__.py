@@ -1,0 +1,1 @@
+"""A step besides its tensors: StepInfo, loss scaling, ranks, skipped samples, errors."""

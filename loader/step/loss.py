@@ -1,0 +1,63 @@
+"""A microbatch's share of the global mean loss.
+
+Microbatches differ in samples and in label tokens, so a mean of their means weighs a token by the
+luck of its group. The one right mean divides the sum over everything by the count of everything:
+
+    L = (sum over ranks and microbatches of loss_sum) / (count in the global batch)
+
+Gradients are summed over a rank's microbatches by autograd. Over the ranks, DDP and FSDP average
+them, which divides by `ranks` once too often: so each share is multiplied by `ranks`.
+"""
+
+import torch
+
+from .info import StepInfo
+
+WEIGHTINGS = ("token", "sample")
+REDUCTIONS = ("mean", "sum")
+
+
+def scale_loss(
+    loss_sum: torch.Tensor, info: StepInfo, per: str = "token", reduction: str = "mean"
+) -> torch.Tensor:
+    """Turn a microbatch's local sum of losses into its share of the global batch's mean.
+
+    per="token": loss_sum is the sum over label tokens, and the mean is over all label tokens of
+    the step. per="sample": loss_sum is the sum over samples of each sample's own mean (0 for a
+    sample without label tokens), and the mean is over all samples of the step.
+    reduction: how gradients are combined over ranks: "mean" (DDP, FSDP) or "sum".
+
+    A microbatch with nothing to learn gives exactly 0, still connected to the graph, so that
+    every rank runs the same collectives. Raises ValueError for an unknown per or reduction, a
+    step that has nothing to average over, and an empty microbatch whose loss is not a sum.
+    """
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"unknown reduction {reduction!r}; use one of {', '.join(REDUCTIONS)}")
+    here, whole = _counts(info, per)
+    if whole == 0:
+        raise ValueError(
+            f"step {info.step} has no {per}s to average over ({info.step_samples} samples, "
+            f"{info.step_label_tokens} label tokens); leave its optimizer step out or raise "
+            "samples_per_step"
+        )
+    if here == 0:
+        return _nothing(loss_sum, info, per)
+    return loss_sum * ((info.ranks if reduction == "mean" else 1) / whole)
+
+
+def _counts(info: StepInfo, per: str) -> tuple[int, int]:
+    """(the microbatch's, the global batch's) count of what is averaged over."""
+    if per == "token":
+        return info.label_tokens, info.step_label_tokens
+    if per == "sample":
+        return info.samples, info.step_samples
+    raise ValueError(f"unknown weighting per={per!r}; use one of {', '.join(WEIGHTINGS)}")
+
+
+def _nothing(loss_sum: torch.Tensor, info: StepInfo, per: str) -> torch.Tensor:
+    if not bool(torch.isfinite(loss_sum.detach()).all()):
+        raise ValueError(
+            f"microbatch {info.microbatch} of step {info.step} has no {per}s, but its loss is "
+            f"{loss_sum.detach()}; pass a sum of losses (reduction='sum'), not their mean"
+        )
+    return loss_sum * 0.0

@@ -1,0 +1,1 @@
+"""Choosing the encoders' parallelism beside the language model's."""

@@ -1,0 +1,130 @@
+"""Choosing a plan: every encoder parallelism, filled; the shortest step wins.
+
+A step can never be shorter than the language model's own, so a plan whose host is already as long
+as the best step is not filled; and whole kernels are tried before split ones only where asked.
+Every schedule that comes out has passed the validator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..problem.instance import FilledSchedule, FillProblem
+from ..problem.kernels import Splitting
+from ..problem.setup import FillSetup
+from ..solve.bound import hidden_bound
+from ..solve.search import Effort, fill_bubbles
+from .encoder_plans import (
+    EncoderPlan,
+    Host,
+    Memory,
+    encoder_collectives,
+    host_step,
+    memory,
+    plan_problem,
+    plans,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """A filled plan. `host` is the language model's step that it fills."""
+
+    plan: EncoderPlan
+    splitting: Splitting | None
+    filled: FilledSchedule
+    host: Host
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedPlan:
+    """A plan that is not possible, and why."""
+
+    plan: EncoderPlan
+    why: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanScan:
+    """All that was filled, best first, and all that was refused. `skipped`: could not be better."""
+
+    chosen: tuple[Chosen, ...]
+    refused: tuple[RejectedPlan, ...]
+    skipped: int
+
+    @property
+    def best(self) -> Chosen:
+        """The shortest step. Raises ValueError, with the reasons, if no plan is possible."""
+        if self.chosen:
+            return self.chosen[0]
+        why = "; ".join(dict.fromkeys(one.why for one in self.refused)) or "there are no plans"
+        raise ValueError(f"no encoder plan is possible: {why}")
+
+
+def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting, ...]:
+    """Ways to split so that a whole number of pieces fits a tensor-parallel bubble.
+
+    Empty where the language model has no such bubbles.
+    """
+    kernels = setup.model.layer.forward + setup.model.layer.backward
+    bubble = max((k.ns for k in kernels if k.resource == "communication"), default=0)
+    how = Splitting(1)
+    sizes = [(bubble // n - how.launch_ns) * 100 // (100 + how.slower_percent) for n in parts]
+    return tuple(replace(how, longest_ns=size) for size in sizes if size > how.launch_ns)
+
+
+def fill_plan(problem: FillProblem, effort: Effort | None = None) -> FilledSchedule:
+    """Fill a problem (which validates the schedule) and say how much could be hidden at all."""
+    return replace(fill_bubbles(problem, effort), bound=hidden_bound(problem))
+
+
+def scan(
+    setup: FillSetup,
+    *,
+    candidates: Sequence[EncoderPlan] | None = None,
+    splittings: Sequence[Splitting | None] = (None,),
+    hosts: dict[str, Host] | None = None,
+    prune: bool = True,
+    effort: Effort | None = None,
+    permille: tuple[int, ...] | None = None,
+    fixed: bool = False,
+) -> PlanScan:
+    """Fill every candidate plan (default: all) with every splitting.
+
+    `hosts` is a cache of simulated steps, by warm-up. With `prune`, plans that cannot beat the
+    best are skipped.
+    """
+    cache = {} if hosts is None else hosts
+    chosen: list[Chosen] = []
+    refused: list[RejectedPlan] = []
+    skipped, best = 0, 0
+    wanted = plans(setup) if candidates is None else candidates
+    keys = {plan: _host_key(setup, plan) for plan in wanted}
+    for plan, key in keys.items():
+        if key not in cache:
+            cache[key] = host_step(setup, plan)
+    step = {plan: cache[key].gaps.step_ns for plan, key in keys.items()}
+    for plan in sorted(wanted, key=lambda p: (step[p], -p.tensor, p.stages)):
+        host = cache[keys[plan]]
+        for splitting in splittings:
+            if prune and chosen and host.gaps.step_ns >= best:
+                skipped += 1
+                continue
+            try:
+                problem = plan_problem(
+                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
+                )
+            except ValueError as error:
+                refused.append(RejectedPlan(plan, str(error)))
+                break
+            filled = fill_plan(problem, effort)
+            chosen.append(Chosen(plan, splitting, filled, host, memory(setup, plan, host)))
+            best = min(filled.step_ns, best or filled.step_ns)
+    chosen.sort(key=lambda one: one.filled.step_ns)
+    return PlanScan(tuple(chosen), tuple(refused), skipped)
+
+
+def _host_key(setup: FillSetup, plan: EncoderPlan) -> str:
+    """What the host's step depends on: the warm-up, and the encoders' collectives if modelled."""
+    collectives = encoder_collectives(setup, plan)
+    return plan.warmup if collectives == (0, 0) else f"{plan.warmup} {collectives}"

@@ -1,0 +1,259 @@
+"""The model planner: which parallelism the encoders get beside the language model's.
+
+Optimus (2024), section 4.1: the encoders' pipeline size divides the language model's, so does
+their tensor size; plans that do not fit the memory are out. Unlike the paper's section 4.5 this
+counts the encoders' activations (all forwards of a step can precede all backwards), with and
+without recomputing them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...ir.program import Program
+from ...ir.registry import schedule
+from ...simulation.costs import Costs
+from ...simulation.simulator import simulate
+from ...simulation.timeline import Timeline
+from ..problem.gaps import GATHER, SCATTER, Gaps, find_gaps, with_collectives
+from ..problem.instance import FillProblem, make_work
+from ..problem.kernels import Kernel, Splitting, pieces, total_ns
+from ..problem.setup import FillSetup, Stack
+
+WARMUPS = ("megatron", "reduced")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EncoderPlan:
+    """Encoder pipelines of `stages` ranks, each `tensor` GPUs wide."""
+
+    stages: int
+    tensor: int
+    recompute: bool = True
+    warmup: str = "megatron"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The language model's step: its program, timeline and gaps, without encoders."""
+
+    program: Program
+    costs: Costs
+    timeline: Timeline
+    gaps: Gaps
+
+
+def host_step(
+    setup: FillSetup, plan: EncoderPlan | None = None, *, name: str = "interleaved"
+) -> Host:
+    """Simulate the language model's step, with the warm-up and collectives of an encoder plan.
+
+    `name`: its schedule; only "interleaved" knows warm-ups. Raises ValueError as `schedule` and
+    `simulate` do.
+    """
+    options: dict[str, int | str] = {}
+    if name == "interleaved":
+        options = {"chunks": setup.chunks, "warmup": plan.warmup if plan else WARMUPS[0]}
+    program = schedule(name, ranks=setup.stages, microbatches=setup.microbatches, **options)
+    forward, backward = host_kernels(setup)
+    per_stage = setup.model.layers // program.stages
+    layer = setup.model.layer
+    saved = layer.checkpoint_bytes if setup.recompute else layer.saved_bytes
+    gather, scatter = encoder_collectives(setup, plan) if plan else (0, 0)
+    costs = Costs(
+        {
+            "F": total_ns(forward) * per_stage,
+            "B": total_ns(backward) * per_stage,
+            "I": total_ns(backward) * per_stage // 2,
+            "W": total_ns(backward) * per_stage - total_ns(backward) * per_stage // 2,
+            GATHER: setup.gather_ns + gather,
+            SCATTER: setup.scatter_ns + scatter,
+        },
+        p2p_ns=setup.hop_ns,
+        buffer_bytes={"activation": saved * per_stage},
+    )
+    program = with_collectives(program)
+    timeline = simulate(program, costs)
+    gaps = find_gaps(timeline, {"F": forward * per_stage, "B": backward * per_stage})
+    return Host(program, costs, timeline, gaps)
+
+
+def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """A language-model layer's forward and backward."""
+    layer = setup.model.layer
+    return layer.forward, layer.backward_kernels(setup.recompute)
+
+
+def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:
+    """Where they are modelled, how long the encoders' own data-parallel collectives take (ns).
+
+    They share the network with the language model's, one after another: the gather before its
+    gather, the scatter after its scatter. Frozen encoders have no gradients to scatter.
+    """
+    stacks = setup.encoder_stacks(plan.tensor)
+    share = plan.tensor * plan.stages
+    held, trained = (
+        sum(s.layer.parameters * s.layers for s in stacks if every or s.trainable) // share
+        for every in (True, False)
+    )
+    return held * setup.encoder_gather_ns // 10**9, trained * setup.encoder_scatter_ns // 10**9
+
+
+def plans(setup: FillSetup) -> tuple[EncoderPlan, ...]:
+    """All plans: divisors of the language model's sizes that divide the encoders' layers.
+
+    >>> from .fill_sets import case_setup
+    >>> len(plans(case_setup("3072")))
+    64
+    """
+    return tuple(
+        EncoderPlan(stages, tensor, recompute, warmup)
+        for warmup in WARMUPS
+        for recompute in (True, False)
+        for stages in range(1, setup.stages + 1)
+        for tensor in sorted(setup.encoders, reverse=True)
+        if not _mismatch(setup, stages, tensor)
+    )
+
+
+def _mismatch(setup: FillSetup, stages: int, tensor: int) -> str:
+    if stages < 1 or setup.stages % stages:
+        fit = [n for n in range(1, setup.stages + 1) if setup.stages % n == 0]
+        return f"encoder pipelines of {stages} ranks do not divide {setup.stages}; use one of {fit}"
+    if tensor < 1 or setup.tensor % tensor:
+        fit = [n for n in range(1, setup.tensor + 1) if setup.tensor % n == 0]
+        return f"encoders over {tensor} GPUs do not divide {setup.tensor}; use one of {fit}"
+    for stack in setup.encoder_stacks(tensor):
+        if stack.layers % stages:
+            return f"{stack.layers} layers of {stack.layer.name} do not divide into {stages} stages"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes per GPU: what the language model and the encoders hold, apart."""
+
+    model: int
+    states: int
+    per_microbatch: int
+    available: int
+
+    @property
+    def microbatches(self) -> int:
+        """How many microbatches' encoder activations fit at once; below 1: none."""
+        free = self.available - self.model - self.states
+        return free // max(1, self.per_microbatch) if free >= 0 else -1
+
+
+def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
+    """What a plan needs. One layer's full activations are counted on top where it recomputes."""
+    layer, share = setup.model.layer, setup.stages * setup.tensor
+    states = _states(setup, setup.model, share, setup.data)
+    model = states + max(host.timeline.peak_bytes) + layer.saved_bytes
+    pipelines = (setup.stages // plan.stages) * (setup.tensor // plan.tensor)
+    stacks = setup.encoder_stacks(plan.tensor)
+    encoder = sum(
+        _states(setup, one, plan.stages * plan.tensor, setup.data * pipelines) for one in stacks
+    )
+    trained = [one for one in stacks if one.trainable]
+    if plan.recompute:
+        encoder += max((one.layer.saved_bytes for one in trained), default=0)
+    kept = sum(
+        (one.layer.checkpoint_bytes if plan.recompute else one.layer.saved_bytes)
+        * (one.layers // plan.stages)
+        for one in trained
+    )
+    return Memory(model, encoder, kept, setup.memory_bytes - setup.reserved_bytes)
+
+
+def _states(setup: FillSetup, stack: Stack, share: int, replicas: int) -> int:
+    parameters = stack.layer.parameters * stack.layers // share
+    if not stack.trainable:
+        return 2 * parameters
+    return setup.state_bytes * parameters + setup.optimizer_bytes * parameters // replicas
+
+
+def plan_problem(
+    setup: FillSetup,
+    plan: EncoderPlan,
+    host: Host,
+    *,
+    splitting: Splitting | None = None,
+    permille: tuple[int, ...] | None = None,
+    fixed: bool = False,
+) -> FillProblem:
+    """The problem of one plan. `permille`: each microbatch's encoder cost, 1000 as in the profile.
+
+    Raises ValueError if the plan does not divide or does not fit the memory.
+    """
+    if what := _mismatch(setup, plan.stages, plan.tensor):
+        raise ValueError(what)
+    if permille is not None and len(permille) != setup.microbatches:
+        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
+    need = memory(setup, plan, host)
+    if need.microbatches < 1:
+        raise ValueError(
+            f"encoders in {plan.stages} stages over {plan.tensor} GPUs hold "
+            f"{(need.states + need.per_microbatch) / 1e9:.1f} GB beside the language model's "
+            f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
+        )
+    stacks = setup.encoder_stacks(plan.tensor)
+    forward, backward = encoder_kernels(stacks, plan)
+    nominal = np.array([sum(map(total_ns, forward + backward))], np.int64)
+    if permille is not None:
+        nominal = nominal * np.array(permille, np.int64) // 1000
+    gather, scatter = encoder_collectives(setup, plan)
+    costs = (1000,) if permille is None else permille
+    ahead, back = (
+        [sum(_most_pieces(k, splitting, costs) for k in layer) for layer in way]
+        for way in (forward, backward)
+    )
+    return FillProblem(
+        gaps=host.gaps,
+        groups=tuple(
+            tuple(range(first, first + plan.stages))
+            for first in range(0, setup.stages, plan.stages)
+        ),
+        copies=setup.tensor // plan.tensor,
+        forward=make_work(
+            [k for layer in forward for k in layer],
+            splitting=splitting,
+            release=_release(sum(ahead), gather),
+            permille=costs,
+        ),
+        backward=make_work(
+            [k for layer in backward for k in layer],
+            splitting=splitting,
+            release=_release(sum(back), scatter)[::-1],
+            permille=costs,
+        ),
+        hop_ns=setup.hop_ns,
+        nominal_ns=nominal,
+        fixed=fixed,
+        most=need.microbatches if backward else None,
+        forward_layers=tuple(ahead),
+        backward_layers=tuple(back),
+    )
+
+
+def _most_pieces(kernel: Kernel, how: Splitting | None, permille: tuple[int, ...]) -> int:
+    return len(pieces(kernel, how, max(permille)))
+
+
+def encoder_kernels(
+    stacks: tuple[Stack, ...], plan: EncoderPlan
+) -> tuple[list[tuple[Kernel, ...]], list[tuple[Kernel, ...]]]:
+    """One stage's layers, forward and backward, as they run; frozen encoders do not go back."""
+    forward = [s.layer.forward for s in stacks for _ in range(s.layers // plan.stages)]
+    backward = [
+        s.layer.backward_kernels(plan.recompute)
+        for s in stacks[::-1]
+        if s.trainable
+        for _ in range(s.layers // plan.stages)
+    ]
+    return forward, backward
+
+
+def _release(kernels: int, whole: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Collectives come in layer by layer: a kernel waits for its share of the whole."""
+    return np.arange(1, kernels + 1, dtype=np.int64) * whole // max(1, kernels)

@@ -1,0 +1,1 @@
+"""The filling problem: gaps, kernels, encoder pipelines, and named setups."""

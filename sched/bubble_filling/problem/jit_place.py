@@ -1,0 +1,69 @@
+"""The one loop that has to be fast, compiled by numba; imported only when filling starts."""
+
+import numpy as np
+from numba import njit
+
+from .gaps import Ints
+
+
+@njit(cache=True, nogil=True)
+def place(
+    start: Ints,
+    end: Ints,
+    kind: Ints,
+    count: Ints,
+    resource: Ints,
+    ns: Ints,
+    rows: Ints,
+    release: Ints,
+    begin: int,
+    hop: int,
+    stop: int,
+    out: Ints,
+    done: Ints,
+) -> int:
+    """Place microbatches one after another, each kernel as early as it can be.
+
+    `start`, `end`, `kind` (stages, stretches), `count` (stages): what is free on each of the
+    pipeline's stages; `start` moves past what is used. `resource` (kernels), 0 compute, 1
+    communication; `ns` (stages, rows, kernels) their times, `rows` which row each microbatch is.
+    `release` (kernels): how long after `begin` the first microbatch's kernels may run. Fills `out`
+    (microbatches, stages, kernels) with starts and `done` with when each result has arrived.
+    Returns how many were placed with `done` up to `stop`.
+    """
+    stages, kernels = start.shape[0], resource.shape[0]
+    at = np.zeros(stages, np.int64)
+    now = np.full(stages, begin, np.int64)
+    for j in range(rows.shape[0]):
+        ready = begin
+        for s in range(stages):
+            t = max(now[s], ready)
+            c = at[s]
+            for q in range(kernels):
+                length = ns[s, rows[j], q]
+                if length == 0:
+                    out[j, s, q] = t
+                    continue
+                other = 1 if resource[q] == 0 else 2
+                if j == 0 and t < begin + release[q]:
+                    t = begin + release[q]
+                while c < count[s]:
+                    stretch = kind[s, c]
+                    if stretch == 0 or stretch == other:
+                        first = max(t, start[s, c])
+                        if first + length <= end[s, c]:
+                            t = first
+                            break
+                    c += 1
+                if c == count[s]:
+                    return j
+                out[j, s, q] = t
+                t += length
+                start[s, c] = t
+            at[s] = c
+            now[s] = t
+            ready = t + hop
+        done[j] = ready
+        if ready > stop:
+            return j
+    return len(rows)

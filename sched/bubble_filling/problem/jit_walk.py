@@ -1,0 +1,23 @@
+"""Going through a graph of kernels in a given order; compiled by numba, imported when needed."""
+
+import numpy as np
+from numba import njit
+
+from .gaps import Ints
+
+
+@njit(cache=True, nogil=True)
+def walk(order: Ints, first: Ints, source: Ints, lag: Ints, ns: Ints) -> Ints:
+    """Return when each node starts: when the last of its predecessors has ended, and its lag.
+
+    `order`: a topological order. `first[n]` to `first[n + 1]`: node n's edges in `source`, `lag`.
+    """
+    start = np.zeros(len(ns), np.int64)
+    for at in range(len(order)):
+        node = order[at]
+        best = 0
+        for edge in range(first[node], first[node + 1]):
+            reached = start[source[edge]] + ns[source[edge]] + lag[edge]
+            best = max(best, reached)
+        start[node] = best
+    return start

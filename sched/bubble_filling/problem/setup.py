@@ -1,0 +1,139 @@
+"""A training job whose bubbles are to be filled: its models as kernels, its parallelism, its GPUs.
+
+Made from model shapes (`fill_sets`), or read from JSON with measured kernels:
+
+    {"name": "mine", "stages": 8, "chunks": 12, "microbatches": 16, "tensor": 8, "data": 48,
+     "model": {"layer": {"name": "llm", "forward": [{"name": "gather", "resource": "communication",
+       "ns": 264000}, ...], "backward": [...]}, "layers": 96},
+     "encoders": {"8": [{"layer": {...}, "layers": 48}]}, "hop_ns": 300000, ...}
+
+`encoders` has an entry for each tensor-parallel width that was measured.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from .kernels import RESOURCES, Kernel, KernelLayer
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """So many equal layers. `trainable`: a frozen encoder has no backward."""
+
+    layer: KernelLayer
+    layers: int
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FillSetup:
+    """One data-parallel replica of a job, per GPU; all times in nanoseconds.
+
+    `stages` pipeline ranks with `chunks` chunks each, `tensor` GPUs wide; `data` replicas.
+    `encoders[t]`: the encoders cut over t GPUs. `recompute`: whether the language model computes
+    its forwards again. `hop_ns`: a tensor's way to another stage. `gather_ns`, `scatter_ns`: the
+    data-parallel collectives that a step begins and ends with. `encoder_gather_ns`,
+    `encoder_scatter_ns`: the same for the encoders' parameters, per billion of them and GPU
+    (0: not modelled, as in the paper). `state_bytes` a parameter's copies and gradient,
+    `optimizer_bytes` what is cut over the replicas as well.
+    """
+
+    name: str
+    stages: int
+    chunks: int
+    microbatches: int
+    tensor: int
+    data: int
+    model: Stack
+    encoders: Mapping[int, tuple[Stack, ...]]
+    recompute: bool = True
+    hop_ns: int = 0
+    gather_ns: int = 0
+    scatter_ns: int = 0
+    encoder_gather_ns: int = 0
+    encoder_scatter_ns: int = 0
+    memory_bytes: int = 80 * 10**9
+    reserved_bytes: int = 0
+    state_bytes: int = 6
+    optimizer_bytes: int = 12
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        """Check sizes, and that there is something to place."""
+        sizes = {
+            n: getattr(self, n) for n in ("stages", "chunks", "microbatches", "tensor", "data")
+        }
+        if bad := [name for name, value in sizes.items() if value < 1]:
+            raise ValueError(f"{bad[0]} is {sizes[bad[0]]}; give at least 1")
+        if self.model.layers % (self.stages * self.chunks):
+            raise ValueError(
+                f"{self.model.layers} layers do not fill {self.stages} stages of {self.chunks} "
+                f"chunks evenly; choose chunks so that stages x chunks divides the layers"
+            )
+        if not self.model.layer.forward or not self.model.layer.backward:
+            raise ValueError("the profile is empty: the language model has no kernels")
+        if not self.encoders or not all(self.encoders.values()):
+            raise ValueError("the profile is empty: it has no encoders")
+        for stack in (one for row in self.encoders.values() for one in row):
+            if not stack.layer.forward or stack.layers < 1:
+                raise ValueError(f"the profile is empty: encoder {stack.layer.name} has no kernels")
+        for one in self._kernels():
+            if one.resource not in RESOURCES or type(one.ns) is not int or one.ns < 1:
+                raise ValueError(f"{one}: give compute or communication and at least 1 ns")
+
+    def _kernels(self) -> tuple[Kernel, ...]:
+        rows = [self.model, *(one for row in self.encoders.values() for one in row)]
+        return tuple(k for row in rows for k in row.layer.forward + row.layer.backward)
+
+    @property
+    def layers_per_stage(self) -> int:
+        """Of one chunk."""
+        return self.model.layers // (self.stages * self.chunks)
+
+    def encoder_stacks(self, tensor: int) -> tuple[Stack, ...]:
+        """The encoders cut over so many GPUs. Raises ValueError if that was not measured."""
+        if tensor not in self.encoders:
+            have = ", ".join(map(str, sorted(self.encoders)))
+            raise ValueError(f"no encoder kernels for {tensor} tensor-parallel GPUs; have {have}")
+        return self.encoders[tensor]
+
+
+def dump_setup(setup: FillSetup) -> str:
+    """A setup as JSON; `load_setup` reads it."""
+    return json.dumps(asdict(setup), indent=1)
+
+
+def load_setup(text: str) -> FillSetup:
+    """Read a setup. Raises ValueError that says what is wrong with it."""
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the profile is not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ValueError("the profile must be a JSON object")
+    if not raw:
+        raise ValueError("the profile is empty; see docs/bubbles.md for what it holds")
+    try:
+        encoders = {int(w): tuple(map(_stack, row)) for w, row in raw.pop("encoders").items()}
+        model = _stack(raw.pop("model"))
+        return FillSetup(model=model, encoders=encoders, **_known(FillSetup, raw))
+    except KeyError as error:
+        raise ValueError(f"the profile has no {error}") from None
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"the profile does not fit: {error}") from None
+
+
+def _stack(raw: Mapping[str, Any]) -> Stack:
+    layer = dict(_known(KernelLayer, raw["layer"]))
+    for name in ("forward", "backward"):
+        layer[name] = tuple(Kernel(**_known(Kernel, one)) for one in layer.get(name, ()))
+    return Stack(KernelLayer(**layer), raw["layers"], raw.get("trainable", True))
+
+
+def _known(kind: type, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    names = [field.name for field in fields(kind)]
+    if bad := set(raw) - set(names):
+        raise ValueError(f"the profile has {sorted(bad)[0]!r}; known are {', '.join(names)}")
+    return raw

@@ -1,0 +1,179 @@
+"""Layers as kernels, from model shapes: the models of Optimus (2024), Tables 8 and 9.
+
+Work is counted in floating point operations, attention in full (not halved for causality), as
+the papers do. A forward is, in Megatron-LM's sequence parallelism, all-gather, attention,
+reduce-scatter, norm, all-gather, MLP, reduce-scatter; a backward has the same collectives and twice
+the work. A collective of b bytes over n GPUs takes b (n - 1) / n / bandwidth + latency. The image
+encoder's kernels are its matrix products one by one, since they are what has to fit into bubbles;
+the language model's are the stretches between its collectives.
+"""
+
+from dataclasses import dataclass
+
+from .kernels import Kernel, KernelLayer
+
+# Where the language model's attention and MLP share its work: a third and two thirds.
+_ATTENTION, _PARTS = 1, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """A stack of equal layers.
+
+    `key_value_permille`: of the heads that keys and values have (grouped queries).
+    """
+
+    name: str
+    width: int
+    layers: int
+    inner: int
+    gated: bool = False
+    key_value_permille: int = 1000
+
+    @property
+    def attention_parameters(self) -> int:
+        """Queries, keys, values and output of one layer."""
+        return self.width**2 * (2000 + 2 * self.key_value_permille) // 1000
+
+    @property
+    def parameters(self) -> int:
+        """Of one layer."""
+        return self.attention_parameters + (3 if self.gated else 2) * self.width * self.inner
+
+
+TOWERS = {
+    tower.name: tower
+    for tower in (
+        Tower("ViT-3B", 2304, 48, 9216),
+        Tower("ViT-5B", 3072, 48, 12288),
+        Tower("ViT-11B", 4096, 48, 16384),
+        Tower("ViT-22B", 6144, 48, 24576),
+        Tower("GPT-11B", 3072, 80, 12288),
+        Tower("LLAMA-70B", 8192, 80, 28672, gated=True, key_value_permille=125),
+        Tower("GPT-175B", 12288, 96, 49152),
+    )
+}
+
+
+def tower(name: str) -> Tower:
+    """The tower of that name. Raises ValueError for an unknown one.
+
+    >>> tower("ViT-22B").parameters * 48 // 10**9
+    21
+    """
+    try:
+        return TOWERS[name]
+    except KeyError:
+        raise ValueError(f"unknown model {name!r}; known are {', '.join(TOWERS)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """A GPU and its links. `efficiency_permille`: of the peak, that compute kernels reach."""
+
+    flops_per_s: int = 989 * 10**12
+    efficiency_permille: int = 437
+    tensor_bytes_per_s: int = 350 * 10**9
+    tensor_latency_ns: int = 12_000
+    network_bytes_per_s: int = 45 * 10**9
+    network_latency_ns: int = 20_000
+    norm_ns: int = 20_000
+
+    def compute_ns(self, flops: int) -> int:
+        """How long so many floating point operations take."""
+        return flops * 10**12 // (self.flops_per_s * self.efficiency_permille)
+
+    def collective_ns(self, size: int, ranks: int) -> int:
+        """A tensor-parallel all-gather or reduce-scatter of so many bytes; none alone."""
+        if ranks == 1:
+            return 0
+        return size * (ranks - 1) * 10**9 // (ranks * self.tensor_bytes_per_s) + (
+            self.tensor_latency_ns
+        )
+
+    def hop_ns(self, size: int, ranks: int) -> int:
+        """A tensor sent to the next stage, each tensor-parallel rank its share."""
+        return size * 10**9 // (ranks * self.network_bytes_per_s) + self.network_latency_ns
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchShape:
+    """What a GPU sees of a microbatch: sequences of `length` tokens, layers cut over `tensor`."""
+
+    sequences: int = 2
+    length: int = 2048
+    tensor: int = 8
+
+    @property
+    def tokens(self) -> int:
+        """Of the microbatch."""
+        return self.sequences * self.length
+
+
+def language_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> KernelLayer:
+    """A layer of the language model, between its collectives."""
+    work = _flops(model, load)
+    compute = machine.compute_ns(sum(work.values())) // load.tensor
+    sync = Kernel("collective", "communication", _collective(model, load, machine))
+    first = compute * _ATTENTION // _PARTS
+    forward = _halves(first, compute - first, machine.norm_ns, sync)
+    backward = _halves(2 * (compute - first), 2 * first, machine.norm_ns, sync)
+    return KernelLayer(model.name, forward, backward, *_bytes(model, load), model.parameters)
+
+
+def _halves(first: int, second: int, norm: int, sync: Kernel) -> tuple[Kernel, ...]:
+    """Two blocks between collectives; the norm between them is part of the second's time."""
+    parts = [
+        sync,
+        Kernel("block", "compute", first),
+        sync,
+        Kernel("norm", "compute", min(norm, second - 1)),
+        sync,
+        Kernel("block", "compute", second - min(norm, second - 1)),
+        sync,
+    ]
+    return tuple(part for part in parts if part.ns)
+
+
+def encoder_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> KernelLayer:
+    """A layer of an encoder, matrix product by matrix product; the backward has two for each."""
+    work = {
+        name: machine.compute_ns(flops) // load.tensor
+        for name, flops in _flops(model, load).items()
+    }
+    ns = _collective(model, load, machine)
+    sync = (Kernel("collective", "communication", ns),) if ns else ()
+
+    def once(*names: str) -> tuple[Kernel, ...]:
+        return tuple(Kernel(name, "compute", work[name], True) for name in names)
+
+    def twice(*names: str) -> tuple[Kernel, ...]:
+        parts = (f"{name}.{end}" for name in names for end in ("inputs", "weights"))
+        return tuple(Kernel(part, "compute", work[part.split(".")[0]], True) for part in parts)
+
+    forward = sync + once("qkv", "core", "proj") + sync + sync + once("fc1", "fc2") + sync
+    backward = sync + twice("fc2", "fc1") + sync + sync + twice("proj", "core", "qkv") + sync
+    return KernelLayer(model.name, forward, backward, *_bytes(model, load), model.parameters)
+
+
+def _flops(model: Tower, load: MicrobatchShape) -> dict[str, int]:
+    """A layer's forward, over the whole microbatch and all its tensor-parallel ranks."""
+    square = model.width**2
+    inner = 2 * model.width * model.inner * load.tokens
+    return {
+        "qkv": 2 * (model.attention_parameters - square) * load.tokens,
+        "core": 4 * load.length * model.width * load.tokens,
+        "proj": 2 * square * load.tokens,
+        "fc1": inner * (2 if model.gated else 1),
+        "fc2": inner,
+    }
+
+
+def _collective(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> int:
+    return machine.collective_ns(2 * load.tokens * model.width, load.tensor)
+
+
+def _bytes(model: Tower, load: MicrobatchShape) -> tuple[int, int]:
+    """Saved for the backward with fused attention, 34 s b h; with recomputation its input."""
+    size = load.tokens * model.width // load.tensor
+    return 34 * size, 2 * size

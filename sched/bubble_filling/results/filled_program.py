@@ -1,0 +1,118 @@
+"""Filled schedules as programs that a runtime can execute, encoder layer by encoder layer.
+
+Each encoder layer of a microbatch is a pass of a kind of its own, EF_A, EF_B ... forward and EB_A
+... backward, on the rank that holds it. What crosses ranks (a pipeline's hops, features to the
+language model, gradients back) is listed as edges, since an encoder's neighbours follow from the
+plan and not from the kind. Passes stand in the order of their planned ends: whatever a pass needs
+ends before it, so all ranks' orders together have no cycle, however long passes really take.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...ir.kinds import Kind, Need, is_kind, kind, register_kind
+from ...ir.passes import Pass
+from ...ir.program import Program
+from ..plan.encoder_plans import Host
+from ..problem.gaps import Ints
+from ..problem.instance import EncoderPipeline, FilledSchedule, lengths
+
+Edge = tuple[Pass, Pass]
+
+
+@dataclass(frozen=True, slots=True)
+class FilledProgram:
+    """A program with encoder passes, and what must be sent: (pass, pass that waits for it)."""
+
+    program: Program
+    edges: tuple[Edge, ...]
+
+
+def layer_kind(direction: str, layer: int) -> str:
+    """The kind of an encoder layer's forward ("EF") or backward ("EB"), registered when first used.
+
+    >>> layer_kind("EF", 0), layer_kind("EB", 27)
+    ('EF_A', 'EB_AB')
+    """
+    letters, rest = "", layer + 1
+    while rest:
+        rest, digit = divmod(rest - 1, 26)
+        letters = chr(ord("A") + digit) + letters
+    name = f"{direction}_{letters}"
+    if not is_kind(name):
+        needs: tuple[Need, ...] = ()
+        if direction == "EF" and layer:
+            needs = (Need((layer_kind("EF", layer - 1),), "same"),)
+        way = "forward" if direction == "EF" else "backward"
+        register_kind(Kind(name, f"encoder layer {letters} {way}", scope="rank", needs=needs))
+    return kind(name).name
+
+
+def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> FilledProgram:
+    """The program of one copy of the encoder pipelines.
+
+    Raises ValueError if the problem does not say which kernels are which layer's.
+    """
+    problem = filled.problem
+    if sum(problem.forward_layers) != len(problem.forward.resource):
+        raise ValueError("the problem does not say its layers; make it with plan_problem")
+    timed: list[list[tuple[int, Pass]]] = [
+        [(slot.end_ns, slot.what) for slot in row] for row in host.timeline.ranks
+    ]
+    edges: list[Edge] = []
+    for p in filled.pipelines:
+        if p.copy == copy:
+            for rank, end, what in _passes(filled, p):
+                timed[rank].append((end, what))
+            edges += _edges(filled, host, p)
+    rows = tuple(tuple(what for _, what in sorted(row, key=lambda one: one[0])) for row in timed)
+    program = replace(host.program, ranks=rows, name=f"{host.program.name} with encoders")
+    return FilledProgram(program, tuple(edges))
+
+
+def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, Pass]]:
+    """Rank, planned end and pass of every encoder layer."""
+    problem = filled.problem
+    forward = p.forward + lengths(problem.forward, p.ranks, p.microbatches)
+    backward = p.backward + lengths(problem.backward, p.ranks, p.backward_order)
+    yield from _layers("EF", p, forward, p.microbatches, problem.forward_layers)
+    yield from _layers("EB", p, backward, p.backward_order, problem.backward_layers)
+
+
+def _layers(
+    direction: str, p: EncoderPipeline, ends: Ints, order: tuple[int, ...], sizes: tuple[int, ...]
+) -> Iterator[tuple[int, int, Pass]]:
+    if not ends.size:
+        return
+    last = np.cumsum(sizes) - 1
+    numbers = range(len(sizes)) if direction == "EF" else range(len(sizes))[::-1]
+    for at, microbatch in enumerate(order):
+        for stage, rank in enumerate(p.ranks):
+            for layer, end in zip(numbers, ends[at, stage, last].tolist(), strict=True):
+                yield rank, end, Pass(rank, layer_kind(direction, layer), microbatch)
+
+
+def _edges(filled: FilledSchedule, host: Host, p: EncoderPipeline) -> Iterator[Edge]:
+    problem = filled.problem
+    top = len(problem.forward_layers) - 1
+    place = dict(zip(p.microbatches, p.position, strict=True))
+    entered = sorted(
+        (slot.start_ns, slot.what)
+        for slot in host.timeline.ranks[host.gaps.first_rank]
+        if slot.what.stage == 0 and slot.what.kind == "F"
+    )
+    end = layer_kind("EF", top)
+    for microbatch in p.microbatches:
+        for here, there in zip(p.ranks, p.ranks[1:], strict=False):
+            yield Pass(here, end, microbatch), Pass(there, layer_kind("EF", 0), microbatch)
+        yield Pass(p.ranks[-1], end, microbatch), entered[place[microbatch]][1]
+    if not problem.backward_layers:
+        return
+    high, low = layer_kind("EB", len(problem.backward_layers) - 1), layer_kind("EB", 0)
+    for microbatch in p.backward_order:
+        number = entered[place[microbatch]][1].microbatch
+        yield Pass(0, "B", number), Pass(p.ranks[-1], high, microbatch)
+        for here, there in zip(p.ranks[::-1], p.ranks[-2::-1], strict=False):
+            yield Pass(here, low, microbatch), Pass(there, high, microbatch)

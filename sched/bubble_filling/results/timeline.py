@@ -1,0 +1,120 @@
+"""Filled schedules as timelines: they render, export and compare like any other.
+
+A rank's row shows what its compute stream does: the language model's passes, cut where encoder
+kernels run inside them, and the encoder's forwards (EF) and backwards (EB), joined where they
+touch. Encoder collectives run beside the language model's computation, on lanes of their own if
+asked for. With encoder pipelines narrower than the language model's, one copy is shown.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...ir.passes import Pass
+from ...simulation.timeline import Bubbles, Curve, Slot, Timeline
+from ..plan.encoder_plans import Host
+from ..problem.instance import EncoderPipeline, FilledSchedule, Work, lengths
+
+
+def fill_timeline(
+    host: Host, filled: FilledSchedule, *, copy: int = 0, links: bool = False, name: str = ""
+) -> Timeline:
+    """The timeline of a filled schedule; the encoders' exposed time is part of it.
+
+    Memory is the language model's; `memory` of the plan says what encoders add.
+    """
+    shift, makespan = filled.before_ns, filled.step_ns
+    rows, lanes = [], {}
+    for rank, row in enumerate(host.timeline.ranks):
+        guests = sorted(_guests(filled, rank, copy, 0), key=lambda slot: slot.start_ns)
+        rows.append(_moved(_merged(row, guests), shift))
+        if links:
+            beside = sorted(_guests(filled, rank, copy, 1), key=lambda slot: slot.start_ns)
+            lanes[f"links {rank}"] = _moved(beside, shift)
+    return Timeline(
+        name=name or f"{host.timeline.name} with encoders",
+        placement=host.timeline.placement,
+        ranks=tuple(rows),
+        lanes=lanes,
+        makespan_ns=makespan,
+        bubbles=tuple(_bubbles(row, makespan) for row in rows),
+        memory=tuple(_later(curve, shift) for curve in host.timeline.memory),
+        critical=(),
+    )
+
+
+def _guests(filled: FilledSchedule, rank: int, copy: int, resource: int) -> Iterator[Slot]:
+    """The encoders' kernels on a rank, neighbours of one microbatch joined."""
+    problem = filled.problem
+    for p in filled.pipelines:
+        if p.copy == copy and rank in p.ranks:
+            yield from _joined("EF", p, p.forward, problem.forward, p.microbatches, rank, resource)
+            yield from _joined(
+                "EB", p, p.backward, problem.backward, p.backward_order, rank, resource
+            )
+
+
+def _joined(
+    kind: str,
+    p: EncoderPipeline,
+    starts: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    work: Work,
+    order: tuple[int, ...],
+    rank: int,
+    resource: int,
+) -> Iterator[Slot]:
+    if not starts.size:
+        return
+    stage = p.ranks.index(rank)
+    keep = work.resource == resource
+    begin = starts[:, stage][:, keep]
+    end = begin + lengths(work, p.ranks, order)[:, stage][:, keep]
+    for at, microbatch in enumerate(order):
+        breaks = np.flatnonzero(begin[at, 1:] > end[at, :-1]) + 1
+        first = np.concatenate(([0], breaks)).astype(np.int64)
+        last = np.concatenate((breaks - 1, [begin.shape[1] - 1])).astype(np.int64)
+        what = Pass(rank, kind, microbatch)
+        times = zip(begin[at, first].tolist(), end[at, last].tolist(), strict=True)
+        yield from (Slot(what, a, b) for a, b in times)
+
+
+def _merged(host: tuple[Slot, ...], guests: list[Slot]) -> Iterator[Slot]:
+    """Both in order of time, the host's passes cut around its guests."""
+    waiting = guests[::-1]
+    for slot in host:
+        at = slot.start_ns
+        while waiting and waiting[-1].start_ns < slot.end_ns:
+            guest = waiting.pop()
+            if guest.start_ns > at:
+                yield Slot(slot.what, at, guest.start_ns)
+            yield guest
+            at = max(at, guest.end_ns)
+        if at < slot.end_ns:
+            yield Slot(slot.what, at, slot.end_ns)
+    yield from waiting[::-1]
+
+
+def _moved(slots: Iterator[Slot] | list[Slot], shift: int) -> tuple[Slot, ...]:
+    return tuple(Slot(s.what, s.start_ns + shift, s.end_ns + shift) for s in slots)
+
+
+def _later(curve: Curve, shift: int) -> Curve:
+    if not shift or not curve:
+        return curve
+    return ((0, curve[0][1]), *((at + shift, held) for at, held in curve))
+
+
+def _bubbles(row: tuple[Slot, ...], makespan: int) -> Bubbles:
+    """Idle time by where it lies: before the first backward, after the last forward, between."""
+    back = [at for at, slot in enumerate(row) if slot.what.kind in ("B", "I", "EB")]
+    ahead = [at for at, slot in enumerate(row) if slot.what.kind == "F"]
+    first = back[0] if back else len(row)
+    last = ahead[-1] if ahead else -1
+    sums = [0, 0, 0]
+    now = 0
+    for at, slot in enumerate(row):
+        place = 0 if at <= first else 1 if at <= last else 2
+        sums[place] += max(0, slot.start_ns - now)
+        now = max(now, slot.end_ns)
+    sums[2] += makespan - now
+    return Bubbles(warmup_ns=sums[0], steady_ns=sums[1], cooldown_ns=sums[2])

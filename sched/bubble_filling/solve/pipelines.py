@@ -1,0 +1,116 @@
+"""Filling the pipelines of one direction at a given extension, and the least extension that does.
+
+Forward passes go as early as they can, and backward passes as late as they can: the same code on a
+mirrored clock, with what the forwards left. For given microbatches in a given order on a pipeline
+as early as possible is best possible: a kernel that is ready earlier never ends later, so each
+microbatch ends as early as in any schedule with that order, and a longer extension never hurts
+(so the least one is found by bisection). The microbatches behind do not move those before them, so
+what holds for the first n is a prefix of what holds for more: a partition of the microbatches is
+a choice of prefixes, and none has to be enumerated.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..problem.gaps import FREE, Ints, Stretches
+from ..problem.instance import FillProblem, Work
+
+NEVER = np.iinfo(np.int64).max // 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """What is free on the stages of one pipeline, one row each, in the direction of time."""
+
+    start: Ints
+    end: Ints
+    kind: Ints
+    count: Ints
+
+    def mirrored(self, step_ns: int) -> "Space":
+        """The same seen from the step's end."""
+        shape = self.start.shape
+        start, end, kind = np.zeros(shape, np.int64), np.zeros(shape, np.int64), self.kind.copy()
+        for row, count in enumerate(self.count.tolist()):
+            start[row, :count] = step_ns - self.end[row, count - 1 :: -1][:count]
+            end[row, :count] = step_ns - self.start[row, count - 1 :: -1][:count]
+            kind[row, :count] = self.kind[row, count - 1 :: -1][:count]
+        return Space(start, end, kind, self.count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Microbatches on one pipeline: starts, when each has arrived, what is left free."""
+
+    starts: Ints
+    done: Ints
+    placed: int
+    left: Space
+
+
+def space_of(stretches: tuple[Stretches, ...]) -> Space:
+    """The stretches of a pipeline's ranks side by side; what only the host uses is left out."""
+    count = np.array([len(one.start) for one in stretches], np.int64)
+    shape = (len(stretches), int(count.max()))
+    start, end, kind = (np.zeros(shape, np.int64) for _ in range(3))
+    for row, one in enumerate(stretches):
+        start[row, : count[row]] = one.start
+        end[row, : count[row]] = one.end
+        kind[row, : count[row]] = one.kind
+    return Space(start, end, kind, count)
+
+
+def fill(
+    space: Space, work: Work, ranks: tuple[int, ...], rows: Ints, extension: int, hop: int,
+    stop: int = NEVER,
+) -> Placed:  # fmt: skip
+    """Place microbatches (their rows in the work) on a pipeline whose first gap begins earlier."""
+    from ..problem.jit_place import place
+
+    start = space.start.copy()
+    first = space.kind[:, 0] == FREE
+    start[first, 0] -= extension
+    ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
+    out = np.zeros((len(rows), len(ranks), len(work.resource)), np.int64)
+    done = np.full(len(rows), NEVER, np.int64)
+    placed = place(
+        start, space.end, space.kind, space.count, work.resource, np.ascontiguousarray(ns),
+        rows, work.release, -extension, hop, stop, out, done,
+    )  # fmt: skip
+    return Placed(out, done, placed, Space(start, space.end, space.kind, space.count))
+
+
+def mirrored_work(work: Work) -> Work:
+    """Backward kernels as the mirrored clock meets them."""
+    return Work(
+        np.ascontiguousarray(work.resource[::-1]),
+        np.ascontiguousarray(work.ns[:, :, ::-1]),
+        np.ascontiguousarray(work.release[::-1]),
+    )
+
+
+def enough(problem: FillProblem, work: Work, most: int) -> int:
+    """An extension within which everything fits one after another, in the big gap at the end."""
+    if not len(work.resource):
+        return 0
+    stages = len(problem.groups[0])
+    slowest = int(work.per_microbatch_ns.max())
+    wait = int(work.release.max(initial=0))
+    return (most + stages) * (slowest + problem.hop_ns) + wait * len(work.release) + 1
+
+
+def least(fits: Callable[[int], bool], high: int, tolerance_ns: int) -> int:
+    """The least extension that fits, by bisection; `high` must fit.
+
+    >>> least(lambda x: x >= 37, 100, 1)
+    37
+    """
+    if fits(0):
+        return 0
+    low = 0
+    while high - low > max(1, tolerance_ns):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

@@ -1,0 +1,1 @@
+"""Proofs that a program is complete, ordered, and free of deadlock."""

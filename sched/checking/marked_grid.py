@@ -1,0 +1,34 @@
+"""A program's grid with some passes marked, cut to what is near them."""
+
+from collections.abc import Collection
+
+from ..ir.program import Program
+
+_NEAR = 5
+
+
+def marked_grid(program: Program, marks: Collection[tuple[int, int]]) -> str:
+    """The grid with each marked (rank, index) in brackets.
+
+    Of long rows only what is near a mark is shown, or their beginning.
+
+    >>> from .registry import schedule
+    >>> print(marked_grid(schedule("1f1b", ranks=2, microbatches=2), {(0, 2)}))
+    0:  0F0  0F1 [0B0] 0B1
+    1:  1F0  1B0  1F1  1B1
+    """
+    columns = [at for _, at in marks] or [0]
+    low, high = max(0, min(columns) - _NEAR), max(columns) + _NEAR + 1
+    if high - low > 6 * _NEAR:
+        high = low + 6 * _NEAR
+    width = max((len(str(p)) for row in program.ranks for p in row[low:high]), default=0) + 2
+    label = len(str(len(program.ranks) - 1))
+    lines = []
+    for rank, row in enumerate(program.ranks):
+        cells = [
+            (f"[{item}]" if (rank, at) in marks else f" {item} ").ljust(width)
+            for at, item in enumerate(row[low:high], start=low)
+        ]
+        before, after = "... " if low else "", " ..." if len(row) > high else ""
+        lines.append((f"{rank:>{label}}: {before}" + "".join(cells) + after).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,66 @@
+"""Building blocks: schedules as one microbatch's pattern, repeated.
+
+A block says when the passes of a microbatch run in an ideal steady state, in nominal time. The
+program repeats it and sorts each rank's passes by nominal time; the simulator then runs that order
+eagerly. What is gained: another kind of pass is put into the pattern once, at a place where its
+inputs are there, and is then placed for all microbatches, with the memory it costs known
+beforehand: a pattern stretched by k intervals between the last stage's forward and backward holds
+k microbatches more (Qi et al., 2024; "Balancing pipeline parallelism with vocabulary parallelism",
+2024, section 5.2). A greedy placement is 9 to 16 % slower.
+
+A block has a place for output-layer passes on each rank, `output_at`, behind the last stage's
+forward, and `input_at` and `gradient_at` for those of the input layer. They differ by rank, since
+the ranks' patterns are shifted against each other.
+"""
+
+from dataclasses import dataclass, field
+
+from ..ir.passes import Pass
+from ..ir.program import Barrier, Program
+
+Timed = tuple[int, int, Pass]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a pattern is made for.
+
+    `forward`, `backward`: the time of a chunk's pass. `output`: of all vocabulary passes of a
+    microbatch on one rank. `delay`: intervals between the last stage's forward and backward.
+    """
+
+    forward: int = 1
+    backward: int = 2
+    output: int = 0
+    delay: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless there is work in it."""
+        if min(self.forward, self.backward) < 1 or min(self.output, self.delay) < 0:
+            raise ValueError(f"{self}: give a forward and a backward of 1 or more, the rest of 0")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildingBlock:
+    """A pattern, repeated for all microbatches.
+
+    `rows[r]`: rank r's (nominal time, tie, pass), in any order. `output_at[r][m]`,
+    `input_at[r][m]`, `gradient_at[r][m]`: where passes of the vocabulary layers fit for microbatch
+    m: the first is where the last stage's forward has ended, the next one `step` later.
+    """
+
+    name: str
+    placement: tuple[int, ...]
+    microbatches: int
+    rows: tuple[tuple[Timed, ...], ...]
+    output_at: tuple[tuple[int, ...], ...]
+    input_at: tuple[tuple[int, ...], ...]
+    gradient_at: tuple[tuple[int, ...], ...]
+    step: int
+    barriers: tuple[Barrier, ...] = field(default=())
+
+
+def repeat(block: BuildingBlock) -> Program:
+    """The program of a block: each rank's passes by nominal time."""
+    rows = tuple(tuple(item for _, _, item in sorted(row)) for row in block.rows)
+    return Program(rows, block.placement, block.microbatches, block.barriers, block.name)

@@ -1,0 +1,76 @@
+"""Interleaved 1F1B: every rank holds several chunks of the model, far apart.
+
+2 ranks, 2 chunks (stages 0 and 2 on rank 0), 4 microbatches, backward as long as forward:
+
+    0: 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ... 2B2 ... 2B3 0B2 0B3
+    1: ... 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 ...
+
+Microbatches go through the chunks in rounds of as many as there are ranks. A rank first runs
+2(p - 1 - r) forwards and a round for every chunk but the last, then forwards and backwards in
+turn. The bubble is 1/chunks of that of 1F1B. Narayanan et al., 2021; the order is Megatron-LM's
+and torch's.
+
+The warm-up can be shorter: `warmup="reduced"` runs (p - 1 - r) ahead instead of 2(p - 1 - r), the
+least at which the first backward finds its forwards done (Optimus, 2024, Figure 12). Where
+transfers take no time and passes are alike the makespan is the same; the activations are fewer
+and the later microbatches enter later, which leaves room for encoder passes.
+"""
+
+from ..ir.passes import Pass
+from ..ir.program import Program, place
+from ..ir.registry import register
+
+
+@register("interleaved", "interleaved 1F1B over several chunks a rank (Megatron-LM)")
+def interleaved(
+    *,
+    ranks: int,
+    microbatches: int,
+    chunks: int = 2,
+    warmup: str = "megatron",
+    extra_warmup: int = 0,
+) -> Program:
+    """Interleaved 1F1B. `warmup`: "megatron" or "reduced", and `extra_warmup` more forwards.
+
+    Raises ValueError for fewer than one chunk, an unknown warm-up, or microbatches that do not
+    divide into equal rounds (of at least `ranks`, unless there are fewer).
+    """
+    if warmup not in ("megatron", "reduced"):
+        raise ValueError(f"unknown warmup {warmup!r}; give 'megatron' or 'reduced'")
+    if extra_warmup < 0:
+        raise ValueError(f"extra_warmup is {extra_warmup}; give 0 or more forwards")
+    rounds = max(1, microbatches // ranks)
+    if microbatches % rounds:
+        low = microbatches // ranks * ranks
+        raise ValueError(
+            f"interleaved needs microbatches in rounds of {ranks} ranks, "
+            f"got {microbatches}; use {low} or {low + ranks}"
+        )
+    size = microbatches // rounds
+    placement = place(ranks, chunks)
+    ahead = 2 if warmup == "megatron" else 1
+    rows = tuple(
+        _row(rank, ranks, microbatches, chunks, size, ahead * (ranks - 1 - rank) + extra_warmup)
+        for rank in range(ranks)
+    )
+    return Program(rows, placement, microbatches, name="interleaved")
+
+
+def _row(
+    rank: int, ranks: int, microbatches: int, chunks: int, size: int, ahead: int
+) -> tuple[Pass, ...]:
+    total = microbatches * chunks
+    warmup = min((chunks - 1) * size + ahead, total)
+
+    def nth(kind: str, step: int) -> Pass:
+        """The rank's step-th forward or backward: chunk by chunk, a round at a time."""
+        around, within = divmod(step, size * chunks)
+        chunk, offset = divmod(within, size)
+        chunk = chunk if kind == "F" else chunks - 1 - chunk
+        return Pass(chunk * ranks + rank, kind, around * size + offset)
+
+    row = [nth("F", step) for step in range(warmup)]
+    for step in range(total - warmup):
+        row += [nth("F", warmup + step), nth("B", step)]
+    row += [nth("B", step) for step in range(total - warmup, total)]
+    return tuple(row)

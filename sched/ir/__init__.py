@@ -1,0 +1,1 @@
+"""The language of schedules: passes, kinds, programs, their graph, and the registry."""

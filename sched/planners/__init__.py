@@ -1,0 +1,1 @@
+"""Layout planners: layers to stages, recomputation, orchestration."""

@@ -1,0 +1,1 @@
+"""Disaggregated model orchestration: GPUs, TP, DP, PP, VPP for each module (DistTrain)."""

@@ -1,0 +1,271 @@
+"""Disaggregated model orchestration: how many GPUs, TP, DP, PP and VPP each module gets.
+
+DistTrain (2025), Algorithm 1, tries all TP and DP sizes and solves what is left with real numbers
+of GPUs, which are no whole stages. Here the loop runs over whole layouts and is exact for the
+formula of `orchestrate_units`:
+
+1. every backbone (TP, DP, PP, VPP) gets a bound: its own time, and what encoder and generator need
+   at the least on the GPUs that are left; backbones are taken in the order of their bounds;
+2. for each, the best pair of units before and behind it is found among those that no other unit
+   beats in everything (GPUs, stage, warm-up, microbatches taken in, memory left);
+3. when the next bound is no better than the last candidate wanted, nothing better can come.
+
+The candidates are the best layouts of different backbones. Only integers are compared.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .units import Module, OrchestrationProblem, Unit, iteration_ns
+
+Ints = NDArray[np.int64]
+# Later modules may take in what they like: the activations of all microbatches fit.
+_ANY = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A unit for each module, in their order, and what the formula says of it."""
+
+    units: tuple[Unit, ...]
+    formula_ns: int
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has."""
+        return sum(unit.gpus for unit in self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Units of a module, a row each. `after`: what later modules may take in, by memory."""
+
+    shape: Ints  # (n, 4): tp, dp, pp, vpp
+    gpus: Ints
+    stage: Ints
+    warm: Ints
+    after: Ints
+
+    def take(self, rows: NDArray[np.bool_] | Ints) -> "_Options":
+        return _Options(
+            self.shape[rows], self.gpus[rows], self.stage[rows], self.warm[rows], self.after[rows]
+        )
+
+
+_NONE = _Options(
+    np.zeros((1, 4), np.int64),
+    gpus=np.zeros(1, np.int64),
+    stage=np.zeros(1, np.int64),
+    warm=np.zeros(1, np.int64),
+    after=np.full(1, _ANY),
+)
+
+
+def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Layout, ...]:
+    """The best layouts by the formula, best first: of each backbone its best, `keep` at most.
+
+    The first is the best of all. Raises ValueError if no layout fits into the GPUs' memory.
+    """
+    found: list[Layout] = []
+    sides = cache(lambda replicas: _sides(job, replicas))
+    for bound, replicas, row in _backbones(job):
+        worst = found[-1].formula_ns if len(found) == keep else None
+        if worst is not None and bound >= worst:
+            break
+        layout = _complete(job, row, replicas, sides(replicas), worst)
+        if layout is not None:
+            found = sorted([*found, layout], key=lambda one: (one.formula_ns, one.gpus))[:keep]
+    if job.gpus < len(job.modules):
+        raise ValueError(f"{len(job.modules)} modules need a GPU each, got {job.gpus} in all")
+    if not found:
+        gib = job.memory_bytes / 2**30
+        raise ValueError(
+            f"no layout on {job.gpus} GPUs of {gib:.0f} GiB holds the model; give more GPUs, more "
+            "memory, or smaller activations (recompute)"
+        )
+    return tuple(found)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, smallest first.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    return tuple(d for d in range(1, number + 1) if number % d == 0)
+
+
+def _ceil(amount: Ints | np.int64, by: Ints | np.int64 | int) -> Ints:
+    return np.asarray(-(-amount // by), np.int64)
+
+
+def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]:
+    """(bound, replicas, unit) of every backbone that could do, best bound first."""
+    others = [module for at, module in enumerate(job.modules) if at != job.at]
+    least = sum(min(m.work_ns(tp) * tp for tp in job.sizes_of(m)) for m in others)
+    rows, bounds, counts = [], [], []
+    for replicas in divisors(job.batch):
+        if replicas > job.gpus:
+            break
+        mine = _options(job, job.modules[job.at], replicas, (replicas,))
+        left = job.gpus - mine.gpus
+        mine, left = mine.take(left >= len(others)), left[left >= len(others)]
+        # GPU time of the others for a microbatch, spread over all GPUs that are left.
+        pace = least * replicas // np.maximum(left, 1)
+        steady = (job.batch // replicas - 1) * np.maximum(mine.stage, pace)
+        rows.append(mine)
+        bounds.append(mine.warm + steady)
+        counts.append(np.full(len(left), replicas))
+    if not rows:
+        return
+    bound, replica = np.concatenate(bounds), np.concatenate(counts)
+    starts = np.cumsum([0, *map(len, bounds)])
+    for index in np.argsort(bound, kind="stable").tolist():
+        part = int(np.searchsorted(starts, index, side="right")) - 1
+        at = index - int(starts[part])
+        yield int(bound[index]), int(replica[index]), rows[part].take(np.array([at]))
+
+
+def _sides(job: OrchestrationProblem, replicas: int) -> tuple[_Options, _Options]:
+    """The units before and behind a backbone of so many replicas that may be part of the best."""
+    before, behind = job.modules[: job.at], job.modules[job.at + 1 :]
+    return tuple(  # type: ignore[return-value]
+        _undominated(_options(job, side[0], replicas, _replicas(side[0], replicas)))
+        if side
+        else _NONE
+        for side in (before, behind)
+    )
+
+
+def _replicas(module: Module, backbone: int) -> tuple[int, ...]:
+    """DP sizes: whole samples to a replica, or parts of one."""
+    return divisors(backbone) + tuple(backbone * k for k in divisors(module.parts)[1:])
+
+
+def _options(
+    job: OrchestrationProblem, module: Module, replicas: int, sizes: tuple[int, ...]
+) -> _Options:
+    """Every unit of a module that fits into memory and GPUs, as arrays."""
+    tps = job.sizes_of(module)
+    # Chunks shorten the wait of the slowest module, which the others are not.
+    cuts = _cuts(module.layers, job.chunks if module.name == job.backbone else (1,))
+    grid = np.array(np.meshgrid(tps, sizes, np.arange(len(cuts))))
+    tp, dp, cut = grid.reshape(3, -1).astype(np.int64)
+    pp, vpp, layers = np.array(cuts, np.int64)[cut].T
+    fits = (tp * dp * pp <= job.gpus) & ((vpp == 1) | (job.batch // replicas % pp == 0))
+    tp, dp, pp, vpp, layers = (column[fits] for column in (tp, dp, pp, vpp, layers))
+    times = np.zeros(max(tps) + 1, np.int64)
+    times[tps] = [module.work_ns(size) for size in tps]
+    work = _ceil(times[tp] * replicas, dp)
+    stage = _ceil(work * layers, np.int64(module.layers))
+    size = _ceil(np.int64(module.output_bytes) * replicas, dp)
+    transfer = _ceil(size * 1000, job.link_mb_per_s)
+    warm = stage + (pp - 1) * _ceil(stage, vpp) + 2 * pp * vpp * transfer
+    after = _most_after(job, module, replicas, (tp, dp, pp, vpp, layers))
+    every = _Options(np.stack((tp, dp, pp, vpp), 1), tp * dp * pp, stage, warm, after)
+    return every.take(after >= 0)
+
+
+def _most_after(
+    job: OrchestrationProblem, module: Module, replicas: int, columns: tuple[Ints, ...]
+) -> Ints:
+    """The most that later modules may take in for a unit's memory to suffice; negative if none.
+
+    The inverse of `memory_bytes`: ceil(a / b) <= memory is a <= memory * b.
+    """
+    tp, dp, pp, vpp, layers = columns
+    fixed = module.state_bytes + _ceil(np.int64(module.optimizer_bytes), dp)
+    sample = _ceil(np.int64(module.activation_bytes) * replicas, dp)
+    room = job.memory_bytes * module.layers * tp * vpp // layers - fixed * vpp
+    chunks = np.where(sample > 0, room // np.maximum(sample, 1), np.where(room >= 0, _ANY, -1))
+    spare = chunks - 1 - 2 * (pp - 1) - (vpp - 1) * pp
+    rounds, place = spare // (pp * vpp), spare % (pp * vpp)
+    most = np.where(vpp == 1, chunks - pp, rounds * pp + np.minimum(place, pp - 1))
+    return np.where((room >= 0) & (chunks >= job.batch // replicas * vpp), _ANY, most)
+
+
+@cache
+def _cuts(layers: int, chunks: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+    """(pp, vpp, layers on the fullest rank); without those that more stages do not make shorter."""
+    cuts = []
+    for vpp in chunks:
+        last = 0
+        for pp in range(1, layers // vpp + 1):
+            size = vpp * -(-layers // (pp * vpp))
+            if size != last and (vpp == 1 or pp > 1):
+                cuts.append((pp, vpp, size))
+            last = size
+    return tuple(cuts)
+
+
+def _undominated(options: _Options) -> _Options:
+    """Without units that another beats, or equals and comes first, in every respect."""
+    inner = _taken_in(options.shape[:, 2], options.shape[:, 3], np.zeros_like(options.gpus))
+    columns = (options.gpus, options.stage, options.warm, inner, -options.after)
+    order = np.lexsort(columns[::-1])
+    # In this order only an earlier row can beat a later one.
+    table = np.stack(columns)[:, order]
+    kept: list[int] = []
+    front = np.zeros((len(columns), 0), np.int64)
+    for at in range(table.shape[1]):
+        if not (front <= table[:, at, None]).all(axis=0).any():
+            kept.append(at)
+            front = table[:, kept]
+    return options.take(np.sort(order[kept]))
+
+
+def _taken_in(pp: Ints, vpp: Ints, after: Ints) -> Ints:
+    """`taken_in` for arrays of units; 0 for no unit (pp of 0)."""
+    size = np.maximum(pp, 1)
+    chunks = (after // size * vpp + vpp - 1) * size + after % size + 1 + 2 * (size - 1)
+    inner = chunks // (size * np.maximum(vpp, 1)) * size
+    inner += np.minimum(chunks % (size * np.maximum(vpp, 1)), size)
+    return np.where(pp == 0, after, np.where(vpp == 1, pp + after, inner))
+
+
+def _complete(
+    job: OrchestrationProblem,
+    row: _Options,
+    replicas: int,
+    sides: tuple[_Options, _Options],
+    worst: int | None,
+) -> Layout | None:
+    """The best layout with this backbone, or None if there is none better than `worst`."""
+    rest = job.batch // replicas - 1
+    left, stage = job.gpus - int(row.gpus[0]), int(row.stage[0])
+    warm, unit = int(row.warm[0]), Unit(*map(int, row.shape[0]))
+    first, last = sides
+    if not len(first.gpus) or not len(last.gpus):
+        return None
+    room = (left - int(last.gpus.min()), left - int(first.gpus.min()))
+    # What the module behind takes in, and with it the backbone.
+    inner = _taken_in(last.shape[:, 2], last.shape[:, 3], np.zeros_like(last.gpus))
+    outer = _taken_in(np.full_like(inner, unit.pp), np.full_like(inner, unit.vpp), inner)
+    fit = inner <= int(row.after[0])
+    if not fit.any():
+        return None
+    keep = (first.gpus <= room[0]) & (first.after >= outer[fit].min()), fit & (last.gpus <= room[1])
+    if worst is not None:
+        keep = tuple(
+            k & (warm + o.warm + rest * np.maximum(o.stage, stage) < worst)
+            for k, o in zip(keep, sides, strict=True)
+        )
+    first, last, outer = first.take(keep[0]), last.take(keep[1]), outer[keep[1]]
+    if not len(first.gpus) or not len(last.gpus):
+        return None
+    slowest = np.maximum(np.maximum(first.stage[:, None], last.stage), stage)
+    total = warm + first.warm[:, None] + last.warm + rest * slowest
+    gpus = first.gpus[:, None] + last.gpus
+    fits = (gpus <= left) & (first.after[:, None] >= outer)
+    if not fits.any():
+        return None
+    total = np.where(fits, total, np.iinfo(np.int64).max)
+    best = int(total.min())
+    at = int(np.where(total == best, gpus, _ANY).argmin())
+    chosen = (first.shape[at // len(last.gpus)], row.shape[0], last.shape[at % len(last.gpus)])
+    units = tuple(Unit(*map(int, shape)) for shape in chosen if shape[0])
+    return Layout(units, iteration_ns(job, units))

@@ -1,0 +1,219 @@
+"""Layouts re-ranked: the formula's best candidates, run by the simulator.
+
+What the formula leaves out and the simulator counts: microbatches that differ, transfers behind
+computation, memory over time, and the sum of the gradients at the end. A step ends when its
+slowest pipeline does, so the one that is simulated is that of the encoder replica with the most
+work. Programs are 1F1B over all stages of all modules; a module with virtual stages goes through
+its chunks in rounds, as interleaved 1F1B does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from ...ir.passes import Pass
+from ...ir.program import Program
+from ...simulation.costs import Costs
+from ...simulation.simulator import simulate
+from .search import Layout
+from .units import Module, OrchestrationProblem, Unit, behind, chunks_ahead, fullest, memory_bytes
+
+# A module's work for each sample of a step, in thousandths of the mean.
+Work = Mapping[str, Sequence[int]]
+MEAN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RankedLayout:
+    """A layout, what the simulator says of it, and the most that a GPU of each module holds."""
+
+    layout: Layout
+    simulated_ns: int
+    memory_bytes: tuple[int, ...]
+
+
+def rerank(
+    job: OrchestrationProblem, layouts: Sequence[Layout], work: Work | None = None
+) -> tuple[RankedLayout, ...]:
+    """Simulate layouts; the fastest first, ties as they came.
+
+    `work`: for modules whose samples differ, what each of some samples takes, taken in turn. Raises
+    ValueError for modules that do not exist or work that is not a whole number of 0 or more.
+    """
+    shares = dict(work or {})
+    if unknown := set(shares) - {module.name for module in job.modules}:
+        raise ValueError(f"work of {sorted(unknown)[0]!r}, which is no module of the model")
+    for name, amounts in shares.items():
+        if not amounts or min(amounts) < 0:
+            raise ValueError(f"work of {name}: give whole numbers of 0 or more, at least one")
+    found = [_candidate(job, layout, shares) for layout in layouts]
+    return tuple(sorted(found, key=lambda one: one.simulated_ns))
+
+
+def layout_program(
+    job: OrchestrationProblem, layout: Layout, work: Work | None = None
+) -> tuple[Program, Costs]:
+    """The pipeline of a layout: its program and what it costs, in the simulator's terms."""
+    owners = [at for at, unit in enumerate(layout.units) for _ in range(unit.pp * unit.vpp)]
+    replicas = layout.units[job.at].dp
+    microbatches = job.batch // replicas
+    times = _microbatch_ns(job, layout.units, work or {}, microbatches)
+    forward, backward, activation = [], [], []
+    for at in owners:
+        module, unit = job.modules[at], layout.units[at]
+        stages = unit.pp * unit.vpp
+        forward.append([_share(one[0], module, stages) for one in times[at]])
+        backward.append([_share(one[1], module, stages) for one in times[at]])
+        sample = -(-module.activation_bytes * replicas // unit.dp)
+        activation.append(-(-_share(sample, module, stages) // unit.tp))
+    costs = Costs(
+        {"F": forward, "B": backward},
+        p2p_ns=_transfers(job, layout.units, replicas),
+        buffer_bytes={"activation": activation},
+        parameter_bytes=_states(job, layout.units),
+    )
+    return units_program(layout.units, microbatches), costs
+
+
+def _candidate(job: OrchestrationProblem, layout: Layout, work: Work) -> RankedLayout:
+    program, costs = layout_program(job, layout, work)
+    timeline = simulate(program, costs)
+    peaks, at = [], 0
+    for unit in layout.units:
+        peaks.append(max(timeline.peak_bytes[at : at + unit.pp]))
+        at += unit.pp
+    return RankedLayout(layout, timeline.makespan_ns + _gradients_ns(job, layout), tuple(peaks))
+
+
+def _share(amount: int, module: Module, stages: int) -> int:
+    """A stage's part of an amount of the whole module: of whole layers, the fullest stage's."""
+    return -(-amount * -(-module.layers // stages) // module.layers)
+
+
+def _microbatch_ns(
+    job: OrchestrationProblem, units: Sequence[Unit], work: Work, microbatches: int
+) -> list[list[tuple[int, int]]]:
+    """Forward and backward of each microbatch through each module, on its heaviest replica."""
+    replicas = units[job.at].dp
+    result = []
+    for module, unit in zip(job.modules, units, strict=True):
+        rows = _rows(work.get(module.name, (MEAN,)), replicas, unit.dp, microbatches)
+        forward, backward = module.forward_ns[unit.tp], module.backward_ns[unit.tp]
+        scale = MEAN * max(1, unit.dp // replicas)
+        result.append([(-(-forward * row // scale), -(-backward * row // scale)) for row in rows])
+    longest = max(map(len, result))
+    return [one if len(one) == longest else one * longest for one in result]
+
+
+def _rows(amounts: Sequence[int], replicas: int, dp: int, microbatches: int) -> list[int]:
+    """A replica's work in each microbatch: of all replicas, the one with the most in all.
+
+    Samples are dealt in turn: microbatch by microbatch, and within it replica by replica. Where
+    all samples are alike so are all microbatches, and one stands for all.
+
+    >>> _rows([1, 2, 3, 4, 5, 6, 7, 80], replicas=4, dp=2, microbatches=2)
+    [7, 87]
+    """
+    groups = min(dp, replicas)
+    size = replicas // groups
+    if len(amounts) == 1:
+        return [size * amounts[0]]
+    best: list[int] = []
+    for group in range(groups):
+        row = [
+            sum(amounts[(m * replicas + group * size + k) % len(amounts)] for k in range(size))
+            for m in range(microbatches)
+        ]
+        if not best or sum(row) > sum(best):
+            best = row
+    return best
+
+
+def _transfers(job: OrchestrationProblem, units: Sequence[Unit], replicas: int) -> list[list[int]]:
+    """p2p_ns from rank to rank: the output of the module that sends."""
+    total = sum(unit.pp for unit in units)
+    table = []
+    for module, unit in zip(job.modules, units, strict=True):
+        size = -(-module.output_bytes * replicas // unit.dp)
+        table += [[-(-size * 1000 // job.link_mb_per_s)] * total] * unit.pp
+    return table
+
+
+def _states(job: OrchestrationProblem, units: Sequence[Unit]) -> list[int]:
+    """What every rank holds throughout: states and its part of the optimizer's."""
+    result = []
+    for module, unit in zip(job.modules, units, strict=True):
+        still = Module("", module.layers, {unit.tp: 0}, {unit.tp: 0}, module.state_bytes)
+        size = memory_bytes(still, unit, 1, 0, 1)
+        part = -(-module.optimizer_bytes * fullest(module.layers, unit) // module.layers)
+        result += [size + -(-part // (unit.tp * unit.dp))] * unit.pp
+    return result
+
+
+def _gradients_ns(job: OrchestrationProblem, layout: Layout) -> int:
+    """Gradients summed and parameters gathered over the replicas of the module that takes longest.
+
+    As many bytes as the states on a GPU cross its link; modules without optimizer have none.
+    """
+    times = [0]
+    for module, unit in zip(job.modules, layout.units, strict=True):
+        if module.optimizer_bytes:
+            size = module.state_bytes * fullest(module.layers, unit) // (module.layers * unit.tp)
+            travels = size * (unit.dp - 1) // unit.dp
+            times.append(travels * 1000 // job.link_mb_per_s)
+    return max(times)
+
+
+def units_program(units: tuple[Unit, ...], microbatches: int) -> Program:
+    """1F1B through all units, interleaved within those that have several chunks.
+
+    Raises ValueError where a unit has chunks and microbatches do not come in multiples of its pp.
+
+    >>> print(units_program((Unit(), Unit(pp=2)), 3))
+    schedule: units
+    placement: 0 1 2
+    microbatches: 3
+    0: 0F0 0F1 0F2 0B0 0B1 0B2
+    1: 1F0 1F1 1B0 1F2 1B1 1B2
+    2: 2F0 2B0 2F1 2B1 2F2 2B2
+    """
+    rows: list[tuple[Pass, ...]] = []
+    placement: list[int] = []
+    for unit, after in zip(units, behind(units), strict=True):
+        if unit.vpp > 1 and microbatches % unit.pp:
+            raise ValueError(
+                f"{microbatches} microbatches do not come in rounds of {unit.pp} stages, which "
+                f"VPP {unit.vpp} needs; give a multiple"
+            )
+        first = len(placement)
+        placement += list(range(len(rows), len(rows) + unit.pp)) * unit.vpp
+        rows += [_row(unit, rank, after, first, microbatches) for rank in range(unit.pp)]
+    return Program(tuple(rows), tuple(placement), microbatches, name="units")
+
+
+def _plain_row(stage: int, warmup: int, microbatches: int) -> tuple[Pass, ...]:
+    """1F1B's row with so many forwards ahead."""
+    warmup = min(warmup, microbatches)
+    forwards = [Pass(stage, "F", m) for m in range(microbatches)]
+    backwards = [Pass(stage, "B", m) for m in range(microbatches)]
+    steady = zip(forwards[warmup:], backwards, strict=False)
+    rest = backwards[microbatches - warmup :]
+    return (*forwards[:warmup], *chain.from_iterable(steady), *rest)
+
+
+def _row(unit: Unit, rank: int, after: int, first: int, microbatches: int) -> tuple[Pass, ...]:
+    if unit.vpp == 1:
+        return _plain_row(first + rank, chunks_ahead(unit, after) - 1 - rank, microbatches)
+    total = microbatches * unit.vpp
+    warmup = min(chunks_ahead(unit, after) - 1 - 2 * rank, total)
+
+    def nth(kind: str, step: int) -> Pass:
+        around, within = divmod(step, unit.pp * unit.vpp)
+        chunk, offset = divmod(within, unit.pp)
+        chunk = chunk if kind == "F" else unit.vpp - 1 - chunk
+        return Pass(first + chunk * unit.pp + rank, kind, around * unit.pp + offset)
+
+    row = [nth("F", step) for step in range(warmup)]
+    for step in range(total - warmup):
+        row += [nth("F", warmup + step), nth("B", step)]
+    return (*row, *(nth("B", step) for step in range(total - warmup, total)))

@@ -1,0 +1,222 @@
+"""What a parallel layout of modules costs: the words and the formulas of disaggregated training.
+
+A multimodal model is a chain of modules (encoder, backbone, generator) that are trained as one
+pipeline, each with its own GPUs: a unit of `tp` x `dp` x `pp` of them, and `vpp` chunks of layers
+a stage. The backbone sets the microbatch: one sample for each of its replicas, so batch / dp
+microbatches a step; a module with fewer replicas has several samples in its microbatch.
+DistTrain (2025), section 5.1. Three things differ from the paper, each towards what really runs:
+
+- layers are whole: a stage takes as long as ceil(layers / stages) of them;
+- a module of v chunks saves only its own idle time: its warm-up is t + (pp - 1) t / v with t its
+  stage, not pp t / v (a microbatch still has to go through all of the layers);
+- the pipeline is one: in 1F1B the first stage of a module holds a microbatch for every stage from
+  it to the end of the whole pipeline, not only to the end of the module.
+
+Virtual stages need microbatches in multiples of pp.
+
+All numbers are whole: nanoseconds and bytes, rounded up.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TENSOR_SIZES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A part of the model. Amounts are of the whole module, for one sample.
+
+    `forward_ns[tp]`, `backward_ns[tp]`: on so many tensor-parallel GPUs, their communication
+    included. `state_bytes`: parameters and gradients. `optimizer_bytes`: cut over the replicas
+    (ZeRO-1). `activation_bytes`: what the forward keeps. `output_bytes`: what one layer hands to
+    the next. `parts`: into how many a sample's work can be cut between replicas (its images).
+    """
+
+    name: str
+    layers: int
+    forward_ns: Mapping[int, int]
+    backward_ns: Mapping[int, int]
+    state_bytes: int = 0
+    optimizer_bytes: int = 0
+    activation_bytes: int = 0
+    output_bytes: int = 0
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        """Check signs and sizes."""
+        if self.layers < 1 or self.parts < 1:
+            given = f"{self.layers} layers and {self.parts} parts"
+            raise ValueError(f"{self.name} has {given}; give 1 or more of each")
+        if not self.forward_ns or set(self.forward_ns) != set(self.backward_ns):
+            raise ValueError(f"{self.name}: give forward and backward times for the same TP sizes")
+        numbers = [*self.forward_ns.values(), *self.backward_ns.values(), self.state_bytes]
+        numbers += [self.optimizer_bytes, self.activation_bytes, self.output_bytes]
+        if min(numbers) < 0:
+            raise ValueError(f"{self.name}: got {min(numbers)}; give numbers of 0 or more")
+
+    def work_ns(self, tp: int) -> int:
+        """Forward and backward of one sample on so many tensor-parallel GPUs."""
+        return self.forward_ns[tp] + self.backward_ns[tp]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A module's part of the cluster."""
+
+    tp: int = 1
+    dp: int = 1
+    pp: int = 1
+    vpp: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has."""
+        return self.tp * self.dp * self.pp
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestrationProblem:
+    """What is to be laid out.
+
+    `modules`: in the order of the pipeline, at most one before and one after the backbone.
+    `batch`: samples a step. `memory_bytes`: of one GPU, what training may use. `chunks`: the sizes
+    of virtual pipelines (VPP) to try for the backbone. `link_mb_per_s`: from GPU to GPU of two
+    nodes, in 10^6 bytes.
+    """
+
+    modules: tuple[Module, ...]
+    gpus: int
+    batch: int
+    memory_bytes: int
+    backbone: str = "backbone"
+    link_mb_per_s: int = 25_000
+    tensor_sizes: tuple[int, ...] = TENSOR_SIZES
+    chunks: tuple[int, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        """Check sizes. Raises ValueError for what cannot be laid out."""
+        names = [module.name for module in self.modules]
+        if names.count(self.backbone) != 1 or len(set(names)) != len(names):
+            given = ", ".join(names) or "none"
+            raise ValueError(f"got modules {given}; give one named {self.backbone}, no two alike")
+        at = names.index(self.backbone)
+        if at > 1 or len(names) - at > 2:
+            raise ValueError("give at most one module before and one after the backbone")
+        if min(self.gpus, self.batch, self.memory_bytes, self.link_mb_per_s) < 1:
+            raise ValueError("GPUs, batch, memory and link must be 1 or more")
+        if not self.chunks or min(self.chunks) < 1 or not self.tensor_sizes:
+            raise ValueError(f"sizes to try: VPP {self.chunks}, TP {self.tensor_sizes}; give some")
+        for module in self.modules:
+            if not self.sizes_of(module):
+                have = ", ".join(map(str, module.forward_ns))
+                want = ", ".join(map(str, self.tensor_sizes))
+                raise ValueError(
+                    f"{module.name} has no times for TP {want}; it has them for {have}"
+                )
+            if self._largest(module) >= 2**62:
+                raise ValueError(f"{module.name}: its numbers are too large for nanoseconds, bytes")
+
+    def _largest(self, module: Module) -> int:
+        """A bound of what the search computes in 64 bits."""
+        times = max(module.work_ns(tp) for tp in module.forward_ns) * self.batch * module.layers
+        sizes = max(module.activation_bytes, 1000 * module.output_bytes) * self.batch
+        fixed = module.state_bytes + module.optimizer_bytes + self.memory_bytes
+        widest = max(self.tensor_sizes) * max(self.chunks)
+        return (times + sizes + fixed * module.layers * widest) * max(self.chunks)
+
+    @property
+    def at(self) -> int:
+        """The backbone's position among the modules."""
+        return [module.name for module in self.modules].index(self.backbone)
+
+    def sizes_of(self, module: Module) -> list[int]:
+        """The TP sizes that may be tried for a module."""
+        return [size for size in self.tensor_sizes if size in module.forward_ns]
+
+
+def fullest(layers: int, unit: Unit) -> int:
+    """Layers on the rank that has the most: every chunk of every stage is rounded up.
+
+    >>> fullest(10, Unit(pp=4)), fullest(10, Unit(pp=2, vpp=2))
+    (3, 6)
+    """
+    return unit.vpp * -(-layers // (unit.pp * unit.vpp))
+
+
+def stage_ns(module: Module, unit: Unit, replicas: int) -> int:
+    """How long the fullest stage takes for a microbatch; `replicas`: of the backbone.
+
+    >>> stage_ns(Module("m", 10, {1: 100}, {1: 200}), Unit(pp=4), 1)
+    90
+    """
+    work = -(-module.work_ns(unit.tp) * replicas // unit.dp)
+    return -(-work * fullest(module.layers, unit) // module.layers)
+
+
+def warmup_ns(module: Module, unit: Unit, replicas: int, link_mb_per_s: int) -> int:
+    """How long the first microbatch takes from end to end, there and back, transfers included."""
+    stage = stage_ns(module, unit, replicas)
+    size = -(-module.output_bytes * replicas // unit.dp)
+    transfer = -(-size * 1000 // link_mb_per_s)
+    return stage + (unit.pp - 1) * -(-stage // unit.vpp) + 2 * unit.pp * unit.vpp * transfer
+
+
+def chunks_ahead(unit: Unit, after: int) -> int:
+    """Forwards of chunks that the module's first rank runs before its first backward ends.
+
+    `after`: microbatches that the later modules take in before they give the first one back. 1F1B
+    runs one for every stage to come. Interleaved 1F1B goes through its chunks in rounds of pp
+    microbatches, and takes 2 (pp - 1) for the way there and back (Megatron-LM's warm-up).
+
+    >>> chunks_ahead(Unit(pp=4), 2), chunks_ahead(Unit(pp=4, vpp=2), 0)
+    (6, 11)
+    """
+    if unit.vpp == 1:
+        return unit.pp + after
+    rounds, place = divmod(after, unit.pp)
+    return (rounds * unit.vpp + unit.vpp - 1) * unit.pp + place + 1 + 2 * (unit.pp - 1)
+
+
+def taken_in(unit: Unit, after: int) -> int:
+    """Microbatches that the module takes in before it gives the first one back.
+
+    >>> taken_in(Unit(pp=4), 2), taken_in(Unit(pp=4, vpp=2), 0)
+    (6, 7)
+    """
+    rounds, place = divmod(chunks_ahead(unit, after), unit.pp * unit.vpp)
+    return chunks_ahead(unit, after) if unit.vpp == 1 else rounds * unit.pp + min(place, unit.pp)
+
+
+def behind(units: tuple[Unit, ...]) -> tuple[int, ...]:
+    """For each module, the microbatches that the later ones take in before giving one back."""
+    result = [0]
+    for unit in reversed(units[1:]):
+        result.insert(0, taken_in(unit, result[0]))
+    return tuple(result)
+
+
+def memory_bytes(module: Module, unit: Unit, replicas: int, after: int, microbatches: int) -> int:
+    """What the fullest GPU of a module holds: states, optimizer (ZeRO-1), live activations."""
+    fixed = module.state_bytes + -(-module.optimizer_bytes // unit.dp)
+    sample = -(-module.activation_bytes * replicas // unit.dp)
+    chunks = min(microbatches * unit.vpp, chunks_ahead(unit, after))
+    held = fixed * unit.vpp + chunks * sample
+    return -(-held * fullest(module.layers, unit) // (module.layers * unit.tp * unit.vpp))
+
+
+def iteration_ns(job: OrchestrationProblem, units: tuple[Unit, ...]) -> int:
+    """The formula: warm-up of every module, then the slowest stage for every microbatch but one."""
+    replicas = units[job.at].dp
+    both = list(zip(job.modules, units, strict=True))
+    warm = sum(warmup_ns(m, u, replicas, job.link_mb_per_s) for m, u in both)
+    return warm + (job.batch // replicas - 1) * max(stage_ns(m, u, replicas) for m, u in both)
+
+
+def memory_of(job: OrchestrationProblem, units: tuple[Unit, ...]) -> tuple[int, ...]:
+    """What the fullest GPU of each module holds."""
+    replicas = units[job.at].dp
+    return tuple(
+        memory_bytes(module, unit, replicas, after, job.batch // replicas)
+        for module, unit, after in zip(job.modules, units, behind(units), strict=True)
+    )

@@ -1,0 +1,217 @@
+"""Layers of an encoder and a language model to pipeline stages: balanced model partition.
+
+OmniBal (2025), section 4.2: a greedy anchor makes the stages' forward times close; around it all
+partitions with every border moved by at most r are ranked by
+
+    VAR(forward time) + SUM(bytes handed on),  in ms^2 and MiB as the paper's Table 4 has them,
+
+and the K first are timed, by training a few steps or by a simulator. Only the fastest counts, so
+the ranking has to be good, not perfect. The paper ranks all (2r + 1)^(N - 1) candidates; here the
+K best come from a dynamic programme over the borders, exactly: both terms are sums over stages,
+since the mean is the same for all partitions. Everything is in whole numbers.
+
+A partition is a tuple of sizes: how many layers each stage has.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from ..ir.program import place
+from ..ir.registry import schedule
+from ..shapes.stages import partition
+from ..simulation.costs import Costs
+from ..simulation.simulator import simulate
+
+Sizes = tuple[int, ...]
+# ns^2 of variance that weigh as much as a byte: an ms^2 to a MiB, rounded.
+_NS2_PER_BYTE = 10**12 // 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """A layer for one microbatch: times, size, what it hands on, what it keeps for its backward."""
+
+    kind: str
+    forward_ns: int
+    backward_ns: int
+    parameters: int
+    output_bytes: int
+    activation_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Check signs."""
+        for name in ("forward_ns", "backward_ns", "parameters", "output_bytes", "activation_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"a {self.kind} layer has {name} {getattr(self, name)}; give 0 up")
+
+
+def balanced_partition(
+    layers: Sequence[LayerCost],
+    stages: int,
+    step_ns: Callable[[Sizes], int],
+    *,
+    radius: int = 3,
+    keep: int = 15,
+    also: Sequence[Sizes] = (),
+) -> tuple[tuple[Sizes, int], ...]:
+    """OmniBal's partition: `keep` candidates with their step times, the fastest first.
+
+    `step_ns` times a partition; those of `also` are timed too, so the first is no slower than
+    they are. Raises ValueError for fewer layers than stages.
+    """
+    found = dict.fromkeys((*candidates(layers, stages, radius=radius, keep=keep), *also))
+    timed = [(sizes, step_ns(sizes)) for sizes in found]
+    return tuple(sorted(timed, key=lambda one: one[1]))
+
+
+def candidates(
+    layers: Sequence[LayerCost], stages: int, *, radius: int = 3, keep: int = 15
+) -> tuple[Sizes, ...]:
+    """The `keep` best partitions by variance and traffic, with borders within `radius` of anchor.
+
+    Ties go to the partition that comes first in the order of its borders.
+    """
+    if radius < 0 or keep < 1:
+        raise ValueError(f"got radius {radius} and {keep} candidates; give 0 or more, 1 or more")
+    times = [layer.forward_ns for layer in layers]
+    borders = list(accumulate(anchor(times, stages)))[:-1]
+    windows = [
+        range(max(1, border - radius), min(len(layers), border + radius + 1)) for border in borders
+    ]
+    traffic = [layer.output_bytes for layer in layers]
+    return _least(times, traffic, windows, keep)
+
+
+def anchor(times: Sequence[int], stages: int) -> Sizes:
+    """Greedy: each stage ends where the time until then is closest to its share of the whole.
+
+    >>> anchor([3, 3, 3, 1, 1, 1], 2), anchor([1, 1, 1, 9], 3)
+    ((2, 4), (2, 1, 1))
+    """
+    _check(times, stages)
+    until = [0, *accumulate(times)]
+    borders = [0]
+    for stage in range(1, stages):
+        low, high = borders[-1] + 1, len(times) - (stages - stage)
+        # stages * until, against stage * total: no fractions.
+        target = stage * until[-1]
+        borders.append(min(range(low, high + 1), key=lambda b: abs(stages * until[b] - target)))
+    return tuple(b - a for a, b in pairwise([*borders, len(times)]))
+
+
+def parameter_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
+    """As many parameters for every stage as can be (DeepSpeed's "parameters")."""
+    return partition([layer.parameters for layer in layers], place(stages))
+
+
+def layer_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
+    """As many layers for every stage; the first ones get what is left over (DeepSpeed's "uniform").
+
+    >>> layer_based([LayerCost("", 1, 1, 1, 1)] * 7, 3)
+    (3, 2, 2)
+    """
+    _check(layers, stages)
+    size, rest = divmod(len(layers), stages)
+    return (size + 1,) * rest + (size,) * (stages - rest)
+
+
+def profile_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
+    """The least variance of forward times there is, whatever it hands on (after PipeDream)."""
+    times = [layer.forward_ns for layer in layers]
+    _check(times, stages)
+    windows = [range(1, len(layers))] * (stages - 1)
+    return _least(times, [0] * len(layers), windows, 1)[0]
+
+
+def minmax_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
+    """The shortest longest stage, forward and backward (Optimus, Appendix B)."""
+    return partition([layer.forward_ns + layer.backward_ns for layer in layers], place(stages))
+
+
+BASELINES: dict[str, Callable[[Sequence[LayerCost], int], Sizes]] = {
+    "parameter": parameter_based,
+    "layer": layer_based,
+    "profile": profile_based,
+    "minmax": minmax_based,
+}
+
+
+def variance(amounts: Sequence[int], sizes: Sizes) -> float:
+    """VAR of Table 4: squared deviations of the stages' sums from their mean, summed.
+
+    >>> variance([1, 1, 1, 3], (3, 1)), variance([1, 1, 1, 3], (2, 2))
+    (0.0, 2.0)
+    """
+    sums = _sums(amounts, sizes)
+    return sum((len(sums) * one - sum(sums)) ** 2 for one in sums) / len(sums) ** 2
+
+
+def traffic_bytes(layers: Sequence[LayerCost], sizes: Sizes) -> int:
+    """SUM(comm) of Table 4: what the stages hand on, all together, for one microbatch."""
+    return sum(layers[end - 1].output_bytes for end in list(accumulate(sizes))[:-1])
+
+
+def simulated_step(
+    layers: Sequence[LayerCost], *, microbatches: int, link_bytes_per_s: int, overlap: bool = False
+) -> Callable[[Sizes], int]:
+    """A timer of partitions: 1F1B in the simulator; without `overlap` a sender waits (Megatron)."""
+
+    def step_ns(sizes: Sizes) -> int:
+        ends = list(accumulate(sizes))[:-1]
+        handed = [layers[end - 1].output_bytes * 10**9 // link_bytes_per_s for end in ends]
+        ranks = range(len(sizes))
+        # From rank to rank, forwards and backwards over the same border.
+        lags = [[handed[min(a, b)] if abs(a - b) == 1 else 0 for b in ranks] for a in ranks]
+        times = {
+            "F": _sums([layer.forward_ns for layer in layers], sizes),
+            "B": _sums([layer.backward_ns for layer in layers], sizes),
+        }
+        program = schedule("1f1b", ranks=len(sizes), microbatches=microbatches)
+        return simulate(program, Costs(times, p2p_ns=lags, overlap=overlap)).makespan_ns
+
+    return step_ns
+
+
+def _check(amounts: Sequence[object], stages: int) -> None:
+    if stages < 1 or len(amounts) < stages:
+        raise ValueError(f"{len(amounts)} layers do not fill {stages} stages; use fewer stages")
+
+
+def _sums(amounts: Sequence[int], sizes: Sizes) -> list[int]:
+    ends = [0, *accumulate(sizes)]
+    return [sum(amounts[a:b]) for a, b in pairwise(ends)]
+
+
+def _least(
+    times: Sequence[int], traffic: Sequence[int], windows: Sequence[range], keep: int
+) -> tuple[Sizes, ...]:
+    """The `keep` partitions of least variance and traffic, the i-th border within windows[i].
+
+    For every border its `keep` best beginnings: a best whole has a best beginning.
+    """
+    stages, until = len(windows) + 1, [0, *accumulate(times)]
+
+    def cost(start: int, end: int) -> int:
+        off = stages * (until[end] - until[start]) - until[-1]
+        handed = traffic[end - 1] if end < len(times) else 0
+        return off * off + handed * stages * stages * _NS2_PER_BYTE
+
+    best: dict[int, list[tuple[int, tuple[int, ...]]]] = {0: [(0, ())]}
+    for window in [*windows, range(len(times), len(times) + 1)]:
+        best = {
+            end: heapq.nsmallest(
+                keep,
+                (
+                    (value + cost(start, end), (*borders, end))
+                    for start, beginnings in best.items()
+                    if start < end
+                    for value, borders in beginnings
+                ),
+            )
+            for end in window
+        }
+    return tuple(
+        tuple(b - a for a, b in pairwise((0, *borders))) for _, borders in best[len(times)]
+    )

@@ -1,0 +1,102 @@
+"""What a picture of a timeline holds, whatever draws it: rows, kinds, chunks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, log10
+
+from ..ir.kinds import is_kind, kind
+from ..ir.passes import NO_MICROBATCH, Pass, format_pass
+from ..simulation.timeline import Slot, Timeline
+from .palette import PAINTS, paint
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: a rank, or the lane of a communicator."""
+
+    label: str
+    slots: tuple[Slot, ...]
+    lane: bool = False
+
+
+def rows(timeline: Timeline) -> tuple[Row, ...]:
+    """Return the ranks' rows, then the lanes of communicators that take time.
+
+    Sends, receives and entries into collectives that take no time of the rank are left out.
+    """
+    ranks = (
+        Row(f"rank {rank}", tuple(slot for slot in slots if _is_seen(slot)))
+        for rank, slots in enumerate(timeline.ranks)
+    )
+    lanes = (
+        Row(name, slots, lane=True)
+        for name, slots in sorted(timeline.lanes.items())
+        if any(slot.end_ns > slot.start_ns for slot in slots)
+    )
+    return (*ranks, *lanes)
+
+
+def _is_seen(slot: Slot) -> bool:
+    name = slot.what.kind
+    return slot.end_ns > slot.start_ns or (is_kind(name) and kind(name).role == "compute")
+
+
+def kind_names(timelines: Sequence[Timeline]) -> tuple[str, ...]:
+    """Return the kinds that are drawn, in the order of the palette, then by name."""
+    found = {slot.what.kind for t in timelines for row in rows(t) for slot in row.slots}
+    order = {name: place for place, name in enumerate(PAINTS)}
+    return tuple(sorted(found, key=lambda name: (order.get(name, len(order)), name)))
+
+
+def chunks(timeline: Timeline) -> int:
+    """Return how many chunks the fullest rank holds, at least 1."""
+    return max(map(timeline.placement.count, timeline.placement), default=1)
+
+
+def is_staged(name: str) -> bool:
+    """Whether passes of this kind belong to a stage of the model rather than to a rank."""
+    return is_kind(name) and kind(name).scope == "stage"
+
+
+def chunk_of(what: Pass, placement: tuple[int, ...]) -> int:
+    """Return which chunk of its rank a pass belongs to; 0 for work that is not cut by stages.
+
+    >>> chunk_of(Pass(3, "F", 0), (0, 1, 1, 0))
+    1
+    """
+    if not is_staged(what.kind) or what.stage >= len(placement):
+        return 0
+    return placement[: what.stage].count(placement[what.stage])
+
+
+def label(slot: Slot, bare: bool) -> str:
+    """Return the name of a pass; bare, without its stage (which means nothing on a lane).
+
+    >>> label(Slot(Pass(2, "F", 3), 0, 1), bare=True)
+    'F3'
+    """
+    what = slot.what
+    if not bare:
+        return format_pass(what)
+    return what.kind + ("" if what.microbatch == NO_MICROBATCH else str(what.microbatch))
+
+
+def word(name: str, names: tuple[str, ...] = ()) -> str:
+    """Return what a legend says of a kind.
+
+    >>> word("W"), word("RESHARD"), word("XY")
+    ('backward, weights', 'drop the gathered parameters', 'collective')
+    """
+    if name in PAINTS or not is_kind(name):
+        return paint(name, names).word
+    return kind(name).what
+
+
+def nice_step(rough: float) -> int:
+    """Return the next of 1, 2, 5, 10, ... nanoseconds that is no less than `rough`.
+
+    >>> nice_step(3), nice_step(60), nice_step(0)
+    (5, 100, 1)
+    """
+    power = 10 ** max(0, floor(log10(max(rough, 1))))
+    return int(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough))

@@ -1,0 +1,104 @@
+"""The key figures of a timeline, as pages, tables and reports show them."""
+
+from dataclasses import dataclass
+
+from ..simulation.timeline import Bubbles, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUnit:
+    """What a timeline's memory counts: `size` of its numbers are `one`, more are `word`."""
+
+    word: str = "bytes"
+    size: int = 1
+    one: str = "byte"
+
+
+BYTES = MemoryUnit()
+CAUSES = ("work", "warm-up", "steady", "cool-down", "imbalance", "communication")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most memory that a rank holds, which rank that is, and since when."""
+
+    bytes: int = 0
+    rank: int = 0
+    time_ns: int = 0
+
+
+def peak(timeline: Timeline) -> Peak:
+    """Return the highest point of all ranks' memory; of equal ones the first in time."""
+    points = (
+        Peak(held, rank, time) for rank, curve in enumerate(timeline.memory) for time, held in curve
+    )
+    return max(points, key=lambda point: (point.bytes, -point.time_ns, -point.rank), default=Peak())
+
+
+def causes(timeline: Timeline) -> tuple[float, ...]:
+    """Return the share of all ranks' time that goes into each of CAUSES; they add up to 1."""
+    whole = timeline.makespan_ns * len(timeline.ranks)
+    if not whole:
+        return (1.0,) + (0.0,) * (len(CAUSES) - 1)
+    shares = [sum(parts) / whole for parts in zip(*map(_parts, timeline.bubbles), strict=True)]
+    return (1.0 - sum(shares), *shares)
+
+
+def _parts(idle: Bubbles) -> tuple[int, ...]:
+    return (
+        idle.warmup_ns,
+        idle.steady_ns,
+        idle.cooldown_ns,
+        idle.imbalance_ns,
+        idle.communication_ns,
+    )
+
+
+def bubble_words(idle: Bubbles) -> dict[str, int]:
+    """Return a rank's idle nanoseconds under the words of CAUSES.
+
+    >>> bubble_words(Bubbles(warmup_ns=3))["warm-up"]
+    3
+    """
+    return dict(zip(CAUSES[1:], _parts(idle), strict=True))
+
+
+def figures(timeline: Timeline, unit: MemoryUnit = BYTES) -> tuple[str, ...]:
+    """Return the key figures in words: makespan, bubble, and peak memory where there is any."""
+    words = [format_time(timeline.makespan_ns), f"bubble {100 * timeline.bubble_ratio:.1f} %"]
+    if most := peak(timeline).bytes:
+        words.append(f"peak {format_memory(most, unit)}")
+    return tuple(words)
+
+
+def format_time(ns: int) -> str:
+    """Write a time in the unit that suits it.
+
+    >>> format_time(1_500), format_time(24_000_000), format_time(0)
+    ('1.5 µs', '24 ms', '0 ns')
+    """
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if ns >= size:
+            return f"{_three(ns / size)} {unit}"
+    return f"{ns} ns"
+
+
+def format_memory(held: int, unit: MemoryUnit = BYTES) -> str:
+    """Write memory in binary multiples of bytes, or as a count of whatever the unit is.
+
+    >>> format_memory(3 * 2**29), format_memory(9, Unit("tiles", 2, "tile"))
+    ('1.5 GiB', '4.5 tiles')
+    """
+    if unit.word != "bytes":
+        return f"{_three(held / unit.size)} {unit.one if held == unit.size else unit.word}"
+    value, name = float(held), "B"
+    for name in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or name == "TiB":
+            break
+        value /= 1024
+    return f"{_three(value)} {name}"
+
+
+def _three(value: float) -> str:
+    digits = 1 if value >= 100 else 2 if value >= 10 else 3
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".")

@@ -1,0 +1,94 @@
+"""Timelines as a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
+
+A process for each timeline, a thread for each rank, a thread for each communicator that takes
+time, a counter for each rank's memory, and arrows from each forward to the next stage's (and each
+backward to the one before). Times are microseconds with three decimals: whole nanoseconds.
+
+The format: "Trace Event Format", Chromium project.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from ..ir.passes import NO_MICROBATCH, Pass, format_pass
+from ..simulation.timeline import Slot, Timeline
+from .picture import chunk_of, is_staged, label, rows
+
+Event = dict[str, object]
+
+
+def render_trace(timelines: Sequence[Timeline]) -> str:
+    """Return the trace as JSON text. Raises ValueError without timelines."""
+    if not timelines:
+        raise ValueError("nothing to draw: got no timelines; give at least one")
+    events = [event for number, one in enumerate(timelines) for event in trace_events(one, number)]
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":"))
+
+
+def trace_events(timeline: Timeline, process: int = 0) -> Iterator[Event]:
+    """Yield one timeline's events as the process of that number."""
+    yield _name("process_name", process, 0, timeline.name or f"schedule {process}")
+    for thread, row in enumerate(rows(timeline)):
+        yield _name("thread_name", process, thread, row.label)
+        yield {**_name("thread_sort_index", process, thread, ""), "args": {"sort_index": thread}}
+        for slot in row.slots:
+            yield _complete(slot, timeline, process, thread, row.lane)
+    yield from _arrows(timeline, process)
+    yield from _memory(timeline, process)
+
+
+def _name(what: str, process: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _complete(slot: Slot, timeline: Timeline, process: int, thread: int, lane: bool) -> Event:
+    about: Event = {} if lane else {"stage": slot.what.stage}
+    if slot.what.microbatch != NO_MICROBATCH:
+        about["microbatch"] = slot.what.microbatch
+    if is_staged(slot.what.kind) and not lane:
+        about["chunk"] = chunk_of(slot.what, timeline.placement)
+    return {
+        "ph": "X",
+        "name": label(slot, lane),
+        "cat": slot.what.kind,
+        "pid": process,
+        "tid": thread,
+        "ts": slot.start_ns / 1000,
+        "dur": (slot.end_ns - slot.start_ns) / 1000,
+        "args": about,
+    }
+
+
+def _arrows(timeline: Timeline, process: int) -> Iterator[Event]:
+    """Where a pass's output goes, for those that leave their rank."""
+    number = process << 32
+    found = {slot.what: (rank, slot) for rank, row in enumerate(timeline.ranks) for slot in row}
+    for what, (rank, slot) in found.items():
+        for heir in _heirs(what):
+            if heir not in found or found[heir][0] == rank:
+                continue
+            there, taken = found[heir]
+            number += 1
+            both: Event = {"name": format_pass(what), "cat": "flow", "id": number, "pid": process}
+            yield {**both, "ph": "s", "tid": rank, "ts": slot.start_ns / 1000}
+            yield {**both, "ph": "f", "bp": "e", "tid": there, "ts": taken.start_ns / 1000}
+
+
+def _heirs(what: Pass) -> tuple[Pass, ...]:
+    if what.kind == "F":
+        return (Pass(what.stage + 1, "F", what.microbatch),)
+    if what.kind in ("B", "I"):
+        return tuple(Pass(what.stage - 1, kind, what.microbatch) for kind in ("B", "I"))
+    return ()
+
+
+def _memory(timeline: Timeline, process: int) -> Iterator[Event]:
+    for rank, curve in enumerate(timeline.memory):
+        for time, held in curve:
+            yield {
+                "ph": "C",
+                "name": f"memory, rank {rank}",
+                "pid": process,
+                "ts": time / 1000,
+                "args": {"bytes": held},
+            }

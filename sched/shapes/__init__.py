@@ -1,0 +1,1 @@
+"""Times and bytes from model shapes."""

@@ -1,0 +1,1 @@
+"""The simulator: a program and its costs to a timeline, in integer nanoseconds."""

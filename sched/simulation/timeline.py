@@ -1,0 +1,83 @@
+"""Timelines: a program with times, in integer nanoseconds.
+
+Made by `simulate`. The bubbles of a rank are its idle times within the makespan, each counted
+under exactly one cause, so the causes add up to the whole:
+
+- communication: the pass after the gap waited for bytes on their way, not for work;
+- warm-up: before the rank's first backward pass; cool-down: after its last forward pass
+  (where a schedule has its last forward before its first backward, as GPipe has, what lies
+  between is warm-up);
+- imbalance: of what is left, as much as the rank has less work than the busiest rank;
+- steady: the rest.
+"""
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from ..ir.passes import Pass
+
+Curve = tuple[tuple[int, int], ...]
+
+
+class Slot(NamedTuple):
+    """A pass and when it ran. On a communicator's lane the pass's stage means nothing."""
+
+    what: Pass
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bubbles:
+    """A rank's idle nanoseconds by cause."""
+
+    warmup_ns: int = 0
+    steady_ns: int = 0
+    cooldown_ns: int = 0
+    imbalance_ns: int = 0
+    communication_ns: int = 0
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return sum(int(getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When everything happens.
+
+    `ranks[r]`: rank r's passes in order. `lanes`: per communicator, its collectives in order.
+    `bubbles[r]`: rank r's idle time by cause. `memory[r]`: its use as (ns, bytes) steps, each
+    holding until the next, from ns 0. `critical`: a chain of passes and collectives that explains
+    the makespan, first to last.
+    """
+
+    name: str
+    placement: tuple[int, ...]
+    ranks: tuple[tuple[Slot, ...], ...]
+    lanes: dict[str, tuple[Slot, ...]]
+    makespan_ns: int
+    bubbles: tuple[Bubbles, ...]
+    memory: tuple[Curve, ...]
+    critical: tuple[Slot, ...]
+
+    @property
+    def work_ns(self) -> tuple[int, ...]:
+        """Each rank's busy time."""
+        return tuple(self.makespan_ns - idle.total_ns for idle in self.bubbles)
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Each rank's highest memory use."""
+        return tuple(max((held for _, held in curve), default=0) for curve in self.memory)
+
+    @property
+    def bubble_ratios(self) -> tuple[float, ...]:
+        """Each rank's idle share of the makespan; 0 for an empty program."""
+        return tuple(idle.total_ns / max(1, self.makespan_ns) for idle in self.bubbles)
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The idle share over all ranks."""
+        return sum(self.bubble_ratios) / max(1, len(self.bubbles))

@@ -1,0 +1,1 @@
+"""Programs to programs: vocabulary passes, explicit communication, the step's end."""

@@ -1,0 +1,171 @@
+"""Vocabulary parallelism: the output and input layers cut over all ranks, as passes of their own.
+
+With the vocabulary on the last stage (and the embedding on the first) these stages are the
+pipeline's slowest. Cut over the vocabulary, every rank does 1/p of it, but the softmax needs sums
+over all ranks, and each such barrier between a microbatch's last forward and first backward keeps
+it in memory an interval longer. The forms, with their passes and barriers:
+
+    naive  L | E | G |      logits; their maximum | exponentials, sum | gradients, reduce |
+    alg1   S | T |          local softmax; maximum and sum | gradients, reduce |
+    alg2   S |  T           also the gradients before the barrier; T has the weights' only and waits
+
+all after CX, the broadcast of the last stage's output. 1F1B holds p microbatches, these hold
+p + 3, p + 2 and p + 1. "Balancing pipeline parallelism with vocabulary parallelism", 2024.
+
+With `inputs`, IF looks up each rank's part of the embedding, the parts are summed for stage 0
+(CI), and the gradient of stage 0's input goes to all ranks (CJ) for IB.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..generators.block_1f1b import block_1f1b, block_interleaved
+from ..generators.block_vhalf import block_vhalf
+from ..generators.blocks import BuildingBlock, Pace, Timed, repeat
+from ..ir.passes import Pass
+from ..ir.program import Barrier, Program, Where
+from ..ir.registry import register
+
+_LAST: tuple[tuple[Where, str], ...] = (("last", "B"), ("last", "I"))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of the output layer.
+
+    `passes`: kinds in order, each an interval behind the one before it. `delay`: intervals kept
+    free between the last stage's forward and its backward.
+    """
+
+    name: str
+    passes: tuple[str, ...]
+    delay: int
+    barriers: tuple[Barrier, ...]
+
+
+NAIVE = Form(
+    "naive",
+    ("L", "E", "G"),
+    3,
+    (
+        Barrier("CX", "F", "last", (("every", "L"),)),
+        Barrier("CM", "L", "every", (("every", "E"),)),
+        Barrier("CS", "E", "every", (("every", "G"),)),
+        Barrier("CG", "G", "every", _LAST),
+    ),
+)
+ALGORITHM_1 = Form(
+    "alg1",
+    ("S", "T"),
+    2,
+    (
+        Barrier("CX", "F", "last", (("every", "S"),)),
+        Barrier("CS", "S", "every", (("every", "T"),)),
+        Barrier("CG", "T", "every", _LAST),
+    ),
+)
+ALGORITHM_2 = Form(
+    "alg2",
+    ("S", "T"),
+    1,
+    (
+        Barrier("CX", "F", "last", (("every", "S"),)),
+        Barrier("CS", "S", "every", (("every", "T"),)),
+        Barrier("CG", "CS", "barrier", _LAST),
+    ),
+)
+FORMS = {form.name: form for form in (NAIVE, ALGORITHM_1, ALGORITHM_2)}
+BLOCKS: dict[str, Callable[..., BuildingBlock]] = {
+    "1f1b": block_1f1b,
+    "interleaved": block_interleaved,
+    "v-half": block_vhalf,
+}
+INPUT_BARRIERS = (
+    Barrier("CI", "IF", "every", (("first", "F"),)),
+    Barrier("CJ", "B", "first", (("every", "IB"),)),
+)
+
+
+def vocabulary(
+    base: str,
+    form: str,
+    *,
+    ranks: int,
+    microbatches: int,
+    pace: Pace | None = None,
+    inputs: bool = False,
+    **options: int | str,
+) -> Program:
+    """A schedule built from blocks with vocabulary passes.
+
+    `base`: "1f1b", "interleaved" or "v-half". `form`: "naive", "alg1" or "alg2". `pace`: the times
+    the pattern is made for (its delay is set by the form); the order of passes depends on them
+    little. Raises ValueError for other names.
+
+    >>> program = vocabulary("1f1b", "alg1", ranks=2, microbatches=3)
+    >>> print(*program.ranks[1])
+    1F0 1S0 1F1 1T0 1S1 1F2 1B0 1T1 1S2 1B1 1T2 1B2
+    """
+    if base not in BLOCKS:
+        raise ValueError(f"{base!r} is not built from blocks; those are {', '.join(BLOCKS)}")
+    if form not in FORMS:
+        raise ValueError(f"unknown form {form!r} of the output layer; give {', '.join(FORMS)}")
+    chosen = FORMS[form]
+    pace = replace(pace or Pace(10, 20, 4), delay=chosen.delay)
+    block = BLOCKS[base](ranks=ranks, microbatches=microbatches, pace=pace, **options)
+    block = with_output(block, chosen)
+    return repeat(with_inputs(block) if inputs else block)
+
+
+def with_output(block: BuildingBlock, form: Form) -> BuildingBlock:
+    """The block with the passes and barriers of an output layer."""
+
+    def added(rank: int) -> list[Timed]:
+        return [
+            (at + nth * block.step, -nth, Pass(rank, kind, m))
+            for nth, kind in enumerate(form.passes)
+            for m, at in enumerate(block.output_at[rank])
+        ]
+
+    rows = tuple((*row, *added(rank)) for rank, row in enumerate(block.rows))
+    barriers = block.barriers + form.barriers
+    return replace(block, rows=rows, barriers=barriers, name=f"{block.name}-{form.name}")
+
+
+def with_inputs(block: BuildingBlock) -> BuildingBlock:
+    """The block with the passes and barriers of an input embedding."""
+    kinds = {item.kind for row in block.rows for _, _, item in row}
+    backward = "I" if "I" in kinds else "B"
+    rows = tuple(
+        (
+            *row,
+            *((at, -9, Pass(rank, "IF", m)) for m, at in enumerate(block.input_at[rank])),
+            *((at, 9, Pass(rank, "IB", m)) for m, at in enumerate(block.gradient_at[rank])),
+        )
+        for rank, row in enumerate(block.rows)
+    )
+    barriers = (INPUT_BARRIERS[0], replace(INPUT_BARRIERS[1], after=backward))
+    return replace(block, rows=rows, barriers=block.barriers + barriers)
+
+
+def _register(base: str, form: Form) -> None:
+    """Register the form on that schedule, as `1f1b-alg1`."""
+
+    def generate(*, ranks: int, microbatches: int, inputs: bool = False) -> Program:
+        return vocabulary(base, form.name, ranks=ranks, microbatches=microbatches, inputs=inputs)
+
+    def generate_chunks(
+        *, ranks: int, microbatches: int, inputs: bool = False, chunks: int = 2
+    ) -> Program:
+        return vocabulary(
+            base, form.name, ranks=ranks, microbatches=microbatches, inputs=inputs, chunks=chunks
+        )
+
+    what = f"{base} with the output layer over all ranks, {len(form.barriers) - 1} barriers"
+    what = what if form is not ALGORITHM_2 else what.replace("2 barriers", "1 barrier")
+    register(f"{base}-{form.name}", what)(generate_chunks if base == "interleaved" else generate)
+
+
+for _base in BLOCKS:
+    for _form in FORMS.values():
+        _register(_base, _form)

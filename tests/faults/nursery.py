@@ -1,0 +1,159 @@
+"""Where the processes of `bench faults --processes` come from: one that has imported everything.
+
+Importing torch takes longer than an epoch of the bench. The nursery does it once, and every party
+is forked from it: a process of its own with its own sockets, which runs the real command. It has
+one thread, opens no socket but the one to the harness, and ends with the harness; its children end
+with it. Nobody has to wait for children: the harness holds a pidfd of each.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from counterpoise.balancer.planning.warmup import compile_kernels
+from counterpoise.workers.processes.supervisor import die_with
+
+REQUEST_BYTES = 1 << 16
+PRELOADED = (
+    "counterpoise.tools.services.balancer",
+    "tests.faults.trainer",
+    "counterpoise.tools.services.worker",
+    "counterpoise.workers.vision_language.transform",
+)
+MARK = "COUNTERPOISE_BENCH"
+
+
+class Party:
+    """A running process; `close` it when it has ended."""
+
+    def __init__(self, pid: int, handle: int) -> None:
+        """`handle` is a pidfd."""
+        self.pid = pid
+        self._handle = handle
+
+    def send(self, number: int) -> None:
+        """Send a signal, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
+
+    def ended(self, within_s: float = 0.0) -> bool:
+        """Wait for its end; say whether it has come."""
+        poller = select.poll()
+        poller.register(self._handle, select.POLLIN)
+        return bool(poller.poll(1000 * within_s))
+
+    def close(self) -> None:
+        """Let go of the handle."""
+        os.close(self._handle)
+
+
+class Nursery:
+    """The harness' side: starts the nursery, and parties in it."""
+
+    def __init__(self, temporary: Path, mark: str) -> None:
+        """`temporary` is where its children put temporary files; `mark` is in their environment."""
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        surroundings = {MARK: mark, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            self._process = subprocess.Popen(
+                words,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **surroundings},
+            )
+        self.pid = self._process.pid
+
+    def start(self, words: Sequence[str], log: Path) -> Party:
+        """Start a party; OSError if the nursery is not there (any more)."""
+        answer, handles = b"", list[int]()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._link.send(json.dumps([list(words), str(log)]).encode())
+            answer, handles, _, _ = socket.recv_fds(self._link, REQUEST_BYTES, 1)
+        if not answer:
+            raise OSError("the process that starts the others has ended; it says why above")
+        return Party(int(answer), handles[0])
+
+    def close(self) -> None:
+        """End it, and all that it has started."""
+        self._link.close()
+        self._process.wait()
+
+
+def main(link: socket.socket, harness: int) -> None:
+    """Fork a party for every request until the harness hangs up."""
+    die_with(harness)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _import_everything()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while request := link.recv(REQUEST_BYTES):
+        words, log = json.loads(request)
+        pid = _fork(link, words, Path(log))
+        handle = os.pidfd_open(pid)
+        socket.send_fds(link, [b"%d" % pid], [handle])
+        os.close(handle)
+
+
+def _import_everything() -> None:
+    for name in PRELOADED:
+        importlib.import_module(name)
+    compile_kernels("order", "pack", "isf", "deal", "partition")
+    gc.collect()
+    gc.freeze()
+
+
+def _fork(link: socket.socket, words: list[str], log: Path) -> int:
+    nursery = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        link.close()
+        _be_party(nursery, words, log)
+    return pid
+
+
+def _be_party(nursery: int, words: list[str], log: Path) -> NoReturn:
+    """Run a command with its output in a log; `trainer` is the bench's own."""
+    code = 1
+    try:
+        die_with(nursery)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        _run(words)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(words: list[str]) -> None:
+    if words[0] == "trainer":
+        from .trainer import main as train
+
+        train(words[1:])
+    else:
+        from counterpoise.tools.cli import main as command
+
+        command(words)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

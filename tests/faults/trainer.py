@@ -1,0 +1,81 @@
+"""One rank of `bench faults --processes`: notes what it is given, with its ledger beside it.
+
+Each step is one line of FOLDER/rank-N.jsonl: number, batches, ledger; the last whole line is where
+a rank that is started again goes on, as from a checkpoint. Before the last step it waits for
+FOLDER/struck: all faults must have been. At its end it notes what it still has open.
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from counterpoise.loader import DataLoader, RemoteDataset
+
+from .cluster import RANKS, SAMPLES_PER_STEP, STEPS
+from .leftovers import descriptors, more_descriptors
+
+SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+PATIENCE_S = 60.0
+POLL_S = 0.01
+
+
+def digest(batch: Any) -> str:
+    """Return a digest of a list of samples: the bytes of all their fields."""
+    found = hashlib.blake2b(digest_size=12)
+    for sample in batch:
+        for name in sorted(sample):
+            value = sample[name]
+            content = value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
+            found.update(name.encode() + content)
+    return found.hexdigest()
+
+
+def main(words: list[str]) -> None:
+    """Train: ADDRESS FOLDER RANK SECONDS (that a step takes)."""
+    address, folder, rank, step_s = words
+    before = descriptors(os.getpid())
+    _train(address, Path(folder), int(rank), float(step_s))
+    left = more_descriptors(os.getpid(), before, f"rank {rank}")
+    Path(folder, f"rank-{rank}.end").write_text(json.dumps(left))
+
+
+def _train(address: str, folder: Path, rank: int, step_s: float) -> None:
+    """Take an epoch from a balancer, from where the notes end."""
+    loader: Any = DataLoader(
+        RemoteDataset("*.tar", arguments=SMALL),
+        balance="isf",
+        budgets={"tiles": 16, "tokens": 3000},
+        accumulate="auto",
+        samples_per_step=SAMPLES_PER_STEP,
+        rank=rank,
+        ranks=RANKS,
+        shuffle=True,
+        layout="torch",
+        collate_fn=list,
+        timeout=PATIENCE_S,
+        balancer=address,
+    )
+    notes = folder / f"rank-{rank}.jsonl"
+    noted = notes.read_text().splitlines() if notes.exists() else []
+    if noted:
+        loader.load_state_dict(json.loads(noted[-1])[2])
+    _wait_for_faults(folder, len(noted))
+    with notes.open("a") as file:
+        for step in loader.steps():
+            batches = [
+                (info.microbatch, list(info.keys), digest(batch))
+                for batch, info in zip(step.microbatches, step.infos, strict=True)
+            ]
+            file.write(json.dumps([step.number, batches, loader.state_dict()]) + "\n")
+            file.flush()
+            time.sleep(step_s)
+            _wait_for_faults(folder, step.number + 1)
+    loader.close()
+
+
+def _wait_for_faults(folder: Path, steps: int) -> None:
+    while steps == STEPS - 1 and not (folder / "struck").exists():
+        time.sleep(POLL_S)

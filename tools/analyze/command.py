@@ -1,0 +1,259 @@
+"""`counterpoise analyze`: how much of a step would be waiting on this data, and what to do."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ...balancer.planning.problem.config import MODES
+from ...workers.tar.cache_files import replace_file
+from ..console.reporting import emit, progress_console
+from ..inputs.cost_tables import parse_budgets
+from .model.machine import GB, MODELS, PipelineMachine
+from .model.report import Json, ReportOptions, make_report
+from .model.strategies import STRATEGIES, Plan
+from .page.document import headline, render_page
+from .scan.count_task import ScanOptions
+from .scan.rows import Rows
+from .scan.run import on_cores, on_ray, scan_all
+from .scan.sources import find_tasks
+
+OUT = Path("counterpoise-analysis")
+COUNT = click.IntRange(min=1)
+
+
+@click.command("analyze")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "--out",
+    default=OUT,
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder for report.html, report.json, index.npz and the parts scanned.",
+)
+@click.option("--sample", type=COUNT, help="Measure so many samples only, drawn at random.")
+@click.option("--decode", is_flag=True, help="Decode every sample too: finds damaged images.")
+@click.option("--jobs", type=COUNT, help="Processes that scan.  [default: all cores]")
+@click.option("--ray", "ray_address", metavar="ADDRESS", help="Scan on a Ray cluster instead.")
+@click.option("--ranks", default=8, show_default=True, type=COUNT, help="Data-parallel ranks.")
+@click.option(
+    "--accumulate", default=4, show_default=True, type=COUNT, help="Microbatches per rank and step."
+)
+@click.option(
+    "--batch-size",
+    default=4,
+    show_default=True,
+    type=COUNT,
+    help="Samples of a microbatch, as your loop makes them now.",
+)
+@click.option(
+    "--samples-per-step",
+    type=COUNT,
+    help="Global batch.  [default: ranks x accumulate x batch size]",
+)
+@click.option("--mode", default="auto", show_default=True, type=click.Choice(("auto", *MODES)))
+@click.option(
+    "--budget",
+    "budgets",
+    multiple=True,
+    metavar="NAME=MOST",
+    help="Most of a cost in a microbatch; one for each cost.  [default: recommended]",
+)
+@click.option(
+    "--layout",
+    default="padded",
+    show_default=True,
+    type=click.Choice(("padded", "packed")),
+    help="How your loop batches samples now.",
+)
+@click.option(
+    "--tile-tokens",
+    type=COUNT,
+    help="Tokens of the LLM that a tile costs in the encoder.  [default: the model's]",
+)
+@click.option(
+    "--model",
+    default="6b+20b",
+    show_default=True,
+    type=click.Choice(tuple(MODELS)),
+    help="Encoder + LLM that memory and schedules are modelled for.",
+)
+@click.option("--stages", default=4, show_default=True, type=COUNT, help="Pipeline stages.")
+@click.option("--tensor-parallel", default=8, show_default=True, type=COUNT)
+@click.option("--memory-gb", default=80, show_default=True, type=COUNT, help="Of each device.")
+@click.option(
+    "--part",
+    default=65_536,
+    show_default=True,
+    type=COUNT,
+    help="Plan on a random part of so many samples.",
+)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--tile-size", default=448, show_default=True, type=COUNT)
+@click.option("--max-tiles", default=12, show_default=True, type=COUNT)
+@click.option("--tokens-per-tile", default=256, show_default=True, type=COUNT)
+@click.option("--max-tokens", type=COUNT, help="Longest sample that the transform makes.")
+@click.option("--tokenizer", default="", metavar="MODULE:NAME", help="Instead of counting bytes.")
+@click.option(
+    "--transform",
+    default="",
+    metavar="MODULE:NAME",
+    help="Your transform of raw samples, instead of VisionLanguage.",
+)
+@click.option(
+    "--cost",
+    default="",
+    metavar="MODULE:NAME",
+    help="A function from a loaded sample to its cost; every sample is loaded.",
+)
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME",
+    help="A cost to look at: a table's column, or one that all sources have; repeat.",
+)
+@click.option(
+    "--source-field",
+    default="source",
+    show_default=True,
+    help="Field of a sample's JSON that says where it comes from.",
+)
+@click.option("--cache", default="", metavar="FOLDER", help="Where indexes and costs are kept.")
+@click.option("--json", "as_json", is_flag=True, help="End with the report as one JSON object.")
+def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
+    """Say how much of a training step would be waiting on this data, and what to do about it.
+
+    SOURCE is a tar shard, a folder, a glob or brace pattern of shards, a table of costs (npz,
+    jsonl, parquet; the index that this command writes is one), or a map-style dataset as
+    package.module:name. Only headers are read, unless --decode. What is scanned is kept: a scan
+    that was interrupted goes on where it was.
+
+    \b
+    Example:
+      counterpoise analyze shards/ --ranks 32 --out analysis
+      counterpoise analyze 'shards/{000..127}.tar' --sample 20000 --json
+      counterpoise analyze costs.npz --budget tiles=9 --budget tokens=4096
+    """  # noqa: D301
+    began = time.perf_counter()
+    asked = _asked(given)
+    with _progress() as progress:
+        rows, total = _scan(sources, out, given, progress)
+        task = progress.add_task("plan", total=None, live="")
+        report = make_report(rows, total, asked, lambda text: progress.update(task, live=text))
+        progress.update(task, total=1, completed=1, live="")
+    report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
+    _write(out, rows, report)
+    emit(report, as_json, _table(report), _settings(report, out))
+
+
+def _asked(given: dict[str, Any]) -> ReportOptions:
+    tile_tokens = given["tile_tokens"] or MODELS[given["model"]].tile_tokens
+    plan = Plan(
+        ranks=given["ranks"],
+        accumulate=given["accumulate"],
+        batch_size=given["batch_size"],
+        samples=given["samples_per_step"] or 0,
+        layout=given["layout"],
+        tile_tokens=tile_tokens,
+        seed=given["seed"],
+    )
+    return ReportOptions(
+        plan=plan,
+        mode=given["mode"],
+        budgets=tuple(parse_budgets(given["budgets"]).items()),
+        part=given["part"],
+        model=given["model"],
+        machine=PipelineMachine(given["stages"], given["tensor_parallel"], given["memory_gb"] * GB),
+    )
+
+
+def _scan(
+    sources: tuple[str, ...], out: Path, given: dict[str, Any], progress: Progress
+) -> tuple[Rows, int]:
+    listing = progress.add_task("list", total=None, live="")
+    tasks = find_tasks(sources, lambda n: progress.update(listing, live=f"{n:,} files"))
+    progress.update(listing, total=1, completed=1)
+    options: dict[str, Any] = {
+        name: given[name] for name in ("tile_size", "max_tiles", "tokens_per_tile", "max_tokens")
+    }
+    if given["tokenizer"]:
+        options["tokenizer"] = given["tokenizer"]
+    how = ScanOptions(
+        transform=tuple(options.items()),
+        imported=given["transform"],
+        cost=given["cost"],
+        tables=tuple(given["resources"]),
+        decode=given["decode"],
+        source_field=given["source_field"],
+        cache=given["cache"],
+    )
+    address = given["ray_address"]
+    run = on_ray(address) if address else on_cores(given["jobs"] or len(os.sched_getaffinity(0)))
+    scanning = progress.add_task("scan", total=None, live="")
+
+    def done(finished: int, pieces: int) -> None:
+        progress.update(scanning, completed=finished, total=pieces)
+
+    return scan_all(tasks, how, out / "parts", run, given["sample"] or 0, given["seed"], done)
+
+
+def _write(out: Path, rows: Rows, report: Json) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    index: dict[str, Any] = {name: rows.column(name) for name in rows.resources}
+    index |= {"nbytes": rows.nbytes, "source": rows.source_of, "sources": np.array(rows.sources)}
+    if rows.keys:
+        index["key"] = np.array(rows.keys)
+    np.savez_compressed(out / "index.npz", **index)
+    files = {"report.json": json.dumps(report, indent=1), "report.html": render_page(report)}
+    for name, text in files.items():
+        if not replace_file(out / name, text.encode()):
+            raise OSError(f"{out / name} could not be written; choose another folder with --out")
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description:>5}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[live]}"),
+        console=progress_console,
+    )
+
+
+def _table(report: Json) -> Table:
+    caption = "waiting is a share of each one's own step, step of random's"
+    table = Table(title=headline(report), caption=caption, title_justify="left")
+    table.add_column("")
+    resources = report["budgets"]["resources"]
+    ratios = [f"DistRatio\n{name}" for name in resources]
+    for name in ("waiting", "step", *ratios, "padding\nif padded"):
+        table.add_column(name, justify="right", vertical="bottom")
+    whole = report["strategies"]["random"]["time_per_sample"]
+    for name in STRATEGIES:
+        one = report["strategies"][name]
+        apart = [f"{100 * one['dist_ratio'][each]:.1f} %" for each in resources]
+        known = one["interval"] < 0.5
+        half = f" ± {100 * one['interval']:.1f}" if known else ""
+        waiting = f"{100 * one['waiting']:.1f}{half} %"
+        step = one["time_per_sample"] / whole if whole else 1.0
+        table.add_row(name, waiting, f"{100 * step:.0f} %", *apart, f"{100 * one['padding']:.1f} %")
+    return table
+
+
+def _settings(report: Json, out: Path) -> Table:
+    """What to paste, and where the page is."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    advice = "If you balance all the same:" if report["leave_off"] else "Settings to paste:"
+    table.add_row(Text(advice, style="bold"))
+    table.add_row(Text(report["recommended"]["settings"].rstrip()))
+    table.add_row(Text(f"\nThe page: {out / 'report.html'}", style="dim"))
+    return table

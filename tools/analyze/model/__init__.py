@@ -1,0 +1,1 @@
+"""What the analysis computes: budgets, forecasts, a machine model, the report."""

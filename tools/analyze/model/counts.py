@@ -1,0 +1,172 @@
+"""What is in the data: counts by source, quantiles, the joint histogram, the heaviest samples."""
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+
+from ....balancer.planning.kernels.arrays import Int64
+from ..scan.rows import Failure, Rows
+
+NAMED = 20  # keys that a report names of each kind
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+CELLS = 24
+Json = dict[str, Any]
+
+
+def duplicates(rows: Rows) -> Int64:
+    """Return the rows whose key stood in an earlier row, ascending."""
+    if not rows.keys:
+        return np.zeros(0, np.int64)
+    hashes = np.array([_hash(key) for key in rows.keys], np.uint64)
+    first = np.zeros(len(hashes), bool)
+    first[np.unique(hashes, return_index=True)[1]] = True
+    return np.flatnonzero(~first)
+
+
+def by_source(rows: Rows, again: Int64, over: Int64) -> list[Json]:
+    """Return, for every source, how many samples are fine and how many are not, with keys.
+
+    again, over: rows that are duplicates, and rows over a budget; a sample may be both.
+    """
+    total = Counter[str]()
+    for number, found in enumerate(np.bincount(rows.source_of, minlength=len(rows.sources))):
+        total[rows.sources[number]] += int(found)
+    wrong: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for failure in rows.failures:
+        wrong[failure.source][failure.kind].append(failure.key)
+    for name, found in (("duplicate", again), ("over_budget", over)):
+        for row in found.tolist():
+            wrong[rows.sources[int(rows.source_of[row])]][name].append(rows.key(row))
+    bad = np.zeros(len(rows), bool)
+    bad[again] = bad[over] = True
+    fine = np.bincount(rows.source_of[~bad], minlength=len(rows.sources))
+    number_of = {name: number for number, name in enumerate(rows.sources)}
+    return [
+        {
+            "source": name,
+            "samples": total[name] + sum(len(wrong[name][k]) for k in ("unreadable", "truncated")),
+            "fine": int(fine[number_of[name]]) if name in number_of else 0,
+            **{kind: len(wrong[name][kind]) for kind in KINDS},
+            "keys": {kind: wrong[name][kind][:NAMED] for kind in KINDS if wrong[name][kind]},
+        }
+        for name in sorted({*total, *wrong}, key=lambda name: (-total[name], name))
+    ]
+
+
+KINDS = ("unreadable", "truncated", "shard", "duplicate", "over_budget")
+
+
+def failures(rows: Rows) -> list[Json]:
+    """Return the first failures of every source with their reasons."""
+    seen, listed = Counter[str](), list[Json]()
+    for one in rows.failures:
+        seen[one.source] += 1
+        if seen[one.source] <= NAMED and len(listed) < 10 * NAMED:
+            listed.append(
+                {"key": one.key, "source": one.source, "kind": one.kind, "reason": one.reason}
+            )
+    return listed
+
+
+def reasons(rows: Rows) -> list[Json]:
+    """Return why samples cannot be used: reasons that differ in numbers only are one."""
+    alike: dict[tuple[str, str], list[Failure]] = defaultdict(list)
+    for one in rows.failures:
+        alike[one.kind, re.sub(r"[0-9]+|'[^']*'", "N", one.reason)].append(one)
+    most = sorted(alike.values(), key=lambda found: (-len(found), found[0].key))
+    return [
+        {
+            "count": len(found),
+            "kind": found[0].kind,
+            "reason": found[0].reason,
+            "keys": [one.key for one in found[:NAMED]],
+        }
+        for found in most[:NAMED]
+    ]
+
+
+def quantiles(rows: Rows, whole: bool) -> Json:
+    """Return p50, p90, p99, p999, max, mean and sum of every resource, nearest rank.
+
+    Unless the rows are the whole set, each p has the 95 % interval of its order statistic.
+    """
+    report: Json = {}
+    for name in rows.resources:
+        values = np.sort(rows.column(name))
+        found: Json = {label: int(values[_rank(len(values), q)]) for label, q in QUANTILES.items()}
+        found |= {"max": int(values[-1]), "mean": float(values.mean()), "sum": int(values.sum())}
+        if not whole:
+            found["intervals"] = {label: _order(values, q) for label, q in QUANTILES.items()}
+        report[name] = found
+    return report
+
+
+def joint(rows: Rows) -> Json:
+    """Return the histogram of tiles and tokens, the last cell of each open; {} without both."""
+    if not {"tiles", "tokens"} <= set(rows.resources):
+        return {}
+    tiles, tokens = rows.column("tiles"), rows.column("tokens")
+    across, up = _edges(tokens), _edges(tiles)
+    x = np.clip(np.searchsorted(across, tokens, side="right") - 1, 0, len(across) - 2)
+    y = np.clip(np.searchsorted(up, tiles, side="right") - 1, 0, len(up) - 2)
+    shape = (len(up) - 1, len(across) - 1)
+    cells = np.bincount(y * shape[1] + x, minlength=shape[0] * shape[1]).reshape(shape)
+    return {"tokens": across.tolist(), "tiles": up.tolist(), "counts": cells.tolist()}
+
+
+def share_interval(found: int, count: int) -> list[float]:
+    """Return the 95 % interval of a share, after Wilson (1927).
+
+    >>> [round(end, 3) for end in share_interval(0, 100)]
+    [0.0, 0.037]
+    """
+    z = 1.96
+    middle = (found + z * z / 2) / (count + z * z)
+    half = z * float(np.sqrt(found * (count - found) / count + z * z / 4)) / (count + z * z)
+    return [max(0.0, middle - half), min(1.0, middle + half)]
+
+
+def heaviest(rows: Rows, work: Int64, most: int = NAMED) -> list[Json]:
+    """Return the samples of most work (n,), heaviest first."""
+    top = np.argsort(-work, kind="stable")[:most].tolist()
+    mean = max(1.0, float(work.mean()))
+    return [
+        {
+            "key": rows.key(row),
+            "source": rows.sources[int(rows.source_of[row])],
+            **{
+                name: int(value)
+                for name, value in zip(rows.resources, rows.costs[row], strict=True)
+            },
+            "times_mean": float(work[row]) / mean,
+        }
+        for row in top
+    ]
+
+
+def _edges(values: Int64) -> Int64:
+    """Cell borders from zero to a little above the 99.9th percentile, whole numbers."""
+    top = int(np.quantile(values, 0.999)) + 1
+    width = max(1, -(-top // CELLS))
+    return np.arange(0, top + width, width, dtype=np.int64)
+
+
+def _rank(count: int, q: float) -> int:
+    return min(count - 1, max(0, int(np.ceil(q * count)) - 1))
+
+
+def _order(values: Int64, q: float) -> list[int]:
+    off = 1.96 * np.sqrt(len(values) * q * (1 - q))
+    low, high = q * len(values) - off, q * len(values) + off
+    return [
+        int(values[int(np.clip(at, 0, len(values) - 1))]) for at in (np.floor(low), np.ceil(high))
+    ]
+
+
+def _hash(key: str) -> int:
+    return int.from_bytes(
+        hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest(), "big"
+    )

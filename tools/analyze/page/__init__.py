@@ -1,0 +1,1 @@
+"""The analysis as one self-contained HTML page."""

@@ -1,0 +1,1 @@
+"""Scanning a data set for costs: tasks, rows, tables, on cores or Ray."""

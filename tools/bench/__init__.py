@@ -1,0 +1,1 @@
+"""`counterpoise bench`: ours against baselines, interleaved in one run."""

@@ -1,0 +1,128 @@
+"""The strategies that `bench plan` compares: each lays a whole epoch out on ranks."""
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ....balancer.planning.grouping.isf import isf
+from ....balancer.planning.grouping.result import members
+from ....balancer.planning.kernels.arrays import Int64
+from ....balancer.planning.planner import make_planner
+from ....balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
+from ....balancer.planning.problem.shuffle import permutation
+from ...inputs.cost_tables import CostTable
+from .published_samplers import megatron_dp_balanced, transformers_rebalance
+
+COUNT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Groups of sample numbers, and rows (m, ranks) of group numbers that run side by side.
+
+    step_of_row (m,): the optimizer step of each row. whole_rows: rows before the epoch's padded
+    last step. seconds: CPU time of planning; first_seconds until the first steps were there.
+    """
+
+    groups: list[list[int]]
+    rows: Int64
+    step_of_row: Int64
+    whole_rows: int
+    left_over: int = 0
+    raised_steps: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+
+
+def from_planner(table: CostTable, config: PlanConfig, epoch: int = 0) -> Laid:
+    """Plan the epoch window by window with the product's planner."""
+    order = permutation(len(table.costs), config.seed, epoch)
+    begin = time.process_time()
+    batches, first = plan_epoch(config, table.costs[order], epoch)
+    seconds = time.process_time() - begin
+    laid = from_batches(batches, order, config)
+    return replace(laid, seconds=seconds, first_seconds=first)
+
+
+def plan_epoch(config: PlanConfig, costs: Int64, epoch: int) -> tuple[list[GlobalBatch], float]:
+    """Return all global batches of an epoch, and the CPU seconds that the first window took."""
+    planner = make_planner(config)
+    start, batches, first = 0, list[GlobalBatch](), 0.0
+    begin = time.process_time()
+    while start < len(costs):
+        shown = costs[start : start + planner.window_samples]
+        last = start + len(shown) >= len(costs)
+        planned = planner.plan(Window(epoch, len(batches), start, shown, last))
+        batches += planned.batches
+        start += planned.consumed
+        first = first or time.process_time() - begin
+    return batches, first
+
+
+def from_batches(batches: list[GlobalBatch], order: Int64, config: PlanConfig) -> Laid:
+    """Lay out global batches; ordinals become sample numbers through `order`."""
+    numbers = order.tolist()
+    groups = [
+        [numbers[o] for o in microbatch.ordinals]
+        for batch in batches
+        for rank in batch.ranks
+        for microbatch in rank
+    ]
+    rows, steps, made = list[Int64](), list[int](), 0
+    for batch in batches:
+        deep = len(batch.ranks[0])
+        block = np.arange(made, made + config.ranks * deep, dtype=np.int64)
+        rows.append(block.reshape(config.ranks, deep).T)
+        steps += [batch.step] * deep
+        made += config.ranks * deep
+    usual = config.accumulate_from if config.accumulate == "auto" else config.accumulate
+    whole = len(steps) - len(batches[-1].ranks[0])
+    raised = sum(len(batch.ranks[0]) > usual for batch in batches)
+    return Laid(groups, np.concatenate(rows), np.array(steps), whole, raised_steps=raised)
+
+
+def isf_printed(
+    table: CostTable, budgets: tuple[int | None, ...], ranks: int, accumulate: int, seed: int,
+    flush: bool, epoch: int = 0,
+) -> Laid:  # fmt: skip
+    """Group the epoch by ISF as printed; groups in random order onto ranks."""
+    begin = time.process_time()
+    found = isf(table.costs, budgets, seed=seed + epoch, flush=flush)
+    seconds = time.process_time() - begin
+    groups = members(found.group_of, found.groups)
+    left = len(found.left_over) + len(found.oversize)
+    return _in_random_order(groups, ranks, accumulate, seed + epoch, left, seconds)
+
+
+def published(
+    name: str, table: CostTable, tokens_budget: int, ranks: int, accumulate: int,
+    samples_per_step: int, seed: int, epoch: int = 0,
+) -> Laid:  # fmt: skip
+    """Lay out every global batch of the reference shuffle by a published sampler's rule."""
+    order = permutation(len(table.costs), seed, epoch)
+    tokens = table.column("tokens")[order]
+    numbers = order.tolist()
+    groups, steps, made = list[list[int]](), list[int](), 0
+    begin = time.process_time()
+    for step, start in enumerate(range(0, len(order) - samples_per_step + 1, samples_per_step)):
+        some = tokens[start : start + samples_per_step]
+        if name == "megatron_dp_balanced":
+            found = megatron_dp_balanced(some, ranks, tokens_budget)
+        else:
+            found = transformers_rebalance(some, ranks, accumulate)
+        groups += [[numbers[start + k] for k in group] for group in found]
+        steps += [step] * (len(found) // ranks)
+        made += len(found)
+    seconds = time.process_time() - begin
+    rows = np.arange(made, dtype=np.int64).reshape(-1, ranks)
+    left = len(order) % samples_per_step
+    return Laid(groups, rows, np.array(steps), len(rows), left, seconds=seconds)
+
+
+def _in_random_order(
+    groups: list[list[int]], ranks: int, accumulate: int, seed: int, left: int, seconds: float
+) -> Laid:
+    rows = permutation(len(groups), seed + 1, 0)[: len(groups) // ranks * ranks].reshape(-1, ranks)
+    step_of_row = np.arange(len(rows), dtype=np.int64) // accumulate
+    return Laid(groups, rows, step_of_row, len(rows), left, seconds=seconds)

@@ -1,0 +1,1 @@
+"""`counterpoise bench bubbles`: Optimus' tables in simulation, and what ours adds."""

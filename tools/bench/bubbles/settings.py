@@ -1,0 +1,151 @@
+"""Optimus' settings under set R: what filling their bubbles gives, and how long planning takes."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ....sched.bubble_filling.plan.choose import Chosen, PlanScan, fitting, scan
+from ....sched.bubble_filling.plan.encoder_plans import EncoderPlan, Host, host_step, plan_problem
+from ....sched.bubble_filling.problem.instance import FillProblem
+from ....sched.bubble_filling.problem.presets import case_setup
+from ....sched.bubble_filling.problem.setup import FillSetup
+from ....sched.bubble_filling.solve.bound import hidden_bound
+from ..baselines.joint_pipelines import balanced, megatron
+from ..baselines.optimus_algorithm2 import fill_optimus
+
+SETTINGS = ("1536", "2048", "3072")
+# Optimus (2024), Tables 5 and 7: coarse, fine, the scheduler's seconds, step seconds balanced and
+# Optimus', the speed-up between them.
+PAPER = {
+    "1536": (34.3, 57.5, 322.2, 10.43, 9.80, 1.06),
+    "2048": (45.8, 69.3, 89.6, 8.06, 7.29, 1.11),
+    "3072": (68.7, 85.0, 15.1, 5.87, 4.87, 1.21),
+}
+GUESSED = (
+    "set R's constants for every model (43.7 % of the peak, 0.535 s exposed), LLAMA-70B in "
+    "5 chunks a rank, Megatron-LM with 2 chunks and the best share of layers on the first rank"
+)
+PAPER_PLAN = EncoderPlan(stages=2, tensor=8, recompute=True, warmup="reduced")
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiencies:
+    """Hidden shares of one plan: coarse, whole kernels, split kernels, Algorithm 2 as printed."""
+
+    coarse: float
+    fine: float
+    split: float
+    printed: float
+    bound: float
+
+
+def setting_report(name: str) -> dict[str, object]:
+    """One setting's figures under the keys of `bench bubbles`."""
+    setup = case_setup(name)
+    hosts = {w: host_step(setup, EncoderPlan(2, 8, warmup=w)) for w in ("megatron", "reduced")}
+    shares = efficiencies(setup, hosts["reduced"])
+    whole, split_, seconds = width_scan(setup)
+    begin = time.process_time()
+    every = scan(setup, splittings=(None, *fitting(setup)))
+    planner_seconds = time.process_time() - begin
+    return {
+        "eff_coarse": shares.coarse,
+        "eff_fine": shares.fine,
+        "eff_split": shares.split,
+        "upper_bound": shares.bound,
+        "step_seconds": {
+            "balanced": balanced(setup).makespan_ns / 1e9,
+            "whole": _paper_plan(whole).filled.step_ns / 1e9,
+            "split": _paper_plan(split_).filled.step_ns / 1e9,
+            "llm_only": hosts["megatron"].gaps.step_ns / 1e9,
+        },
+        "seconds": seconds,
+        "planner_seconds": planner_seconds,
+        "best_plan": chosen_report(every.best) | {"whole_kernels": chosen_report(whole.best)},
+    }
+
+
+def efficiencies(setup: FillSetup, host: Host) -> Efficiencies:
+    """Hidden shares with the paper's plan and its adjusted warm-up."""
+    problem = plan_problem(setup, PAPER_PLAN, host)
+    coarse = fill_optimus(problem, fine=False)
+    splittings = fitting(setup)
+    fine, cut = (
+        scan(setup, candidates=[PAPER_PLAN], splittings=how, hosts={"reduced": host}).best
+        for how in ((None,), splittings)
+    )
+    return Efficiencies(
+        coarse.efficiency,
+        fine.filled.efficiency,
+        cut.filled.efficiency,
+        fill_optimus(problem).efficiency,
+        hidden_bound(problem),
+    )
+
+
+def width_scan(setup: FillSetup) -> tuple[PlanScan, PlanScan, float]:
+    """All plans of the paper's tensor width, whole and split, and the CPU seconds they took.
+
+    Everything is counted: simulation, gaps, filling, bound, validation; nothing is skipped.
+    """
+    candidates = [
+        replace(PAPER_PLAN, stages=stages, warmup=warmup)
+        for warmup in ("megatron", "reduced")
+        for stages in range(1, setup.stages + 1)
+        if setup.stages % stages == 0
+    ]
+    begin = time.process_time()
+    hosts: dict[str, Host] = {}
+    whole = scan(setup, candidates=candidates, hosts=hosts, prune=False)
+    cut = scan(setup, candidates=candidates, hosts=hosts, splittings=fitting(setup), prune=False)
+    return whole, cut, time.process_time() - begin
+
+
+def _paper_plan(found: PlanScan) -> Chosen:
+    """The best of the plans with the paper's pipeline size, over warm-ups and splittings."""
+    return next(one for one in found.chosen if one.plan.stages == PAPER_PLAN.stages)
+
+
+def chosen_report(chosen: Chosen) -> dict[str, object]:
+    """A plan and its figures."""
+    plan, need = chosen.plan, chosen.memory
+    held = max(len(p.microbatches) for p in chosen.filled.pipelines)
+    return {
+        "pp_enc": plan.stages,
+        "tp_enc": plan.tensor,
+        "recompute": plan.recompute,
+        "warmup": plan.warmup,
+        "longest_piece_us": chosen.splitting.longest_ns / 1e3 if chosen.splitting else None,
+        "eff": chosen.filled.efficiency,
+        "upper_bound": chosen.filled.bound,
+        "step_seconds": chosen.filled.step_ns / 1e9,
+        "exposed_seconds": [chosen.filled.before_ns / 1e9, chosen.filled.after_ns / 1e9],
+        "memory_gb": (need.model + need.states + held * need.per_microbatch) / 1e9,
+    }
+
+
+def table_report(names: Sequence[str], paper: Mapping[str, object]) -> dict[str, object]:
+    """Speed-ups over both baselines for cases of Tables 3 and 6, with the paper's beside."""
+    rows: dict[str, object] = {}
+    for name in names:
+        setup = case_setup(name)
+        hosts: dict[str, Host] = {}
+        steps = {
+            "whole": scan(setup, hosts=hosts).best.filled.step_ns,
+            "split": scan(
+                setup, hosts=hosts, splittings=(None, *fitting(setup))
+            ).best.filled.step_ns,
+        }
+        base = {"balanced": balanced(setup).makespan_ns, "megatron": megatron(setup).makespan_ns}
+        rows[name] = {
+            f"{what}_vs_{other}": ns / step
+            for what, step in steps.items()
+            for other, ns in base.items()
+        } | {"step_seconds": steps["split"] / 1e9}
+    return {"rows": rows, "paper": paper, "guessed": GUESSED}
+
+
+def small_problem() -> FillProblem:
+    """A small one, to compile with."""
+    setup = replace(case_setup("A"), microbatches=4)
+    return plan_problem(setup, EncoderPlan(1, 8), host_step(setup), splitting=fitting(setup)[0])

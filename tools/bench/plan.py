@@ -1,0 +1,230 @@
+"""`counterpoise bench plan`: how even each way of grouping makes an epoch, and what it costs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.table import Table
+
+from ...balancer.planning.problem import metrics
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
+from ...balancer.planning.problem.shuffle import permutation
+from ...balancer.planning.warmup import compile_kernels
+from ..console.reporting import emit, progress_console
+from ..inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
+from .baselines.plan_strategies import COUNT, Laid, from_planner, isf_printed, published
+
+STRATEGIES = (
+    "random",
+    "length",
+    "device",
+    "isf",
+    "balanced",
+    "transformers_rebalance",
+    "megatron_dp_balanced",
+)
+# Exact steps hold this share of the samples that full microbatches would: room to meet budgets.
+EXACT_FILL = 0.94
+_REPEAT_SAMPLES = 600_000
+
+
+@click.command(
+    "plan",
+    epilog="Example: counterpoise bench plan --costs costs.npz --budget tiles=9 "
+    "--budget tokens=4096 --ranks 128 --accumulate 16 --json",
+)
+@click.option("--costs", type=click.Path(path_type=Path), help="npz file with an array a resource.")
+@click.option("--budget", "budgets", multiple=True, help="NAME=MOST of a microbatch; repeat.")
+@click.option("--ranks", default=32, show_default=True)
+@click.option("--accumulate", default=16, show_default=True)
+@click.option("--mode", type=click.Choice(["window", "exact", "epoch"]), default="window")
+@click.option("--strategy", "chosen", multiple=True, type=click.Choice(STRATEGIES))
+@click.option("--samples", default=100_000, show_default=True, help="Without --costs: how many.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def command(
+    costs: Path | None, budgets: tuple[str, ...], ranks: int, accumulate: int, mode: str,
+    chosen: tuple[str, ...], samples: int, seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Compare ways of grouping samples into microbatches over one epoch."""
+    limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
+    table = read_costs(costs, tuple(limits), samples, seed)
+    config = _config(table, tuple(limits.values()), ranks, accumulate, mode, seed)
+    report = compare(table, config, chosen or STRATEGIES)
+    emit(report, as_json, _as_table(report))
+
+
+def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dict[str, object]:
+    """Return the whole report; planning is compiled first, and how long that took is in it."""
+    limits = budget_array(config.budgets)
+    compiled = compile_kernels("pack", "isf", "order", "deal")
+    strategies: dict[str, object] = {}
+    report: dict[str, object] = {
+        "samples": len(table.costs),
+        "oversize": int(oversized(table.costs, limits).sum()),
+        "groups_lower_bound": least_groups(table.costs, limits),
+        "samples_per_step": config.samples_per_step,
+        "mode": config.mode,
+        "compile_seconds": round(compiled, 3),
+        "strategies": strategies,
+    }
+    order = permutation(len(table.costs), config.seed, 0)
+    step_of = np.empty(len(order), dtype=np.int64)
+    step_of[order] = np.arange(len(order)) // config.samples_per_step
+    report["shuffle_chi2"], report["shuffle_chi2_error"] = _chi2(table, step_of)
+    for name in names:
+        progress_console.print(f"planning with {name}")
+        laid = lay(name, table, config, 0)
+        strategies[name] = measure(table, config, laid) | {
+            "repeat_pairs": _repeats(name, table, config)
+        }
+        if name == "isf" and config.mode == "epoch":
+            flushed = lay(name, table, config, 0, flush=True)
+            strategies["isf_flushed"] = measure(table, config, flushed)
+        if name == "balanced":
+            report |= _totals(table, config, laid)
+    return report
+
+
+def lay(name: str, table: CostTable, config: PlanConfig, epoch: int, flush: bool = False) -> Laid:
+    """Lay one epoch out by the strategy of that name."""
+    rows = config.accumulate_from if config.accumulate == "auto" else config.accumulate
+    if name == "isf" and config.mode == "epoch":
+        return isf_printed(table, config.budgets, config.ranks, rows, config.seed, flush, epoch)
+    if name in ("transformers_rebalance", "megatron_dp_balanced"):
+        column = config.resources.index("tokens") if "tokens" in config.resources else 0
+        budget = config.budgets[column] or 0
+        return published(
+            name, table, budget, config.ranks, rows, config.samples_per_step, config.seed, epoch
+        )
+    if name == "balanced":
+        return from_planner(table, config, epoch)
+    if name == "isf":
+        return from_planner(table, replace(config, grouping="isf", partition="given"), epoch)
+    unlimited = tuple(None for _ in config.budgets)
+    counted = replace(
+        config, grouping=name, partition="given", budgets=unlimited, batch_size=COUNT,
+        accumulate=rows, accumulate_from=1, samples_per_step=config.ranks * rows * COUNT,
+    )  # fmt: skip
+    return from_planner(table, counted, epoch)
+
+
+def measure(table: CostTable, config: PlanConfig, laid: Laid) -> dict[str, object]:
+    """Return the figures of one layout; ratios are over rows of whole steps."""
+    group_of = np.full(len(table.costs), -1, dtype=np.int64)
+    flat = [sample for group in laid.groups for sample in group]
+    group_of[flat] = np.repeat(np.arange(len(laid.groups)), [len(group) for group in laid.groups])
+    loads = group_loads(table.costs, group_of, len(laid.groups))
+    rows = laid.rows[: laid.whole_rows] if laid.whole_rows else laid.rows
+    side = loads[rows]
+    encoder, llm = token_time(table, side)
+    step_of_group = np.full(len(laid.groups), -1, dtype=np.int64)
+    step_of_group[rows] = laid.step_of_row[: len(rows), None]
+    step_of = np.where(group_of >= 0, step_of_group[group_of], -1)
+    chi2, error = _chi2(table, step_of)
+    lengths = table.costs[:, -1]
+    limits = budget_array(config.budgets)
+    return {
+        "dist_ratio": {
+            name: metrics.dist_ratio(side[..., k]) for k, name in enumerate(table.resources)
+        },
+        "efficiency": metrics.efficiency(encoder, llm),
+        "pad_ratio": _pad_ratio(table, laid),
+        "left_over": laid.left_over,
+        "over_budget": int((loads > limits).any(axis=1).sum()),
+        "groups": len(laid.groups),
+        "whole_steps_groups": rows.size,
+        "whole_steps_lower_bound": least_groups(table.costs[step_of >= 0], limits),
+        "raised_steps": laid.raised_steps,
+        "chi2": chi2,
+        "chi2_error": error,
+        "drift": metrics.drift(lengths, step_of),
+        "rank_bias": {
+            name: metrics.rank_bias(side[..., k]) for k, name in enumerate(table.resources)
+        }
+        | {"combined": metrics.rank_bias(encoder + llm)},
+        "seconds": laid.seconds,
+        "first_seconds": laid.first_seconds,
+        "seconds_per_step": laid.seconds / max(1, int(laid.step_of_row.max(initial=-1)) + 1),
+    }
+
+
+def _totals(table: CostTable, config: PlanConfig, laid: Laid) -> dict[str, object]:
+    """Groups of whole steps and what they need at least; the padded last step stands by itself."""
+    rows = laid.rows[: laid.whole_rows] if laid.whole_rows else laid.rows
+    inside = [sample for number in rows.ravel().tolist() for sample in laid.groups[number]]
+    return {
+        "planned": sum(len(group) for group in laid.groups),
+        "groups": rows.size,
+        "groups_lower_bound": least_groups(table.costs[inside], budget_array(config.budgets)),
+        "padded_step_groups": len(laid.groups) - rows.size,
+        "padded_step_samples": sum(len(group) for group in laid.groups) - len(inside),
+        "seconds": laid.seconds,
+    }
+
+
+def _pad_ratio(table: CostTable, laid: Laid) -> float:
+    lengths = table.costs[:, -1].tolist()
+    return metrics.pad_ratio([[lengths[k] for k in group] for group in laid.groups[:50_000]])
+
+
+def _chi2(table: CostTable, step_of: np.ndarray) -> tuple[float, float]:
+    return metrics.chi_square(metrics.kinds(table.costs[:, -1], table.sources), step_of)
+
+
+def _repeats(name: str, table: CostTable, config: PlanConfig) -> float:
+    """Co-packing repeated in the next epoch, on a prefix: a smaller set repeats more, not less."""
+    some = CostTable(
+        table.resources, table.costs[:_REPEAT_SAMPLES], table.sources[:_REPEAT_SAMPLES]
+    )
+    if config.samples_per_step > len(some.costs):
+        some = table
+    return metrics.repeat_pairs(*(lay(name, some, config, epoch).groups for epoch in (0, 1)))
+
+
+def _config(
+    table: CostTable, budgets: tuple[int, ...], ranks: int, accumulate: int, mode: str, seed: int
+) -> PlanConfig:
+    bound = least_groups(table.costs, budget_array(budgets))
+    fill = EXACT_FILL if mode == "exact" else 0.97
+    size = max(1, int(fill * ranks * accumulate * len(table.costs) / bound))
+    return PlanConfig(
+        ranks=ranks,
+        samples_per_step=size,
+        accumulate="auto" if mode == "exact" else accumulate,
+        accumulate_from=accumulate if mode == "exact" else 1,
+        resources=table.resources,
+        budgets=budgets,
+        mode=mode,
+        seed=seed,
+    )
+
+
+def _as_table(report: dict[str, object]) -> Table:
+    title = f"{report['samples']:,} samples, {report['mode']} mode"
+    shown = Table(title=title, caption=f"plain shuffle: chi2 {report['shuffle_chi2']:.3f}")
+    columns = (
+        "strategy",
+        "tiles",
+        "tokens",
+        "efficiency",
+        "padding",
+        "left over",
+        "chi2",
+        "repeat",
+        "s",
+    )
+    for column in columns:
+        shown.add_column(column, justify="left" if column == "strategy" else "right")
+    strategies = report["strategies"]
+    if isinstance(strategies, dict):
+        for name, one in strategies.items():
+            ratios = [f"{value:.4f}" for value in one["dist_ratio"].values()]
+            shown.add_row(
+                name, *[*ratios, ""][:2], f"{one['efficiency']:.4f}", f"{one['pad_ratio']:.3f}",
+                str(one["left_over"]), f"{one['chi2']:.3f}",
+                f"{one.get('repeat_pairs', 0.0):.1e}", f"{one['seconds']:.2f}",
+            )  # fmt: skip
+    return shown

@@ -1,0 +1,225 @@
+"""`counterpoise bench step`: one whole step, from a batch of samples to the slowest rank's time.
+
+Stage 0 is the encoder, the others share the LLM; both have a mean of 1 per microbatch, backward
+takes twice forward, communication nothing. The ideal is 1F1B with equal microbatches.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.table import Table
+
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.ordering.disttrain import disttrain
+from ...balancer.planning.ordering.evaluator import PipelineEvaluator
+from ...balancer.planning.ordering.ranks import arranger
+from ...balancer.planning.ordering.search import arrange
+from ...balancer.planning.partition.greedy import ascending
+from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.config import PlanConfig, Window
+from ...balancer.planning.problem.loads import group_loads
+from ...balancer.planning.problem.metrics import TILE_TOKENS
+from ...balancer.planning.problem.shuffle import permutation
+from ...balancer.planning.warmup import compile_kernels
+from ..console.reporting import emit
+from ..inputs.cost_tables import parse_budgets, read_costs
+
+NANOSECONDS = 1_000_000
+FILL = 0.94
+ATTENTION = 24_576
+
+Orders = Callable[[PipelineEvaluator], Int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCase:
+    """One global batch: costs (n, 2) tiles and tokens, and where it runs."""
+
+    costs: Int64
+    ranks: int
+    stages: int
+    microbatches: int
+    budgets: tuple[int, ...]
+    seed: int
+
+    def work(self, loads: Int64) -> Int64:
+        """Stage times (2, ...) in ns from (..., 3): tiles, tokens, squared tokens; mean 1e6."""
+        whole = _with_squares(self.costs).sum(axis=0)
+        count = self.ranks * self.microbatches
+        encoder = loads[..., 0] * NANOSECONDS * count // max(1, int(whole[0]))
+        llm_whole = max(1, int(whole[1] * ATTENTION + whole[2]))
+        llm = (loads[..., 1] * ATTENTION + loads[..., 2]) * (NANOSECONDS // 1000) * count
+        return np.stack([encoder, llm // (llm_whole // 1000)])
+
+    def pipeline(self, loads: Int64) -> PipelineEvaluator:
+        """The pipeline of one rank's microbatches (microbatches, 3)."""
+        encoder, llm = self.work(loads)
+        forward = np.stack([encoder] + [llm] * (self.stages - 1))
+        return PipelineEvaluator.one_forward_one_backward(self.stages, forward)
+
+
+@click.command(
+    "step",
+    epilog="Example: counterpoise bench step --ranks 32 --stages 4 --microbatches 16 --json",
+)
+@click.option("--costs", type=click.Path(path_type=Path), help="npz file: tiles and tokens.")
+@click.option("--budget", "budgets", multiple=True, help="NAME=MOST of a microbatch; repeat.")
+@click.option("--relax", default=1.0, show_default=True, help="Factor on the budgets when packing.")
+@click.option("--ranks", default=32, show_default=True)
+@click.option("--stages", default=4, show_default=True)
+@click.option("--microbatches", default=16, show_default=True)
+@click.option("--draws", default=4, show_default=True, help="Batches to average over.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def command(
+    costs: Path | None, budgets: tuple[str, ...], relax: float, ranks: int, stages: int,
+    microbatches: int, draws: int, seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Pack, partition and order whole steps; compare the slowest rank with the ideal."""
+    limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
+    if tuple(limits) != ("tiles", "tokens"):
+        raise ValueError(f"budgets are of {tuple(limits)}; give tiles and tokens, in this order")
+    table = read_costs(costs, ("tiles", "tokens"), 100_000, seed)
+    compiled = compile_kernels()
+    rates: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
+    hard = tuple(limits.values())
+    relaxed = tuple(int(limit * relax + 1e-9) for limit in hard)
+    for draw in range(draws):
+        order = permutation(len(table.costs), seed, draw)
+        some = _full_step(table.costs[order], hard, ranks * microbatches)
+        step = StepCase(some, ranks, stages, microbatches, relaxed, seed + draw)
+        for name, strategy in STRATEGIES.items():
+            begin = time.process_time()
+            pipelines = strategy(step)
+            taken = (time.process_time() - begin) * 1000
+            slowest = max(pipeline(order) for pipeline, order in pipelines)
+            ideal = 3 * NANOSECONDS * (microbatches + stages - 1)
+            rates[name].append([slowest / ideal, taken])
+    strategies = {
+        name: {
+            "over_ideal": float(np.mean([rate for rate, _ in rows])),
+            "over_ideal_range": [min(rows)[0], max(rows)[0]],
+            "milliseconds": float(np.mean([taken for _, taken in rows])),
+        }
+        for name, rows in rates.items()
+    }
+    report: dict[str, object] = {
+        "ranks": ranks,
+        "stages": stages,
+        "microbatches": microbatches,
+        "samples_per_step": len(some),
+        "budgets": dict(zip(limits, relaxed, strict=True)),
+        "draws": draws,
+        "compile_seconds": round(compiled, 3),
+        "strategies": strategies,
+    }
+    emit(report, as_json, _as_table(report))
+
+
+Found = list[tuple[PipelineEvaluator, Int64]]
+
+
+def _full_step(costs: Int64, budgets: tuple[int, ...], microbatches: int) -> Int64:
+    """The first samples whose sums fill 94 % of that many microbatches in some resource."""
+    filled = np.max(np.cumsum(costs, axis=0) / np.array(budgets), axis=1)
+    size = int(np.searchsorted(filled, FILL * microbatches, side="right"))
+    if size == len(costs):
+        raise ValueError(f"{microbatches} microbatches need more than the {size} samples there are")
+    return costs[:size]
+
+
+def _random(step: StepCase) -> Found:
+    """Samples at random to ranks, each rank's cut into microbatches of equal counts."""
+    rank_of = permutation(len(step.costs), step.seed, 0) % step.ranks
+    return _cut_and_order(step, rank_of, lambda _: np.arange(step.microbatches))
+
+
+def _disttrain(step: StepCase) -> Found:
+    """DistTrain's Algorithm 2 (ascending), microbatches of equal counts, Algorithm 3 repaired."""
+    return _cut_and_order(step, _ascending(step), disttrain)
+
+
+def _disttrain_two_opt(step: StepCase) -> Found:
+    """As disttrain, with 2-opt in place of Algorithm 3."""
+    return _cut_and_order(step, _ascending(step), lambda pipeline: arrange("two_opt", pipeline))
+
+
+def _balanced(step: StepCase) -> Found:
+    """The product: balanced grouping, two-resource partition, 2-opt, work off the slowest rank.
+
+    The LLM's time, which grows faster than tokens, is a resource of its own without a budget.
+    """
+    squared = _with_squares(step.costs)
+    time_units = squared[:, 1] * ATTENTION + squared[:, 2]
+    config = PlanConfig(
+        ranks=step.ranks,
+        samples_per_step=len(step.costs),
+        accumulate=step.microbatches,
+        resources=("tiles", "tokens", "llm_time"),
+        budgets=(*step.budgets, None),
+        ordering="two_opt",
+        seed=step.seed,
+    )
+
+    def pipeline_of(loads: Int64) -> PipelineEvaluator:
+        squares = loads[:, 2] - loads[:, 1] * ATTENTION
+        return step.pipeline(np.column_stack([loads[:, :2], squares]))
+
+    costs = np.column_stack([step.costs, time_units])
+    planner = make_planner(config, arranger("two_opt", pipeline_of))
+    (batch,) = planner.plan(Window(epoch=0, step=0, start=0, costs=costs, last=True)).batches
+    here = np.arange(step.microbatches, dtype=np.int64)
+    found = []
+    for rank in batch.ranks:
+        loads = np.stack([squared[list(m.ordinals)].sum(axis=0) for m in rank])
+        found.append((step.pipeline(loads), here))
+    return found
+
+
+STRATEGIES: dict[str, Callable[[StepCase], Found]] = {
+    "random": _random,
+    "disttrain": _disttrain,
+    "disttrain_two_opt": _disttrain_two_opt,
+    "balanced": _balanced,
+}
+
+
+def _with_squares(costs: Int64) -> Int64:
+    return np.column_stack([costs, costs[:, 1] ** 2])
+
+
+def _ascending(step: StepCase) -> Int64:
+    squares = step.costs[:, 1] ** 2 // ATTENTION
+    return ascending(TILE_TOKENS * step.costs[:, 0] + step.costs[:, 1] + squares, step.ranks)
+
+
+def _cut_and_order(step: StepCase, rank_of: Int64, orders: Orders) -> Found:
+    """Cut each rank's samples, as the shuffle has them, into chunks of equal counts."""
+    squared = _with_squares(step.costs)
+    found = []
+    for rank in range(step.ranks):
+        own = np.flatnonzero(rank_of == rank)
+        chunk_of = np.arange(len(own)) * step.microbatches // max(1, len(own))
+        pipeline = step.pipeline(group_loads(squared[own], chunk_of, step.microbatches))
+        found.append((pipeline, orders(pipeline)))
+    return found
+
+
+def _as_table(report: dict[str, object]) -> Table:
+    title = f"{report['ranks']} ranks, {report['stages']} stages x {report['microbatches']}"
+    shown = Table(title=f"{title} microbatches")
+    for column in ("strategy", "slowest rank over ideal", "range", "CPU ms"):
+        shown.add_column(column, justify="left" if column == "strategy" else "right")
+    strategies = report["strategies"]
+    if isinstance(strategies, dict):
+        for name, one in strategies.items():
+            low, high = one["over_ideal_range"]
+            shown.add_row(
+                name, f"{one['over_ideal']:.4f}", f"{low:.3f} to {high:.3f}",
+                f"{one['milliseconds']:.0f}",
+            )  # fmt: skip
+    return shown

@@ -1,0 +1,236 @@
+"""`counterpoise bench transport`: what encryption costs a payload's way, and what digests would.
+
+One process sends decoded samples to another over tcp on the loopback, by the project's own sockets
+and messages: in the clear, under CURVE, sealed as over a bulk connection (sealing.py), and in
+the clear with other keyed digests of the payload, made by the sender and checked by the receiver.
+Ways take turns; each figure is the CPU time of a side per megabyte (its own and ZeroMQ's threads),
+which other work on the machine disturbs less than it does the rate.
+"""
+
+import hashlib
+import hmac
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+import click
+import zmq
+from rich.progress import Progress
+from rich.table import Table
+
+from ...balancer.protocol.messages import DecodeDone, Revoke
+from ...balancer.protocol.wire import decode, encode
+from ...balancer.transport.authentication import open_gate
+from ...balancer.transport.keys import PeerKeys, ServerKeys, new_pair, write_public
+from ...balancer.transport.sealing import FROM_BALANCER, FROM_PEER, AeadSeal
+from ...balancer.transport.sockets import (
+    connect,
+    listen,
+    receive,
+    receive_frames,
+    send,
+    send_frames,
+)
+from ..console.reporting import emit, progress_console
+
+# Payloads under way at a time, as credits allow.
+UNDER_WAY = 16
+PATIENCE_MS = 30_000
+SECRET = bytes(range(32))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A payload's way: under CURVE or not, sealed or not, with another digest or not."""
+
+    keyed: bool = False
+    sealed: bool = False
+    digest: Callable[[Any], bytes] = lambda _: b""
+
+
+WAYS = {
+    "plain": Way(),
+    "curve": Way(keyed=True),
+    "sealed": Way(sealed=True),
+    "blake2b": Way(digest=lambda data: hashlib.blake2b(data, key=SECRET, digest_size=16).digest()),
+    "hmac-sha256": Way(digest=lambda data: hmac.digest(SECRET, data, "sha256")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TransportPass:
+    """One pass: megabytes per second, CPU milliseconds per megabyte of either side."""
+
+    rate: float
+    send_ms: float
+    receive_ms: float
+
+
+@click.command("transport")
+@click.option("--pairs", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--frames", type=click.IntRange(1), default=500, show_default=True)
+@click.option("--frame-bytes", type=click.IntRange(1), default=1_000_000, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def command(pairs: int, frames: int, frame_bytes: int, as_json: bool) -> None:
+    """Measure payloads over tcp: in the clear, encrypted, with keyed digests.
+
+    \b
+    Example:
+      counterpoise bench transport --pairs 10 --json
+    """  # noqa: D301
+    passes: dict[str, list[TransportPass]] = {name: [] for name in WAYS}
+    with Progress(console=progress_console, transient=True) as progress:
+        task = progress.add_task("passes", total=len(WAYS) * pairs)
+        for pair in range(pairs):
+            for name in WAYS if pair % 2 == 0 else reversed(WAYS):
+                passes[name].append(_measure(name, frames, frame_bytes))
+                progress.advance(task)
+    report = {
+        "frames": frames,
+        "frame_bytes": frame_bytes,
+        "ways": {name: _summary(each, passes["plain"]) for name, each in passes.items()},
+        "load_average": os.getloadavg()[0],
+    }
+    emit(report, as_json, _table(report))
+
+
+def _measure(name: str, frames: int, frame_bytes: int) -> TransportPass:
+    """Run one pass: this process receives, a new one sends."""
+    with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
+        server, peer = _keys(Path(folder)) if WAYS[name].keyed else (None, None)
+        with (
+            open_gate(context, server, lambda _: None) as gate,
+            listen(context, "tcp://127.0.0.1:0", server) as socket,
+        ):
+            poller = zmq.Poller()
+            gate.watch(socket, poller)
+            poller.register(socket, zmq.POLLIN)
+            address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            pipe, theirs = multiprocessing.Pipe(duplex=False)
+            arguments = theirs, address, peer, name, frames, frame_bytes
+            process = multiprocessing.get_context("spawn").Process(target=_send, args=arguments)
+            process.start()
+            theirs.close()
+            try:
+                seconds, cpu_s = _receive(socket, poller, lambda: gate.attend(0.0), name, frames)
+                send_s: float = pipe.recv()
+            finally:
+                process.terminate()
+                process.join()
+    megabytes = frames * frame_bytes / 1e6
+    return TransportPass(megabytes / seconds, 1e3 * send_s / megabytes, 1e3 * cpu_s / megabytes)
+
+
+def _keys(folder: Path) -> tuple[ServerKeys, PeerKeys]:
+    own, worker = new_pair("balancer"), new_pair("worker")
+    write_public(folder / "worker.pub", worker)
+    return ServerKeys(own, folder), PeerKeys(worker, own.public)
+
+
+def _receive(
+    socket: "zmq.Socket[bytes]",
+    poller: zmq.Poller,
+    attend: Callable[[], Any],
+    name: str,
+    count: int,
+) -> tuple[float, float]:
+    """Take in the payloads; return seconds and CPU seconds since the first of them."""
+    started = cpu = 0.0
+    taken = -1  # the first is not counted: connecting is not what is measured
+    seal = AeadSeal(SECRET, FROM_BALANCER) if WAYS[name].sealed else None
+    while taken < count:
+        if not poller.poll(PATIENCE_MS):
+            raise RuntimeError(f"no payload within {PATIENCE_MS // 1000} s")
+        attend()
+        while (received := _next(socket, seal)) is not None:
+            peer, message, payload = received
+            if not hmac.compare_digest(WAYS[name].digest(payload), message.header):
+                raise RuntimeError("a payload has changed on its way")
+            if taken < 0:
+                started, cpu = time.perf_counter(), time.process_time()
+            taken += 1
+            send(socket, Revoke(taken), to=peer)
+    return time.perf_counter() - started, time.process_time() - cpu
+
+
+def _next(
+    socket: "zmq.Socket[bytes]", seal: AeadSeal | None
+) -> tuple[bytes, DecodeDone, memoryview] | None:
+    """Return who sends, the message and its payload, if something has come."""
+    frames = receive_frames(socket)
+    if frames is None:
+        return None
+    peer, front, payload = frames[0].bytes, frames[1].buffer, frames[2].buffer
+    message = decode(front, 1) if seal is None else seal.open(front, (payload,))
+    if not isinstance(message, DecodeDone):
+        raise RuntimeError(f"{type(message).__name__} was not sent")
+    return peer, message, payload
+
+
+def _send(
+    pipe: "Pipe[Any, Any]",
+    address: str,
+    keys: PeerKeys | None,
+    name: str,
+    count: int,
+    frame_bytes: int,
+) -> None:
+    """Send payloads, some ahead of their acknowledgements; tell the CPU seconds since the first."""
+    payload = os.urandom(frame_bytes)
+    seal = AeadSeal(SECRET, FROM_PEER) if WAYS[name].sealed else None
+    with zmq.Context() as context, connect(context, address, b"sender", keys) as socket:
+        cpu, sent, acknowledged = 0.0, 0, 0
+        while acknowledged <= count:
+            ahead = UNDER_WAY if acknowledged else 1
+            while sent <= count and sent < acknowledged + ahead:
+                message = DecodeDone(1, sent, str(sent), (), WAYS[name].digest(payload))
+                front = encode(message) if seal is None else seal.close(message, (payload,))
+                send_frames(socket, [front], (payload,))
+                sent += 1
+            socket.poll()
+            while receive(socket) is not None:
+                acknowledged += 1
+                if acknowledged == 1:
+                    cpu = time.process_time()
+        pipe.send(time.process_time() - cpu)
+
+
+def _summary(passes: list[TransportPass], plain: list[TransportPass]) -> dict[str, Any]:
+    ratios = [
+        (one.send_ms + one.receive_ms) / (other.send_ms + other.receive_ms)
+        for one, other in zip(passes, plain, strict=True)
+    ]
+    return {
+        "mb_per_s": statistics.median(one.rate for one in passes),
+        "send_ms_per_mb": statistics.median(one.send_ms for one in passes),
+        "receive_ms_per_mb": statistics.median(one.receive_ms for one in passes),
+        "cpu_ratio": {
+            "median": statistics.median(ratios),
+            "low": min(ratios),
+            "high": max(ratios),
+        },
+    }
+
+
+def _table(report: dict[str, Any]) -> Table:
+    table = Table(title="payloads over tcp: CPU per MB, and over plain's (ratio of each pair)")
+    for column in ("way", "MB/s", "send ms/MB", "receive ms/MB", "CPU ratio", "range"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    for name, figures in report["ways"].items():
+        ratio = figures["cpu_ratio"]
+        table.add_row(
+            name,
+            f"{figures['mb_per_s']:.0f}",
+            f"{figures['send_ms_per_mb']:.2f}",
+            f"{figures['receive_ms_per_mb']:.2f}",
+            f"{ratio['median']:.2f}",
+            f"{ratio['low']:.2f} to {ratio['high']:.2f}",
+        )
+    return table

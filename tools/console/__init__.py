@@ -1,0 +1,1 @@
+"""What commands share: reports, signals, messages about rejected peers."""

@@ -1,0 +1,1 @@
+"""`counterpoise demo`: train a small vision-language model unbalanced and balanced."""

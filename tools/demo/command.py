@@ -1,0 +1,234 @@
+"""`counterpoise demo`: train a small vision-language model unbalanced and balanced, and compare."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ...loader import DataLoader
+from ...loader.step.info import Step
+from ...workers import SampleError, TarDataset, VisionLanguage
+from ..console.reporting import emit, progress_console
+from .data import ensure_demo_data
+from .measure import StepRecord, summarize
+from .model import DemoModelShape
+from .tokenizer import ClippedBytes
+from .train import train
+
+VIRTUAL_RANKS = 8
+# What a balanced microbatch may hold at most: well above what a rank is given on average.
+BUDGETS = {"tiles": 192, "tokens": 16384}
+RUNS = ("random", "balanced")
+TITLES = {
+    "delivered": "samples delivered",
+    "distinct_keys": "distinct keys",
+    "holes": "holes",
+    "pad_ratio": "padding ratio",
+    "dist_ratio.tiles": "DistRatio of tiles",
+    "dist_ratio.tokens": "DistRatio of tokens",
+    "waiting": "waiting for the slowest rank (a tile as 307 tokens)",
+    "work_max_over_mean": "work per step, max / mean over ranks",
+    "exposed_wait_s": "exposed wait after the first step, s",
+    "loss_first": "loss, first tenth of the steps",
+    "loss_last": "loss, last tenth of the steps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What both runs share."""
+
+    data: str
+    seed: int = 0
+    workers: int = 2
+    epochs: int = 1
+    samples_per_step: int = 64
+    batch_size: int = 4
+    tile_size: int = 32
+    max_tiles: int = 6
+    tokens_per_tile: int = 4
+    text_limit: int = 256
+    width: int = 64
+    depth: int = 2
+
+    def __post_init__(self) -> None:
+        each = VIRTUAL_RANKS * self.batch_size
+        if self.epochs < 1 or self.samples_per_step < each or self.samples_per_step % each:
+            raise ValueError(
+                f"{self.samples_per_step} samples per step over {self.epochs} epochs: a step has "
+                f"{VIRTUAL_RANKS} ranks x {self.batch_size} samples or a multiple of it "
+                f"({each}, {2 * each}, ...), and there is at least one epoch"
+            )
+
+
+@click.command(name="demo")
+@click.option("--data", metavar="PATTERN", help="Tar shards to train on [default: made by itself].")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option("--seed", default=0, show_default=True, help="Seed of order, model and demo data.")
+@click.option("--workers", default=2, show_default=True, help="Worker processes.")
+@click.option("--epochs", default=1, show_default=True, help="Epochs of each run.")
+@click.option("--samples", default=768, show_default=True, help="Samples of the demo data.")
+@click.option("--samples-per-step", default=64, show_default=True, help="Global batch size.")
+@click.option("--batch-size", default=4, show_default=True, help="Samples per random microbatch.")
+@click.option("--tile-size", default=32, show_default=True, help="Side of a tile in pixels.")
+@click.option("--text-limit", default=256, show_default=True, help="Most tokens of a text piece.")
+@click.option("--width", default=64, show_default=True, help="Width of the model.")
+@click.option("--depth", default=2, show_default=True, help="Layers of the decoder.")
+def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None:
+    """Train a small vision-language model with random and with balanced microbatches.
+
+    One process plays the microbatches of 8 data-parallel ranks. Both runs see the same samples in
+    the same steps from the same seed, so their losses are the same up to rounding; `random` has
+    a fixed number of samples in a padded microbatch, `balanced` packs them by their cost. All
+    figures are counted in the tensors that arrived.
+
+    \b
+    Example:
+      counterpoise demo
+      counterpoise demo --data 'shards/*.tar' --workers 4 --json
+    """  # noqa: D301
+    settings = DemoSettings(data or "", **sizes)
+    if data is None:
+        settings = replace(settings, data=_make_data(settings.seed, samples))
+    # So small a model gains nothing from threads, and they would wait for the workers' cores.
+    torch.set_num_threads(1)
+    with _progress() as progress:
+        _measure(settings, progress)
+        report = {name: _run(name, settings, progress) for name in RUNS}
+    emit(report, as_json, _table(report))
+
+
+def _make_data(seed: int, samples: int) -> str:
+    with Progress(console=progress_console) as progress:
+        task = progress.add_task("making the demo's data", total=samples)
+        return ensure_demo_data(
+            seed=seed,
+            samples=samples,
+            progress=lambda done: progress.update(task, completed=done),
+        )
+
+
+def _measure(settings: DemoSettings, progress: Progress) -> None:
+    """Find all costs once (they are kept), so that neither run waits for what the other found."""
+    dataset = _dataset(settings)
+    task = progress.add_task("measure", total=len(dataset), live="samples")
+    for index in range(len(dataset)):
+        with suppress(SampleError):
+            dataset.probe(index)
+        progress.update(task, advance=1)
+
+
+def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any]:
+    """Train once; return the run's report."""
+    records: list[StepRecord] = []
+    with closing(make_loader(name, settings)) as loader:
+        task = progress.add_task(name, total=settings.epochs * loader.num_steps, live="")
+        started = time.perf_counter()
+        for record in train(_steps(loader, settings.epochs), _shape(settings), settings.seed):
+            records.append(record)
+            progress.update(task, advance=1, live=_live(records, time.perf_counter() - started))
+    return summarize(records)
+
+
+def make_transform(settings: DemoSettings) -> VisionLanguage:
+    """Return what makes training samples of the demo's raw ones."""
+    return VisionLanguage(
+        ClippedBytes(settings.text_limit),
+        tile_size=settings.tile_size,
+        max_tiles=settings.max_tiles,
+        tokens_per_tile=settings.tokens_per_tile,
+    )
+
+
+def _dataset(settings: DemoSettings) -> TarDataset:
+    return TarDataset(settings.data, transform=make_transform(settings))
+
+
+def make_loader(name: str, settings: DemoSettings) -> DataLoader:
+    """Return the loader of a run: "random" or "balanced"."""
+    ways: dict[str, dict[str, Any]] = {
+        "random": {
+            "balance": "fixed",
+            "batch_size": settings.batch_size,
+            "accumulate": settings.samples_per_step // (VIRTUAL_RANKS * settings.batch_size),
+            "partition": "given",
+            "layout": "padded",
+        },
+        "balanced": {
+            "balance": "balanced",
+            "budgets": BUDGETS,
+            "accumulate": "auto",
+            "partition": "two_resource",
+            "layout": "packed",
+        },
+    }
+    return DataLoader(
+        _dataset(settings),
+        num_workers=settings.workers,
+        shuffle=True,
+        seed=settings.seed,
+        samples_per_step=settings.samples_per_step,
+        virtual_ranks=VIRTUAL_RANKS,
+        on_error="skip",
+        **ways[name],
+    )
+
+
+def _steps(loader: DataLoader, epochs: int) -> Iterator[Step]:
+    for epoch in range(epochs):
+        loader.set_epoch(epoch)
+        yield from loader.steps()
+
+
+def _shape(settings: DemoSettings) -> DemoModelShape:
+    return DemoModelShape(
+        vocabulary=ClippedBytes.vocab_size,
+        image_token=ClippedBytes.image_id,
+        tile=settings.tile_size,
+        patch=settings.tile_size // 4,
+        tokens_per_tile=settings.tokens_per_tile,
+        width=settings.width,
+        depth=settings.depth,
+    )
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description:>8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[live]}"),
+        console=progress_console,
+    )
+
+
+def _live(records: list[StepRecord], elapsed_s: float) -> str:
+    """The last step's loss and wait, and the mean speed so far."""
+    last = records[-1]
+    delivered = sum(load.samples for record in records for load in record.loads)
+    speed = delivered / elapsed_s
+    return f"loss {last.loss:.3f}  {speed:.0f} samples/s  waited {last.wait_s:.2f} s"
+
+
+def _table(report: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(title=f"What {VIRTUAL_RANKS} ranks would have been given")
+    table.add_column("")
+    for name in report:
+        table.add_column(name, justify="right")
+    for path, title in TITLES.items():
+        table.add_row(title, *(_cell(run, path) for run in report.values()))
+    return table
+
+
+def _cell(run: Mapping[str, Any], path: str) -> str:
+    value: Any = run
+    for name in path.split("."):
+        value = value[name]
+    return str(value) if isinstance(value, int) else f"{value:.3f}"

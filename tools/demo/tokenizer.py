@@ -1,0 +1,34 @@
+"""The demo's tokenizer: bytes, of each piece of text only so many."""
+
+from typing import Any
+
+import numpy as np
+
+from ...workers.vision_language.tokenizer import ByteTokenizer
+
+
+class ClippedBytes(ByteTokenizer):
+    """Bytes as tokens, at most `limit` of each text: a CPU has no time for whole chapters.
+
+    No sample is lost to it, and no image: what is cut is the text between two images.
+
+    >>> ClippedBytes(3)("hello")
+    [104, 101, 108]
+    """
+
+    def __init__(self, limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"a text cannot be cut to {limit} tokens; use 1 or more")
+        self.limit = limit
+
+    def __call__(self, text: str) -> list[int]:
+        """Return the first bytes of a text."""
+        return super().__call__(text[: self.limit])[: self.limit]
+
+    def array(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """Return the first bytes of a text as uint8 (n,)."""
+        return super().array(text[: self.limit])[: self.limit]
+
+    def spec(self) -> dict[str, Any]:
+        """Return what a remote worker needs to make the same tokenizer."""
+        return {"name": f"{__name__}:ClippedBytes", "args": {"limit": self.limit}}

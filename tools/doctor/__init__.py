@@ -1,0 +1,1 @@
+"""`counterpoise doctor`: what is wrong with an installation or a running job."""

@@ -1,0 +1,118 @@
+"""`counterpoise doctor`: an installation, a running job, a ledger or a dead-letter file."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ..console.reporting import emit
+from .dead_letters import examine_letters
+from .figures import as_report, job_tables, printable
+from .finding import BAD, COLOURS, WARN, Finding
+from .installation import examine_installation
+from .job import Examined, examine_job
+from .ledger import examine_ledger
+
+
+@click.command("doctor")
+@click.argument("target", required=False, metavar="[ADDRESS|LEDGER]")
+@click.option(
+    "--listen",
+    default="tcp://127.0.0.1:5555",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address that a balancer here is to have.",
+)
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Look at the clock of this folder's file server, too.",
+)
+@click.option(
+    "--keys",
+    type=click.Path(path_type=Path),
+    help="A folder of keys, made by counterpoise keygen: look at it, or ask with it.",
+)
+@click.option(
+    "--dead-letter",
+    type=click.Path(path_type=Path),
+    help="Group the samples in this dead-letter file by source and reason.",
+)
+@click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for answers.")
+@click.option(
+    "--skew",
+    default=500.0,
+    show_default=True,
+    metavar="MS",
+    help="Say so if a clock of the job is off by more milliseconds.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def command(
+    target: str | None,
+    listen: str,
+    root: Path | None,
+    keys: Path | None,
+    dead_letter: Path | None,
+    timeout: float,
+    skew: float,
+    strict: bool,
+    as_json: bool,
+) -> int:
+    """Look at this installation, at the job at an ADDRESS, or at a LEDGER (a JSON file).
+
+    Exit status: 0 if nothing is wrong (warnings may be there), 1 if something is, 2 if the job
+    could not be asked.
+
+    \b
+    Example:
+      counterpoise doctor
+      counterpoise doctor tcp://10.0.0.1:5555 --keys keys/trainer
+      counterpoise doctor ledger.json
+      counterpoise doctor --dead-letter letters.jsonl
+    """  # noqa: D301
+    if not 0 < timeout < 3600:
+        raise ValueError(f"--timeout {timeout}: give seconds between 0 and an hour")
+    if dead_letter is not None:
+        found = Examined(examine_letters(dead_letter))
+    elif target is None:
+        found = Examined(examine_installation(listen, root, keys))
+    elif "://" in target:
+        found = examine_job(target, timeout, keys, skew)
+    elif Path(target).is_file():
+        found = Examined(examine_ledger(Path(target)))
+    else:
+        raise ValueError(
+            f"{target!r} is no address and no file; give one such as tcp://HOST:5555, a ledger's "
+            "file, or nothing"
+        )
+    return _report(found, as_json, strict)
+
+
+def _report(found: Examined, as_json: bool, strict: bool) -> int:
+    """Print what was found; return the exit status."""
+    wrong = {BAD, WARN} if strict else {BAD}
+    count = sum(one.level in wrong for one in found.findings)
+    report: dict[str, object] = {"findings": [asdict(one) for one in found.findings]}
+    report["wrong"] = count
+    tables = [_table(found.findings)]
+    if found.overview is not None:
+        report["job"] = as_report(found.overview)
+        tables = [*job_tables(found.overview, Console().width), *tables]
+    emit(report, as_json, *tables)
+    if found.unasked:
+        return 2
+    return 1 if count else 0
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "what", "found", "what to do"):
+        table.add_column(name, overflow="fold")
+    for one in findings:
+        level = f"[{COLOURS[one.level]}]{one.level}[/]"
+        table.add_row(level, *map(printable, (one.name, one.found, one.advice)))
+    return table

@@ -1,0 +1,1 @@
+"""What commands read: cost tables, JSON files, models, programs, prices."""

@@ -1,0 +1,187 @@
+"""What passes cost, as the schedule commands are told: flags in milliseconds, or a cost profile."""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+
+from ...sched import Costs, Program
+from ...sched.render.summary import BYTES, MemoryUnit
+from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_costs
+from .programs import Command, add_options
+
+MS = 1_000_000
+# Divisible by up to 12 chunks: what a microbatch holds on a rank, in the simulator's whole numbers.
+MICROBATCHES = MemoryUnit("microbatches", 27720, "microbatch")
+TIMES = (
+    ("f", "forward through all that a rank holds", "1"),
+    ("b", "full backward through it", "twice F"),
+    ("i", "input gradients of it", "half of B"),
+    ("w", "weight gradients of it", "what I leaves of B"),
+    ("s", "a rank's vocabulary pass S", "a fifth of F"),
+    ("t", "a rank's vocabulary pass T", "as S"),
+    ("p2p", "sending from rank to rank", "0"),
+    ("collective", "a collective of the vocabulary passes", "0"),
+)
+
+
+class Prices(Protocol):
+    """Anything that says what a program costs."""
+
+    @property
+    def unit(self) -> MemoryUnit:
+        """What memory counts."""
+
+    def of(self, program: Program) -> Costs:
+        """Return what the passes of a program cost. Raises ValueError if it cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The times given on the command line, in nanoseconds, for a rank's share of the model.
+
+    Where a rank holds several chunks each takes its part, so that schedules can be compared.
+    """
+
+    times: dict[str, int | None]
+
+    @property
+    def unit(self) -> MemoryUnit:
+        """What memory counts."""
+        return MICROBATCHES
+
+    def of(self, program: Program) -> Costs:
+        """Return what the passes of a program cost."""
+        chunks = max(map(len, map(program.stages_of, range(len(program.ranks)))), default=1)
+        times = self.times
+        forward = _or(times["f"], MS)
+        backward = _or(times["b"], 2 * forward)
+        inputs = _or(times["i"], backward // 2)
+        weights = _or(times["w"], max(0, backward - inputs))
+        softmax = _or(times["s"], forward // 5)
+        gradients = _or(times["t"], softmax)
+        staged = {"F": forward, "B": backward, "I": inputs, "W": weights}
+        half = softmax // 2
+        cut = {"S": softmax, "T": gradients, "L": half, "E": softmax - half, "G": gradients}
+        free = dict.fromkeys(("C", "IF", "IB", "O", "UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
+        barriers = (barrier.name for barrier in program.barriers)
+        return Costs(
+            {kind: time // chunks for kind, time in staged.items()} | cut | free,
+            p2p_ns=_or(times["p2p"], 0),
+            collective_ns=dict.fromkeys(barriers, _or(times["collective"], 0)),
+            buffer_bytes={"activation": MICROBATCHES.size // chunks},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """Cost profiles from files, and what the microbatches hold, in turn."""
+
+    profiles: tuple[CostProfile, ...]
+    holds: tuple[Mapping[str, int], ...]
+
+    @property
+    def unit(self) -> MemoryUnit:
+        """What memory counts: bytes, if all profiles say any."""
+        if all(profile.buffers for profile in self.profiles):
+            return BYTES
+        return MemoryUnit("activations", 1, "activation")
+
+    def of(self, program: Program) -> Costs:
+        """Return what a program costs, by the first profile made for stages placed as its are."""
+        found = next((p for p in self.profiles if p.placement == program.placement), None)
+        if found is None:
+            has = " ".join(map(str, program.placement))
+            had = ", or ".join(" ".join(map(str, p.placement)) for p in self.profiles)
+            raise ValueError(
+                f"{program.name} has its stages on ranks {has}, the profile on {had}; "
+                "give one more --costs for it"
+            )
+        microbatches = tuple(islice(cycle(self.holds), program.microbatches))
+        return profile_costs(found, microbatches)
+
+
+def with_costs(command: Command) -> Command:
+    """Add the flags of times to a command, as its argument `prices`."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> object:
+        times = {name: given.pop(name) for name, _, _ in TIMES}
+        paths, holds = given.pop("costs"), given.pop("holds")
+        return command(prices=_prices(times, paths, holds), **given)
+
+    profile = (
+        click.option(
+            "--costs",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            help="Cost profile (JSON) instead of times; one for each placement.",
+        ),
+        click.option(
+            "--holds",
+            multiple=True,
+            metavar="RESOURCE=AMOUNT,...",
+            help="With --costs: what a microbatch holds; given often, they take turns.",
+        ),
+    )
+    times = (
+        click.option(
+            f"--{name}",
+            metavar="MS",
+            callback=_nanoseconds,
+            help=f"Milliseconds for {what}.  [{default}]",
+        )
+        for name, what, default in TIMES
+    )
+    return add_options(run, (*times, *profile))
+
+
+def _prices(
+    times: dict[str, int | None], paths: tuple[Path, ...], holds: tuple[str, ...]
+) -> Prices:
+    if not paths:
+        if holds:
+            raise ValueError("--holds says what a profile is to price; give --costs FILE with it")
+        return Flags(times)
+    if given := [name for name, time in times.items() if time is not None]:
+        raise ValueError(f"got --costs and --{given[0]}; give a profile or times, not both")
+    return Profiled(tuple(map(_profile, paths)), tuple(map(_amounts, holds)) or ({},))
+
+
+def _profile(path: Path) -> CostProfile:
+    try:
+        return load_profile(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _amounts(text: str) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for word in text.split(","):
+        name, _, amount = word.partition("=")
+        if not (name and amount.isdecimal()):
+            raise ValueError(f"--holds got {word!r}; write RESOURCE=AMOUNT, such as tokens=4096")
+        amounts[name] = int(amount)
+    return amounts
+
+
+def _nanoseconds(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """Milliseconds as written, in whole nanoseconds. Raises ValueError for what is no time."""
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"--{option.name} got {text!r}; give milliseconds, 0 or more, such as 1.5")
+    return round(value * MS)
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given

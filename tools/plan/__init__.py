@@ -1,0 +1,1 @@
+"""`counterpoise plan`: layouts of a model on a cluster, found before training."""

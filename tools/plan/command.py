@@ -1,0 +1,22 @@
+"""`counterpoise plan`: layouts of a model on a cluster, found before training."""
+
+import click
+
+from .orchestrate import orchestrate_command
+from .partition import partition_command
+from .recompute import recompute_command
+
+
+@click.group(name="plan")
+def command() -> None:
+    """Find the parallel layout: GPUs of each module, layers of each stage, what to recompute.
+
+    Times and memory come from model shapes, or from a file with measured ones; docs/layout.md says
+    what is assumed.
+
+    Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b
+    """
+
+
+for _one in (orchestrate_command, partition_command, recompute_command):
+    command.add_command(_one)

@@ -1,0 +1,145 @@
+"""`counterpoise plan partition`: how many layers each pipeline stage gets."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from ...sched.planners.stage_split import (
+    BASELINES,
+    Sizes,
+    balanced_partition,
+    candidates,
+    simulated_step,
+    traffic_bytes,
+    variance,
+)
+from ..console.reporting import emit
+from ..inputs.json_files import read_json, read_object, whole
+from ..inputs.models import Setting, with_model
+
+
+@click.command("partition")
+@with_model
+@click.option("--radius", default=3, show_default=True, help="Layers that a border may move.")
+@click.option("--keep", default=15, show_default=True, help="Candidates that are timed.")
+@click.option("--link", default=12.5, show_default=True, help="GB/s from stage to stage.")
+@click.option("--overlap", is_flag=True, help="Transfers run beside the passes.")
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    help="Measured steps instead of simulated ones: a JSON list of layers and seconds.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def partition_command(
+    setting: Setting | None,
+    radius: int,
+    keep: int,
+    link: float,
+    overlap: bool,
+    measured: Path | None,
+    as_json: bool,
+) -> None:
+    """Give every pipeline stage its layers: OmniBal's balanced partition, beside the usual ones.
+
+    To decide by measurement, run once, train a few steps with each of the printed candidates, and
+    run again with --measured FILE: [{"layers_per_stage": [22, 23, 24, 24], "seconds": 1.9}, ...].
+
+    Example: counterpoise plan partition --model internvit-6b+internlm2-20b --tp 2 --stages 4
+    """
+    if setting is None:
+        raise ValueError("give --model, and --stages")
+    if not 0 < link < 10**6:
+        raise ValueError(f"--link {link}: give GB/s above 0")
+    layers, stages = setting.layers, setting.stages
+    step = simulated_step(
+        layers,
+        microbatches=setting.microbatches,
+        link_bytes_per_s=int(link * 10**9),
+        overlap=overlap,
+    )
+    start = time.perf_counter()
+    methods = {name: method(layers, stages) for name, method in BASELINES.items()}
+    if measured is None:
+        also = tuple(methods.values())
+        found = balanced_partition(layers, stages, step, radius=radius, keep=keep, also=also)
+    else:
+        wanted = candidates(layers, stages, radius=radius, keep=keep)
+        found = _measured(measured, wanted, len(layers))
+    milliseconds = 1000 * (time.perf_counter() - start)
+    methods = {"balanced": found[0][0], **methods}
+    rows = {name: _row(setting, sizes, step) for name, sizes in methods.items()}
+    report = {
+        "layers_per_stage": list(found[0][0]),
+        "seconds_per_step": found[0][1] / 1e9,
+        "how": "simulated" if measured is None else "measured",
+        "methods": rows,
+        "candidates": [
+            {"layers_per_stage": list(sizes), "seconds": ns / 1e9} for sizes, ns in found[:keep]
+        ],
+        "milliseconds": round(milliseconds, 3),
+    }
+    emit(report, as_json, _method_table(rows), _candidate_table(found[:keep]))
+
+
+def _measured(path: Path, wanted: tuple[Sizes, ...], layers: int) -> tuple[tuple[Sizes, int], ...]:
+    """The partitions that were measured, the fastest first."""
+    raw = read_json(path)
+    if not isinstance(raw, list) or not raw:
+        raise ValueError(f"{path} must be a list of layers_per_stage and seconds, at least one")
+    found = []
+    for entry in raw:
+        one = read_object(f"{path}: an entry", entry, ("layers_per_stage", "seconds"), ())
+        sizes = one["layers_per_stage"]
+        if not isinstance(sizes, list):
+            raise ValueError(f"{path}: layers_per_stage is {sizes!r}; give a list of numbers")
+        found.append((tuple(whole(f"{path}: a stage", size) for size in sizes), one["seconds"]))
+        if sum(found[-1][0]) != layers or len(sizes) != len(wanted[0]):
+            raise ValueError(f"{path}: {sizes} does not cut {layers} layers into these stages")
+        if type(one["seconds"]) not in (int, float) or not one["seconds"] > 0:
+            raise ValueError(f"{path}: seconds is {one['seconds']!r}; give a number above 0")
+    timed = [(sizes, round(seconds * 10**9)) for sizes, seconds in found]
+    return tuple(sorted(timed, key=lambda one: one[1]))
+
+
+def _row(setting: Setting, sizes: Sizes, step: Callable[[Sizes], int]) -> dict[str, Any]:
+    times = [layer.forward_ns for layer in setting.layers]
+    return {
+        "layers_per_stage": list(sizes),
+        "seconds_per_step": step(sizes) / 1e9,
+        "variance_ms2": variance(times, sizes) / 1e12,
+        "traffic_mib": traffic_bytes(setting.layers, sizes) / 2**20,
+    }
+
+
+def _method_table(rows: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title="steps simulated, costs modelled")
+    for name in ("method", "layers per stage"):
+        table.add_column(name)
+    for name in ("step, s", "VAR(forward), ms²", "handed on, MiB"):
+        table.add_column(name, justify="right")
+    for name, row in rows.items():
+        table.add_row(
+            name,
+            _words(row["layers_per_stage"]),
+            f"{row['seconds_per_step']:.3f}",
+            f"{row['variance_ms2']:.1f}",
+            f"{row['traffic_mib']:.1f}",
+        )
+    return table
+
+
+def _candidate_table(found: tuple[tuple[Sizes, int], ...]) -> Table:
+    table = Table(title="candidates, the fastest first")
+    table.add_column("layers per stage")
+    table.add_column("step, s", justify="right")
+    for sizes, ns in found:
+        table.add_row(_words(sizes), f"{ns / 1e9:.3f}")
+    return table
+
+
+def _words(sizes: Any) -> str:
+    return " ".join(map(str, sizes))

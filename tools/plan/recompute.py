@@ -1,0 +1,186 @@
+"""`counterpoise plan recompute`: which layers of which stage to recompute."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from ...sched.planners.recompute import (
+    Policy,
+    Saving,
+    Stage,
+    Trial,
+    all_or_nothing,
+    plan_recompute,
+    savings,
+)
+from ...sched.planners.recompute_shapes import modelled_stages, recomputing_step_ns
+from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, simulated_step
+from ..console.reporting import emit
+from ..inputs.json_files import parse_sizes, read_json, read_object, whole
+from ..inputs.models import Setting, with_model
+
+GB = 10**9
+
+
+@click.command("recompute")
+@with_model
+@click.option("--dp", default=1, show_default=True, type=click.IntRange(min=1), help="Replicas.")
+@click.option("--layers", "sizes", metavar="N,N,...", help="Of each stage.  [default: balanced]")
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    help="Plan from this file of measurements instead of a model.",
+)
+@click.option("--memory", type=float, help="GB of a GPU that may be used.  [default: 74]")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the policy here (JSON).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def recompute_command(
+    setting: Setting | None,
+    dp: int,
+    sizes: str | None,
+    measured: Path | None,
+    memory: float | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Choose the layers to recompute: as few, and as cheap, as memory allows (OmniBal, 4.3).
+
+    Memory comes from model shapes, or from measurements: {"limit_bytes": 74000000000, "forward_ns":
+    {"vit": 7, "llm": 11}, "stages": [{"layers": ["vit", "vit", "llm"], "live": 4, "base_bytes":
+    3000000000}, ...], "trials": [{"stage": 0, "kept": {"vit": 1}, "used_bytes": 3900000000}, ...]}.
+    `base_bytes` is used with every layer recomputed, `used_bytes` with some kept. --out writes a
+    policy that torch.utils.checkpoint can apply, as examples/recompute.py does.
+
+    Example: counterpoise plan recompute --model internvit-6b+llama3-70b --tp 4 --dp 2 --stages 8
+    """
+    if memory is not None and not 0 < memory < 10**6:
+        raise ValueError(f"--memory {memory}: give GB above 0")
+    limit = None if memory is None else int(memory * GB)
+    if setting is not None and measured is None:
+        found = _modelled(setting, dp, sizes, limit or 74 * GB)
+    elif measured is not None and setting is None:
+        found = _measured(measured, limit)
+    else:
+        raise ValueError("give either --model, or --measured FILE")
+    usual = [all_or_nothing(stage, found.saving, found.limit_bytes) for stage in found.stages]
+    policy = _policy(found)
+    if out is not None:
+        out.write_text(json.dumps(policy, indent=1) + "\n", "utf-8")
+        click.echo(f"wrote {out}", err=True)
+    counts = {
+        "recomputed_layers": sum(len(one.recompute) for one in found.plan),
+        "all_or_nothing_layers": sum(len(one.recompute) for one in usual),
+    }
+    emit({**policy, **found.more, **counts}, as_json, _table(found, usual))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    stages: Sequence[Stage]
+    saving: Mapping[str, Saving]
+    limit_bytes: int
+    plan: Sequence[Policy]
+    more: Mapping[str, object]
+
+
+def _modelled(setting: Setting, dp: int, sizes: str | None, limit: int) -> _Found:
+    chosen = parse_sizes(sizes, "--layers") if sizes else _balanced(setting)
+    if len(chosen) != setting.stages:
+        raise ValueError(f"--layers has {len(chosen)} stages, --stages says {setting.stages}")
+    count = setting.microbatches
+    model = modelled_stages(setting.layers, chosen, microbatches=count, tp=setting.tp, dp=dp)
+    plan = plan_recompute(model.stages, model.saving, limit)
+    usual = [all_or_nothing(stage, model.saving, limit) for stage in model.stages]
+    every = [Policy(tuple(range(len(stage.layers))), stage.base_bytes) for stage in model.stages]
+    seconds = {
+        name: recomputing_step_ns(setting.layers, chosen, model, policies, count) / 1e9
+        for name, policies in (("plan", plan), ("all_or_nothing", usual), ("all", every))
+    }
+    return _Found(model.stages, model.saving, limit, plan, {"seconds_per_step": seconds})
+
+
+def _measured(path: Path, limit: int | None) -> _Found:
+    keys = ("stages", "trials"), ("limit_bytes", "forward_ns")
+    raw = read_object(str(path), read_json(path), *keys)
+    if limit is None and "limit_bytes" not in raw:
+        raise ValueError(f"{path} has no limit_bytes; add it, or give --memory")
+    allowed = whole("limit_bytes", raw["limit_bytes"]) if limit is None else limit
+    stages = [_stage(entry) for entry in _list(raw, "stages")]
+    trials = [_trial(entry, len(stages)) for entry in _list(raw, "trials")]
+    saving = savings(stages, trials, _counts("forward_ns", raw.get("forward_ns", {})))
+    saved = {kind: one.saved_bytes for kind, one in saving.items()}
+    plan = plan_recompute(stages, saving, allowed)
+    return _Found(stages, saving, allowed, plan, {"saved_bytes": saved})
+
+
+def _balanced(setting: Setting) -> Sizes:
+    step = simulated_step(
+        setting.layers, microbatches=setting.microbatches, link_bytes_per_s=12_500_000_000
+    )
+    also = [method(setting.layers, setting.stages) for method in BASELINES.values()]
+    return balanced_partition(setting.layers, setting.stages, step, also=also)[0][0]
+
+
+def _policy(found: _Found) -> dict[str, Any]:
+    """The policy file: each stage's layers, and those to recompute, counted from its first."""
+    first = [0, *accumulate(len(stage.layers) for stage in found.stages)]
+    return {
+        "limit_bytes": found.limit_bytes,
+        "stages": [
+            {
+                "stage": at,
+                "first_layer": first[at],
+                "layers": len(stage.layers),
+                "recompute": list(policy.recompute),
+                "predicted_bytes": policy.predicted_bytes,
+            }
+            for at, (stage, policy) in enumerate(zip(found.stages, found.plan, strict=True))
+        ],
+    }
+
+
+def _table(found: _Found, usual: Sequence[Policy]) -> Table:
+    table = Table(title=f"layers to recompute within {found.limit_bytes / GB:.1f} GB a GPU")
+    for name in ("stage", "layers", "live", "recompute", "all or nothing", "predicted GB"):
+        table.add_column(name, justify="right")
+    rows = zip(found.stages, found.plan, usual, strict=True)
+    for at, (stage, policy, rough) in enumerate(rows):
+        counts = (at, len(stage.layers), stage.live, len(policy.recompute), len(rough.recompute))
+        table.add_row(*map(str, counts), f"{policy.predicted_bytes / GB:.2f}")
+    return table
+
+
+def _list(raw: Mapping[str, Any], name: str) -> list[Any]:
+    if not isinstance(raw[name], list) or not raw[name]:
+        raise ValueError(f"{name} must be a list, of at least one")
+    return list(raw[name])
+
+
+def _stage(raw: Any) -> Stage:
+    entry = read_object("a stage", raw, ("layers", "live", "base_bytes"), ("working_bytes",))
+    layers = entry["layers"]
+    if not isinstance(layers, list) or not all(isinstance(kind, str) for kind in layers):
+        raise ValueError(f"a stage's layers are {layers!r}; give a list of their kinds")
+    numbers = {name: whole(f"a stage's {name}", entry[name]) for name in entry if name != "layers"}
+    return Stage(tuple(layers), **numbers)
+
+
+def _trial(raw: Any, stages: int) -> Trial:
+    entry = read_object("a trial", raw, ("stage", "kept", "used_bytes"), ())
+    stage = whole("a trial's stage", entry["stage"])
+    if stage >= stages:
+        raise ValueError(f"a trial is of stage {stage}; there are {stages}, from 0")
+    used = whole("a trial's used_bytes", entry["used_bytes"])
+    return Trial(stage, _counts("a trial's kept", entry["kept"]), used)
+
+
+def _counts(what: str, raw: Any) -> dict[str, int]:
+    if not isinstance(raw, dict):
+        raise ValueError(f"{what} is {raw!r}; give an object from kinds of layers to numbers")
+    return {kind: whole(f"{what}: {kind}", number) for kind, number in raw.items()}

@@ -1,0 +1,1 @@
+"""`counterpoise schedule`: show, check, simulate, compare, fill."""

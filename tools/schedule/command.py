@@ -1,0 +1,201 @@
+"""`counterpoise schedule`: list, show, check, simulate, compare and export pipeline schedules."""
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from ...sched import Program, Timeline, format_program, problems, schedules, simulate
+from ...sched.checking.marked_grid import marked_grid
+from ...sched.ir.torch_csv import write_csv
+from ...sched.render.html import render_html
+from ...sched.render.summary import MemoryUnit
+from ...sched.render.svg import render_svg
+from ...sched.render.text import render_text
+from ...sched.render.trace import render_trace
+from ..console.reporting import emit
+from ..inputs.prices import Prices, with_costs
+from ..inputs.programs import Size, read_program, with_size
+from .fill import command as fill_command
+from .reports import compare_table, list_table, picture, rank_table, timeline_report
+
+FORMATS = ("csv", "svg", "trace", "html", "text", "timeline")
+SUFFIXES = {".csv": "csv", ".svg": "svg", ".json": "trace", ".html": "html", ".txt": "text"}
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+
+
+@click.group(name="schedule")
+def command() -> None:
+    """Look at pipeline schedules: as text, pictures, figures.
+
+    A program is given as NAME[:OPTION=VALUE,...] (see `list`) or as a file: torch's CSV, or the
+    grid that `export --format text` writes. Times are milliseconds.
+
+    Example: counterpoise schedule compare 1f1b zb-h1 zbv --out page.html
+    """
+
+
+command.add_command(fill_command)
+
+
+@command.command("list")
+@as_json
+def list_(as_json: bool) -> None:
+    """Print the schedules that can be named, and their options.
+
+    Example: counterpoise schedule list
+    """
+    found = schedules()
+    report = {one.name: {"what": one.what, "options": list(one.options)} for one in found}
+    emit({"schedules": report}, as_json, list_table(found))
+
+
+@command.command()
+@click.argument("target")
+@click.option("--passes", is_flag=True, help="The passes in order, not to scale.")
+@with_size
+@with_costs
+def show(target: str, passes: bool, size: Size, prices: Prices) -> None:
+    """Print a program as it would run, to scale, or with --passes as its grid.
+
+    Example: counterpoise schedule show zb-h1 --stages 4 --microbatches 8
+    """
+    program = read_program(target, size)
+    if passes:
+        click.echo(format_program(program))
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    width = console.width if console.is_terminal else None
+    console.print(picture(simulate(program, prices.of(program)), prices.unit, width))
+
+
+@command.command()
+@click.argument("target")
+@click.option("--limit", type=int, help="The most live activations that a rank may hold.")
+@with_size
+@as_json
+def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
+    """Prove that a program is complete, ordered and free of deadlock; else exit with status 1.
+
+    Example: counterpoise schedule check program.csv --limit 8
+    """
+    program = read_program(target, size)
+    found = problems(program, limit=limit)
+    report = {
+        "name": program.name,
+        "sound": not found,
+        "passes": program.passes,
+        "problems": [one.what for one in found],
+    }
+    if as_json:
+        emit(report, as_json)
+    elif found:
+        for one in found:
+            click.echo(f"{program.name}: {one.what}")
+        click.echo(marked_grid(program, found[0].culprits))
+    else:
+        click.echo(f"{program.name}: sound; {program.passes} passes on {len(program.ranks)} ranks")
+    return 1 if found else 0
+
+
+@command.command("simulate")
+@click.argument("target")
+@with_size
+@with_costs
+@as_json
+def simulate_(target: str, size: Size, prices: Prices, as_json: bool) -> None:
+    """Time a program: makespan, each rank's bubbles by cause, peak memory.
+
+    Example: counterpoise schedule simulate 1f1b --stages 8 --microbatches 64 --p2p 0.1
+    """
+    program = read_program(target, size)
+    timeline = simulate(program, prices.of(program))
+    emit(timeline_report(timeline, prices.unit), as_json, rank_table(timeline, prices.unit))
+
+
+@command.command()
+@click.argument("targets", nargs=-1, required=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the page (.html) or SVG here.")
+@click.option("--title", default="Pipeline schedules compared", help="The page's title.")
+@with_size
+@with_costs
+@as_json
+def compare(
+    targets: tuple[str, ...],
+    out: Path | None,
+    title: str,
+    size: Size,
+    prices: Prices,
+    as_json: bool,
+) -> None:
+    """Put several programs side by side: a table, and with --out a page to look at.
+
+    Example: counterpoise schedule compare 1f1b zb-h1 zbv --stages 8 --out page.html
+    """
+    programs = [read_program(target, size) for target in targets]
+    timelines = [simulate(program, prices.of(program)) for program in programs]
+    if out is not None:
+        text = _compared(out, timelines, title, _subtitle(programs), prices.unit)
+        out.write_text(text, "utf-8")
+        click.echo(f"wrote {out}", err=True)
+    report = {"schedules": [timeline_report(one, prices.unit) for one in timelines]}
+    emit(report, as_json, compare_table(timelines, prices.unit))
+
+
+def _compared(
+    out: Path, timelines: list[Timeline], title: str, subtitle: str, unit: MemoryUnit
+) -> str:
+    if out.suffix == ".svg":
+        return render_svg(timelines, title=title, unit=unit)
+    if out.suffix in (".html", ".htm"):
+        return render_html(timelines, title=title, subtitle=subtitle, unit=unit)
+    if out.suffix == ".json":
+        return render_trace(timelines)
+    raise ValueError(f"--out {out} is no page; end it in .html, .svg or .json (a trace)")
+
+
+def _subtitle(programs: list[Program]) -> str:
+    ranks = "/".join(dict.fromkeys(str(len(one.ranks)) for one in programs))
+    count = "/".join(dict.fromkeys(str(one.microbatches) for one in programs))
+    return f"{ranks} ranks, {count} microbatches"
+
+
+@command.command()
+@click.argument("target")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by --out's suffix.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where to; default standard output.")
+@with_size
+@with_costs
+def export(target: str, form: str | None, out: Path | None, size: Size, prices: Prices) -> None:
+    """Write a program as torch's CSV or as text, its timeline as SVG, page, trace or text.
+
+    `text` is the grid that all commands read again; `timeline` is to scale; `trace` opens in
+    ui.perfetto.dev.
+
+    Example: counterpoise schedule export zbv --out zbv.csv
+    """
+    chosen = form or SUFFIXES.get(out.suffix if out else ".txt")
+    if chosen is None:
+        raise ValueError(f"--out {out} does not say which format; add --format {'|'.join(FORMATS)}")
+    text = _exported(read_program(target, size), chosen, prices)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text, "utf-8")
+        click.echo(f"wrote {out}", err=True)
+
+
+def _exported(program: Program, form: str, prices: Prices) -> str:
+    if form == "csv":
+        return write_csv(program)
+    if form == "text":
+        return format_program(program) + "\n"
+    timeline, unit = simulate(program, prices.of(program)), prices.unit
+    if form == "svg":
+        return render_svg([timeline], unit=unit)
+    if form == "html":
+        return render_html([timeline], title=timeline.name, unit=unit)
+    if form == "trace":
+        return render_trace([timeline]) + "\n"
+    return render_text(timeline, unit=unit) + "\n"

@@ -1,0 +1,258 @@
+"""`counterpoise schedule fill`: hide encoder work in a language model's bubbles."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from ...sched.bubble_filling.plan.choose import (
+    Chosen,
+    PlanScan,
+    RejectedPlan,
+    fill_plan,
+    fitting,
+    scan,
+)
+from ...sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    Host,
+    host_step,
+    memory,
+    plan_problem,
+    plans,
+)
+from ...sched.bubble_filling.problem.instance import FilledSchedule, FillProblem
+from ...sched.bubble_filling.problem.kernels import Splitting
+from ...sched.bubble_filling.problem.presets import CASES, case_setup
+from ...sched.bubble_filling.problem.setup import FillSetup, dump_setup, load_setup
+from ...sched.bubble_filling.results.causes import bubble_causes
+from ...sched.bubble_filling.results.drift import guarded
+from ...sched.bubble_filling.results.filled_program import fill_program
+from ...sched.bubble_filling.results.timeline import fill_timeline
+from ...sched.bubble_filling.results.trace import read_trace
+from ...sched.ir.program import format_program
+from ...sched.render.html import render_html
+from ...sched.render.svg import render_svg
+from ...sched.render.trace import render_trace
+from ..bench.baselines.optimus_algorithm2 import fill_optimus
+from ..bench.bubbles.settings import chosen_report
+from ..console.reporting import emit, progress_console
+
+SHOWN = 8
+# A billion parameters gathered in bf16 and their gradients scattered in fp32, at 45 GB/s.
+GATHER_NS, SCATTER_NS = 2 * 10**18 // (45 * 10**9), 4 * 10**18 // (45 * 10**9)
+
+
+@click.command("fill")
+@click.option("--case", default="3072", show_default=True, type=click.Choice(list(CASES)))
+@click.option("--profile", type=click.Path(path_type=Path), help="A measured job (JSON) instead.")
+@click.option("--trace", type=click.Path(path_type=Path), help="A measured step (Chrome trace).")
+@click.option("--microbatches", type=int, help="Another number of microbatches.")
+@click.option("--pp-enc", type=int, help="Only encoder pipelines of so many ranks.")
+@click.option("--tp-enc", type=int, help="Only encoders over so many GPUs.")
+@click.option("--warmup", type=click.Choice(["megatron", "reduced"]), help="Only this warm-up.")
+@click.option("--whole", is_flag=True, help="Keep kernels whole.")
+@click.option("--printed", is_flag=True, help="Algorithm 2 as printed; give --pp-enc.")
+@click.option("--frozen", is_flag=True, help="The encoders do not train: no backward.")
+@click.option("--fixed", is_flag=True, help="The language model keeps its microbatches' order.")
+@click.option("--cost", "costs", multiple=True, type=int, help="Permille, one for each microbatch.")
+@click.option("--guard", default=0, show_default=True, help="Percent of each bubble left free.")
+@click.option("--slack", default=0.0, show_default=True, help="Milliseconds before each need.")
+@click.option("--encoder-collectives", is_flag=True, help="Model the encoders' own, at 45 GB/s.")
+@click.option("--out", type=click.Path(path_type=Path), help=".svg, .html, .json (trace) or .txt.")
+@click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def command(
+    case: str, profile: Path | None, trace: Path | None, microbatches: int | None,
+    pp_enc: int | None, tp_enc: int | None, warmup: str | None, whole: bool, printed: bool,
+    frozen: bool, fixed: bool, costs: tuple[int, ...], guard: int, slack: float,
+    encoder_collectives: bool, out: Path | None, dump_profile: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
+
+    Without --profile the job is one of the Optimus paper's under the constants of set R.
+
+    Example: counterpoise schedule fill --case 3072 --pp-enc 2 --tp-enc 8
+    """
+    setup = load_setup(profile.read_text("utf-8")) if profile else case_setup(case)
+    setup = _changed(setup, microbatches, frozen)
+    if encoder_collectives:
+        setup = replace(setup, encoder_gather_ns=GATHER_NS, encoder_scatter_ns=SCATTER_NS)
+    if dump_profile:
+        click.echo(dump_setup(setup))
+        return
+    wanted = _wanted(setup, pp_enc, tp_enc, warmup)
+    how: tuple[Splitting | None, ...] = (None,) if whole else (None, *fitting(setup))
+    permille = costs or None
+    slack_ns = round(slack * 1e6)
+
+    def guarding(problem: FillProblem) -> FilledSchedule:
+        return fill_plan(guarded(problem, guard, slack_ns))
+
+    ways = dict.fromkeys(how, guarding)
+    if trace is not None:
+        measured = _traced(setup, trace)
+        once = [plan for plan in wanted if plan.warmup == wanted[0].warmup]
+        found = _each(setup, once, lambda _: measured, ways, permille, fixed)
+    elif printed:
+        found = _each(setup, wanted, partial(host_step, setup), {None: fill_optimus})
+    elif guard or slack_ns:
+        found = _each(setup, wanted, partial(host_step, setup), ways, permille, fixed)
+    else:
+        found = scan(setup, candidates=wanted, splittings=how, permille=permille, fixed=fixed)
+    best = found.best
+    if out is not None and trace is not None:
+        raise ValueError("--out draws simulated steps; leave out --trace, or --out")
+    if out is not None:
+        out.write_text(_picture(best, out), "utf-8")
+        progress_console.print(f"wrote {out}")
+    emit(_report(found), as_json, _bubble_table(best, trace is None), _plan_table(found))
+    if best.filled.note and not as_json:
+        click.echo(best.filled.note)
+
+
+def _changed(setup: FillSetup, microbatches: int | None, frozen: bool) -> FillSetup:
+    if microbatches is not None:
+        setup = replace(setup, microbatches=microbatches)
+    if frozen:
+        encoders = {
+            width: tuple(replace(stack, trainable=False) for stack in row)
+            for width, row in setup.encoders.items()
+        }
+        setup = replace(setup, encoders=encoders)
+    return setup
+
+
+def _wanted(
+    setup: FillSetup, stages: int | None, tensor: int | None, warmup: str | None
+) -> Sequence[EncoderPlan]:
+    """The plans asked for; one that does not divide stays, to be refused with its reason."""
+    if stages is not None and tensor is not None:
+        warmups = [warmup] if warmup else ["megatron", "reduced"]
+        return [EncoderPlan(stages, tensor, True, one) for one in warmups]
+    if stages is not None and setup.stages % stages:
+        return [EncoderPlan(stages, setup.tensor, True, warmup or "megatron")]
+    return [
+        plan
+        for plan in plans(setup)
+        if stages in (None, plan.stages)
+        and tensor in (None, plan.tensor)
+        and warmup in (None, plan.warmup)
+    ]
+
+
+def _each(
+    setup: FillSetup,
+    wanted: Sequence[EncoderPlan],
+    host_of: Callable[[EncoderPlan], Host],
+    fills: Mapping[Splitting | None, Callable[[FillProblem], FilledSchedule]],
+    permille: tuple[int, ...] | None = None,
+    fixed: bool = False,
+) -> PlanScan:
+    """Fill every plan in each of these ways; those that are not possible are refused."""
+    chosen: list[Chosen] = []
+    refused: list[RejectedPlan] = []
+    for plan in wanted:
+        host = host_of(plan)
+        for splitting, fill in fills.items():
+            try:
+                problem = plan_problem(
+                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
+                )
+            except ValueError as error:
+                refused.append(RejectedPlan(plan, str(error)))
+                break
+            chosen.append(Chosen(plan, splitting, fill(problem), host, memory(setup, plan, host)))
+    chosen.sort(key=lambda one: one.filled.step_ns)
+    return PlanScan(tuple(chosen), tuple(refused), 0)
+
+
+def _traced(setup: FillSetup, trace: Path) -> Host:
+    """The host with a measured step's gaps; the profile says the encoders' kernels."""
+    gaps = read_trace(trace.read_text("utf-8"))
+    if len(gaps.ranks) != setup.stages or len(gaps.need_ns) != setup.microbatches:
+        raise ValueError(
+            f"{trace} has {len(gaps.ranks)} devices and {len(gaps.need_ns)} microbatches, the "
+            f"profile {setup.stages} and {setup.microbatches}; trace one pipeline of this job"
+        )
+    return replace(host_step(setup), gaps=gaps)
+
+
+def _picture(best: Chosen, out: Path) -> str:
+    timeline = fill_timeline(best.host, best.filled)
+    both = [best.host.timeline, timeline]
+    title = "Encoder work in the language model's bubbles"
+    if out.suffix == ".svg":
+        return render_svg(both, title=title)
+    if out.suffix in (".html", ".htm"):
+        return render_html(both, title=title, subtitle=best.filled.note)
+    if out.suffix == ".json":
+        return render_trace(both) + "\n"
+    if out.suffix == ".txt":
+        return format_program(fill_program(best.host, best.filled).program) + "\n"
+    raise ValueError(f"--out {out} does not say what; end it in .svg, .html, .json or .txt")
+
+
+def _report(found: PlanScan) -> dict[str, object]:
+    best = found.best
+    return {
+        "best": chosen_report(best),
+        "llm_only_seconds": best.host.gaps.step_ns / 1e9,
+        "order": best.filled.order,
+        "note": best.filled.note,
+        "plans": [chosen_report(one) for one in found.chosen],
+        "refused": {str(one.plan): one.why for one in found.refused},
+        "skipped": found.skipped,
+    }
+
+
+def _bubble_table(best: Chosen, simulated: bool) -> Table:
+    host = best.host
+    table = Table(
+        title=f"Bubbles of the language model's step, {host.gaps.step_ns / 1e9:.3f} s (ms)"
+    )
+    for name in (
+        "rank",
+        "all-gather",
+        "warm-up",
+        "steady",
+        "tensor",
+        "cool-down",
+        "reduce-scatter",
+    ):
+        table.add_column(name, justify="right")
+    for rank, one in enumerate(bubble_causes(host.gaps, host.timeline if simulated else None)):
+        parts = (
+            one.gather_ns, one.warmup_ns, one.steady_ns, one.tensor_ns, one.cooldown_ns,
+            one.scatter_ns,
+        )  # fmt: skip
+        table.add_row(str(rank), *(f"{ns / 1e6:.0f}" for ns in parts))
+    return table
+
+
+def _plan_table(found: PlanScan) -> Table:
+    table = Table(title="Encoder plans, shortest step first")
+    names = ("PP", "TP", "recompute", "warm-up", "pieces", "hidden", "bound", "step", "memory")
+    for name in names:
+        table.add_column(name, justify="right")
+    for one in found.chosen[:SHOWN]:
+        plan, row = one.plan, chosen_report(one)
+        cut = f"{one.splitting.longest_ns / 1e3:.0f} us" if one.splitting else "whole"
+        table.add_row(
+            str(plan.stages),
+            str(plan.tensor),
+            "yes" if plan.recompute else "no",
+            plan.warmup,
+            cut,
+            f"{100 * one.filled.efficiency:.1f} %",
+            f"{100 * one.filled.bound:.1f} %",
+            f"{one.filled.step_ns / 1e9:.3f} s",
+            f"{row['memory_gb']:.0f} GB",
+        )
+    notes = [f"{found.skipped} more plans could not be better"] if found.skipped else []
+    notes += [f"{len(found.refused)} do not fit"] if found.refused else []
+    table.caption = "; ".join(notes)
+    return table

@@ -1,0 +1,1 @@
+"""`counterpoise balancer`, `worker` and `keygen`."""

@@ -1,0 +1,93 @@
+"""`counterpoise balancer`: a balancer that serves trainers and workers on other machines."""
+
+import logging
+import time
+from pathlib import Path
+
+import click
+
+from ...balancer.coordinator.machine import Coordinator
+from ...balancer.coordinator.state import WORKER_SILENCE_S
+from ...balancer.planning.warmup import compile_for
+from ...balancer.server.loop import serve
+from ...balancer.transport.keys import ServerKeys, server_keys
+from ...balancer.transport.sockets import check_open_address
+from ..console.rejected_peers import RejectedPeers
+from ..console.signals import wish_to_end
+
+logger = logging.getLogger("counterpoise")
+
+# Balancers started at least a second (2**30 ns) apart have different incarnations.
+INCARNATION_BITS = 30
+
+
+@click.command("balancer")
+@click.option("--listen", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS")
+@click.option(
+    "--keys",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="The balancer's keys, made by counterpoise keygen; only allowed ones may come in.",
+)
+@click.option(
+    "--silence",
+    type=click.FloatRange(min=2.0),
+    default=WORKER_SILENCE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up a worker that has said nothing for so long (it says something every second).",
+)
+@click.option(
+    "--plain-payloads",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="With --keys: samples travel over this port in the clear, each with a keyed digest.",
+)
+@click.option("--insecure", is_flag=True, help="Without keys, allow an address that others reach.")
+def command(
+    listen: str, keys: Path | None, silence: float, plain_payloads: int | None, insecure: bool
+) -> None:
+    """Serve one training job at a time: trainers bring it, workers decode for it.
+
+    \b
+    Example, three terminals:
+      counterpoise balancer --listen tcp://127.0.0.1:5555
+      counterpoise worker tcp://127.0.0.1:5555 --root /data
+      python train.py        # DataLoader(..., balancer="tcp://127.0.0.1:5555")
+    Over a network, after `counterpoise keygen keys`:
+      counterpoise balancer --listen tcp://0.0.0.0:5555 --keys keys/balancer
+    """  # noqa: D301
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    check_open_address(listen, insecure or keys is not None)
+    own = server_keys(keys) if keys is not None else None
+    bulk_address = _bulk_address(listen, plain_payloads, own) if plain_payloads else ""
+    refusals = RejectedPeers(logger.warning)
+    with wish_to_end() as stop:
+        serve(
+            Coordinator(silence_s=silence, incarnation=time.time_ns() >> INCARNATION_BITS),
+            listen,
+            ready=_prepare,
+            stop=stop,
+            refused=refusals,
+            keys=own,
+            bulk_address=bulk_address,
+        )
+    refusals.tell()
+    if refusals.total:
+        logger.info("refused %d messages and peers in all", refusals.total)
+
+
+def _bulk_address(listen: str, port: int, keys: ServerKeys | None) -> str:
+    """Return where payloads travel in the clear: another port of the same address."""
+    if keys is None:
+        raise ValueError("--plain-payloads needs --keys: without them all travels in the clear")
+    if not listen.startswith("tcp://"):
+        raise ValueError(f"--plain-payloads is for tcp, not {listen}: listen on tcp://HOST:PORT")
+    logger.info("payloads travel in the clear on port %d, each with a keyed digest", port)
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _prepare(address: str) -> None:
+    """Compile what planning needs while the first peers connect."""
+    logger.info("listening on %s; Ctrl-C ends", address)
+    compile_for("balanced", logger.info)

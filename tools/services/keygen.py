@@ -1,0 +1,71 @@
+"""`counterpoise keygen`: keys for a balancer, its workers and its trainers."""
+
+from pathlib import Path
+
+import click
+
+from ...balancer.transport.keys import (
+    ALLOWED,
+    BALANCER,
+    SECRET,
+    new_pair,
+    server_keys,
+    write_public,
+    write_secret,
+)
+
+
+@click.command("keygen")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--worker", "workers", multiple=True, metavar="NAME", help="Add a worker; repeatable."
+)
+@click.option(
+    "--trainer", "trainers", multiple=True, metavar="NAME", help="Add a trainer; repeatable."
+)
+def command(folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...]) -> None:
+    """Make keys in FOLDER: a folder each for the balancer, workers and trainers.
+
+    Copy each folder to its machine and nowhere else. To revoke a key, remove its file from the
+    balancer's folder allowed/.
+
+    \b
+    Example:
+      counterpoise keygen keys                  # keys/balancer, keys/worker, keys/trainer
+      counterpoise keygen keys --worker gpu7    # one more, let in by the same balancer
+      counterpoise balancer --listen tcp://0.0.0.0:5555 --keys keys/balancer
+      counterpoise worker tcp://10.0.0.1:5555 --root /data --keys keys/worker
+      python train.py        # DataLoader(..., balancer=..., keys="keys/trainer")
+    """  # noqa: D301
+    for name, about in _made(folder, workers, trainers):
+        click.echo(f"{folder / name}  {about}")
+
+
+def _made(
+    folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    """Write what is asked for; return (folder, what it is for). ValueError where one is taken."""
+    if not workers and not trainers:
+        workers, trainers = ("worker",), ("trainer",)
+    named = [(name, "worker") for name in workers] + [(name, "trainer") for name in trainers]
+    for name, _ in named:
+        if not name.replace("-", "").replace("_", "").isalnum() or name == "balancer":
+            raise ValueError(f"{name!r} is no name for keys: use letters, digits, - and _")
+        if (folder / name / SECRET).exists():
+            raise ValueError(f"{folder / name} has a key already: remove it, or choose a new name")
+    if len({name for name, _ in named}) < len(named):
+        raise ValueError("two parties cannot have the same name")
+    made: list[tuple[str, str]] = []
+    if not (folder / "balancer" / SECRET).exists():
+        write_secret(folder / "balancer", new_pair("balancer"))
+        (folder / "balancer" / ALLOWED).mkdir(exist_ok=True)
+        made.append(("balancer", "for counterpoise balancer --keys"))
+    server = server_keys(folder / "balancer")
+    for name, role in named:
+        pair = new_pair(role)
+        write_secret(folder / name, pair)
+        write_public(folder / name / BALANCER, server.own)
+        write_public(server.allowed / f"{name}.pub", pair)
+        use = "counterpoise worker --keys" if role == "worker" else "DataLoader(keys=...)"
+        made.append((name, f"for {use}"))
+    return made

@@ -1,0 +1,78 @@
+"""`counterpoise worker`: a process that reads, decodes and streams samples for a balancer."""
+
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...balancer.transport.keys import peer_keys
+from ...workers.daemon.loop import Identity, run_worker
+from ...workers.daemon.source_handler import SourceHandler
+from ...workers.sources.interface import Source
+from ...workers.sources.transform_registry import registered
+from ...workers.tar.dataset import TarDataset
+from ..console.signals import wish_to_end
+
+logger = logging.getLogger("counterpoise")
+
+
+@click.command("worker")
+@click.argument("balancer", metavar="ADDRESS")
+@click.option(
+    "--root",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read only below this folder.",
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="PACKAGE.MODULE:FUNCTION",
+    help="Run this transform if a job asks for it (besides the registered ones); repeatable.",
+)
+@click.option(
+    "--keys",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="This worker's keys, made by counterpoise keygen.",
+)
+@click.option("--cache", type=click.Path(path_type=Path), help="Where indexes and costs are kept.")
+@click.option(
+    "--until-lost",
+    type=float,
+    metavar="SECONDS",
+    help="End when no balancer has answered for so long (default: wait for ever).",
+)
+def command(
+    balancer: str,
+    root: Path,
+    allow: tuple[str, ...],
+    keys: Path | None,
+    cache: Path | None,
+    until_lost: float | None,
+) -> None:
+    """Work for the balancer at ADDRESS until it says goodbye.
+
+    \b
+    Example:
+      counterpoise worker tcp://10.0.0.1:5555 --root /data --allow mylab.augment:crop
+    """  # noqa: D301
+    registered(allow)
+    own = peer_keys(keys, "worker") if keys is not None else None
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+
+    def build(described: dict[str, Any]) -> Source:
+        source = TarDataset.from_spec(described, root, allow, cache)
+        logger.info("serving %d samples of %s", len(source), ", ".join(source.pattern))
+        return source
+
+    handler = SourceHandler(None, (), 0, local=False, build=build)
+    identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
+    logger.info("working for %s, reading below %s", balancer, root)
+    with wish_to_end() as stop:
+        reason = run_worker(balancer, identity, handler, stop, until_lost, own)
+    if reason:
+        raise ValueError(reason)

@@ -1,0 +1,92 @@
+"""The balancer's process in a simulated cluster: a coordinator without a socket."""
+
+from ...balancer.coordinator.machine import Coordinator
+from ...balancer.coordinator.peers import Send
+from ...balancer.protocol.messages import Message
+from .watch import Watch
+from .world import World
+
+TICK_S = 0.5
+
+
+class BalancerProcess:
+    """Like server/loop.py; while it is down nothing is heard, and it comes back with nothing."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.coordinator: Coordinator | None = None
+        self.watch = Watch()
+        self._lives = 0
+
+    def start(self) -> None:
+        """Start it, knowing nothing but its job."""
+        settings = self.world.settings
+        self.coordinator = Coordinator(
+            settings.job if settings.fixed_job else None,
+            settings.plan_with,
+            settings.silence_s,
+            self._lives,
+        )
+        self._lives += 1
+        self._tick(self.coordinator)
+
+    def crash(self, down_s: float) -> None:
+        """Let it die; all lines break, and it is back after a while."""
+        if self.coordinator is None:
+            return
+        self.coordinator = None
+        for party in {party for party, _ in self.world.peers.values()}:
+            self.world.network.sever(party)
+        self.world.network.at(down_s, self.start)
+
+    def tell(
+        self, party: str, peer: bytes, message: Message, payloads: tuple[bytes, ...] = ()
+    ) -> None:
+        """Send it a message."""
+        wired = self.world.wired(message, len(payloads))
+
+        def arrive() -> None:
+            if self.coordinator is not None:
+                size = sum(map(len, payloads))
+                if self.world.traced:
+                    self.world.trace("balancer hears", peer.decode(), message)
+                self.watch.heard(self.coordinator, peer, message)
+                now = self.world.now
+                self._emit(self.coordinator.handle(peer, wired, payloads, size, now))
+
+        self.world.network.send(party, peer, "up", arrive)
+
+    def _tick(self, coordinator: Coordinator) -> None:
+        if coordinator is self.coordinator:
+            self._emit(coordinator.tick(self.world.now))
+            self.world.network.at(TICK_S, lambda: self._tick(coordinator))
+
+    def _emit(self, effects: list[Send]) -> None:
+        coordinator = self.coordinator
+        if coordinator is None:
+            return
+        if coordinator.run is not None:
+            held = coordinator.run.delivery.held_bytes
+            self.world.outcome.most_held = max(self.world.outcome.most_held, held)
+        for effect in effects:
+            broken = self.watch.sent(coordinator, effect)
+            if broken:
+                self.world.fail(broken)
+            self._send(coordinator, effect)
+
+    def _send(self, coordinator: Coordinator, effect: Send) -> None:
+        world, peer = self.world, effect.peer
+        message = world.wired(effect.message, len(effect.payloads))
+        known = world.peers.get(peer)
+
+        def arrive() -> None:
+            found = world.peers.get(peer)
+            if found is not None:
+                found[1](message, effect.payloads)
+            elif coordinator is self.coordinator:
+                self._emit(coordinator.gone(peer, message, world.now))
+
+        if known is None:
+            world.network.at(world.soon(), arrive)
+        else:
+            world.network.send(known[0], peer, "down", arrive)

@@ -1,0 +1,79 @@
+"""The whole system in one process: coordinator, workers and ranks on a simulated network and clock.
+
+Everything that could differ between two runs of a real cluster (delays, order of arrival, speed of
+workers, crashes and restarts) is drawn from one seed, so a run can be replayed exactly. Payloads
+are made from the sample's index and epoch, as a decoder with seeded augmentation would make them.
+"""
+
+import random
+
+from .balancer import BalancerProcess
+from .faults import BALANCER, TRAINER, Fault
+from .network import DISTURBANCES, Disturbance, SimulatedNetwork
+from .trainer import Trainer
+from .workers import Workers
+from .world import ClusterSettings, Outcome, World
+
+
+class Simulation:
+    """One run of a simulated cluster."""
+
+    def __init__(self, settings: ClusterSettings, seed: int, traced: bool = False) -> None:
+        draws = random.Random(seed)
+        network = SimulatedNetwork(draws, settings.delay_s, settings.duplicate)
+        self.world = World(settings, draws, network, traced)
+        self.balancer = BalancerProcess(self.world)
+        self.workers = Workers(self.world, self.balancer.tell)
+        self.trainer = Trainer(self.world, self.balancer.tell)
+
+    def run(self) -> Outcome:
+        """Run until every rank is at its end, or something makes that impossible."""
+        world, settings, network = self.world, self.world.settings, self.world.network
+        self.balancer.start()
+        for slot in range(settings.workers):
+            network.at(world.soon(), lambda slot=slot: self.workers.start(slot))  # type: ignore[misc]
+        for time, slot in settings.crashes:
+            network.at(time, lambda slot=slot: self.workers.crash(slot, settings.restart_s))  # type: ignore[misc]
+        for time, slot in settings.hangs:
+            network.at(time, lambda slot=slot: self.workers.hang(slot))  # type: ignore[misc]
+        for fault in settings.faults:
+            network.at(fault.at, lambda fault=fault: self._fault(fault))  # type: ignore[misc]
+        self.trainer.start(settings.start)
+        while not world.over and network.now < settings.limit_s and network.step():
+            pass
+        if not world.over:
+            ranks = self.trainer.processes.values()
+            left = sorted(rank.party for rank in ranks if not rank.done)
+            world.outcome.stuck = True
+            world.outcome.trouble = f"stuck at {network.now:.1f} s: {left}"
+        world.outcome.seconds = network.now
+        world.outcome.leased = self.balancer.watch.leased
+        if self.balancer.coordinator is not None:
+            world.outcome.expired = self.balancer.coordinator.books.expired
+        return world.outcome
+
+    def _fault(self, fault: Fault) -> None:
+        self.world.trace("FAULT", fault)
+        until = self.world.now + fault.lasts_s
+        kind = fault.kind.partition(" ")[0]
+        if kind in DISTURBANCES:
+            self.world.network.disturb(fault.party, Disturbance(kind, fault.way, until))
+        elif kind == "reset":
+            self.world.network.sever(fault.party)
+        elif kind == "crash":
+            self._crash(fault)
+        elif fault.kind == "disk full" and fault.party == TRAINER:
+            self.trainer.disk_full_until = until
+        elif fault.kind == "disk full":
+            self.workers.fill_disk(fault)
+        else:
+            self.workers.suffer(fault)
+            self.trainer.slow_down(fault.party, until)
+
+    def _crash(self, fault: Fault) -> None:
+        if fault.party == BALANCER:
+            self.balancer.crash(fault.lasts_s)
+        elif fault.party == TRAINER:
+            self.trainer.crash(fault.lasts_s)
+        else:
+            self.workers.crash(int(fault.party.split()[1]), fault.lasts_s)

@@ -1,0 +1,94 @@
+"""Faults of a simulated cluster: what can go wrong, drawn from a seed."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .network import DISTURBANCES
+
+TRAINER, BALANCER, ALL_WORKERS = "trainer", "balancer", "all workers"
+# reset: a connection breaks and is made again; stop: a process does nothing for a while (SIGSTOP);
+# hang: it works on nothing, but says that it is alive; replace: it stops, is taken for dead, and
+# finds another in its place when it goes on; disk full: nothing can be kept on a party's disk.
+KINDS = (
+    *DISTURBANCES,
+    "reset",
+    "slow",
+    "stop",
+    "hang",
+    "replace",
+    "disk full",
+    "crash worker",
+    "crash trainer",
+    "crash balancer",
+)
+LONGEST_S = 4.0
+# Kinds that are drawn where they are asked for only: for longer than leases last one worker hangs,
+# or all at once; a worker is slow.
+LONG_HANG, LONG_SLOW = "long hang", "long slow"
+LONG_S = 5.5, 14.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong at a time with a party, for so long; times in seconds."""
+
+    at: float
+    kind: str
+    party: str
+    lasts_s: float
+    way: str = ""
+
+    @property
+    def over(self) -> float:
+        """When it is over."""
+        return self.at + self.lasts_s
+
+    def hits(self, party: str) -> bool:
+        """Whether it is about a worker or a rank."""
+        return self.party == party or (self.party == ALL_WORKERS and party.startswith("worker"))
+
+    def __str__(self) -> str:
+        way = f" {self.way}wards" if self.way else ""
+        return f"{self.at:.2f} s: {self.kind} {self.party}{way} for {self.lasts_s:.2f} s"
+
+
+def draw_faults(
+    source: random.Random,
+    number: int,
+    workers: int,
+    ranks: tuple[int, ...],
+    within_s: float,
+    kinds: Sequence[str] = (),
+) -> tuple[Fault, ...]:
+    """Return `number` faults within the first `within_s` seconds, in time order.
+
+    `ranks` are the first ranks of the trainer's processes; `kinds` those of the first faults, all
+    others are drawn.
+    """
+    every = [*kinds, *[source.choice(KINDS) for _ in range(number - len(kinds))]]
+    drawn = [_draw(kind, source, workers, ranks, within_s) for kind in every]
+    return tuple(sorted(drawn, key=lambda fault: fault.at))
+
+
+def _draw(
+    kind: str, source: random.Random, workers: int, ranks: tuple[int, ...], within_s: float
+) -> Fault:
+    at, lasts_s = source.uniform(0.0, within_s), source.uniform(0.05, LONGEST_S)
+    worker = f"worker {source.randrange(workers)}"
+    rank = f"rank {source.choice(ranks)}"
+    way = source.choice(("up", "down")) if kind == "cut" else ""
+    if kind == "crash trainer":
+        return Fault(at, kind, TRAINER, min(lasts_s, 1.0))
+    if kind == "crash balancer":
+        return Fault(at, kind, BALANCER, min(lasts_s, 2.0))
+    if kind == "disk full":
+        return Fault(at, kind, source.choice((worker, TRAINER)), lasts_s)
+    if kind == LONG_HANG:
+        party = source.choice((ALL_WORKERS, worker))
+        return Fault(at, "hang", party, source.uniform(*LONG_S))
+    if kind == LONG_SLOW:
+        return Fault(at, "slow", worker, source.uniform(*LONG_S))
+    if kind in ("crash worker", "stop", "hang", "replace"):
+        return Fault(at, kind, worker, lasts_s)
+    return Fault(at, kind, source.choice((worker, worker, rank)), lasts_s, way)

@@ -1,0 +1,48 @@
+"""The ledger of a simulated trainer: those fields of loader/resume/ledger.py that decide."""
+
+from dataclasses import dataclass, replace
+
+from ...balancer.protocol.messages import Batch, EpochPosition
+
+START = EpochPosition(0, 0, 0, 0)
+Mark = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLedger:
+    """What has been handed out: an epoch, a place in it, ranks beyond that, holes so far.
+
+    served: ranks of a process that plays several which have had the place's microbatch; holes:
+    ordinals of the epoch's samples that could not be used, in the steps that were begun.
+    """
+
+    epoch: int = 0
+    place: EpochPosition = START
+    served: int = 0
+    holes: tuple[int, ...] = ()
+
+    @property
+    def mark(self) -> Mark:
+        """What comes next: epoch, step, microbatch, and the how-manieth rank of its process."""
+        return self.epoch, self.place.step, self.place.microbatch, self.served
+
+    @property
+    def holes_to_tell(self) -> tuple[int, ...]:
+        """Holes of the window that the place is in: those before are not planned again."""
+        return tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
+
+    def after(self, batch: Batch, ranks: tuple[int, ...]) -> "SimulatedLedger":
+        """Return the ledger when one of a process' ranks has had a microbatch."""
+        new = tuple(ordinal for ordinal in batch.step_holes if ordinal not in self.holes)
+        here, holes = replace(self.place, step=batch.step), self.holes + new
+        if batch.rank != ranks[-1]:
+            served = ranks.index(batch.rank) + 1
+            return SimulatedLedger(
+                self.epoch, replace(here, microbatch=batch.microbatch), served, holes
+            )
+        if batch.microbatch + 1 == batch.microbatches:
+            return SimulatedLedger(self.epoch, batch.after, 0, holes)
+        return SimulatedLedger(self.epoch, replace(here, microbatch=batch.microbatch + 1), 0, holes)
+
+
+BEGINNING = SimulatedLedger()

@@ -1,0 +1,172 @@
+"""The trainer of a simulated cluster: all its processes, and the ledgers they keep.
+
+All crash together and start again from a ledger, as torch elastic has it; what they had been given
+after it counts as not delivered.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from ...balancer.protocol.job_spec import to_json
+from ...balancer.protocol.messages import Batch, Message, RankBye
+from ...balancer.protocol.rank_session import Arrival, RankSession
+from .ledger import Mark, SimulatedLedger
+from .rank import RankProcess, Say
+from .world import SLOW, World
+
+# How often a rank that waits asks again.
+PATIENCE_S = 1.0
+# The trainer starts again from one of so many ledgers that it has kept.
+LEDGERS = 4
+
+
+class Trainer:
+    """All processes of a trainer."""
+
+    def __init__(self, world: World, say: Say) -> None:
+        self.world = world
+        self.say = say
+        self.processes: dict[bytes, RankProcess] = {}
+        # Until when no ledger can be written.
+        self.disk_full_until = 0.0
+        self._lives = 0
+        self._ledgers = deque([world.settings.start], LEDGERS)
+        # Per rank, the marks of what was delivered, beside outcome.delivered.
+        self._marks: dict[int, list[Mark]] = {}
+        for ranks in world.settings.processes:
+            world.outcome.delivered |= {rank: [] for rank in ranks}
+            world.outcome.told |= {rank: [] for rank in ranks}
+            self._marks |= {rank: [] for rank in ranks}
+
+    def start(self, ledger: SimulatedLedger) -> None:
+        """Start all processes at a ledger."""
+        settings = self.world.settings
+        job = settings.job
+        for ranks in settings.processes:
+            session = RankSession(ranks, to_json(job), settings.prefetch, job.microbatches)
+            process = RankProcess(ranks, self._lives, session, ledger, self.say)
+            self.processes[process.peer] = process
+            self.world.peers[process.peer] = (process.party, self._hearing(process))
+            process.says([session.hello])
+            self._wait(process)
+        self._lives += 1
+
+    def crash(self, down_s: float) -> None:
+        """Kill all ranks; they start again from one of the last ledgers."""
+        if not self.processes:
+            return
+        self._save()
+        ledger = self.world.random.choice(self._ledgers)
+        self.world.trace("trainer goes back to", ledger)
+        self._ledgers = deque([ledger], LEDGERS)
+        self._forget_after(ledger)
+        for process in self.processes.values():
+            self.world.network.sever(process.party)
+            del self.world.peers[process.peer]
+        self.processes.clear()
+        self.world.network.at(down_s, lambda: self.start(ledger))
+
+    def slow_down(self, party: str, until: float) -> None:
+        """Let a process train slowly until then."""
+        for process in self.processes.values():
+            if process.party == party:
+                process.slow_until = until
+
+    def _forget_after(self, ledger: SimulatedLedger) -> None:
+        outcome = self.world.outcome
+        for rank, marks in self._marks.items():
+            keep = sum(mark < ledger.mark for mark in marks)
+            del marks[keep:], outcome.delivered[rank][keep:], outcome.told[rank][keep:]
+
+    def _save(self) -> None:
+        """Keep a ledger of where the process is that is farthest behind, if the disk has room."""
+        whole = len(self.processes) == len(self.world.settings.processes)
+        if whole and self.world.now >= self.disk_full_until:
+            behind = min(self.processes.values(), key=lambda process: process.ledger.mark)
+            self._ledgers.append(behind.ledger)
+
+    def _wait(self, process: RankProcess) -> None:
+        """Ask again now and then, as long as the trainer waits in vain."""
+        if self.processes.get(process.peer) is not process or process.done:
+            return
+        silent = self.world.now - process.heard
+        if not process.training and silent >= PATIENCE_S:
+            process.says(process.session.ask_again())
+        self.world.network.at(PATIENCE_S, lambda: self._wait(process))
+
+    def _hearing(self, process: RankProcess) -> Callable[[Message, tuple[object, ...]], None]:
+        def hear(message: Message, payloads: tuple[object, ...]) -> None:
+            if self.world.traced:
+                self.world.trace(process.peer.decode(), "hears", message)
+            process.heard = self.world.now
+            process.session.handle(message, payloads)
+            self._advance(process)
+
+        return hear
+
+    def _advance(self, process: RankProcess) -> None:
+        """Ask ahead; if the trainer is idle, take the next microbatch and train on it."""
+        session = process.session
+        if session.trouble:
+            self.world.fail(session.trouble)
+        if session.trouble or process.done:
+            return
+        if not process.begun:
+            if session.ready is None:
+                return
+            process.begin()
+        if session.state == "running":
+            process.says(session.asks())
+        if process.training:
+            return
+        taken = session.take() if not self._leaves(process) else None
+        if taken is not None:
+            self._train(process, *taken)
+        elif session.at_end() or self._leaves(process):
+            self._end_epoch(process)
+
+    def _leaves(self, process: RankProcess) -> bool:
+        """Whether the trainer leaves the first epoch here, though it is not over."""
+        settings, here = self.world.settings, process.ledger
+        first = here.epoch == settings.start.epoch
+        return first and settings.leaves_at is not None and here.place.step >= settings.leaves_at
+
+    def _end_epoch(self, process: RankProcess) -> None:
+        settings = self.world.settings
+        process.ledger = SimulatedLedger(process.ledger.epoch + 1)
+        if process.ledger.epoch == settings.start.epoch + settings.epochs:
+            process.done = True
+            process.says([RankBye()])
+            self.world.over = all(each.done for each in self.processes.values())
+            return
+        process.begin()
+        self._advance(process)
+
+    def _train(self, process: RankProcess, arrival: Arrival, messages: list[Message]) -> None:
+        self._note(process, arrival.batch, arrival.payloads)
+        process.says(messages)
+        process.training = True
+        slow = SLOW if self.world.now < process.slow_until else 1.0
+        train_s = self.world.settings.train_s * slow
+        self.world.network.at(train_s, lambda: self._trained(process))
+
+    def _note(self, process: RankProcess, batch: Batch, frames: tuple[object, ...]) -> None:
+        """Write down what was handed out; between steps the ledger is kept."""
+        outcome, rank = self.world.outcome, batch.rank
+        payloads = tuple(frame for frame in frames if isinstance(frame, bytes))
+        keys = tuple(item.key for item in batch.items)
+        holes = tuple(hole.key for hole in batch.holes)
+        index = process.ranks.index(rank)
+        self._marks[rank].append((process.ledger.epoch, batch.step, batch.microbatch, index))
+        process.ledger = process.ledger.after(batch, process.ranks)
+        outcome.delivered[rank].append((batch.step, batch.microbatch, keys, payloads))
+        outcome.told[rank].append((batch.weights, holes, process.ledger))
+        outcome.holes += holes
+        if batch.microbatch + 1 == batch.microbatches:
+            self._save()
+
+    def _trained(self, process: RankProcess) -> None:
+        if self.processes.get(process.peer) is process:
+            process.training = False
+            process.heard = self.world.now
+            self._advance(process)

@@ -1,0 +1,120 @@
+"""Trials of the simulated cluster: an epoch with faults must deliver what one without does.
+
+A seed decides everything: which kind of job (of a few variants), which faults, every delay. What an
+epoch without faults delivers is the same for all seeds of a variant, and is found out once.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from .cluster import Simulation
+from .faults import Fault, draw_faults
+from .variants import COUNT, FAULT_KINDS, LEASE_S, VARIANTS, WORKERS, settings_of
+from .world import Outcome
+
+FAULTS = 5
+# Faults begin within this time: about as long as an epoch takes.
+WITHIN_S = 6.0
+# After the last fault a run may take so many leases longer than one without faults.
+LEASES_TO_END = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a trial found; the run is right if `wrong` is empty."""
+
+    seed: int
+    variant: str
+    faults: tuple[Fault, ...]
+    lost: int
+    duplicated: int
+    mismatch: bool
+    redone: int
+    expired: int
+    stuck: bool
+    trouble: str
+    trace: tuple[str, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended before its time, or did what it need not have done."""
+        early = bool(self.trouble) and not self.stuck
+        return early or self.redone > 0 or self.expired > 0
+
+    @property
+    def wrong(self) -> str:
+        """Say what is wrong, in a few words."""
+        found = {
+            "stuck": self.stuck,
+            f"{self.lost} lost": self.lost,
+            f"{self.duplicated} twice": self.duplicated,
+            "other batches": self.mismatch,
+            f"{self.redone} decoded again": self.redone,
+            f"{self.expired} leases ran out": self.expired,
+            self.trouble: self.trouble and not self.stuck,
+        }
+        return ", ".join(words for words, so in found.items() if so)
+
+
+def trial(seed: int, traced: bool = False) -> Verdict:
+    """Run one seed."""
+    variant = VARIANTS[seed % len(VARIANTS)]
+    settings = settings_of(variant)
+    source = random.Random(seed)
+    firsts = tuple(ranks[0] for ranks in settings.processes)
+    kinds = FAULT_KINDS.get(variant, ())
+    faults = draw_faults(source, FAULTS, WORKERS, firsts, WITHIN_S, kinds)
+    reference = _reference(variant)
+    over = max(fault.over for fault in faults)
+    limit_s = over + reference.seconds + LEASES_TO_END * LEASE_S
+    faulty = replace(settings, faults=faults, limit_s=limit_s)
+    outcome = Simulation(faulty, seed, traced).run()
+    keys, expected = _keys(outcome), _keys(reference)
+    return Verdict(
+        seed=seed,
+        variant=variant,
+        faults=faults,
+        lost=(expected - keys).total() if not outcome.trouble else 0,
+        duplicated=(keys - expected).total(),
+        mismatch=not _agree(outcome, reference),
+        redone=outcome.leased - COUNT if variant == "said twice" else 0,
+        expired=outcome.expired if variant == "slow" else 0,
+        stuck=outcome.stuck,
+        trouble=outcome.trouble,
+        trace=tuple(outcome.trace),
+    )
+
+
+def _agree(outcome: Outcome, reference: Outcome) -> bool:
+    """Whether all that was delivered is what was to be, in its order, as far as it got."""
+    return all(
+        _same(outcome.delivered[rank], reference.delivered[rank], outcome.trouble)
+        and _same(outcome.told[rank], reference.told[rank], outcome.trouble)
+        for rank in reference.delivered
+    )
+
+
+def _same(given: Sequence[object], due: Sequence[object], trouble: str) -> bool:
+    so_far = len(given) if trouble else len(due)
+    return [str(each) for each in given] == [str(each) for each in due[:so_far]]
+
+
+def _keys(outcome: Outcome) -> Counter[tuple[int, str]]:
+    """Count what was delivered, by epoch and key."""
+    return Counter(
+        (int(payload.partition(b"/")[0]), key)
+        for given in outcome.delivered.values()
+        for _, _, keys, payloads in given
+        for key, payload in zip(keys, payloads, strict=True)
+    )
+
+
+@cache
+def _reference(variant: str) -> Outcome:
+    outcome = Simulation(settings_of(variant), seed=0).run()
+    if outcome.trouble:
+        raise RuntimeError(f"without faults the variant {variant!r} fails: {outcome.trouble}")
+    return outcome

@@ -1,0 +1,151 @@
+"""The kinds of job that trials of the simulated cluster go through, by name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+from ...balancer.coordinator.run.planning_feed import WindowPlanner
+from ...balancer.planning.planner import WINDOW_STEPS, make_planner
+from ...balancer.planning.planner import Planner as RealPlanner
+from ...balancer.planning.problem.config import PlanConfig, Planned, Window
+from ...balancer.protocol.job_spec import JobSpec
+from .faults import LONG_HANG, LONG_SLOW
+from .world import ClusterSettings
+
+COUNT = 208
+RANKS = 2
+WORKERS = 3
+LEASE_S = 5.0
+LONG_LEASE_S = 120.0
+SILENCE_S = 3.0
+PLAN = PlanConfig(
+    ranks=RANKS,
+    samples_per_step=16,
+    accumulate="auto",
+    resources=("tiles", "tokens", "label_tokens"),
+    budgets=(12, 900, None),
+    grouping="isf",
+    partition="greedy",
+    seed=3,
+)
+FOUR_EACH = replace(PLAN, accumulate=4, budgets=(None, None, None))
+IN_WINDOWS = replace(PLAN, mode="window", accumulate=3)
+WHOLE_EPOCH = replace(PLAN, mode="epoch", accumulate=3)
+
+
+def _cost(index: int) -> tuple[int, ...]:
+    return index * 7919 % 9, 20 + index * 104729 % 480, 1 + index % 50
+
+
+PLAIN = ClusterSettings(
+    job=JobSpec(plan=PLAN, lease_s=LEASE_S),
+    count=COUNT,
+    cost=_cost,
+    workers=WORKERS,
+    processes=((0,), (1,)),
+    open_s=0.1,
+    silence_s=SILENCE_S,
+)
+
+
+def _job(settings: ClusterSettings, **changes: object) -> ClusterSettings:
+    return replace(settings, job=replace(settings.job, **changes))  # type: ignore[arg-type]
+
+
+def _with_holes(settings: ClusterSettings) -> ClusterSettings:
+    broken, unreadable = frozenset({3, 50}), frozenset({20, 21, 149})
+    return replace(_job(settings, on_error="skip"), broken=broken, unreadable=unreadable)
+
+
+ONE_PROCESS = replace(PLAIN, processes=((0, 1),))
+SETTINGS: dict[str, ClusterSettings] = {
+    "plain": PLAIN,
+    "fixed": _job(PLAIN, plan=FOUR_EACH),
+    "skip": _with_holes(PLAIN),
+    "poison": replace(_with_holes(PLAIN), deadly=frozenset({77})),
+    "small": _job(_with_holes(PLAIN), buffer_bytes=1200),
+    "decoded first": replace(PLAIN, decode_first=True),
+    "one process": ONE_PROCESS,
+    "two epochs": replace(PLAIN, epochs=2),
+    "far ahead": replace(_job(PLAIN, plan=FOUR_EACH), prefetch=12),
+    "brought": replace(PLAIN, fixed_job=False),
+    # Payloads are larger than the probes say, and the front larger than the budget.
+    "misjudged": replace(_job(PLAIN, buffer_bytes=500), told_bytes=10),
+    # The trainer leaves an epoch in its midst for the next, and starts anew in one of them.
+    "left early": replace(PLAIN, epochs=2, leaves_at=2, prefetch=6),
+    # Everything is said twice, at any time, and nothing else goes wrong: nothing is done twice.
+    "said twice": replace(PLAIN, duplicate=0.3),
+    # Workers are slow, and nothing else goes wrong: no lease runs out.
+    "slow": PLAIN,
+    # Leases outlast the trial, as a job's own do: what is lost must come back before they run out.
+    "long leases": _job(PLAIN, lease_s=LONG_LEASE_S),
+    # One worker hangs for longer than a lease, or all do; the rest is harmless.
+    "long hang": PLAIN,
+    # One worker hangs and never comes back, and another dies: what it has may be suspected.
+    "hangs for good": replace(PLAIN, hangs=((2.0, 0),)),
+    "windows": _job(PLAIN, plan=IN_WINDOWS),
+    "windows, skip": _with_holes(_job(PLAIN, plan=IN_WINDOWS)),
+    # The trainer goes back to older and older ledgers, inside steps and windows, with holes.
+    "back and back": _with_holes(_job(ONE_PROCESS, plan=IN_WINDOWS)),
+    # Epochs of 12 and of 13 steps.
+    "whole epochs": replace(_job(PLAIN, plan=WHOLE_EPOCH), epochs=2),
+}
+VARIANTS = tuple(SETTINGS)
+# Kinds of the first faults, where they are not all drawn.
+FAULT_KINDS = {
+    "long leases": ("drop", "crash worker", "drop"),
+    "said twice": ("duplicate",) * 5,
+    "slow": (LONG_SLOW,) * 5,
+    "hangs for good": ("crash worker",),
+    "left early": ("crash trainer",),
+    "long hang": (LONG_HANG, "slow", "delay", "duplicate", "disk full"),
+    "back and back": ("crash trainer",) * 3,
+}
+
+
+@cache
+def settings_of(variant: str) -> ClusterSettings:
+    """Return what a variant simulates."""
+    return replace(SETTINGS[variant], plan_with=_planners())
+
+
+class _ShortWindows(RealPlanner):
+    """Windows of a few steps, where the planner would take an epoch as short as ours at once."""
+
+    @property
+    def window_samples(self) -> int:
+        """How many ordinals to show at once."""
+        return (WINDOW_STEPS + 1) * self.config.samples_per_step
+
+
+class _Remembering:
+    """A planner that plans each window once: the costs of a variant never differ."""
+
+    def __init__(self, planner: WindowPlanner) -> None:
+        self._planner = planner
+        self._plans: dict[tuple[int, int, int], Planned] = {}
+
+    @property
+    def window_samples(self) -> int:
+        """How many ordinals to show at once."""
+        return self._planner.window_samples
+
+    def plan(self, window: Window) -> Planned:
+        """Return the steps of a window."""
+        place = window.epoch, window.step, window.start
+        if place not in self._plans:
+            self._plans[place] = self._planner.plan(window)
+        return self._plans[place]
+
+
+def _planners() -> Callable[[PlanConfig], WindowPlanner]:
+    """Return what makes planners, and keeps them."""
+    kept: dict[PlanConfig, WindowPlanner] = {}
+
+    def plan_with(config: PlanConfig) -> WindowPlanner:
+        if config not in kept:
+            make = _ShortWindows if config.mode == "window" else make_planner
+            kept[config] = _Remembering(make(config))
+        return kept[config]
+
+    return plan_with

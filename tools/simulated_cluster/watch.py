@@ -1,0 +1,83 @@
+"""Promises that show in what the balancer says, whatever is delivered in the end.
+
+No two leases of the balancers at an address have one number; what all know to be delivered is not
+decoded again; a worker process is not let in while its successor is there.
+"""
+
+from ...balancer.coordinator.machine import Coordinator
+from ...balancer.coordinator.peers import Send
+from ...balancer.coordinator.run.epoch import EpochRun
+from ...balancer.protocol.messages import Ack, Batch, Lease, Message, Welcome, WorkerHello
+
+Place = tuple[int, int]
+
+
+class Watch:
+    """Listens to a balancer, and to those who come after it."""
+
+    def __init__(self) -> None:
+        self.leased = 0
+        self._numbers: set[int] = set()
+        self._replaced: set[bytes] = set()
+        self._run: EpochRun | None = None
+        self._epoch = -1
+        # Of the run: which microbatch of a rank a sample is in, and what each rank has had.
+        self._place: dict[int, tuple[int, Place]] = {}
+        self._had: dict[int, Place] = {}
+
+    def heard(self, coordinator: Coordinator, peer: bytes, message: Message) -> None:
+        """Take in what a balancer is about to hear."""
+        if isinstance(message, Ack):
+            self._acknowledged(coordinator, peer, message)
+        elif isinstance(message, WorkerHello):
+            self._greeted(coordinator, peer, message)
+
+    def _greeted(self, coordinator: Coordinator, peer: bytes, hello: WorkerHello) -> None:
+        there = [each.hello for each in coordinator._workers.values()]
+        newer = [h for h in there if h.name == hello.name and h.incarnation > hello.incarnation]
+        if newer:
+            self._replaced.add(peer)
+        else:
+            self._replaced.discard(peer)
+
+    def _acknowledged(self, coordinator: Coordinator, peer: bytes, ack: Ack) -> None:
+        """Note what a rank has had, if the coordinator is in a position to take it in."""
+        self._turn_to(coordinator.run)
+        run = coordinator.run
+        running = coordinator._states.get(peer) == "rank running"
+        if running and run is not None and run.number == ack.run:
+            place = ack.step, ack.microbatch
+            self._had[ack.rank] = max(place, self._had.get(ack.rank, place))
+
+    def sent(self, coordinator: Coordinator, effect: Send) -> str:
+        """Return which promise a message breaks, if any."""
+        message = effect.message
+        if isinstance(message, Batch):
+            self._turn_to(coordinator.run)
+            place = message.rank, (message.step, message.microbatch)
+            self._place |= {item.ordinal: place for item in message.items}
+        if isinstance(message, Welcome) and effect.peer in self._replaced:
+            return f"{effect.peer.decode()} was let in, though its successor is there"
+        if not isinstance(message, Lease):
+            return ""
+        if message.lease in self._numbers:
+            return f"two leases have the number {message.lease}"
+        self._numbers.add(message.lease)
+        return self._again(coordinator, message) if message.kind == "decode" else ""
+
+    def _again(self, coordinator: Coordinator, lease: Lease) -> str:
+        self._turn_to(coordinator.run)
+        self.leased += len(lease.refs)
+        had = [ref.ordinal for ref in lease.refs if self._is_had(ref.ordinal)]
+        return f"samples {had} were delivered and are decoded again" if had else ""
+
+    def _is_had(self, ordinal: int) -> bool:
+        rank, place = self._place.get(ordinal, (-1, (0, 0)))
+        return rank in self._had and place <= self._had[rank]
+
+    def _turn_to(self, run: EpochRun | None) -> None:
+        if run is not self._run:
+            self._run, self._had = run, {}
+            if run is not None and self._epoch != run.begin.epoch:
+                self._epoch = run.begin.epoch
+                self._place.clear()

@@ -1,0 +1,129 @@
+"""What is simulated, what came of it, and what all processes of a simulated cluster share."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ...balancer.coordinator.run.planning_feed import WindowPlanner
+from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.protocol.messages import Message, Weights
+from ...balancer.protocol.wire import decode, encode
+from .faults import Fault
+from .ledger import BEGINNING, SimulatedLedger
+from .network import SimulatedNetwork
+
+Cost = Callable[[int], tuple[int, ...]]
+Given = tuple[int, int, tuple[str, ...], tuple[bytes, ...]]
+Told = tuple[Weights, tuple[str, ...], SimulatedLedger]
+Hears = Callable[[Message, tuple[object, ...]], None]
+# Every so many messages one goes through the wire format and back.
+WIRED = 16
+# How much longer work takes while a process is slow.
+SLOW = 30.0
+TRACED = 40
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What is simulated: sizes, delays in seconds, chances of faults, all per seed.
+
+    broken: indexes that cannot be probed; unreadable: indexes that probe but do not decode;
+    deadly: indexes whose decoding kills the worker process. crashes: (time, worker) at which a
+    worker process dies; it is back `restart_s` later; hangs: those at which one works no more but
+    lives. fixed_job: the balancer knows the job. open_s: what opening the source takes on average.
+    told_bytes: what a probe says of a payload's size. leaves_at: the step at which the trainer
+    leaves its first epoch for the next one, if any.
+    """
+
+    job: JobSpec
+    count: int
+    cost: Cost
+    workers: int = 2
+    processes: tuple[tuple[int, ...], ...] = ((0,),)
+    delay_s: float = 0.01
+    work_s: float = 0.05
+    train_s: float = 0.02
+    prefetch: int = 2
+    open_s: float = 0.0
+    payload_bytes: int = 100
+    told_bytes: int = 100
+    broken: frozenset[int] = frozenset()
+    unreadable: frozenset[int] = frozenset()
+    deadly: frozenset[int] = frozenset()
+    crashes: tuple[tuple[float, int], ...] = ()
+    restart_s: float = 1.0
+    hangs: tuple[tuple[float, int], ...] = ()
+    decode_first: bool = False
+    duplicate: float = 0.0
+    epochs: int = 1
+    leaves_at: int | None = None
+    start: SimulatedLedger = BEGINNING
+    limit_s: float = 10_000.0
+    silence_s: float = 10.0
+    fixed_job: bool = True
+    faults: tuple[Fault, ...] = ()
+    plan_with: Callable[[PlanConfig], WindowPlanner] = make_planner
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened: per rank the delivered (step, microbatch, keys, payloads).
+
+    told: beside each delivered microbatch its weights, its holes, and the ledger after it. probed:
+    samples measured by workers, those not counted whose costs were kept. leased: samples in leases
+    to decode. expired: leases that the last balancer has seen run out.
+    """
+
+    delivered: dict[int, list[Given]] = field(default_factory=dict)
+    told: dict[int, list[Told]] = field(default_factory=dict)
+    probed: int = 0
+    leased: int = 0
+    expired: int = 0
+    holes: list[str] = field(default_factory=list)
+    trouble: str = ""
+    stuck: bool = False
+    most_held: int = 0
+    seconds: float = 0.0
+    trace: deque[str] = field(default_factory=lambda: deque(maxlen=TRACED))
+
+
+@dataclass(slots=True)
+class World:
+    """One network, one clock, one source of chance; who can be reached, and what happened."""
+
+    settings: ClusterSettings
+    random: random.Random
+    network: SimulatedNetwork
+    traced: bool = False
+    outcome: Outcome = field(default_factory=Outcome)
+    over: bool = False
+    # By address: the party that the process belongs to, and what it does with a message.
+    peers: dict[bytes, tuple[str, Hears]] = field(default_factory=dict)
+    _messages: int = 0
+
+    @property
+    def now(self) -> float:
+        """The time in seconds."""
+        return self.network.now
+
+    def soon(self) -> float:
+        """Draw what a message takes."""
+        return self.random.random() * 2 * self.settings.delay_s
+
+    def trace(self, *words: object) -> None:
+        """Note an event, if somebody will read it."""
+        if self.traced:
+            self.outcome.trace.append(f"{self.now:8.3f} {' '.join(map(str, words))}"[:200])
+
+    def wired(self, message: Message, payloads: int) -> Message:
+        """Return the message; now and then as it comes out of the wire format."""
+        self._messages += 1
+        return message if self._messages % WIRED else decode(encode(message), payloads)
+
+    def fail(self, trouble: str) -> None:
+        """End the simulation."""
+        self.outcome.trouble = trouble
+        self.over = True

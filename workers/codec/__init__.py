@@ -1,0 +1,1 @@
+"""How samples become a header and a payload, and come back without a copy."""

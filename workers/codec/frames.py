@@ -1,0 +1,66 @@
+"""How samples and batches become a header and a payload, and come back without a copy.
+
+    header, buffers = encode(sample)
+    payload = bytearray().join(buffers)        # or the frames of a message
+    sample = decode(header, payload)
+
+The header is small and can be packed by msgpack. There are two forms: `fields` for what the
+workers' sources give (a dict of arrays, numbers and text), which is read without pickle and can
+come from anywhere, and `object` for anything else, which must not leave the machine.
+"""
+
+from typing import Any
+
+from .fields import Buffer, CodecError, decode_fields, encode_fields, holds_fields
+from .objects import decode_object, encode_object
+
+__all__ = ["Buffer", "CodecError", "decode", "encode", "payload_of"]
+
+Header = dict[str, Any]
+
+
+def encode(value: object) -> tuple[Header, list[Buffer]]:
+    """Return a value's header and the buffers whose concatenation is its payload.
+
+    The buffers are views of the value's own memory where that is possible: use them before it
+    changes. Raises what pickle raises for what it cannot pickle.
+
+    >>> encode({"label": 3})
+    ({'fields': [['label', 'number', 3]]}, [])
+    """
+    if holds_fields(value):
+        layout, buffers = encode_fields(value)  # type: ignore[arg-type]
+        return {"fields": layout}, buffers
+    sizes, buffers = encode_object(value)
+    return {"object": sizes}, buffers
+
+
+def decode(header: object, payload: Any, allow_object: bool = False) -> Any:
+    """Return the value; its arrays and tensors are views of the payload, writable if that is.
+
+    `payload` is any contiguous buffer; arrays are aligned if it begins at a multiple of 64.
+    Raises CodecError for what `encode` cannot have made, and for an object unless `allow_object`
+    says that the other side is one of this machine's own processes.
+
+    >>> decode({"fields": [["label", "number", 3]]}, b"")
+    {'label': 3}
+    """
+    view = memoryview(payload)
+    view = view.cast("B") if view.nbytes else memoryview(b"")
+    match header:
+        case {"fields": layout, **rest} if not rest:
+            return decode_fields(layout, view)
+        case {"object": sizes, **rest} if not rest:
+            if not allow_object:
+                raise CodecError("a pickled object is not taken from another host; send fields")
+            return decode_object(sizes, view)
+    raise CodecError("a header has either 'fields' or 'object'")
+
+
+def payload_of(buffers: list[Buffer]) -> bytearray:
+    """The buffers in one piece.
+
+    >>> payload_of([b"ca", memoryview(b"t")])
+    bytearray(b'cat')
+    """
+    return bytearray().join(buffers)

@@ -1,0 +1,1 @@
+"""The worker's loop and its handlers: probe, decode, fetch."""

@@ -1,0 +1,277 @@
+"""A worker's shell: take leases from the balancer, work on them sample by sample, send the results.
+
+What a sample is, the handler knows: one for sources, another for loops without balancing. A small
+thread with a socket of its own says that the process is alive, since a decode can take long.
+"""
+
+import contextlib
+import math
+import os
+import socket as sockets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import zmq
+
+from ...balancer.protocol.messages import (
+    DecodeDone,
+    HeartbeatAck,
+    Message,
+    Probed,
+    ProbeDone,
+    SampleFailed,
+    SampleRef,
+    UnknownPeer,
+    WorkerBye,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
+)
+from ...balancer.protocol.worker_session import (
+    EndWorker,
+    OpenSource,
+    RepeatReady,
+    SampleTask,
+    SayHello,
+    WorkerSession,
+)
+from ...balancer.server.malloc import IdleTrimmer, keep_freed_memory
+from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.link import Link
+from ...balancer.transport.sockets import connect, receive, send
+from ..processes.pool_job import describe_error
+from ..sources.error_policy import kind_of, reason_of
+from ..sources.fingerprint import software
+from ..sources.interface import SampleError
+from .activity import WorkerActivity
+
+BEAT_S = 1.0
+# A hello that nobody answers is said again.
+GREET_S = 5.0
+# A wait for work ends at least this often, to look whether the worker should end.
+IDLE_MS = 500
+# The last results may still be on their way when a worker ends.
+LINGER_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded sample: its name, costs (empty if known before), layout, payload (one buffer)."""
+
+    key: str
+    cost: tuple[int, ...]
+    header: bytes
+    payload: object
+
+
+class Handler(Protocol):
+    """What a worker can do with a reference to a sample; what it raises is told to the ranks."""
+
+    def open(self, job: str) -> tuple[int, str]:
+        """Open what the job describes; return the number of samples and the fingerprint."""
+
+    def key(self, ref: SampleRef) -> str:
+        """Name a sample."""
+
+    def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
+        """Measure a sample; where that takes decoding it, return it decoded."""
+
+    def decode(self, ref: SampleRef, epoch: int) -> Decoded:
+        """Decode a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a worker is: `name` is its slot on its host, `incarnation` counts restarts."""
+
+    name: str
+    slot: int
+    incarnation: int
+
+    @property
+    def routing_id(self) -> bytes:
+        """A name that no other process has."""
+        return f"{self.name}.{self.incarnation}.{os.getpid()}".encode()
+
+
+def local_identity(slot: int, incarnation: int) -> Identity:
+    """Return the identity of a worker of this process' parent."""
+    return Identity(f"{sockets.gethostname()}/{os.getppid()}/{slot}", slot, incarnation)
+
+
+def run_worker(
+    endpoint: str,
+    identity: Identity,
+    handler: Handler,
+    stop: Callable[[], bool] = lambda: False,
+    until_lost_s: float | None = None,
+    keys: PeerKeys | None = None,
+) -> str:
+    """Work until the balancer says goodbye or `stop` says so; return why, empty if all is well.
+
+    `until_lost_s` ends a worker that has not heard of a balancer for so long. With `keys` the
+    balancer must be the one that they name.
+    """
+    keep_freed_memory()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    pulse = WorkerActivity()
+    arguments = context, endpoint, identity, pulse, keys
+    threading.Thread(target=_beat, args=arguments, daemon=True).start()
+    try:
+        link = Link(context, endpoint, identity.routing_id, keys)
+        try:
+            return _Worker(link, identity, handler, pulse).work(stop, until_lost_s)
+        finally:
+            link.close(LINGER_MS)
+    finally:
+        context.term()
+
+
+def _beat(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    endpoint: str,
+    identity: Identity,
+    pulse: WorkerActivity,
+    keys: PeerKeys | None,
+) -> None:
+    """Say that the process is alive until the context ends, and hear if nobody knows it."""
+    name = b"beat." + identity.routing_id
+    ended = contextlib.suppress(zmq.ContextTerminated)
+    with ended, connect(context, endpoint, name, keys) as socket:
+        while True:
+            due = time.monotonic() + BEAT_S
+            while socket.poll(max(0, int(1000 * (due - time.monotonic())))):
+                received = receive(socket)
+                if received is not None and isinstance(received[0], UnknownPeer):
+                    pulse.forgotten.set()
+                elif received is not None and isinstance(received[0], HeartbeatAck):
+                    pulse.heard(received[0], time.monotonic())
+            now, wall = time.monotonic(), time.time()
+            send(socket, pulse.beat(identity.name, identity.incarnation, now, wall))
+
+
+class _Worker:
+    """The loop of a worker: drain the link, then work on one sample."""
+
+    def __init__(
+        self,
+        link: Link,
+        identity: Identity,
+        handler: Handler,
+        pulse: WorkerActivity,
+    ) -> None:
+        self.link = link
+        self.pulse = pulse
+        self.identity = identity
+        self.handler = handler
+        self.session = WorkerSession()
+        self.probes: list[Probed] = []
+        self.probe_lease = 0
+        self.heard = time.monotonic()
+        self.greeted = 0.0
+        self.opened: WorkerReady | WorkerFailed | None = None
+        self.rest = IdleTrimmer()
+
+    def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
+        self._say_hello()
+        while not stop():
+            end = self._drain()
+            if end is not None:
+                return end.reason
+            task = self.session.next_task()
+            if self.probes and (task is None or task.lease != self.probe_lease):
+                self._send_probes()
+            if task is not None:
+                self._do(task)
+            elif reason := self._wait(until_lost_s):
+                return reason
+        self._say(WorkerBye())
+        return ""
+
+    def _wait(self, until_lost_s: float | None) -> str:
+        """Wait for a message; return why there is no use in waiting any longer, if so."""
+        idle = not self.link.poller.poll(IDLE_MS)
+        self.rest.look(time.monotonic())
+        if idle:
+            if self._silence_s() > (until_lost_s or math.inf):
+                return f"no balancer has answered for {until_lost_s:.0f} s"
+            refusal = self.link.handshakes.refusal()
+            if refusal:
+                return refusal
+        if self.session.state == "joining" and time.monotonic() > self.greeted + GREET_S:
+            self._say_hello()
+        return ""
+
+    def _silence_s(self) -> float:
+        return time.monotonic() - self.heard
+
+    def _say_hello(self) -> None:
+        self.greeted = time.monotonic()
+        self.link.leave_bulk()  # a balancer that was started again does not know it
+        who, host = self.identity, sockets.gethostname()
+        self._say(WorkerHello(who.name, who.incarnation, host, who.slot, software()))
+
+    def _drain(self) -> EndWorker | None:
+        if self.pulse.forgotten.is_set():
+            self.pulse.forgotten.clear()
+            if isinstance(self.session.handle(UnknownPeer()), SayHello):
+                self._say_hello()
+        while (received := self.link.receive()) is not None:
+            self.heard = time.monotonic()
+            action = self.session.handle(received[0])
+            if isinstance(action, OpenSource):
+                self._open(action.job, action.number)
+            elif isinstance(action, RepeatReady) and self.opened is not None:
+                self._say(self.opened)
+            elif isinstance(action, EndWorker):
+                return action
+        return None
+
+    def _open(self, job: str, number: int) -> None:
+        self.probes.clear()
+        try:
+            count, fingerprint = self.handler.open(job)
+        except Exception as error:
+            self.opened = WorkerFailed(describe_error(error), number)
+        else:
+            self.opened = WorkerReady(count, fingerprint, number)
+        self._say(self.opened)
+
+    def _do(self, task: SampleTask) -> None:
+        ref = task.ref
+        work = self.handler.probe if task.kind == "probe" else self.handler.decode
+        self.pulse.begin(task.kind, (task.lease, ref.ordinal), time.monotonic())
+        try:
+            result = work(ref, task.epoch)
+        except Exception as error:
+            self._fail(task, error)
+        else:
+            self._give(task, result)
+        finally:
+            self.pulse.end(time.monotonic())
+
+    def _give(self, task: SampleTask, result: Probed | Decoded) -> None:
+        if isinstance(result, Probed):
+            self.probe_lease = task.lease
+            self.probes.append(result)
+            return
+        done = DecodeDone(task.lease, task.ref.ordinal, result.key, result.cost, result.header)
+        self._say(done, result.payload)
+        self.rest.worked(time.monotonic())
+
+    def _send_probes(self) -> None:
+        self._say(ProbeDone(self.probe_lease, tuple(self.probes)))
+        self.probes.clear()
+
+    def _fail(self, task: SampleTask, error: Exception) -> None:
+        key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)
+        failed = SampleFailed(
+            task.lease, task.ref.ordinal, key, reason_of(error), kind_of(error) == "io"
+        )
+        self._say(failed)
+
+    def _say(self, message: Message, *payloads: object) -> None:
+        self.link.send(message, payloads)

@@ -1,0 +1,98 @@
+"""What a worker does with a source's samples: measure, decode, pack them for the wire."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from ...balancer.protocol.job_spec import from_json
+from ...balancer.protocol.messages import Probed, SampleRef
+from ..codec.frames import encode, payload_of
+from ..sources.error_policy import RETRIES, patiently
+from ..sources.interface import Probe, SampleError, Source, source_name
+from .loop import Decoded
+
+
+class SourceHandler:
+    """Probes and decodes by index; see workers/daemon/loop.py.
+
+    Born with a source (in a local pool), or able to `build` one from a job's description. `local`
+    says that payloads stay on this machine, so that any Python object may be one.
+    """
+
+    def __init__(
+        self,
+        source: Source | None,
+        resources: tuple[str, ...],
+        seed: int,
+        local: bool,
+        build: Callable[[dict[str, Any]], Source] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.source = source
+        self.resources = resources
+        self.seed = seed
+        self.local = local
+        self.build = build
+        self.sleep = sleep
+
+    def open(self, job: str) -> tuple[int, str]:
+        """Return the number of samples and the fingerprint; ValueError says what is missing."""
+        if job and self.build is not None:
+            told = from_json(job)
+            self.resources = told.resources
+            self.seed = told.plan.seed if told.plan else 0
+            self.source = self.build(told.source)
+        source = self._source()
+        return len(source), source.fingerprint()
+
+    def key(self, ref: SampleRef) -> str:
+        """Name a sample."""
+        return self._source().key(ref.index)
+
+    def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
+        """Measure a sample; where that takes decoding it, keep what was decoded."""
+        source = self._source()
+        measure = getattr(source, "measure", None)
+        if getattr(source, "decode_first", False) and measure is not None:
+            sample = self._load(ref, epoch)
+            found = Probe(source.key(ref.index), measure(sample))
+            return self._packed(found.key, self._cost(found), sample)
+        found = self._patiently(ref, lambda: source.probe(ref.index))
+        return Probed(ref.ordinal, found.key, self._cost(found), found.nbytes or 0)
+
+    def decode(self, ref: SampleRef, epoch: int) -> Decoded:
+        """Decode a sample."""
+        return self._packed(self.key(ref), (), self._load(ref, epoch))
+
+    def _source(self) -> Source:
+        if self.source is None:
+            raise ValueError("this worker was given no source: start it with a job that names one")
+        return self.source
+
+    def _load(self, ref: SampleRef, epoch: int) -> Any:
+        return self._patiently(ref, lambda: self._source().load(ref.index, epoch, self.seed))
+
+    def _patiently(self, ref: SampleRef, action: Callable[[], Any]) -> Any:
+        source = source_name(self._source())
+        return patiently(action, str(ref.index), RETRIES, self.sleep, source)
+
+    def _cost(self, found: Probe) -> tuple[int, ...]:
+        missing = [name for name in self.resources if name not in found.cost]
+        if missing:
+            raise SampleError(
+                found.key,
+                f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
+            )
+        return tuple(int(found.cost[name]) for name in self.resources)
+
+    def _packed(self, key: str, cost: tuple[int, ...], sample: Any) -> Decoded:
+        header, buffers = encode(sample)
+        if "object" in header and not self.local:
+            raise SampleError(
+                key,
+                f"the transform made a {type(sample).__name__}; only a dict of arrays, numbers and "
+                "text can go to another host",
+            )
+        return Decoded(key, cost, msgpack.packb(header), payload_of(buffers))

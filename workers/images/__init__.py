@@ -1,0 +1,1 @@
+"""Image files to sizes and upright RGB pixels."""

@@ -1,0 +1,196 @@
+"""Image files to upright RGB, through Pillow, within bounds and without surprises.
+
+Only formats that Pillow decodes in this process are opened (EPS would start ghostscript). The
+header is read first: size, orientation and the bound on pixels are known before any pixel is
+allocated, and probing stops there. Pillow's own bounds (`Image.MAX_IMAGE_PIXELS`, text chunks)
+stay in force; `max_pixels` can only be stricter. An invalid EXIF orientation counts as 1. Of an
+animation the first frame is taken.
+"""
+
+import io
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from PIL import Image
+
+from .header import plain_size
+from .modes import to_rgb
+
+MAX_PIXELS = 178_956_970
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+EXTENSIONS = {
+    *("avif", "bmp", "gif", "jfif", "jp2", "jpe", "jpeg", "jpg"),
+    *("pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"),
+}
+ORIENTATION = 0x0112
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# Decoders may shrink to no less than this multiple of the size asked for, as Pillow's thumbnail().
+GAP = 2
+# Bytes read to find a size: nearly always enough, and enough for a JPEG with profile and EXIF.
+SHORT_HEAD, LONG_HEAD = 1 << 12, 1 << 16
+_silence = threading.Lock()
+
+
+class ImageError(ValueError):
+    """Bytes that are no image we can use; the message is Pillow's reason."""
+
+
+def is_image(extension: str) -> bool:
+    """Whether a member's extension names an image.
+
+    >>> is_image("img0.jpg"), is_image("json")
+    (True, False)
+    """
+    return extension.rpartition(".")[2] in EXTENSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedImage:
+    """An image of which the header is read: its upright size in pixels is known."""
+
+    file: Image.Image
+    orientation: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) after EXIF rotation."""
+        width, height = self.file.size
+        return (height, width) if self.orientation >= 5 else (width, height)
+
+    def decode(self, target: tuple[int, int] | None = None) -> Image.Image:
+        """Return the first frame, upright, in mode RGB; alpha is composited on white. Once only.
+
+        With `target` (width, height, upright) a JPEG file is decoded at a reduced size where that
+        still has twice the target's pixels each way. Raises ImageError with Pillow's reason.
+        """
+        image, orientation = self.file, self.orientation
+        with _blaming_the_data():
+            if target is not None:
+                width, height = target[::-1] if orientation >= 5 else target
+                image.draft(None, (GAP * width, GAP * height))
+            # TIFF files warn on load too, so one thread at a time loads them
+            with _quietly() if image.format == "TIFF" else nullcontext():
+                image.load()
+            upright = to_rgb(image)
+            return upright.transpose(UPRIGHT[orientation]) if orientation > 1 else upright
+
+
+def open_image(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> OpenedImage:
+    """Read an image's header; ImageError for what is none, or has more than `max_pixels`."""
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    with _blaming_the_data(), _quietly():
+        Image.init()
+        image = Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
+        width, height = image.size
+        if width * height > max_pixels:
+            raise ImageError(f"{width}x{height} is over the limit of {max_pixels} pixels")
+        if width < 1 or height < 1:
+            raise ImageError(f"{width}x{height} has no pixels")
+        return OpenedImage(image, _orientation(image, file))
+
+
+def image_size(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """Return (width, height) after EXIF rotation, from the header alone; ImageError otherwise."""
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    found = _plain_size(file)
+    if found is not None and found[0] * found[1] <= max_pixels:
+        return found
+    return open_image(file, max_pixels).size
+
+
+def decode_image(
+    data: bytes | BinaryIO,
+    target: tuple[int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> Image.Image:
+    """Return an image file as upright RGB, as `OpenedImage.decode` does."""
+    return open_image(data, max_pixels).decode(target)
+
+
+def _plain_size(file: BinaryIO) -> tuple[int, int] | None:
+    """Return the size in a header that Pillow need not read, or None."""
+    file.seek(0)
+    head = file.read(SHORT_HEAD)
+    found = plain_size(head)
+    if found is None and head.startswith(b"\xff\xd8") and len(head) == SHORT_HEAD:
+        found = plain_size(head + file.read(LONG_HEAD - SHORT_HEAD))
+    if head.startswith(b"\x89PNG") and found is not None and _late_exif(file):
+        return None
+    if found is None or not 0 < found[0] * found[1] <= (Image.MAX_IMAGE_PIXELS or MAX_PIXELS):
+        return None
+    return found
+
+
+def _orientation(image: Image.Image, file: BinaryIO) -> int:
+    if image.format == "TIFF":  # Pillow turns these itself, in size when opened, in pixels on load
+        return 1
+    if image.format == "PNG" and "exif" not in image.info:
+        # PngImageFile.getexif would decode the whole image to look for a late chunk
+        late = _late_exif(file)
+        if late:
+            image.info["exif"] = late
+    try:
+        found = Image.Image.getexif(image).get(ORIENTATION, 1)
+    except Exception:  # broken EXIF is no reason to lose the pixels
+        return 1
+    return found if found in UPRIGHT else 1
+
+
+def _late_exif(file: BinaryIO) -> bytes:
+    """Return a PNG file's eXIf chunk, wherever it stands, or b''; the file's position is kept."""
+    kept = file.tell()
+    at = 8
+    try:
+        while True:
+            file.seek(at)
+            head = file.read(8)
+            size, kind = int.from_bytes(head[:4], "big"), head[4:]
+            if len(head) < 8 or kind == b"IEND":
+                return b""
+            if kind == b"eXIf":
+                return b"Exif\x00\x00" + file.read(size) if size <= 1 << 16 else b""
+            at += size + 12
+    finally:
+        file.seek(kept)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence warnings. This swaps process-wide filters, so one thread at a time may do it."""
+    with _silence, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _blaming_the_data() -> Iterator[None]:
+    """Turn whatever a decoder raises into ImageError; errors of the disk (with errno) pass."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ImageError(_reason(error)) from error
+    except Exception as error:  # decoders raise nearly every type on broken input
+        raise ImageError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return type and message without the address of the file object, which differs every run."""
+    text = re.sub(r" <[^<>]* at 0x[0-9a-f]+>", "", str(error))
+    return f"{type(error).__name__}: {text}"

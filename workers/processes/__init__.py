@@ -1,0 +1,1 @@
+"""Pools of worker processes: fork server, supervisor, pool."""

@@ -1,0 +1,152 @@
+"""The trainer's side of its fork server: starts it, hands it requests, hangs up.
+
+A request is an anonymous memory file and the ends of pipes, passed over the socket: whatever it
+holds, the message itself is a few bytes and never blocks.
+"""
+
+import contextlib
+import multiprocessing
+import multiprocessing.spawn
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from .fork_server import MESSAGE_BYTES
+from .request import memory_file
+
+_FAREWELL_S = 8.0
+
+
+class ForkServer:
+    """The trainer's link to its fork server."""
+
+    def __init__(self, preparation: dict[str, object]) -> None:
+        self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        code = (
+            f"import sys; sys.path[:] = {preparation['sys_path']!r}; "
+            f"from {__package__}.fork_server import main; main({theirs.fileno()}, {os.getpid()})"
+        )
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, *flags, "-P", "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        descriptors = [memory_file(pickle.dumps(preparation)), *own_pidfd()]
+        with contextlib.suppress(BrokenPipeError):
+            socket.send_fds(self.link, [b"prepare"], descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Raise RuntimeError with its words if it could not start."""
+        self.link.settimeout(timeout_s)
+        answer = b""
+        try:
+            answer = self.link.recv(MESSAGE_BYTES)
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            answer = b"importing the main module took more than %d s" % timeout_s
+        self.link.settimeout(None)
+        if answer != b"ready":
+            reason = answer.decode(errors="replace").removeprefix("failed ")
+            raise RuntimeError(f"cannot start worker processes: {reason or 'their parent died'}")
+
+    def close(self, patience_s: float = _FAREWELL_S) -> None:
+        """Hang up and wait until it is gone, with all its pools."""
+        self.link.close()
+        try:
+            self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def kill(self, supervisor: int) -> None:
+        """Kill a supervisor, if it is still there."""
+        with contextlib.suppress(OSError):
+            self.link.send(b"kill %d" % supervisor)
+
+    def forget(self) -> None:
+        """Let go of it in a forked copy of the trainer, whose child it is not."""
+        self.link.close()
+        self.process.returncode = 0
+
+
+_lock = threading.Lock()
+_fork_servers: dict[object, ForkServer] = {}  # one, unless the main module changes
+
+
+def send_request(
+    descriptors: list[int], shared: list[int], modules: list[str], timeout_s: float
+) -> ForkServer:
+    """Hand a request to the fork server; starts one if there is none or it has died.
+
+    `descriptors` are the request's file, the reports and what to watch; `shared` belong to the
+    request. A new fork server imports `modules` at once.
+    """
+    preparation = _preparation() | {"modules": modules}
+    main = preparation.get("init_main_from_name"), preparation.get("init_main_from_path")
+    message, descriptors = [b"start %d" % len(shared)], [*descriptors, *shared]
+    with _lock:
+        if main in _fork_servers:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                socket.send_fds(_fork_servers[main].link, message, descriptors)
+                return _fork_servers[main]
+            _fork_servers.pop(main).close()
+        fork_server = ForkServer(preparation)
+        try:
+            fork_server.wait_until_ready(timeout_s)
+        except BaseException:
+            fork_server.close(patience_s=0)
+            raise
+        _fork_servers[main] = fork_server
+        socket.send_fds(fork_server.link, message, descriptors)
+        return fork_server
+
+
+def _preparation() -> dict[str, object]:
+    """What multiprocessing's spawn tells a child, without fixing the trainer's start method."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    preparation = multiprocessing.spawn.get_preparation_data("counterpoise")
+    if chosen is None:
+        multiprocessing.set_start_method(None, force=True)
+        del preparation["start_method"]
+    # a script from standard input has a name and no file
+    if not Path(str(preparation.get("init_main_from_path", "/"))).exists():
+        del preparation["init_main_from_path"]
+    # an AuthenticationString refuses to be pickled
+    preparation["authkey"] = bytes(multiprocessing.current_process().authkey)
+    preparation["sys_path"] = [str(entry) for entry in preparation["sys_path"]]
+    return preparation
+
+
+def own_pidfd() -> list[int]:
+    """A descriptor that becomes readable when this process ends, where the kernel has them."""
+    try:
+        return [os.pidfd_open(os.getpid())]
+    except OSError:
+        return []
+
+
+def close_fork_servers() -> None:
+    """At the interpreter's exit, when no pool is left."""
+    for fork_server in _fork_servers.values():
+        fork_server.close()
+
+
+def _forget_fork_servers() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for fork_server in _fork_servers.values():
+        fork_server.forget()
+    _fork_servers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_fork_servers)

@@ -1,0 +1,189 @@
+"""The process all pools of a trainer are forked from: imports once, then starts pools in no time.
+
+A trainer has threads, locks and perhaps a CUDA context, so forking it is a gamble, and starting
+a new interpreter for every worker costs seconds. It is one new interpreter per trainer:
+it imports torch and the trainer's main module (as `__mp_main__`, as multiprocessing's spawn
+does), and then does nothing but fork a supervisor per request.
+
+Its only tie to the trainer is a socket. First the kernel is told to kill the fork server with the
+trainer, because imports cannot be interrupted; once they are done, the socket's end is its end:
+it terminates the supervisors that are left, waits for them, and goes.
+"""
+
+import contextlib
+import gc
+import importlib
+import multiprocessing
+import multiprocessing.process
+import multiprocessing.spawn
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ...balancer.server.malloc import share_one_heap
+from .pool_job import Report, locate_error
+from .supervisor import die_with, fork_with_default_signals, outlive, run, send_report, wake_on
+
+FAREWELL_S = 3.0
+MESSAGE_BYTES = 4096
+MAX_DESCRIPTORS = 253
+PRELOADED = ["numpy", "torch", "torch.utils.data", "PIL.Image", ".request", "..daemon.loop"]
+NO_GUARD = (
+    "a loader with workers was started while the workers' process was importing this script; put "
+    "the script's work below `if __name__ == '__main__':`, or pass multiprocessing_context='fork'"
+)
+
+
+def is_importing_main() -> bool:
+    """Whether this process is a pool's and is running the trainer's main module right now."""
+    return bool(getattr(multiprocessing.process.current_process(), "_inheriting", False))
+
+
+def main(descriptor: int, trainer: int) -> NoReturn:
+    """Be the fork server of the process `trainer`, at the other end of the socket `descriptor`."""
+    share_one_heap()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with(trainer)
+    link = socket.socket(fileno=descriptor)
+    try:
+        preparation, *watched = _receive_preparation(link)
+        _import_what_workers_need(_read_preparation(preparation))
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            link.send(b"failed " + locate_error(error).encode()[: MESSAGE_BYTES - 16])
+        os._exit(1)
+    link.send(b"ready")
+    outlive(trainer)
+    _serve_requests(link, watched)
+    os._exit(0)
+
+
+def _receive_preparation(link: socket.socket) -> list[int]:
+    return list(socket.recv_fds(link, MESSAGE_BYTES, 2)[1])
+
+
+def _read_preparation(descriptor: int) -> dict[str, object]:
+    with os.fdopen(descriptor, "rb") as file:
+        preparation: dict[str, object] = pickle.load(file)
+    return preparation
+
+
+def _import_what_workers_need(preparation: dict[str, object]) -> None:
+    """Import our modules, then the trainer's main module, in that order."""
+    # OpenBLAS would start its threads on import, and threads do not survive a fork.
+    limited = "OPENBLAS_NUM_THREADS" not in os.environ
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in PRELOADED:
+        importlib.import_module(name, __package__)
+    if limited:
+        del os.environ["OPENBLAS_NUM_THREADS"]
+    sys.modules["torch"].set_num_threads(1)
+    process = multiprocessing.process.current_process()
+    process._inheriting = True  # type: ignore[attr-defined]
+    try:
+        multiprocessing.spawn.prepare(preparation)
+        _import_quietly(preparation["modules"])
+    finally:
+        del process._inheriting  # type: ignore[attr-defined]
+    gc.collect()
+    gc.freeze()
+
+
+def _import_quietly(modules: Any) -> None:
+    """Import what the first job needs; one that cannot be imported is the job's error to report."""
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:
+    """Fork a supervisor for every request until the trainer is gone, then end those left."""
+    wake = wake_on((signal.SIGCHLD, signal.SIGTERM))
+    children: set[int] = set()
+    poller = select.poll()
+    for descriptor in (link.fileno(), wake, *watched):
+        poller.register(descriptor, select.POLLIN)
+    while True:
+        ready = {descriptor for descriptor, _ in poller.poll()}
+        if ready.intersection(watched):
+            break
+        if wake in ready and signal.SIGTERM in os.read(wake, 4096):
+            break
+        _reap(children)
+        if link.fileno() not in ready:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, MAX_DESCRIPTORS)
+        if not message:
+            break
+        if message.startswith(b"kill ") and (pid := int(message[5:])) in children:
+            os.kill(pid, signal.SIGKILL)
+        elif message.startswith(b"start "):
+            ours = (link.fileno(), wake, *watched)
+            children.add(_fork_supervisor(descriptors, int(message[6:]), unused=ours))
+        for descriptor in descriptors:
+            os.close(descriptor)
+    link.close()
+    _say_farewell(children, wake)
+
+
+def _fork_supervisor(descriptors: list[int], shared: int, unused: Sequence[int]) -> int:
+    fork_server = os.getpid()
+    pid = fork_with_default_signals()
+    if pid == 0:
+        for descriptor in unused:
+            os.close(descriptor)
+        os.setsid()
+        request, report, *watching = descriptors[: len(descriptors) - shared]
+        _be_supervisor(
+            fork_server, request, descriptors[len(descriptors) - shared :], report, watching
+        )
+    return pid
+
+
+def _be_supervisor(
+    fork_server: int, request: int, shared: list[int], report: int, watching: list[int]
+) -> NoReturn:
+    """Unpickle the job and supervise it; until it runs, a signal to this process ends it."""
+    from .request import read_request  # with torch, which this module must not import first
+
+    try:
+        die_with(fork_server)
+        send_report(report, Report("loading", pid=os.getpid()))
+        job = read_request(request, shared)
+        outlive(fork_server)
+    except BaseException as error:
+        message = (
+            f"the workers' process could not load the job: {locate_error(error)}; define what it "
+            "needs at the top level of a module, or pass multiprocessing_context='fork'"
+        )
+        send_report(report, Report("failed", pid=os.getpid(), message=message))
+        os._exit(1)
+    gc.freeze()
+    run(job, report, watching)
+
+
+def _reap(children: set[int]) -> None:
+    for pid in list(children):
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        children.discard(pid)
+
+
+def _say_farewell(children: set[int], wake: int) -> None:
+    """End the supervisors; each needs about a second if its workers do not listen."""
+    for number, limit_s in ((signal.SIGTERM, FAREWELL_S), (signal.SIGKILL, FAREWELL_S)):
+        for pid in children:
+            os.kill(pid, number)
+        deadline = time.monotonic() + limit_s
+        _reap(children)
+        while children and (left := deadline - time.monotonic()) > 0:
+            if select.select([wake], [], [], left)[0]:
+                os.read(wake, 4096)
+            _reap(children)

@@ -1,0 +1,310 @@
+"""Pools of worker processes that always end with the process that started them.
+
+`start_pool(job)` has the trainer's fork server fork a supervisor, which starts the balancer and the
+workers; `method="fork"` forks the supervisor from the trainer itself, for jobs that cannot be
+pickled. Either way the trainer keeps two pipe ends: the *lifeline*, which it never writes to and
+whose closing ends the pool, and the *reports*, whose end says that every process is gone.
+
+A forked copy of the trainer owns none of this: it drops its copies of the pipes at once (they
+would keep the pools alive beyond the trainer), and gets a fork server of its own when it needs one.
+"""
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .fork_client import ForkServer, close_fork_servers, own_pidfd, send_request
+from .fork_server import NO_GUARD, is_importing_main
+from .pool_job import PoolJob, Report, WorkerSlot, parse_report
+from .request import write_request
+from .supervisor import fork_with_default_signals, remove_directory, run
+
+__all__ = ["Pool", "PoolJob", "Report", "WorkerSlot", "start_pool"]
+
+START_S = 120.0
+_CLOSE_S = 4.0
+_KILL_S = 2.0
+_METHODS = ("forkserver", "fork")
+
+
+class _Ends:
+    """The trainer's ends of a pool's two pipes, and what is known of its processes."""
+
+    def __init__(self, lifeline: int, reports: int) -> None:
+        self.lifeline = lifeline
+        self.reports = reports
+        self.supervisor = 0
+        self.directory = ""
+        self.fork_server: ForkServer | None = None  # None: the supervisor is a child of ours
+        self.lines = b""
+        self.pids: set[int] = set()
+
+    def release(self, name: str) -> None:
+        """Close `lifeline` or `reports`, once."""
+        descriptor = getattr(self, name)
+        setattr(self, name, -1)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def read(self, whole: bool = True) -> tuple[list[Report], bool]:
+        """The reports that have arrived (or one at most), and whether no more can come."""
+        ended = False
+        while self.reports >= 0 and not ended and (whole or not self.lines.endswith(b"\n")):
+            try:
+                chunk = os.read(self.reports, 65536 if whole else 1)
+            except BlockingIOError:
+                break
+            self.lines += chunk
+            ended = not chunk
+        *complete, self.lines = self.lines.split(b"\n")
+        reports = [parse_report(line) for line in complete]
+        for report in reports:
+            if report.event in ("loading", "ready"):
+                self.supervisor = report.pid
+            elif report.event == "started":
+                self.pids.add(report.pid)
+            elif report.event == "exited":
+                self.pids.discard(report.pid)
+        return reports, ended or self.reports < 0
+
+
+_open: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
+_orphans: list[int] = []  # forked supervisors of pools that were dropped, not yet waited for
+
+
+class Pool:
+    """Running processes. Closing, dropping or losing the pool ends all of them."""
+
+    def __init__(self, ends: _Ends) -> None:
+        self._ends = ends
+        self._finalizer = weakref.finalize(self, _drop, ends)
+        self._finalizer.atexit = False  # _end_everything waits, too
+        self._pending: list[Report] = []
+        self._ended = False
+        self.endpoint = ""
+
+    @property
+    def supervisor_pid(self) -> int:
+        """The process id of the pool's supervisor."""
+        return self._ends.supervisor
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the workers and the balancer, as far as reports have been read."""
+        return tuple(sorted(self._ends.pids))
+
+    def fileno(self) -> int:
+        """The descriptor to poll for reading: `poll_reports` has news then."""
+        if self._ends.reports < 0:
+            raise ValueError("the pool is closed: there is nothing to poll")
+        return self._ends.reports
+
+    def poll_reports(self) -> list[Report]:
+        """What happened since the last call. Never waits; after `close` there is nothing.
+
+        The first call returns what happened until the pool was ready, whatever a poll says.
+        """
+        return self._read_reports(whole=True)
+
+    def _read_reports(self, whole: bool) -> list[Report]:
+        reports, ended = self._ends.read(whole)
+        reports, self._pending = self._pending + reports, []
+        if ended and not self._ended and self._ends.reports >= 0:
+            self._ended = True
+            if not any(r.event == "failed" and r.worker is None for r in reports):
+                message = "the pool's supervisor was killed, and all its processes with it"
+                reports.append(Report("failed", pid=self._ends.supervisor, message=message))
+        return reports
+
+    def close(self) -> None:
+        """End all processes and wait until they are gone (a few seconds at most)."""
+        self._finalizer.detach()
+        _end(self._ends)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _wait_until_ready(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        poller = select.poll()
+        poller.register(self.fileno(), select.POLLIN)
+        started: list[Report] = []
+        while not self.endpoint:
+            left_ms = 1000 * (deadline - time.monotonic())
+            if left_ms <= 0 or not poller.poll(left_ms):
+                raise TimeoutError(f"the worker processes were not ready after {timeout_s} s")
+            # one at a time: what comes after the pool is ready must wake whoever polls then
+            for report in self._read_reports(whole=False):
+                if report.event == "failed" and report.worker is None:
+                    raise RuntimeError(report.message)
+                if report.event == "ready":
+                    self.endpoint = report.endpoint
+                started.append(report)
+        self._pending = started
+
+
+def start_pool(job: PoolJob, method: str = "forkserver", timeout_s: float = START_S) -> Pool:
+    """Start a job's processes; returns when the balancer is ready and the workers are forked.
+
+    Raises TypeError if the job cannot be pickled, RuntimeError with the processes' own words if
+    they could not load the job or serve it, TimeoutError after `timeout_s`.
+    """
+    if method not in _METHODS:
+        raise ValueError(f"a pool is started by one of {_METHODS}, got {method!r}")
+    if is_importing_main():
+        raise RuntimeError(NO_GUARD)
+    _reap_orphans()
+    start = _start_by_fork_server if method == "forkserver" else _start_by_fork
+    pool = Pool(start(job, timeout_s))
+    try:
+        pool._wait_until_ready(timeout_s)
+    except BaseException:
+        pool.close()
+        raise
+    _remember_directory(pool)
+    return pool
+
+
+def _remember_directory(pool: Pool) -> None:
+    path = Path(pool.endpoint.removeprefix("ipc://"))
+    pool._ends.directory = str(path if path.is_dir() else path.parent)
+
+
+def _start_by_fork_server(job: PoolJob, timeout_s: float) -> _Ends:
+    request, shared = write_request(job)
+    trainer = own_pidfd()
+    watching, lifeline = os.pipe()
+    reading, reports = os.pipe()
+    ends = _Ends(lifeline, reading)
+    os.set_blocking(reading, False)
+    try:
+        passed = [request, reports, watching, *trainer]
+        ends.fork_server = send_request(passed, shared, _modules(job), timeout_s)
+    except BaseException:
+        _drop(ends)
+        raise
+    finally:
+        for descriptor in (request, reports, watching, *trainer, *shared):
+            os.close(descriptor)
+    _open.add(ends)
+    return ends
+
+
+def _start_by_fork(job: PoolJob, timeout_s: float) -> _Ends:  # noqa: ARG001
+    trainer = own_pidfd()
+    watching, lifeline = os.pipe()
+    reading, reports = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = fork_with_default_signals()
+    if pid == 0:
+        try:
+            for descriptor in (lifeline, reading):
+                os.close(descriptor)
+            os.setsid()
+            run(job, reports, [watching, *trainer])
+        finally:
+            os._exit(1)
+    for descriptor in (watching, reports, *trainer):
+        os.close(descriptor)
+    os.set_blocking(reading, False)
+    ends = _Ends(lifeline, reading)
+    ends.supervisor = pid
+    _open.add(ends)
+    return ends
+
+
+def _modules(job: PoolJob) -> list[str]:
+    """Return the modules of the job's functions: a new fork server imports them at once."""
+    return [f.__module__ for f in (job.work, job.serve) if hasattr(f, "__module__")]
+
+
+def _drop(ends: _Ends) -> None:
+    """End a pool without waiting for it."""
+    if (
+        ends.fork_server is None and ends.supervisor and ends.lifeline >= 0
+    ):  # forked by this process
+        _orphans.append(ends.supervisor)
+    ends.release("lifeline")
+    ends.release("reports")
+    _open.discard(ends)
+
+
+def _end(ends: _Ends) -> None:
+    """End a pool and wait for it; a supervisor that does not end is killed."""
+    ends.release("lifeline")
+    if ends.reports >= 0:
+        ended = _wait_for_end(ends, _CLOSE_S)
+        if not ended:
+            _kill_supervisor(ends)
+            ended = _wait_for_end(ends, _KILL_S)
+        remove_directory(ends.directory)
+        if ends.fork_server is None:
+            _orphans.append(ends.supervisor)
+            _reap_orphans(ends.supervisor if ended else 0)
+    ends.release("reports")
+    _open.discard(ends)
+
+
+def _wait_for_end(ends: _Ends, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    poller = select.poll()
+    poller.register(ends.reports, select.POLLIN)
+    while not ends.read()[1]:
+        left_ms = 1000 * (deadline - time.monotonic())
+        if left_ms <= 0 or not poller.poll(left_ms):
+            return False
+    return True
+
+
+def _kill_supervisor(ends: _Ends) -> None:
+    if ends.fork_server is not None:
+        ends.fork_server.kill(ends.supervisor)
+    else:
+        os.kill(ends.supervisor, signal.SIGKILL)
+
+
+def _reap_orphans(ending: int = 0) -> None:
+    """Collect the forked supervisors that have ended; wait for the one that is about to."""
+    for pid in list(_orphans):
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(pid, 0 if pid == ending else os.WNOHANG)[0] == 0:
+                continue
+        _orphans.remove(pid)
+
+
+def _end_everything() -> None:
+    """End all pools at the interpreter's exit, and the fork server last."""
+    for ends in list(_open):
+        _end(ends)
+    close_fork_servers()
+
+
+def _forget_everything() -> None:
+    """In a forked copy of the trainer: hold on to nothing of the trainer's."""
+    for ends in list(_open):
+        ends.release("lifeline")
+        ends.release("reports")
+        ends.directory = ""
+    _open.clear()
+    _orphans.clear()
+
+
+atexit.register(_end_everything)
+os.register_at_fork(after_in_child=_forget_everything)

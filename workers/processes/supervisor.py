@@ -1,0 +1,297 @@
+"""The process above a pool's workers: starts them, watches them, and outlives all of them.
+
+The supervisor holds the read end of the *lifeline*, a pipe whose write end only the trainer has.
+However the trainer ends, the kernel closes that end, and the supervisor wakes up. It ends its
+children (SIGTERM, a second later SIGKILL), removes the sockets' directory and goes. If the
+supervisor itself is killed, the kernel kills its children (PR_SET_PDEATHSIG). So nothing here
+depends on anybody's clean exit, and nothing polls by the clock: one poll waits for the lifeline,
+the trainer's pidfd, the balancer's readiness and the signals.
+
+Children of workers are in their worker's process group, and end with it.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from .pool_job import PoolJob, Report, WorkerSlot, describe_error, format_report
+
+GRACE_S = 1.0
+PREFIX = "counterpoise-"
+# The longest path of a unix socket is 107 bytes.
+_LONGEST_DIRECTORY = 80
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when `parent` ends; ends it now if that is too late."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive(parent: int) -> None:
+    """Take `die_with(parent)` back; ends the process if the parent is already gone."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def socket_directory() -> str:
+    """A new 0700 directory whose path is short enough for unix sockets; OSError says what to do."""
+    try:
+        root = tempfile.gettempdir()
+        return tempfile.mkdtemp(
+            prefix=PREFIX, dir=root if len(root) < _LONGEST_DIRECTORY else "/tmp"
+        )
+    except OSError as error:
+        raise OSError(
+            f"cannot make a directory for sockets: {error}; free some space there, or set TMPDIR "
+            "to a directory that can be written to"
+        ) from error
+
+
+def wake_on(signals: Sequence[int]) -> int:
+    """A file descriptor that becomes readable when one of the signals arrives."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in signals:
+        signal.signal(number, lambda _number, _frame: None)
+    return reading
+
+
+def fork_with_default_signals() -> int:
+    """`os.fork`, after which SIGTERM ends the child, SIGINT does not, and none is lost."""
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+    return pid
+
+
+def send_report(descriptor: int, report: Report) -> None:
+    """Write a report if there is a reader with room for it; never block."""
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):
+        os.write(descriptor, format_report(report))
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    pid: int
+    worker: int | None
+    incarnation: int = 0
+
+
+class _Supervisor:
+    """One pool's processes. Its methods are called by `run`, in the order they stand in."""
+
+    def __init__(self, job: PoolJob, report: int, watched: Sequence[int]) -> None:
+        self._job = job
+        self._report = report
+        self._watched = watched  # the end of any of these is the end of the pool
+        self._restarts = job.restart
+        self._children: dict[int, _Child] = {}
+        self._endpoint = ""
+        self._failed = False
+        self._ready = -1
+        self._wake = wake_on((signal.SIGTERM, signal.SIGCHLD))
+        self.directory = socket_directory()
+
+    def start(self) -> None:
+        """Start the balancer, or without one the workers."""
+        if self._job.serve is None:
+            self._start_workers(self.directory)
+            return
+        self._ready, writing = os.pipe()
+        self._fork(None, 0, lambda: self._serve(writing))
+        os.close(writing)
+
+    def watch(self) -> None:
+        """Return when the pool must end."""
+        while not self._failed:
+            readable = _wait([*self._watched, self._wake, self._ready], None)
+            if readable.intersection(self._watched):
+                return
+            if self._wake in readable and signal.SIGTERM in os.read(self._wake, 4096):
+                return
+            if self._ready in readable:
+                self._balancer_is_ready()
+            for child in self._reap():
+                self._exited(child)
+
+    def end(self) -> None:
+        """End every child and remove the directory."""
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        while self._children and (left := deadline - time.monotonic()) > 0:
+            self._reap()
+            if self._children and _wait([self._wake], left):
+                os.read(self._wake, 4096)
+        self._signal(signal.SIGKILL)
+        for pid in self._children:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _serve(self, writing: int) -> None:
+        if self._job.serve is not None:
+            self._job.serve(
+                self._job.payload, self.directory, lambda at: _write_and_close(writing, at)
+            )
+
+    def _balancer_is_ready(self) -> None:
+        endpoint = os.read(self._ready, 4096).decode()
+        os.close(self._ready)
+        self._ready = -1
+        if endpoint:  # else it ended before it was ready, and its exit says so
+            self._start_workers(endpoint)
+
+    def _start_workers(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        for index in range(self._job.workers):
+            self._start_worker(index, 0)
+        send_report(self._report, Report("ready", pid=os.getpid(), endpoint=endpoint))
+
+    def _start_worker(self, index: int, incarnation: int) -> None:
+        slot = WorkerSlot(index, self._job.workers, incarnation, self._endpoint)
+        self._fork(index, incarnation, lambda: self._job.work(self._job.payload, slot))
+
+    def _fork(self, worker: int | None, incarnation: int, body: Callable[[], None]) -> None:
+        parent = os.getpid()
+        pid = fork_with_default_signals()
+        if pid == 0:
+            _be_child(parent, worker, body, self._report, [*self._watched, self._wake, self._ready])
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
+        self._children[pid] = _Child(pid, worker, incarnation)
+        send_report(
+            self._report, Report("started", worker=worker, pid=pid, incarnation=incarnation)
+        )
+
+    def _reap(self) -> list[tuple[_Child, int]]:
+        """The children that ended, with their wait status; what they left behind is killed."""
+        ended = []
+        for child in list(self._children.values()):
+            look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            if os.waitid(os.P_PID, child.pid, look) is None:
+                continue
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            ended.append((child, os.waitpid(child.pid, 0)[1]))
+            del self._children[child.pid]
+        return ended
+
+    def _exited(self, ended: tuple[_Child, int]) -> None:
+        child, status = ended
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+        killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        again = child.worker is not None and code != 0 and self._restarts > 0
+        send_report(
+            self._report,
+            Report("exited", child.worker, child.pid, child.incarnation, code, killer, again),
+        )
+        if child.worker is None:
+            how = f"status {code}" if killer is None else signal.Signals(killer).name
+            message = f"the balancer's process (pid {child.pid}) ended with {how}"
+            send_report(self._report, Report("failed", pid=child.pid, message=message))
+            self._failed = True
+        elif again:
+            self._restarts -= 1
+            self._start_worker(child.worker, child.incarnation + 1)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
+
+
+def run(job: PoolJob, report: int, watched: Sequence[int]) -> NoReturn:
+    """Be the supervisor of `job` until a descriptor in `watched` is readable; ends the process.
+
+    `report` is the write end of a pipe, for lines of `format_report`. Call it in a forked process
+    with one thread, that leads its own session.
+    """
+    os.set_blocking(report, False)
+    _name_process("cp-supervisor")
+    try:
+        supervisor = _Supervisor(job, report, watched)
+        try:
+            supervisor.start()
+            supervisor.watch()
+        finally:
+            supervisor.end()
+    except BaseException as error:
+        send_report(report, Report("failed", pid=os.getpid(), message=describe_error(error)))
+        os._exit(1)
+    os._exit(0)
+
+
+def _be_child(
+    parent: int, worker: int | None, body: Callable[[], None], report: int, unused: Sequence[int]
+) -> NoReturn:
+    """What a forked child does: run the body, and end."""
+    code = 1
+    try:
+        die_with(parent)
+        os.setpgid(0, 0)
+        for descriptor in unused:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        _name_process("cp-balancer" if worker is None else f"cp-worker-{worker}")
+        body()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException as error:
+        traceback.print_exc()
+        who = "the balancer" if worker is None else f"worker {worker}"
+        message = f"{who} raised {describe_error(error)}"
+        send_report(report, Report("failed", worker=worker, pid=os.getpid(), message=message))
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+def _wait(descriptors: Sequence[int], timeout_s: float | None) -> set[int]:
+    """The descriptors that can be read, or whose other end is closed."""
+    poller = select.poll()
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            poller.register(descriptor, select.POLLIN)
+    return {fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)}
+
+
+def _write_and_close(descriptor: int, text: str) -> None:
+    os.write(descriptor, text.encode())
+    os.close(descriptor)
+
+
+def _name_process(name: str) -> None:
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def remove_directory(path: str) -> None:
+    """Remove a pool's directory if its supervisor could not; anything else is left alone."""
+    if Path(path).name.startswith(PREFIX):
+        shutil.rmtree(path, ignore_errors=True)

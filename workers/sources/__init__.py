@@ -1,0 +1,1 @@
+"""What every source shares: its interface, file patterns, errors, randomness, fingerprints."""

@@ -1,0 +1,50 @@
+"""Which libraries made the bytes, and short hashes of such facts."""
+
+import hashlib
+import json
+import platform
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from ... import __version__
+
+
+@cache
+def library_versions(*names: str) -> dict[str, str]:
+    """Return the installed versions of counterpoise, numpy, Pillow and `names`, importing none."""
+    found = {"counterpoise": __version__}
+    for name in ("numpy", "pillow", *names):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+@cache
+def software() -> str:
+    """Return what this process runs, as one line for people."""
+    found = {"python": platform.python_version(), **library_versions("torch")}
+    return ", ".join(f"{name} {number}" for name, number in found.items())
+
+
+def digest(facts: Any) -> str:
+    """Return 16 hex digits that stand for JSON-able facts, whatever the order of their keys.
+
+    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 2, "b": 1})
+    True
+    """
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def digest_arrays(text: bytes, *arrays: np.ndarray[Any, Any]) -> str:
+    """Return 16 hex digits that stand for bytes and for the contents of arrays."""
+    state = hashlib.blake2b(text, digest_size=8)
+    for array in arrays:
+        state.update(f"{array.dtype.str}{array.shape}".encode())
+        state.update(np.ascontiguousarray(array).data)
+    return state.hexdigest()

@@ -1,0 +1,246 @@
+"""What a source is: where samples come from, by index, each under a permanent key.
+
+A source is a map-style dataset (`len`, `source[i]`) that can also name a sample (`key`), find its
+cost without decoding it (`probe`), decode it with randomness fixed by (seed, epoch, key) (`load`)
+and say what would have to be the same elsewhere for the same bytes to come out (`fingerprint`).
+`as_source` makes one of any map-style dataset. Nothing here imports torch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from .fingerprint import digest, library_versions
+from .randomness import global_randomness
+
+Sample = Any
+Cost = Mapping[str, int]
+DEFAULT_COST = {"samples": 1}
+NAME_CHARACTERS = 200
+METHODS = ("key", "probe", "load", "fingerprint")
+
+
+class SampleError(ValueError):
+    """A sample that cannot be used, and why: a fact about the data, so trying again is no use."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"sample {self.key!r}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What is known of a sample before it is decoded.
+
+    `cost` maps resources to non-negative integers; `nbytes` is the payload's size once decoded,
+    or None where that is not known.
+    """
+
+    key: str
+    cost: dict[str, int]
+    nbytes: int | None = None
+
+
+class Source(Protocol):
+    """Samples by index. Broken data raises SampleError, a failing disk OSError."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Sample:
+        """Return the sample as `load(index, epoch=0, seed=0)` would."""
+        ...
+
+    def key(self, index: int) -> str:
+        """Return the sample's permanent name."""
+        ...
+
+    def probe(self, index: int) -> Probe:
+        """Find the sample's cost, without decoding it where that is possible."""
+        ...
+
+    def load(self, index: int, epoch: int, seed: int) -> Sample:
+        """Decode and transform the sample; random choices follow from (seed, epoch, key)."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a short hash of all that decides which bytes come out."""
+        ...
+
+
+S_co = TypeVar("S_co", covariant=True)
+
+
+class MapStyle(Protocol[S_co]):
+    """What torch calls a map-style dataset."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, index: Any, /) -> S_co:
+        """Return one sample."""
+        ...
+
+
+class PlainSource:
+    """Any map-style dataset as a source; what the dataset offers itself (key, probe...) is kept.
+
+    `cost` says what a sample costs, in one of two ways: a callable takes the loaded sample (so
+    probing loads it: `decode_first` is then true), a table says it beforehand, either as a mapping
+    from resource to n integers, or as an array (n,) whose resource is called "cost". Without
+    either every sample costs {"samples": 1}. `key` maps an index to a name; default: the index.
+
+    >>> source = PlainSource(["a", "bcd"], cost=lambda text: {"tokens": len(text)})
+    >>> source.probe(1)
+    Probe(key='1', cost={'tokens': 3}, nbytes=3)
+    >>> PlainSource(["a", "bcd"], cost={"tokens": [5, 7]}, key="n{}".format).probe(0)
+    Probe(key='n0', cost={'tokens': 5}, nbytes=None)
+    """
+
+    def __init__(
+        self,
+        dataset: MapStyle[Sample],
+        cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
+        key: Callable[[int], str] | None = None,
+    ) -> None:
+        for method in ("__len__", "__getitem__"):
+            if not hasattr(dataset, method):
+                raise ValueError(
+                    f"a source needs a map-style dataset, but {type(dataset).__name__} has no "
+                    f"{method}; give an object with len() and dataset[i]"
+                )
+        if len(dataset) == 0:
+            raise ValueError(f"the dataset ({type(dataset).__name__}) is empty: nothing to load")
+        self.dataset = dataset
+        self._key = key or _offered(dataset, "key") or str
+        self._measure = cost if callable(cost) else None
+        self._table = None if cost is None or callable(cost) else _table(cost, len(dataset))
+        self._probe = _offered(dataset, "probe") if cost is None else None
+        self._load = _offered(dataset, "load")
+
+    @property
+    def decode_first(self) -> bool:
+        """Whether a sample has to be loaded to learn its cost."""
+        return self._measure is not None
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return the dataset's sample, untouched."""
+        return self.dataset[index]
+
+    def key(self, index: int) -> str:
+        """Return the sample's permanent name."""
+        return self._key(index)
+
+    def probe(self, index: int) -> Probe:
+        """Find the cost of a sample; ValueError where a cost is no non-negative integer."""
+        if self._probe is not None:
+            found: Probe = self._probe(index)
+            return found
+        if self._measure is not None:
+            sample = self.load(index, epoch=0, seed=0)
+            return Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
+        if self._table is None:
+            return Probe(self.key(index), dict(DEFAULT_COST))
+        return Probe(self.key(index), {name: int(row[index]) for name, row in self._table.items()})
+
+    def measure(self, sample: Sample) -> dict[str, int]:
+        """Return a loaded sample's cost; only where probing loads it (decode_first)."""
+        if self._measure is None:
+            raise ValueError("measuring a sample needs cost=, a function of the sample")
+        return checked(self._measure(sample))
+
+    def load(self, index: int, epoch: int, seed: int) -> Sample:
+        """Load a sample while the global generators are seeded from (seed, epoch, key)."""
+        if self._load is not None:
+            return self._load(index, epoch, seed)
+        with global_randomness(seed, epoch, self.key(index)):
+            return self.dataset[index]
+
+    def fingerprint(self) -> str:
+        """Return a hash of the dataset's type and length and of the libraries' versions."""
+        offered = _offered(self.dataset, "fingerprint")
+        if offered is not None:
+            return str(offered())
+        kind = type(self.dataset)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return digest([name, len(self.dataset), library_versions("torch")])
+
+
+def as_source(
+    dataset: Any,
+    cost: Callable[[Sample], Cost] | Mapping[str, Any] | np.ndarray | None = None,
+    key: Callable[[int], str] | None = None,
+) -> Source:
+    """Return the dataset itself where it is a source, else a PlainSource around it."""
+    whole = all(_offered(dataset, method) for method in METHODS)
+    return dataset if whole and cost is None and key is None else PlainSource(dataset, cost, key)
+
+
+def source_name(source: Any) -> str:
+    """Return what to call a source in errors and dead letters: its files, else its type.
+
+    >>> source_name(PlainSource(["a"]))
+    'list'
+    """
+    dataset = source.dataset if isinstance(source, PlainSource) else source
+    return str(getattr(dataset, "pattern", type(dataset).__name__))[:NAME_CHARACTERS]
+
+
+def checked(cost: Cost) -> dict[str, int]:
+    """Return a cost as a plain dict of ints; ValueError says what is wrong with it.
+
+    >>> checked({"tiles": 2})
+    {'tiles': 2}
+    """
+    for name, value in cost.items():
+        if not isinstance(value, int | np.integer) or value < 0:
+            raise ValueError(f"cost {name!r} must be a non-negative integer, got {value!r}")
+    return {str(name): int(value) for name, value in cost.items()}
+
+
+def sample_nbytes(sample: Sample) -> int:
+    """Return about how many bytes a sample's payload takes: arrays, tensors, text, numbers.
+
+    >>> sample_nbytes({"pixels": np.zeros((2, 3), np.uint8), "text": "abc", "label": 1})
+    17
+    """
+    if hasattr(sample, "nbytes"):
+        return int(sample.nbytes)
+    if isinstance(sample, str):
+        return len(sample.encode())
+    if isinstance(sample, bytes | bytearray):
+        return len(sample)
+    if isinstance(sample, Mapping):
+        return sum(sample_nbytes(value) for value in sample.values())
+    if isinstance(sample, list | tuple):
+        return sum(sample_nbytes(value) for value in sample)
+    return 8
+
+
+def _offered(dataset: Any, method: str) -> Callable[..., Any] | None:
+    found = getattr(dataset, method, None)
+    return found if callable(found) else None
+
+
+def _table(costs: Mapping[str, Any] | np.ndarray, count: int) -> dict[str, np.ndarray]:
+    named = costs if isinstance(costs, Mapping) else {"cost": costs}
+    table = {str(name): np.asarray(row) for name, row in named.items()}
+    for name, row in table.items():
+        if row.shape != (count,) or row.dtype.kind not in "iu" or (row < 0).any():
+            raise ValueError(
+                f"costs of {name!r} must be {count} non-negative integers, one a sample; "
+                f"got shape {row.shape} of {row.dtype}"
+            )
+    return table

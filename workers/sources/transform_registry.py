@@ -1,0 +1,108 @@
+"""Names for transforms, so that a worker on another host can make one without being sent code.
+
+A spec is {"name": "package.module:thing", "args": {...}} with JSON arguments, which may hold specs
+themselves (a transform's tokenizer). A class is made with the arguments; a function is called with
+the raw sample and the arguments. Only names that the worker's operator registered are looked up:
+the built-in ones, entry points of the group `counterpoise.transforms`, and those given by
+`--allow`.
+"""
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+GROUP = "counterpoise.transforms"
+BUILT_IN = (
+    "counterpoise.workers.vision_language:VisionLanguage",
+    "counterpoise.workers.vision_language.tokenizer:ByteTokenizer",
+)
+NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def registered(allow: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return all names that may be used; ValueError for one that is not package.module:thing."""
+    given = tuple(allow)
+    for name in given:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no transform; write package.module:function")
+    return (*BUILT_IN, *sorted(found.value for found in entry_points(group=GROUP)), *given)
+
+
+def build(spec: Any, allowed: Iterable[str]) -> Any:
+    """Return the transform that a spec names; `allowed` are the names of `registered()`.
+
+    >>> build({"name": BUILT_IN[1], "args": {}}, BUILT_IN)("a")
+    [97]
+    """
+    names = tuple(allowed)
+    if not is_spec(spec):
+        raise ValueError(f"a transform is given as name and args, got {spec!r:.200}")
+    if spec["name"] not in names:
+        raise ValueError(
+            f"no such transform: {spec['name']!r}; registered are {', '.join(names)} "
+            "(allow another by --allow package.module:function)"
+        )
+    made = {
+        key: build(value, names) if is_spec(value) else value for key, value in spec["args"].items()
+    }
+    thing = _found(spec["name"])
+    if inspect.isclass(thing):
+        try:
+            return thing(**made)
+        except TypeError as error:
+            raise ValueError(f"{spec['name']} does not take {sorted(made)}: {error}") from None
+    return functools.partial(thing, **made) if made else thing
+
+
+def is_spec(value: Any) -> bool:
+    """Whether a value has the form {"name": str, "args": {str: ...}}."""
+    return (
+        isinstance(value, Mapping)
+        and set(value) == {"name", "args"}
+        and isinstance(value["name"], str)
+        and isinstance(value["args"], Mapping)
+        and all(isinstance(key, str) for key in value["args"])
+    )
+
+
+def spec_of(thing: Any) -> dict[str, Any]:
+    """Return the spec of a transform or tokenizer; ValueError where it has no importable name."""
+    offered = getattr(thing, "spec", None)
+    if callable(offered) and not inspect.isclass(thing):
+        found: dict[str, Any] = offered()
+        return found
+    if isinstance(thing, functools.partial) and not thing.args:
+        return {"name": name_of(thing.func), "args": dict(thing.keywords)}
+    return {"name": name_of(thing), "args": {}}
+
+
+def name_of(thing: Any) -> str:
+    """Return package.module:name of a function or class.
+
+    >>> name_of(name_of)
+    'counterpoise.workers.sources.transform_registry:name_of'
+    """
+    name = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
+    if not NAME.fullmatch(name) or name.startswith("__main__:"):
+        raise ValueError(
+            f"{thing!r:.100} cannot be named for a remote worker; define it at the top of a "
+            "module that the worker can import (no lambda, not in __main__)"
+        )
+    return name
+
+
+def _found(name: str) -> Any:
+    module, _, attributes = name.partition(":")
+    try:
+        thing: Any = importlib.import_module(module)
+        for attribute in attributes.split("."):
+            thing = getattr(thing, attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"no such transform: {name!r} cannot be imported here: {error}") from error
+    if not callable(thing):
+        raise ValueError(f"no such transform: {name!r} is a {type(thing).__name__}, not callable")
+    return thing

@@ -1,0 +1,307 @@
+"""WebDataset tar shards as a map-style dataset: any sample alone, by its index.
+
+Opening reads headers only (or the kept indexes). A sample's members are read by offset; text and
+JSON members are decoded, images are left to the transform. Any object with len() and [i] is a
+map-style dataset to torch, so this module does without torch.
+"""
+
+import bisect
+import inspect
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import features
+
+from ..images.decode import ImageError, decode_image, image_size, is_image
+from ..sources.file_patterns import Pattern, find_shards, named
+from ..sources.fingerprint import digest, library_versions
+from ..sources.interface import (
+    DEFAULT_COST,
+    Cost,
+    Probe,
+    Sample,
+    SampleError,
+    checked,
+    sample_nbytes,
+)
+from ..sources.randomness import generator, global_randomness
+from ..sources.transform_registry import build, registered, spec_of
+from .cost_cache import CostsCache
+from .index import ShardIndex, open_index
+from .members import decode_member, refuse_pickled
+from .shard_files import ShardFiles, check_pieces
+
+Transform = Callable[..., Sample]
+
+
+class TarDataset:
+    """Samples of tar shards, in order of shards and members; a torch dataset and a source.
+
+    `pattern` is a path, a folder, a glob, a brace pattern or a list of them; with `root` every
+    file must lie below that folder. `transform(raw)` gets a dict of the sample's members by
+    extension, and "__key__"; if it accepts `rng` it also gets a numpy Generator made from (seed,
+    epoch, key). Without a transform images become uint8 (height, width, 3) arrays. Costs come
+    from `transform.probe(raw)` (without decoding), else from `cost(sample)` (decode first), else,
+    without a transform, from the headers: {"pixels", "bytes"}.
+
+    Indexes and probed costs are kept in `cache`, $COUNTERPOISE_CACHE, beside the shards or in
+    ~/.cache/counterpoise. Raises FileNotFoundError and ValueError (damaged shard, key that stands
+    twice, no samples).
+    """
+
+    keep_every = 1  # so many costs go to their file at once; with more than 1, call keep() at last
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        transform: Transform | None = None,
+        root: str | Path | None = None,
+        cache: str | Path | None = None,
+        cost: Callable[[Sample], Cost] | None = None,
+    ) -> None:
+        self.pattern = named(pattern)
+        self.transform = transform
+        self.root = root
+        self.cache = Path(cache) if cache is not None else None
+        self.shards = find_shards(pattern, root)
+        self._indexes = tuple(open_index(shard, self.cache) for shard in self.shards)
+        self._ends = tuple(itertools.accumulate(len(index) for index in self._indexes))
+        if not len(self):
+            raise ValueError(
+                f"{', '.join(self.pattern)}: no samples in {len(self.shards)} shards; members "
+                "must be named key.extension"
+            )
+        if len(self.shards) > 1:
+            _check_keys(self.shards, self._indexes)
+        self._cost = cost
+        self._probe = getattr(transform, "probe", None) if cost is None else None
+        self._files = ShardFiles()
+        self._costs: dict[int, CostsCache] = {}
+
+    @property
+    def decode_first(self) -> bool:
+        """Whether a sample has to be decoded to learn its cost."""
+        return self._cost is not None
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return the sample as of epoch 0 and seed 0."""
+        return self.load(index)
+
+    def key(self, index: int) -> str:
+        """Return the sample's name in the shard; IndexError outside 0 <= index < len."""
+        shard, row = self._place(index)
+        return self._indexes[shard].key(row)
+
+    def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
+        """Return the members by extension, and "__key__"; SampleError for text that is none.
+
+        With `headers` images are files to read from instead of bytes, so that a probe reads
+        little.
+        """
+        shard, row = self._place(index)
+        path, key = self.shards[shard], self._indexes[shard].key(row)
+        raw: dict[str, Any] = {"__key__": key}
+        for name, offset, size in self._indexes[shard].sample(row):
+            if headers and is_image(name):
+                raw[name] = self._files.piece(path, offset, size)
+                continue
+            try:
+                refuse_pickled(name)
+                raw[name] = decode_member(name, self._files.read(path, offset, size))
+            except ValueError as error:
+                raise SampleError(key, str(error)) from error
+        return raw
+
+    def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
+        """Read, decode and transform a sample; the same bytes whoever does it, and when."""
+        raw = self.raw(index)
+        key = raw["__key__"]
+        try:
+            if self.transform is None:
+                return decoded(raw)
+            if self._takes_rng:
+                return self.transform(raw, rng=generator(seed, epoch, key))
+            if getattr(self.transform, "deterministic", False):
+                return self.transform(raw)
+            with global_randomness(seed, epoch, key):
+                return self.transform(raw)
+        except ImageError as error:
+            raise SampleError(key, str(error)) from error
+
+    def probe(self, index: int) -> Probe:
+        """Find a sample's cost, from the kept costs or the headers; SampleError where neither."""
+        shard, row = self._place(index)
+        costs = self._kept_costs(shard)
+        if costs is None:
+            return self._measured(index)
+        known = costs.get(row)
+        if known is not None:
+            return Probe(self._indexes[shard].key(row), *known)
+        found = self._measured(index)
+        costs.put(row, found.cost, found.nbytes)
+        return found
+
+    def known(self, index: int) -> Probe | None:
+        """Return a sample's cost if an earlier run or worker has kept it, reading no sample."""
+        shard, row = self._place(index)
+        costs = self._kept_costs(shard)
+        kept = costs.get(row) if costs is not None else None
+        return Probe(self._indexes[shard].key(row), *kept) if kept is not None else None
+
+    def keep(self) -> None:
+        """Write the costs that are gathered; only where they are not kept one by one."""
+        for costs in self._costs.values():
+            costs.keep()
+
+    def measure(self, sample: Sample) -> dict[str, int]:
+        """Return a loaded sample's cost by `cost`; only where probing decodes (decode_first)."""
+        if self._cost is None:
+            raise ValueError("measuring a sample needs cost=, a function of the sample")
+        return checked(self._cost(sample))
+
+    def fingerprint(self) -> str:
+        """Return a hash of versions, decoders, transform and indexes."""
+        decoders = {name: features.version(name) for name in ("jpg", "libjpeg_turbo", "webp")}
+        indexes = [index.digest for index in self._indexes]
+        return digest([library_versions(), decoders, self._transform_fingerprint(), indexes])
+
+    def spec(self) -> dict[str, Any]:
+        """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
+        paths = self.pattern if self.root is not None else map(os.path.abspath, self.pattern)
+        transform = None if self.transform is None else spec_of(self.transform)
+        return {"source": "tar", "pattern": list(paths), "transform": transform}
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: Mapping[str, Any],
+        root: str | Path | None,
+        allowed: Iterable[str] = (),
+        cache: str | Path | None = None,
+    ) -> "TarDataset":
+        """Open what `spec` describes: below `root`, with built-in, registered or `allowed` names.
+
+        Raises ValueError for a spec that is malformed, a path outside the root, and a transform
+        that nobody registered.
+        """
+        pattern = spec.get("pattern")
+        if spec.get("source") != "tar" or not isinstance(pattern, str | list | tuple):
+            raise ValueError(
+                f"a tar source is given as source, pattern, transform; got {spec!r:.200}"
+            )
+        if not all(isinstance(text, str) for text in pattern):
+            raise ValueError(f"a pattern is a text or a list of texts, got {pattern!r:.200}")
+        chosen = spec.get("transform")
+        transform = None if chosen is None else build(chosen, registered(allowed))
+        return cls(pattern, transform, root, cache)
+
+    @cached_property
+    def _takes_rng(self) -> bool:
+        return self.transform is not None and _accepts(self.transform, "rng")
+
+    def _place(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        shard = bisect.bisect_right(self._ends, index)
+        return shard, int(index) - (self._ends[shard - 1] if shard else 0)
+
+    def _measured(self, index: int) -> Probe:
+        if self._cost is not None:
+            sample = self.load(index)
+            return Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
+        if self.transform is not None and self._probe is None:
+            return Probe(self.key(index), dict(DEFAULT_COST))
+        raw = self.raw(index, headers=True)
+        try:
+            found: Probe = (self._probe or probed)(raw)
+        except ImageError as error:
+            raise SampleError(raw["__key__"], str(error)) from error
+        finally:
+            check_pieces(raw.values())
+        return found
+
+    def _kept_costs(self, shard: int) -> CostsCache | None:
+        """Return the shard's table; None where a transform has no fingerprint to keep it under."""
+        if shard not in self._costs:
+            if self._probe is None or not hasattr(self.transform, "fingerprint"):
+                return None
+            facts = [self._transform_fingerprint(), library_versions(), self._indexes[shard].digest]
+            self._costs[shard] = CostsCache(
+                self.shards[shard],
+                digest(facts),
+                len(self._indexes[shard]),
+                self.cache,
+                self.keep_every,
+            )
+        return self._costs[shard]
+
+    def _transform_fingerprint(self) -> str:
+        offered = getattr(self.transform, "fingerprint", None)
+        if self.transform is None or offered is not None:
+            return str(offered()) if offered is not None else "none"
+        try:
+            return digest(spec_of(self.transform))
+        except (ValueError, TypeError):
+            return name_like(self.transform)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_costs": {}}
+
+
+def decoded(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a raw sample with its images as uint8 (height, width, 3); ImageError where broken."""
+    return {
+        name: np.array(_named_image(name, value)) if is_image(name) else value
+        for name, value in raw.items()
+    }
+
+
+def probed(raw: Mapping[str, Any]) -> Probe:
+    """Return the cost of a sample without a transform: pixels, and bytes once decoded."""
+    sizes = [image_size(value) for name, value in raw.items() if is_image(name)]
+    rest = {name: value for name, value in raw.items() if not is_image(name)}
+    pixels = sum(width * height for width, height in sizes)
+    nbytes = 3 * pixels + sample_nbytes(rest)
+    return Probe(str(raw["__key__"]), {"pixels": pixels, "bytes": nbytes}, nbytes)
+
+
+def name_like(thing: Any) -> str:
+    """Return what tells one nameless transform from another as far as names do."""
+    kind = thing if inspect.isfunction(thing) else type(thing)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _named_image(name: str, data: Any) -> Any:
+    try:
+        return decode_image(data)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
+
+
+def _accepts(function: Any, parameter: str) -> bool:
+    try:
+        return parameter in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_keys(shards: tuple[Path, ...], indexes: tuple[ShardIndex, ...]) -> None:
+    """Raise ValueError for a key that stands in two shards."""
+    seen: dict[str, Path] = {}
+    for shard, index in zip(shards, indexes, strict=True):
+        for row in range(len(index)):
+            other = seen.setdefault(index.key(row), shard)
+            if other is not shard:
+                raise ValueError(
+                    f"key {index.key(row)!r} stands in {other} and in {shard}; keys must differ "
+                    "over all shards, so name one of the two files only or write them again"
+                )

@@ -1,0 +1,236 @@
+"""What stands where in a tar shard, found from its headers alone and kept in a file.
+
+A tar file is a chain: a 512-byte header with a size, the body padded to 512, the next header, and
+at least one block of zeros as the end mark. The scan hops along that chain with one small read a
+member and never reads a body (except those that hold a long name). Members become samples by
+webdataset's convention: a name splits at the first dot after its last slash into key and extension
+(lower case), samples stand in order of first appearance, whatever the order of their members.
+"""
+
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..sources.fingerprint import digest_arrays
+from .cache_files import Arrays, identity, kept_path, read_arrays, write_arrays
+from .header import plain_file
+
+BLOCK = 512
+LONGEST_NAME = 1 << 20
+WORTH_KEEPING = 8  # samples
+ERRORS = "backslashreplace"  # names that are no UTF-8 must still travel as text
+META = re.compile(r"__[^/]*__($|/)")
+NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, *PAX, tarfile.XGLTYPE)
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Member(NamedTuple):
+    """A file in a shard: its extension (the part after the key) and where its bytes stand."""
+
+    extension: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The samples of one shard. Arrays, not objects: a large set of shards is kept in memory.
+
+    `names` holds all keys, one after the other, as UTF-8; key i ends at `name_ends[i]`. Members
+    of sample i end at `member_ends[i]` in the three columns of `members`: number of the
+    extension in `extensions`, offset, size.
+    """
+
+    names: bytes
+    name_ends: Integers
+    member_ends: Integers
+    members: Integers
+    extensions: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.name_ends)
+
+    def key(self, index: int) -> str:
+        """Return the key of a sample."""
+        start = self.name_ends[index - 1] if index else 0
+        return self.names[start : self.name_ends[index]].decode()
+
+    def sample(self, index: int) -> tuple[Member, ...]:
+        """Return the members of a sample, in the order of the file."""
+        start = self.member_ends[index - 1] if index else 0
+        rows = self.members[start : self.member_ends[index]].tolist()
+        return tuple(Member(self.extensions[kind], at, size) for kind, at, size in rows)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of keys, extensions, offsets and sizes, the same for every copy of the shard."""
+        names = self.names + "\n".join(self.extensions).encode()
+        return digest_arrays(names, self.name_ends, self.member_ends, self.members)
+
+
+def open_index(shard: Path, cache: Path | None = None) -> ShardIndex:
+    """Return a shard's index: the kept one while size and mtime are as they were, else a new scan.
+
+    Of a shard with few samples none is kept: its headers are read sooner than a kept file, and a
+    million tiny shards stay without a million files. A file that cannot be kept is no error.
+    Raises ValueError for a damaged shard.
+    """
+    path, about = kept_path(shard, "index.npz", cache), identity(shard)
+    kept = read_arrays(path, about)
+    index = _unpacked(kept) if kept is not None else None
+    if index is None:
+        index = scan(shard)
+        if len(index) >= WORTH_KEEPING:
+            write_arrays(path, about, _packed(index))
+    return index
+
+
+def scan(shard: Path) -> ShardIndex:
+    """Read a shard's headers and group its members; ValueError names the shard and the offset."""
+    samples: dict[str, dict[str, Member]] = {}
+    with shard.open("rb", buffering=0) as file:
+        for name, offset, size in _walk(file.fileno(), shard):
+            match = NAME.fullmatch(name)
+            if match is None or META.match(name):
+                continue
+            key, extension = match[1], match[2].lower()
+            sample = samples.setdefault(key, {})
+            if extension in sample:
+                raise ValueError(
+                    f"{shard}: {name!r} stands there twice (bodies at {sample[extension].offset} "
+                    f"and {offset}); keys must differ, so write the shard again"
+                )
+            sample[extension] = Member(extension, offset, size)
+    return _columns(samples)
+
+
+def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, offset of the body, size) of every regular file in a tar."""
+    length = os.fstat(fd).st_size
+    at, overrides = 0, dict[str, str]()
+    while True:
+        header, body = os.pread(fd, BLOCK, at), at + BLOCK
+        if len(header) < BLOCK:
+            raise ValueError(_cut(shard, at, "ends without an end mark"))
+        plain = None if overrides else plain_file(header)
+        if plain is not None:
+            name, size = plain
+            if body + size > length:
+                raise ValueError(_cut(shard, at, f"{name!r} needs {size} bytes"))
+            yield name, body, size
+            at = body + -(-size // BLOCK) * BLOCK
+            continue
+        if not any(header):
+            return
+        info = _parsed(header, shard, at)
+        size = int(overrides.get("size", info.size))
+        stored = size if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES else 0
+        if info.type in EXTENDED:
+            stored = info.size
+        if stored < 0 or body + stored > length:
+            raise ValueError(_cut(shard, at, f"{info.name!r} needs {stored} bytes"))
+        at = body + -(-stored // BLOCK) * BLOCK
+        if info.type in EXTENDED:
+            overrides |= _overrides(fd, info, body, shard)
+            continue
+        if "GNU.sparse.major" in overrides or info.type == tarfile.GNUTYPE_SPARSE:
+            raise ValueError(f"{shard}: {info.name!r} is stored sparse; write it as a plain file")
+        if info.isreg():
+            yield overrides.get("path", info.name), body, size
+        overrides = {}
+
+
+def _parsed(header: bytes, shard: Path, at: int) -> tarfile.TarInfo:
+    try:
+        return tarfile.TarInfo.frombuf(header, "utf-8", ERRORS)
+    except tarfile.HeaderError as error:
+        what = "no uncompressed tar file" if at == 0 else f"damaged at byte {at}"
+        raise ValueError(f"{shard} is {what} ({error}); write it again") from None
+
+
+def _overrides(fd: int, info: tarfile.TarInfo, body: int, shard: Path) -> dict[str, str]:
+    """Return what an extended header says about the next member: its path, its size."""
+    if info.size > LONGEST_NAME:
+        raise ValueError(f"{shard}: an extended header of {info.size} bytes at {body - BLOCK}")
+    data = os.pread(fd, info.size, body)
+    if info.type == tarfile.GNUTYPE_LONGNAME:
+        return {"path": data.rstrip(b"\0").decode("utf-8", ERRORS)}
+    return dict(_pax_records(data)) if info.type in PAX else {}
+
+
+def _pax_records(data: bytes) -> Iterator[tuple[str, str]]:
+    r"""Yield the records "length key=value\n" of a pax header.
+
+    >>> list(_pax_records(b"14 path=a.jpg\n"))
+    [('path', 'a.jpg')]
+    """
+    at = 0
+    while match := re.compile(rb"(\d+) ([^=]+)=").match(data, at):
+        end = at + int(match[1])
+        value = data[match.end() : end - 1]
+        yield match[2].decode("utf-8", "replace"), value.decode("utf-8", ERRORS)
+        at = max(end, match.end())
+
+
+def _cut(shard: Path, at: int, what: str) -> str:
+    return f"{shard} is truncated: at byte {at} it {what}; copy the shard again"
+
+
+def _columns(samples: dict[str, dict[str, Member]]) -> ShardIndex:
+    names = [key.encode() for key in samples]
+    numbers: dict[str, int] = {}
+    rows = [
+        (numbers.setdefault(member.extension, len(numbers)), member.offset, member.size)
+        for sample in samples.values()
+        for member in sorted(sample.values(), key=lambda member: member.offset)
+    ]
+    return ShardIndex(
+        names=b"".join(names),
+        name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
+        member_ends=np.cumsum([len(sample) for sample in samples.values()], dtype=np.int64),
+        members=np.asarray(rows, np.int64).reshape(-1, 3),
+        extensions=tuple(numbers),
+    )
+
+
+def _packed(index: ShardIndex) -> Arrays:
+    extensions = "\0".join(index.extensions).encode()
+    return {
+        "names": np.frombuffer(index.names, np.uint8),
+        "name_ends": index.name_ends,
+        "member_ends": index.member_ends,
+        "members": index.members,
+        "extensions": np.frombuffer(extensions, np.uint8),
+    }
+
+
+def _unpacked(arrays: Arrays) -> ShardIndex | None:
+    """Return the index in a kept file, or None where its parts do not fit together."""
+    try:
+        extensions = arrays["extensions"].tobytes().decode()
+        index = ShardIndex(
+            names=arrays["names"].tobytes(),
+            name_ends=arrays["name_ends"],
+            member_ends=arrays["member_ends"],
+            members=arrays["members"],
+            extensions=tuple(extensions.split("\0"))
+            if extensions or len(arrays["members"])
+            else (),
+        )
+    except (KeyError, UnicodeDecodeError):
+        return None
+    whole = (
+        len(index.name_ends) == len(index.member_ends)
+        and (index.name_ends[-1:] == len(index.names)).all()
+        and (index.member_ends[-1:] == len(index.members)).all()
+    )
+    return index if whole else None

@@ -1,0 +1,5 @@
+"""The vision-language transform: conversations and images to tokens and tiles."""
+
+from .transform import VisionLanguage
+
+__all__ = ["VisionLanguage"]

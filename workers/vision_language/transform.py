@@ -1,0 +1,214 @@
+"""The ready vision-language transform: a raw sample to tiles and tokens, for InternVL-like models.
+
+Probing and decoding share everything but the pixels: the same header gives the same grid, the same
+text the same tokens. So a probed cost is what the decoded sample turns out to have, exactly.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, open_image
+from ..sources.fingerprint import digest
+from ..sources.interface import Probe, SampleError
+from ..sources.transform_registry import name_of, spec_of
+from .conversation import turns
+from .tiles import cut, grid, tile_count
+from .token_layout import Markup, Tokenizer, count_tokens, lay_out
+from .tokenizer import ByteTokenizer
+
+Raw = Mapping[str, Any]
+T = TypeVar("T")
+# A tokenizer that cannot be named is told from others by what it makes of this.
+CANARY = "The quick brown fox, 12.5% of it — naïve Ωmega 漢字 🙂\n\tjumps_over('lazy') dogs."
+
+
+class VisionLanguage:
+    """Raw samples of any WebDataset layout with images and text to training samples.
+
+    Fields: `pixel_values` uint8 (tiles, 3, tile_size, tile_size), `tiles_per_image` int32
+    (images,), `input_ids` and `labels` int32 (tokens,). Labels are -100 but for what the assistant
+    says and for documents. Each image takes tiles x tokens_per_tile tokens `image_token_id`.
+
+    `tokenizer` is any callable from text to ids (default: bytes). Ids that are not given are taken
+    from its attributes (`image_id`, `bos_id`, `eos_id`, `human_id`, `assistant_id`) where it has
+    them; otherwise only `image_token_id` must be given. `human` and `assistant` are texts put
+    before a turn of each, for tokenizers without such markers.
+
+    >>> transform = VisionLanguage(tile_size=4, tokens_per_tile=1)
+    >>> transform.probe({"__key__": "a", "txt": "hi"}).cost
+    {'tiles': 0, 'tokens': 4, 'label_tokens': 3}
+    """
+
+    deterministic = True
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None = None,
+        tile_size: int = 448,
+        max_tiles: int = 12,
+        thumbnail: bool = True,
+        tokens_per_tile: int = 256,
+        max_tokens: int | None = None,
+        image_token_id: int | None = None,
+        bos_token_id: int | None = None,
+        eos_token_id: int | None = None,
+        human: str = "",
+        assistant: str = "",
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        for name, value, top in (
+            ("tile_size", tile_size, 4096),
+            ("max_tiles", max_tiles, 1024),
+            ("tokens_per_tile", tokens_per_tile, 1 << 16),
+            ("max_pixels", max_pixels, 1 << 40),
+            ("max_tokens", 1 if max_tokens is None else max_tokens, 1 << 31),
+        ):
+            if not 1 <= value <= top:
+                raise ValueError(f"{name} must be 1 to {top}, got {value}")
+        self.tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
+        self.tile_size = tile_size
+        self.max_tiles = max_tiles
+        self.thumbnail = thumbnail
+        self.tokens_per_tile = tokens_per_tile
+        self.max_tokens = max_tokens
+        self.max_pixels = max_pixels
+        self._texts = (human, assistant)
+        self.markup = Markup(
+            image=_image_id(image_token_id, self.tokenizer),
+            bos=_given(bos_token_id, self.tokenizer, "bos_id"),
+            eos=_given(eos_token_id, self.tokenizer, "eos_id"),
+            human=self._marker(human, "human_id"),
+            assistant=self._marker(assistant, "assistant_id"),
+        )
+
+    def __call__(self, raw: Raw) -> dict[str, np.ndarray[Any, Any]]:
+        """Decode a raw sample; SampleError with the reason where that cannot be done."""
+        key, names = str(raw.get("__key__", "")), image_members(raw)
+        try:
+            spoken = turns(raw, len(names))
+            images = [_named(name, open_image, raw[name], self.max_pixels) for name in names]
+            shapes = [self._grid(image.size) for image in images]
+            tiles = [tile_count(shape, self.thumbnail) for shape in shapes]
+            places = [count * self.tokens_per_tile for count in tiles]
+            ids, labels = lay_out(spoken, places, self._tokenize, self.markup, self.max_tokens)
+        except ValueError as error:
+            raise SampleError(key, str(error)) from error
+        size = self.tile_size
+        pixels = np.empty((sum(tiles), 3, size, size), np.uint8)
+        at = 0
+        for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
+            try:
+                image = _named(name, opened.decode, (shape[0] * size, shape[1] * size))
+            except ImageError as error:
+                raise SampleError(key, str(error)) from error
+            cut(image, shape, pixels[at : at + count])
+            at += count
+        return {
+            "pixel_values": pixels,
+            "tiles_per_image": np.array(tiles, np.int32),
+            "input_ids": ids,
+            "labels": labels,
+        }
+
+    def probe(self, raw: Raw) -> Probe:
+        """Return the cost (tiles, tokens, label_tokens) and the payload's size, from headers."""
+        key, names = str(raw.get("__key__", "")), image_members(raw)
+        try:
+            spoken = turns(raw, len(names))
+            sizes = [_named(name, image_size, raw[name], self.max_pixels) for name in names]
+            tiles = [tile_count(self._grid(size), self.thumbnail) for size in sizes]
+            places = [count * self.tokens_per_tile for count in tiles]
+            tokens, labelled = count_tokens(
+                spoken, places, self._count, self.markup, self.max_tokens
+            )
+        except ValueError as error:
+            raise SampleError(key, str(error)) from error
+        nbytes = sum(tiles) * 3 * self.tile_size**2 + 8 * tokens + 4 * len(tiles)
+        cost = {"tiles": sum(tiles), "tokens": tokens, "label_tokens": labelled}
+        return Probe(key, cost, nbytes)
+
+    def spec(self) -> dict[str, Any]:
+        """Return name and JSON arguments for a remote worker; ValueError if there are none."""
+        return {"name": name_of(type(self)), "args": self._settings(spec_of(self.tokenizer))}
+
+    def fingerprint(self) -> str:
+        """Return a hash of the settings and of what the tokenizer makes of a test text."""
+        ids = np.asarray(self._tokenize(CANARY)).tolist()
+        return digest(self._settings(ids))
+
+    def _settings(self, tokenizer: Any) -> dict[str, Any]:
+        marks = self.markup
+        return {
+            "tokenizer": tokenizer,
+            "tile_size": self.tile_size,
+            "max_tiles": self.max_tiles,
+            "thumbnail": self.thumbnail,
+            "tokens_per_tile": self.tokens_per_tile,
+            "max_tokens": self.max_tokens,
+            "image_token_id": marks.image,
+            "bos_token_id": marks.bos[0] if marks.bos else None,
+            "eos_token_id": marks.eos[0] if marks.eos else None,
+            "human": self._texts[0],
+            "assistant": self._texts[1],
+            "max_pixels": self.max_pixels,
+        }
+
+    def _grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        return grid(*size, self.tile_size, self.max_tiles)
+
+    def _tokenize(self, text: str) -> np.ndarray[Any, Any]:
+        if type(self.tokenizer) is ByteTokenizer:
+            return self.tokenizer.array(text)
+        return np.asarray(self.tokenizer(text), np.int32)
+
+    def _count(self, text: str) -> int:
+        if type(self.tokenizer) is ByteTokenizer:
+            return self.tokenizer.count(text)
+        return len(self._tokenize(text))
+
+    def _marker(self, text: str, attribute: str) -> tuple[int, ...]:
+        if text:
+            return tuple(int(token) for token in self._tokenize(text))
+        return _given(None, self.tokenizer, attribute)
+
+
+def image_members(raw: Raw) -> tuple[str, ...]:
+    """Return the names of a sample's image members, numbers in them in their natural order.
+
+    >>> image_members({"json": {}, "img10.jpg": b"", "img2.png": b"", "jpg": b""})
+    ('jpg', 'img2.png', 'img10.jpg')
+    """
+    names = [name for name in raw if is_image(name)]
+    if len(names) < 2:
+        return tuple(names)
+    return tuple(sorted(names, key=lambda name: (name.count("."), _natural(name))))
+
+
+def _named(name: str, look: Callable[..., T], *given: Any) -> T:
+    """Return look(*given); what it says of a broken image begins with the member's name."""
+    try:
+        return look(*given)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _image_id(given: int | None, tokenizer: Tokenizer) -> int:
+    found = _given(given, tokenizer, "image_id")
+    if not found:
+        raise ValueError(
+            f"{type(tokenizer).__name__} has no image_id; give image_token_id, the token that "
+            "stands for a piece of an image"
+        )
+    return found[0]
+
+
+def _given(value: int | None, tokenizer: Tokenizer, attribute: str) -> tuple[int, ...]:
+    found = getattr(tokenizer, attribute, None) if value is None else value
+    return () if found is None else (int(found),)
