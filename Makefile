@@ -5,12 +5,19 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := balancer loader sched tools workers
 
-.PHONY: demo test lint types bench docs clean
+.PHONY: demo test faults lint types bench docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# Real processes over tcp, killed, stopped and cut off: make faults RUNS=100 JOBS=3 FIRST=7000
+RUNS ?= 3
+JOBS ?= 2
+FIRST ?= 0
+faults: $(STAMP)
+	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -26,12 +33,13 @@ docs: $(STAMP)
 	$(BIN)/python -m counterpoise.tools.write_docs
 
 # torch first, by its exact version: a range would let pip take a build for another device.
-# The folder typing/ gives mypy the package under its own name.
+# The folder typing/ gives mypy the package under its own name, and `tests` to import.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q torch==2.13.0
 	$(BIN)/pip install -q -e '.[dev]'
 	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/counterpoise
+	ln -sfn ../../tests $(VENV)/typing/tests
 	touch $@
 
 clean:

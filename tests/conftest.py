@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # ./sched would hide the standard library's module of the same name.
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != ROOT]
+
+# A folder with nothing but a link to the tests makes `tests.loader.ddp_trainer` importable, here
+# and in the processes that tests start, without the root on the path.
+_LINKED = tempfile.TemporaryDirectory(prefix="counterpoise-tests-")
+Path(_LINKED.name, "tests").symlink_to(ROOT / "tests")
+sys.path.append(_LINKED.name)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (os.environ.get("PYTHONPATH"), _LINKED.name))
+)
 
 settings.register_profile("counterpoise", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("counterpoise")

@@ -1,8 +1,6 @@
 """The coordinator and its ranks where the simulation does not reach: who must go, who is told."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,9 +26,16 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-
-sys.path.append(str(Path(__file__).parent))
-from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, do_leases, kinds, started
+from tests.balancer.coordinator_cluster import (
+    JOB,
+    OTHER,
+    PLAN,
+    START,
+    Cluster,
+    do_leases,
+    kinds,
+    started,
+)
 
 
 def test_a_rank_of_another_job_waits_until_the_first_is_known_to_be_gone():

@@ -1,8 +1,5 @@
 """The coordinator and its workers where the simulation does not reach: who may come, who hangs."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from counterpoise.balancer.protocol.messages import (
@@ -22,9 +19,16 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-
-sys.path.append(str(Path(__file__).parent))
-from coordinator_cluster import JOB, OTHER, PLAN, START, Cluster, do_leases, kinds, started
+from tests.balancer.coordinator_cluster import (
+    JOB,
+    OTHER,
+    PLAN,
+    START,
+    Cluster,
+    do_leases,
+    kinds,
+    started,
+)
 
 
 def test_a_worker_that_is_not_known_is_asked_to_say_hello():

@@ -317,5 +317,7 @@ def test_without_a_writable_cache_kernels_still_compile(monkeypatch: pytest.Monk
             raise RuntimeError("cannot cache function: no locator available")
         return numba.njit(*_, **settings)
 
-    monkeypatch.setattr("counterpoise.balancer.compiled.nb", SimpleNamespace(njit=no_locator))
+    monkeypatch.setattr(
+        "counterpoise.balancer.planning.kernels.jit.nb", SimpleNamespace(njit=no_locator)
+    )
     assert compiled(lambda x: x + 1)(2) == 3

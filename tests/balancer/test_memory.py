@@ -15,7 +15,7 @@ MIB = 1 << 20
 SCRIPT = """
 import threading
 from pathlib import Path
-from counterpoise.balancer.memory import keep_freed_memory, release_freed_memory
+from counterpoise.balancer.server.malloc import keep_freed_memory, release_freed_memory
 
 def used():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]

@@ -33,7 +33,7 @@ def test_it_is_what_distributed_sampler_deals() -> None:
 
 
 def test_huge_counts_draw_64_bits_a_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.balancer.order._WIDE_FROM", 10)
+    monkeypatch.setattr("counterpoise.balancer.planning.problem.shuffle._WIDE_FROM", 10)
     words = np.random.RandomState(5).randint(0, 2**32, size=18, dtype=np.uint32).tolist()
     expected = [((words[2 * k] << 32) | words[2 * k + 1]) % (10 - k) + k for k in range(9)]
     assert _partners(10, 5).tolist() == expected

@@ -1,14 +1,8 @@
 """What people who look are told: complete, bounded, and without a trace."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "security"))
-from hostile import Cluster as HostileCluster
-from hostile import Mutator, Wired, corpus
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
@@ -35,6 +29,8 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
 )
 from counterpoise.balancer.protocol.wire import MAX_HEADER_BYTES, decode, encode
+from tests.security.hostile import Cluster as HostileCluster
+from tests.security.hostile import Mutator, Wired, corpus
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
 JOB = JobSpec(source={"pattern": "x"}, plan=PLAN, on_error="skip", lease_s=30.0)

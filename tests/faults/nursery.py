@@ -1,4 +1,4 @@
-"""Where the processes of `bench faults --processes` come from: one that has imported everything.
+"""Where the processes of `make faults` come from: one that has imported everything.
 
 Importing torch takes longer than an epoch of the bench. The nursery does it once, and every party
 is forked from it: a process of its own with its own sockets, which runs the real command. It has

@@ -1,4 +1,4 @@
-"""One rank of `bench faults --processes`: notes what it is given, with its ledger beside it.
+"""One rank of `make faults`: notes what it is given, with its ledger beside it.
 
 Each step is one line of FOLDER/rank-N.jsonl: number, batches, ledger; the last whole line is where
 a rank that is started again goes on, as from a checkpoint. Before the last step it waits for

@@ -1,4 +1,4 @@
-"""A lane of `bench faults --processes`: runs one epoch after another, and looks what is left."""
+"""A lane of `make faults`: runs one epoch after another, and looks what is left."""
 
 import random
 import time

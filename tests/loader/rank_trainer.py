@@ -15,11 +15,10 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent))
-import balanced_data as made
 from torch import distributed
 
 from counterpoise.loader import DataLoader
+from tests.loader import balanced_data as made
 
 COUNT, STEP, STEPS = 61, 16, 4
 

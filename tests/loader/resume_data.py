@@ -4,12 +4,12 @@ import io
 import random
 import tarfile
 
-import balanced_data as made
 import numpy as np
 import torch
 
 from counterpoise.workers import TarDataset
 from counterpoise.workers.sources.interface import Probe, SampleError
+from tests.loader import balanced_data as made
 
 COUNT = 40
 # Samples that cannot be measured, and such that can but do not decode.

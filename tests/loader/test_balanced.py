@@ -1,22 +1,18 @@
 """Balanced loaders: what arrives follows from data, seed and plan, and from nothing else."""
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
-import balanced_data as made
-
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
+from tests.loader import balanced_data as made
 
 COUNT = 61
 KEYS = Counter(f"k{index:04}" for index in range(COUNT))

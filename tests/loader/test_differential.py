@@ -1,19 +1,15 @@
 """Without balancing the loader yields what torch's yields: batches, order, errors."""
 
 import random
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.utils.data as torch_data
 
-sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
-import differential_data as data
-
 from counterpoise.loader import DataLoader
+from tests.loader import differential_data as data
 
 MOST_EVENTS = 200
 SAMPLERS = ["none", "shuffle", "random", "replacement", "weighted", "subset", "odd", "stumbling"]

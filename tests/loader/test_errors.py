@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
-import balanced_data as made
-
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.dead_letter import read_letters
+from tests.loader import balanced_data as made
 
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 TRANSFORM = VisionLanguage(tile_size=28, max_tiles=4, tokens_per_tile=4)

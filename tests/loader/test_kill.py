@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-import kill_trainer
+from tests.loader import kill_trainer
 
 TRAINER = Path(__file__).with_name("kill_trainer.py")
 SHARED_MEMORY = Path("/dev/shm")

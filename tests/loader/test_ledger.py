@@ -1,10 +1,8 @@
 """The ledger: what it says of samples that could not be used, and how large it may become."""
 
 import json
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,9 +18,7 @@ from counterpoise.loader.resume.ledger import (
     read_ledger,
     write_ledger,
 )
-
-sys.path.append(str(Path(__file__).parent))
-import balanced_data as made
+from tests.loader import balanced_data as made
 
 PLAN = PlanConfig(8, 1024, "auto", ("tiles", "tokens"), (24, 8192), "isf", "greedy")
 JOB = JobSpec(plan=PLAN, on_error="skip")

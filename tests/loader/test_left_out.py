@@ -1,18 +1,14 @@
 """`on_error` without balancing: batches are smaller or refilled, nothing else changes."""
 
-import sys
 from itertools import chain
-from pathlib import Path
 
 import pytest
 import torch
 import torch.utils.data as torch_data
 
-sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
-import left_out_data as made
-
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers.sources.dead_letter import read_letters
+from tests.loader import left_out_data as made
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 WORKERS = [0, 2]

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-from memory_trainer import BUDGET_BYTES, COUNT, MIB
-
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.loader.memory_trainer import BUDGET_BYTES, COUNT, MIB
 
 HERE = Path(__file__).parent
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))

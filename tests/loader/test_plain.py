@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -11,9 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.utils.data as torch_data
-
-sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
-import differential_data as data
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.protocol.job_spec import to_json
@@ -30,6 +26,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.loader import DataLoader
 from counterpoise.loader.plain import PLAIN_JOB
+from tests.loader import differential_data as data
 
 
 @pytest.fixture(autouse=True)

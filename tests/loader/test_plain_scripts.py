@@ -1,13 +1,11 @@
 """Training scripts with a loader: killed in the middle of an epoch, left, without a guard."""
 
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent.parent))
-from trainers import Trainer, run_trainer
+from tests.trainers import Trainer, run_trainer
 
 HEAD = """
 import torch

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
-import balanced_data as made
-
 from counterpoise.loader import DataLoader, LoaderError
+from tests.loader import balanced_data as made
 
 COUNT = 40
 LIMIT_S = 20
@@ -133,7 +131,7 @@ def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(
 FORKING = """
 import os, sys
 sys.path.append({folder!r})
-import balanced_data as made
+from tests.loader import balanced_data as made
 from counterpoise.loader import DataLoader
 
 if __name__ == "__main__":

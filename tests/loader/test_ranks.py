@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-import rank_trainer
+from tests.loader import rank_trainer
 
 TRAINER = Path(rank_trainer.__file__)
 LIMIT_S = 90

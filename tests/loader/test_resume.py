@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
-sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
-import balanced_data as made
-
 from counterpoise.loader import DataLoader
+from tests.loader import balanced_data as made
 
 COUNT, STEP, EPOCHS = 50, 12, 2
 STEPS = -(-COUNT // STEP)

@@ -1,16 +1,12 @@
 """Resume after every step and every microbatch, in both modes, map-style and shards, with holes."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))  # the worker processes import this by name
-import balanced_data as made
-import resume_data as data
-
 from counterpoise.loader import DataLoader
+from tests.loader import balanced_data as made
+from tests.loader import resume_data as data
 
 STEP, EPOCHS = 8, 2
 STEPS = data.COUNT // STEP

@@ -79,8 +79,8 @@ def test_whatever_a_schedule_does_not_refuse_is_sound(
 def test_the_docstring_draws_what_is_simulated(
     name: str, ranks: int, microbatches: int, backward: int
 ) -> None:
-    module = {"zb-h1": "gen_zb"}.get(name, f"gen_{name}")
-    text = importlib.import_module(f"counterpoise.sched.{module}").__doc__ or ""
+    module = {"zb-h1": "zb", "1f1b": "one_f_one_b"}.get(name, name)
+    text = importlib.import_module(f"counterpoise.sched.generators.{module}").__doc__ or ""
     drawn = re.findall(r"^    (\d): (.*)$", text, re.MULTILINE)
     program = schedule(name, ranks=ranks, microbatches=microbatches)
     for (rank, cells), row in zip(drawn, staircase(program, backward), strict=True):

@@ -1,15 +1,12 @@
 """Keys, a data set and a balancer for the tests of who may come in."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-from key_party import SAMPLES, Party, keygen
-
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.security.key_party import SAMPLES, Party, keygen
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,8 @@ import resource
 import sys
 import time
 import traceback
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent))
 import msgpack
-from hostile import Cluster, Mutator, Wired, corpus
 
 from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition
 from counterpoise.balancer.protocol.rank_session import RankSession
@@ -24,6 +21,7 @@ from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.protocol.worker_session import WorkerSession
 from counterpoise.workers.codec.frames import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
+from tests.security.hostile import Cluster, Mutator, Wired, corpus
 
 NAMES = [b"hostile-%d" % n for n in range(4)]
 MOST_STATE = 5_000

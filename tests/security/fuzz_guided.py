@@ -19,7 +19,6 @@ from pathlib import Path
 
 import atheris
 
-sys.path.append(str(Path(__file__).parent))
 with atheris.instrument_imports(include=["counterpoise.balancer", "counterpoise.workers"]):
     from fuzz_targets import FRAMES, TARGETS
     from hostile import Mutator, Wired

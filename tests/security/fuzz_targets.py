@@ -15,8 +15,6 @@ from pathlib import Path
 
 import msgpack
 import numpy as np
-from fuzz import MOST_STATE, on_the_books, state_size, to_peers
-from hostile import JOB, Cluster, Wired, corpus, introduces
 
 from counterpoise.balancer.coordinator.peers import why_rank_refused
 from counterpoise.balancer.planning.planner import make_planner
@@ -32,6 +30,8 @@ from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_i
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.tar.index import BLOCK
+from tests.security.fuzz import MOST_STATE, on_the_books, state_size, to_peers
+from tests.security.hostile import JOB, Cluster, Wired, corpus, introduces
 
 STRANGERS = [b"stranger-%d" % n for n in range(4)]
 # A cluster is taken anew after so many frames, so that an input's history stays short.

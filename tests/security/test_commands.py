@@ -2,21 +2,17 @@
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 import zmq
 
-sys.path.append(str(Path(__file__).parent.parent / "tools"))
-sys.path.append(str(Path(__file__).parent))
-from key_party import LIMIT_S, SAMPLES, free_port, keygen, make, samples
-from test_remote import Process
-
 from counterpoise.balancer.protocol.messages import Ping
 from counterpoise.balancer.transport.sockets import connect, send
 from counterpoise.tools.cli import group
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.security.key_party import LIMIT_S, SAMPLES, free_port, keygen, make, samples
+from tests.tools.test_remote import Process
 
 
 def doctor(capfd, address, keys):

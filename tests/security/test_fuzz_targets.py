@@ -1,14 +1,11 @@
 """The fuzzer's targets, fed a fixed number of inputs by chance: no atheris needed."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-from fuzz_targets import FRAMES, TARGETS
-from hostile import Mutator, Wired
+from tests.security.fuzz_targets import FRAMES, TARGETS
+from tests.security.hostile import Mutator, Wired
 
 INPUTS = 2000
 

@@ -3,18 +3,11 @@
 import itertools
 import json
 import socket
-import sys
 import tracemalloc
-from pathlib import Path
 
 import msgpack
 import pytest
 import zmq
-
-sys.path.append(str(Path(__file__).parent))
-from fuzz import attack, attack_sessions, state_size, to_peers
-from hostile import COUNT, JOB, Cluster, Mutator, Wired, corpus, introduces
-from key_party import LIMIT_S, Party
 
 from counterpoise.balancer.coordinator import peers
 from counterpoise.balancer.coordinator.peers import why_rank_refused
@@ -39,6 +32,9 @@ from counterpoise.balancer.protocol.wire import WireError, decode, encode
 from counterpoise.balancer.transport import sockets
 from counterpoise.workers.codec.frames import CodecError
 from counterpoise.workers.codec.frames import decode as decode_sample
+from tests.security.fuzz import attack, attack_sessions, state_size, to_peers
+from tests.security.hostile import COUNT, JOB, Cluster, Mutator, Wired, corpus, introduces
+from tests.security.key_party import LIMIT_S, Party
 
 
 @pytest.fixture(scope="module")

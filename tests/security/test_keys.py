@@ -1,13 +1,8 @@
 """Keys: who may come in, in which role, until when; and what a listener on the wire sees."""
 
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
-from key_party import SAMPLES, Peer, keygen, make, recorded, samples, telling_pieces
 
 from counterpoise.balancer.protocol.messages import PeerRejected, Ping, Pong, WorkerHello
 from counterpoise.balancer.transport.keys import (
@@ -19,6 +14,7 @@ from counterpoise.balancer.transport.keys import (
 )
 from counterpoise.balancer.transport.sockets import check_open_address, send
 from counterpoise.loader import LoaderError
+from tests.security.key_party import SAMPLES, Peer, keygen, make, recorded, samples, telling_pieces
 
 # --- on the wire
 

@@ -2,15 +2,10 @@
 
 import contextlib
 import socket
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import zmq
-
-sys.path.append(str(Path(__file__).parent))
-from key_party import SAMPLES, Peer, free_port, make, samples, telling_pieces
 
 from counterpoise.balancer.protocol.messages import (
     ClearPayloadOffer,
@@ -25,6 +20,7 @@ from counterpoise.balancer.transport import link
 from counterpoise.balancer.transport.keys import peer_keys
 from counterpoise.balancer.transport.sockets import connect, send
 from counterpoise.tools.cli import group
+from tests.security.key_party import SAMPLES, Peer, free_port, make, samples, telling_pieces
 
 ANY_PORT = "tcp://127.0.0.1:0"
 

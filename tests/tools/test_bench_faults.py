@@ -50,9 +50,12 @@ def test_a_replay_tells_faults_and_last_events():
     assert "balancer hears" in result.stderr
 
 
-@pytest.mark.parametrize("words", [["--seeds", "0"], ["--simulate", "--processes"]])
-def test_arguments_that_cannot_be_are_refused(words):
-    assert isinstance(run(*words).exception, ValueError)
+def test_no_seeds_at_all_are_refused():
+    assert isinstance(run("--seeds", "0").exception, ValueError)
+
+
+def test_real_processes_are_tried_elsewhere():
+    assert "make faults RUNS=3" in run("--processes").exception.message
 
 
 @pytest.mark.slow

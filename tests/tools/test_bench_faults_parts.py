@@ -1,4 +1,4 @@
-"""The parts of `bench faults --processes`: what it finds left, its network, its comparison."""
+"""The parts of `make faults`: what it finds left, its network, its comparison."""
 
 import os
 import socket

@@ -2,10 +2,8 @@
 
 import io
 import json
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -18,9 +16,7 @@ from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.figures import job_tables
 from counterpoise.tools.doctor.finding import BAD, GOOD, WARN
 from counterpoise.tools.doctor.status import judge_overview
-
-sys.path.append(str(Path(__file__).parent.parent / "loader"))  # the workers import this by name
-import balanced_data
+from tests.loader import balanced_data
 
 LIMIT_S = 30.0
 WORKER = WorkerStatus(

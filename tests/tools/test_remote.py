@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent.parent / "loader"))
-import balanced_data
-
 from counterpoise.loader import DataLoader, LoaderError, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
+from tests.loader import balanced_data
 
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 HERE = Path(__file__).parent

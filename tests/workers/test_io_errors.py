@@ -3,16 +3,11 @@
 import errno
 import io
 import os
-import sys
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-
-sys.path.append(str(Path(__file__).parent.parent / "loader"))
-import balanced_data as made
 
 from counterpoise.balancer.protocol.messages import Probed, SampleRef
 from counterpoise.loader import DataLoader, LoaderError
@@ -23,6 +18,7 @@ from counterpoise.workers.sources import error_policy as policy
 from counterpoise.workers.sources.error_policy import RETRIES, ErrorPolicy, kind_of
 from counterpoise.workers.sources.interface import PlainSource
 from counterpoise.workers.tar.shard_files import READ_WHOLE
+from tests.loader import balanced_data as made
 
 
 class FlakySource(PlainSource):

@@ -5,7 +5,6 @@ import gc
 import os
 import select
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -15,10 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parent))  # the pools' processes import pool_jobs by name
-import pool_jobs
-
 from counterpoise.workers.processes.pool import PoolJob, start_pool
+from tests.workers import pool_jobs
 
 LIMIT_S = 30.0
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent.parent))
-from trainers import ENDS_WITHIN_S, Trainer, run_trainer
+from tests.trainers import ENDS_WITHIN_S, Trainer, run_trainer
 
 HEAD = """
 import os, signal, sys
 from pathlib import Path
-from counterpoise.workers.pool import Job, start_pool
+from counterpoise.workers.processes.pool import Job, start_pool
 
 def serve(payload, directory, ready):
     Path(directory, "socket").touch()
