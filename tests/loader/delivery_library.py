@@ -1,0 +1,60 @@
+"""The library as the delivery cases call it: the only file of theirs that follows a new interface.
+
+Everything that the cases take from counterpoise is imported here, and every loader is made here.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from counterpoise.loader import BalancedBatchSampler, DataLoader, RemoteDataset
+from counterpoise.workers import TarDataset, VisionLanguage
+from counterpoise.workers.source import Probe, SampleError
+
+__all__ = [
+    "COMMAND",
+    "INFO",
+    "Probe",
+    "RemoteDataset",
+    "SampleError",
+    "TarDataset",
+    "VisionLanguage",
+    "balanced_loader",
+    "balanced_sampler",
+    "info_of",
+    "plain_loader",
+]
+
+COMMAND = str(Path(sys.executable).with_name("counterpoise"))
+# What a StepInfo says, by the names that the digests know it under.
+INFO = (
+    "epoch", "step", "microbatch", "microbatches", "rank", "ranks", "samples", "label_tokens",
+    "rank_samples", "rank_label_tokens", "step_samples", "step_label_tokens", "keys", "holes",
+    "images", "empty", "last",
+)  # fmt: skip
+
+
+def plain_loader(data: Any, **arguments: Any) -> Any:
+    """Return a loader that does what torch's does."""
+    return DataLoader(data, **arguments)
+
+
+def balanced_loader(data: Any, options: Mapping[str, Any], **rest: Any) -> Any:
+    """Return a balanced loader; `options` name every balancing option, `rest` everything else."""
+    given = dict(options)
+    size = given.pop("batch_size") or 1
+    return DataLoader(data, size, balance=given.pop("grouping"), **given, **rest)
+
+
+def balanced_sampler(costs: Any, options: Mapping[str, Any], **rest: Any) -> Any:
+    """Return a batch sampler for torch's loader that plans with the same options."""
+    given = dict(options)
+    if given.pop("ordering") != "given":
+        raise ValueError("a sampler arranges no pipeline: give ordering 'given'")
+    return BalancedBatchSampler(costs, **given, **rest)
+
+
+def info_of(loader: Any) -> Any:
+    """Return the StepInfo of the batch that was handed out last."""
+    return loader.step_info

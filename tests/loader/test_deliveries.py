@@ -1,0 +1,37 @@
+"""What the loader delivers is what is on record in deliveries.json, bit by bit."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))  # the worker processes import the data by name
+import deliveries
+import delivery_cases
+
+KNOWN = deliveries.known()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The data of all cases, and a balancer with workers."""
+    made = deliveries.Place(tmp_path_factory.mktemp("deliveries"))
+    yield made
+    made.close()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("name", deliveries.CASES)
+def test_a_case_delivers_what_is_on_record(name, place):
+    if deliveries.needs_real_shards(name) and deliveries.real_shards() is None:
+        pytest.skip("no real data here (set COUNTERPOISE_DATA)")
+    assert deliveries.digest_of_case(deliveries.records_of(name, place)) == KNOWN[name]
+
+
+def test_every_case_is_on_record_and_nothing_else():
+    assert set(KNOWN) == set(deliveries.CASES)
+
+
+@pytest.mark.parametrize(("one", "other"), delivery_cases.SAME)
+def test_cases_that_differ_only_in_who_decodes_are_the_same(one, other):
+    assert KNOWN[one] == KNOWN[other]
