@@ -15,7 +15,7 @@ from tests.trainers import ENDS_WITHIN_S, Trainer, run_trainer
 HEAD = """
 import os, signal, sys
 from pathlib import Path
-from counterpoise.workers.processes.pool import Job, start_pool
+from counterpoise.workers.processes.pool import PoolJob, start_pool
 
 def serve(payload, directory, ready):
     Path(directory, "socket").touch()
@@ -33,7 +33,7 @@ def work(payload, slot):
 
 if __name__ == "__main__":
     while True:
-        with start_pool(Job(work, None, 3, serve)), start_pool(Job(work, 1, 1), "fork"):
+        with start_pool(PoolJob(work, None, 3, serve)), start_pool(PoolJob(work, 1, 1), "fork"):
             print("ready", flush=True)
             signal.pause()
 """
@@ -74,10 +74,10 @@ def work(payload, slot):
     signal.pause()
 
 if __name__ == "__main__":
-    pool = start_pool(Job(work, None, 2, serve))
+    pool = start_pool(PoolJob(work, None, 2, serve))
     if (child := os.fork()) == 0:
         pool.close()
-        with start_pool(Job(work, None, 1)) as own:
+        with start_pool(PoolJob(work, None, 1)) as own:
             os._exit(0 if own.supervisor_pid != pool.supervisor_pid else 1)
     status = os.waitpid(child, 0)[1]
     events = [report.event for report in pool.poll_reports()]
@@ -95,7 +95,7 @@ def work(payload, slot):
     signal.pause()
 
 if __name__ == "__main__":
-    pool = start_pool(Job(work, None, 2, serve))
+    pool = start_pool(PoolJob(work, None, 2, serve))
     if os.fork() == 0:
         os.environ.clear()
         sys.stdin.read()
@@ -132,7 +132,7 @@ def work(payload, slot):
     Path(payload.path).write_text(f"{__name__} {Path(sys.argv[0]).name}")
 
 if __name__ == "__main__":
-    with start_pool(Job(work, Outer.Inner(sys.argv[0] + ".out"), 1)) as pool:
+    with start_pool(PoolJob(work, Outer.Inner(sys.argv[0] + ".out"), 1)) as pool:
         while not any(report.event == "exited" for report in pool.poll_reports()):
             pass
 """
@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 
 def test_a_script_without_a_guard_is_told_to_add_one(tmp_path: Path) -> None:
-    text = HEAD + "\ndef work(payload, slot): signal.pause()\nstart_pool(Job(work, None, 1))\n"
+    text = HEAD + "\ndef work(payload, slot): signal.pause()\nstart_pool(PoolJob(work, None, 1))\n"
     code, _, err = run_trainer(tmp_path, text)
     assert code == 1
     assert "if __name__ == '__main__':" in err.splitlines()[-1]
@@ -150,7 +150,11 @@ def test_a_script_without_a_guard_is_told_to_add_one(tmp_path: Path) -> None:
 
 def test_a_script_from_standard_input_can_use_modules(tmp_path: Path) -> None:
     (tmp_path / "importable_jobs.py").write_text(HEAD + "\ndef work(payload, slot): pass\n")
-    text = "from importable_jobs import *\nstart_pool(Job(work, 3, 1, serve)).close()\nprint('end')"
+    text = (
+        "from importable_jobs import *\n"
+        "start_pool(PoolJob(work, 3, 1, serve)).close()\n"
+        "print('end')"
+    )
     ended = subprocess.run(
         [sys.executable, "-"], input=text, text=True, cwd=tmp_path, capture_output=True, timeout=60
     )
@@ -163,7 +167,7 @@ def test_what_only_the_trainer_has_is_named(tmp_path: Path) -> None:
         + """
 if __name__ == "__main__":
     def work(payload, slot): pass
-    start_pool(Job(work, None, 1))
+    start_pool(PoolJob(work, None, 1))
 """
     )
     code, _, err = run_trainer(tmp_path, text)
@@ -179,7 +183,7 @@ def test_the_start_method_of_multiprocessing_stays_open(tmp_path: Path) -> None:
 import multiprocessing
 def work(payload, slot): signal.pause()
 if __name__ == "__main__":
-    start_pool(Job(work, None, 1)).close()
+    start_pool(PoolJob(work, None, 1)).close()
     multiprocessing.set_start_method("spawn")
 """
     )

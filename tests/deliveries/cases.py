@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import delivery_data as made
+from tests.deliveries import data as made
 
 # A case names what differs from these; a loader gets all of them by name.
 OPTIONS = {
@@ -41,7 +41,7 @@ SKIP = {"on_error": "skip"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A loader: `data` names its dataset (delivery_place.open_data), the rest is its arguments."""
+    """A loader: `data` names its dataset (place.open_data), the rest is its arguments."""
 
     data: str
     options: Mapping[str, Any] = field(default_factory=dict)

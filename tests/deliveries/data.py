@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from delivery_library import Probe, SampleError, VisionLanguage
 from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
+
+from tests.deliveries.library import Probe, SampleError, VisionLanguage
 
 COUNT, MANY = 61, 5700
 SHARDED, SHARDS = 40, 2

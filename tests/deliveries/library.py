@@ -10,7 +10,7 @@ from typing import Any
 
 from counterpoise.loader import BalancedBatchSampler, DataLoader, RemoteDataset
 from counterpoise.workers import TarDataset, VisionLanguage
-from counterpoise.workers.source import Probe, SampleError
+from counterpoise.workers.sources.interface import Probe, SampleError
 
 __all__ = [
     "COMMAND",

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import delivery_data as made
-import delivery_library as library
+from tests.deliveries import data as made
+from tests.deliveries import library
 
 HERE = Path(__file__).parent
 
@@ -31,7 +31,7 @@ class Place:
             heard = self._start("balancer", "--listen", "tcp://127.0.0.1:0", until="listening on")
             self._address = heard.partition("listening on ")[2].partition(";")[0].strip()
             words = ["--root", str(self.folder), "--cache", str(self.folder / "cache")]
-            words += ["--allow", "delivery_data:Rolled"]
+            words += ["--allow", "tests.deliveries.data:Rolled"]
             for _ in range(2):
                 self._start("worker", self._address, *words, until="working for")
         return self._address
@@ -48,7 +48,7 @@ class Place:
             [library.COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         self._processes.append(process)
         assert process.stderr is not None
@@ -96,7 +96,7 @@ def open_data(name: str, folder: Path) -> Any:
         "remote shards": lambda: library.RemoteDataset("shards/*.tar", arguments=small),
         "remote broken shards": lambda: library.RemoteDataset("broken/*.tar", arguments=small),
         "remote rolled shards": lambda: library.RemoteDataset(
-            "shards/*.tar", "delivery_data:Rolled", small
+            "shards/*.tar", "tests.deliveries.data:Rolled", small
         ),
     }
     return makers[name]()

@@ -1,8 +1,8 @@
-"""Digests of all that the loader delivers, case by case (delivery_cases.py).
+"""Digests of all that the loader delivers, case by case (cases.py).
 
-    python tests/loader/deliveries.py            compare with deliveries.json
-    python tests/loader/deliveries.py --write    write deliveries.json
-    python tests/loader/deliveries.py --show "isf, exact"    a digest for every batch of a case
+    python -m tests.deliveries.record            compare with deliveries.json
+    python -m tests.deliveries.record --write    write deliveries.json
+    python -m tests.deliveries.record --show "isf, exact"    a digest for every batch of a case
 
 A case is a sequence of records: a batch and what the loader says about it, in the order in which
 they come. A digest covers shapes, dtypes and bytes, and nothing that differs between two runs;
@@ -22,16 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))  # the worker processes import the data by name
-import delivery_cases as cases
-import delivery_data as made
-import delivery_library as library
 import numpy as np
 import torch
-from delivery_digest import digest
-from delivery_place import Place, open_data, real_shards
 from torch import distributed
 from torch.utils.data import DataLoader as TorchLoader
+
+from tests.deliveries import cases, library
+from tests.deliveries import data as made
+from tests.deliveries.digest import digest
+from tests.deliveries.place import Place, open_data, real_shards
 
 HERE = Path(__file__).parent
 FILE = HERE / "deliveries.json"
@@ -182,8 +181,14 @@ def from_two_ranks(case: cases.Case, place: Place) -> Iterator[Record]:
 def from_distributed(case: cases.Case, place: Place) -> Iterator[Record]:
     """Yield digests of what comes to two processes, in the order of places."""
     folder = Path(tempfile.mkdtemp(dir=place.folder))
-    command = [sys.executable, __file__, "--rank-of", json.dumps([str(folder), _name_of(case)])]
-    shared = {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.deliveries.record",
+        "--rank-of",
+        json.dumps([str(folder), _name_of(case)]),
+    ]
+    shared = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     shared = {**os.environ, **shared, "WORLD_SIZE": "2"}
     ranks = [subprocess.Popen(command, env={**shared, "RANK": str(rank)}) for rank in (0, 1)]
     try:
