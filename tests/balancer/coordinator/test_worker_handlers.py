@@ -19,7 +19,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from tests.balancer.coordinator_cluster import (
+from tests.balancer.coordinator.cluster import (
     JOB,
     OTHER,
     PLAN,

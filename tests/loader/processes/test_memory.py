@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.tools.demo.data import ensure_demo_data
-from tests.loader.memory_trainer import BUDGET_BYTES, COUNT, MIB
+from tests.loader.processes.memory_trainer import BUDGET_BYTES, COUNT, MIB
 
 HERE = Path(__file__).parent
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from counterpoise.workers.processes.pool import PoolJob, start_pool
-from tests.workers import pool_jobs
+from tests.workers.processes import pool_jobs
 
 LIMIT_S = 30.0
 

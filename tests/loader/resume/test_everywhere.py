@@ -6,7 +6,7 @@ import pytest
 
 from counterpoise.loader import DataLoader
 from tests.loader import balanced_data as made
-from tests.loader import resume_data as data
+from tests.loader.resume import resume_data as data
 
 STEP, EPOCHS = 8, 2
 STEPS = data.COUNT // STEP

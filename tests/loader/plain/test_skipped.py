@@ -8,7 +8,7 @@ import torch.utils.data as torch_data
 
 from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.workers.sources.dead_letter import read_letters
-from tests.loader import left_out_data as made
+from tests.loader.plain import skipped_data as made
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 WORKERS = [0, 2]

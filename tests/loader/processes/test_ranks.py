@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loader import rank_trainer
+from tests.loader.processes import rank_trainer
 
 TRAINER = Path(rank_trainer.__file__)
 LIMIT_S = 90

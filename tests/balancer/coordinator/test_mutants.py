@@ -9,7 +9,7 @@ import pytest
 import counterpoise.balancer
 from counterpoise.tools.simulated_cluster import trial as simulation_trial
 from counterpoise.tools.simulated_cluster.variants import VARIANTS
-from tests.balancer.mutants import MUTANTS
+from tests.balancer.coordinator.mutants import MUTANTS
 
 SEEDS = 500
 SOURCE = Path(counterpoise.balancer.__file__).parent

@@ -9,7 +9,7 @@ import torch
 import torch.utils.data as torch_data
 
 from counterpoise.loader import DataLoader
-from tests.loader import differential_data as data
+from tests.loader.plain import differential_data as data
 
 MOST_EVENTS = 200
 SAMPLERS = ["none", "shuffle", "random", "replacement", "weighted", "subset", "odd", "stumbling"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loader import kill_trainer
+from tests.loader.processes import kill_trainer
 
 TRAINER = Path(__file__).with_name("kill_trainer.py")
 SHARED_MEMORY = Path("/dev/shm")

@@ -26,7 +26,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.loader import DataLoader
 from counterpoise.loader.plain import PLAIN_JOB
-from tests.loader import differential_data as data
+from tests.loader.plain import differential_data as data
 
 
 @pytest.fixture(autouse=True)
