@@ -22,7 +22,7 @@ class WorkCounts:
     def since(self, before: "WorkCounts") -> "WorkCounts":
         """Return what was done after an earlier count.
 
-        >>> Done(probed=5, decoded=3).since(Done(probed=4)).decoded
+        >>> WorkCounts(probed=5, decoded=3).since(WorkCounts(probed=4)).decoded
         3
         """
         return WorkCounts(
@@ -39,12 +39,12 @@ class WorkCounts:
 class WorkerStats:
     """Counts what a worker does; times are arguments.
 
-    >>> tally = Tally(since=0.0)
+    >>> tally = WorkerStats(since=0.0)
     >>> for second in range(100): tally.add(float(second), decoded=3)
     >>> tally.done.decoded
     300
     >>> tally.recent(100.0)
-    (Done(probed=0, decoded=90, failed=0, nbytes=0, probe_ms=0, decode_ms=0), 30.0)
+    (WorkCounts(probed=0, decoded=90, failed=0, nbytes=0, probe_ms=0, decode_ms=0), 30.0)
     """
 
     since: float

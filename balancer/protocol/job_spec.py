@@ -101,7 +101,7 @@ def _check_depth(source: object) -> None:
 def to_json(job: JobSpec) -> str:
     """Return the job as JSON; two jobs are the same when their JSON is.
 
-    >>> from_json(to_json(Job(on_error="skip"))) == Job(on_error="skip")
+    >>> from_json(to_json(JobSpec(on_error="skip"))) == JobSpec(on_error="skip")
     True
     """
     return json.dumps(asdict(job), sort_keys=True)
@@ -123,7 +123,7 @@ def from_json(text: str) -> JobSpec:
 def difference(mine: str, theirs: str) -> str:
     """Say in which settings two jobs differ.
 
-    >>> difference(to_json(Job()), to_json(Job(on_error="skip")))
+    >>> difference(to_json(JobSpec()), to_json(JobSpec(on_error="skip")))
     "on_error: 'raise' here, 'skip' there"
     """
     here, there = _flat(json.loads(mine)), _flat(json.loads(theirs))

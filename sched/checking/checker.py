@@ -60,7 +60,7 @@ def check(
     `limit`: the most that any rank may hold at once, in units of `buffer_bytes`, by default in
     live activations.
 
-    >>> from .registry import schedule
+    >>> from counterpoise.sched import schedule
     >>> check(schedule("1f1b", ranks=2, microbatches=2), limit=2)
     """
     if found := problems(program, limit=limit, buffer_bytes=buffer_bytes):

@@ -12,7 +12,7 @@ def marked_grid(program: Program, marks: Collection[tuple[int, int]]) -> str:
 
     Of long rows only what is near a mark is shown, or their beginning.
 
-    >>> from .registry import schedule
+    >>> from counterpoise.sched import schedule
     >>> print(marked_grid(schedule("1f1b", ranks=2, microbatches=2), {(0, 2)}))
     0:  0F0  0F1 [0B0] 0B1
     1:  1F0  1B0  1F1  1B1

@@ -86,7 +86,7 @@ def format_time(ns: int) -> str:
 def format_memory(held: int, unit: MemoryUnit = BYTES) -> str:
     """Write memory in binary multiples of bytes, or as a count of whatever the unit is.
 
-    >>> format_memory(3 * 2**29), format_memory(9, Unit("tiles", 2, "tile"))
+    >>> format_memory(3 * 2**29), format_memory(9, MemoryUnit("tiles", 2, "tile"))
     ('1.5 GiB', '4.5 tiles')
     """
     if unit.word != "bytes":

@@ -30,8 +30,8 @@ def simulate(program: Program, costs: Costs) -> Timeline:
     Raises ValueError if a kind has no times, a number is not an integer of 0 or more, a table
     does not fit, or the program cannot run to its end (`check` says why).
 
-    >>> from .costs import unit_costs
-    >>> from .registry import schedule
+    >>> from counterpoise.sched import unit_costs
+    >>> from counterpoise.sched import schedule
     >>> timeline = simulate(schedule("1f1b", ranks=4, microbatches=8), unit_costs(1, 2))
     >>> timeline.makespan_ns, timeline.peak_bytes
     (33, (4, 3, 2, 1))

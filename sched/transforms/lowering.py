@@ -39,7 +39,7 @@ def lower(program: Program, costs: Costs | None = None, *, continuations: bool =
     the second collective follows by itself, for runtimes that rescale on the collectives' stream.
     Raises ValueError if the program has messages already or cannot run to its end.
 
-    >>> from .registry import schedule
+    >>> from counterpoise.sched import schedule
     >>> for row in lower(schedule("1f1b", ranks=2, microbatches=1)).ranks:
     ...     print(*row)
     0F0 0SEND_F0 0RECV_B0 0B0

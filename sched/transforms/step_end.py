@@ -13,7 +13,7 @@ def with_step_end(program: Program) -> Program:
     A rank's stages reduce in the order in which their last pass ends. Raises ValueError if the
     program has such passes already.
 
-    >>> from .registry import schedule
+    >>> from counterpoise.sched import schedule
     >>> program = with_step_end(schedule("zbv", ranks=1, microbatches=1))
     >>> print(*program.ranks[0])
     0F0 1F0 1I0 1W0 0I0 0W0 1REDUCE_GRAD 0REDUCE_GRAD 0O

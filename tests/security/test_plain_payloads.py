@@ -83,7 +83,7 @@ def wire(monkeypatch):
                 made[-1].server = self
                 made[-1].works = lambda: any(map(self.works, list(self._peers)))
 
-    monkeypatch.setattr(serve, "BulkServer", Tapped)
+    monkeypatch.setattr(serve, "ClearPayloadServer", Tapped)
     yield make_wire
     for each in made:
         each.close()

@@ -13,7 +13,7 @@ MAX_REASON_CHARACTERS = 300
 class RejectedPeers:
     """Call it with a reason each time; `say` hears of it at most every 10 s.
 
-    >>> refusals = Refusals(print, clock=iter([0.0, 1.0, 12.0]).__next__)
+    >>> refusals = RejectedPeers(print, clock=iter([0.0, 1.0, 12.0]).__next__)
     >>> refusals("no key"); refusals("no key"); refusals("no key")
     refused: no key
     refused: no key (2 times)

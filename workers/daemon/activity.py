@@ -13,7 +13,7 @@ from ...balancer.protocol.messages import HeartbeatAck, WorkerHeartbeat
 class WorkerActivity:
     """Seconds spent probing and decoding, and the clock; `forgotten`: nobody knows the worker.
 
-    >>> pulse = Pulse()
+    >>> pulse = WorkerActivity()
     >>> pulse.begin("decode", (1, 7), now=1.0)
     >>> pulse.end(now=3.0)
     >>> pulse.begin("probe", (2, 9), now=5.0)

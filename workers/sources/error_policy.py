@@ -65,7 +65,7 @@ def attempt(
 
     >>> def broken(): raise SampleError("a", "no text")
     >>> attempt(broken, "a", ErrorPolicy("skip"), sleep=print)
-    Hole(key='a', reason='no text', kind='data')
+    SkippedSample(key='a', reason='no text', kind='data')
     """
     pauses = iter(policy.pauses())
     while True:

@@ -24,7 +24,7 @@ def disttrain(pipeline: PipelineEvaluator) -> Int64:
     than the order given.
 
     >>> costs = np.array([[4, 1, 2, 3, 5], [1, 1, 1, 1, 1]])
-    >>> disttrain(Pipeline.one_forward_one_backward(2, costs)).tolist()
+    >>> disttrain(PipelineEvaluator.one_forward_one_backward(2, costs)).tolist()
     [1, 3, 0, 4, 2]
     """
     sizes = pipeline.costs[: pipeline.stages].sum(axis=0)

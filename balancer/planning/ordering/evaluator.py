@@ -41,7 +41,7 @@ class PipelineEvaluator:
         multiples of ranks. Without backward it is twice the forward. Raises ValueError.
 
         >>> ones = np.ones((2, 3), dtype=np.int64)
-        >>> Pipeline.one_forward_one_backward(2, ones)(np.arange(3))
+        >>> PipelineEvaluator.one_forward_one_backward(2, ones)(np.arange(3))
         12
         """
         stages, microbatches = forward.shape

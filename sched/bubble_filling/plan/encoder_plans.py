@@ -102,7 +102,7 @@ def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:
 def plans(setup: FillSetup) -> tuple[EncoderPlan, ...]:
     """All plans: divisors of the language model's sizes that divide the encoders' layers.
 
-    >>> from .fill_sets import case_setup
+    >>> from counterpoise.sched.bubble_filling.problem.presets import case_setup
     >>> len(plans(case_setup("3072")))
     64
     """

@@ -57,7 +57,7 @@ class Gaps:
 def with_collectives(program: Program) -> Program:
     """The program with a data-parallel all-gather before and a reduce-scatter after each rank's.
 
-    >>> from .registry import schedule
+    >>> from counterpoise.sched import schedule
     >>> print(with_collectives(schedule("gpipe", ranks=1, microbatches=1)))
     schedule: gpipe
     placement: 0
