@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-VISION_LANGUAGE = "counterpoise.workers.vision_language:VisionLanguage"
+VISION_LANGUAGE = "counterpoise.workers:VisionLanguage"
 
 
 class RemoteDataset:

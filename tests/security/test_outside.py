@@ -155,7 +155,7 @@ def test_a_pattern_that_leaves_the_root_reads_nothing(root, pattern):
 def test_a_transform_that_nobody_registered_is_not_even_imported(root, transform, nested):
     spec = {"name": transform, "args": {"command": "touch executed"}}
     if nested:
-        name = "counterpoise.workers.vision_language:VisionLanguage"
+        name = "counterpoise.workers:VisionLanguage"
         spec = {"name": name, "args": {"tokenizer": spec}}
     before = set(sys.modules)
     with WATCH as watch, pytest.raises(ValueError, match="no such transform"):

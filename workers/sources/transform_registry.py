@@ -17,8 +17,8 @@ from typing import Any
 
 GROUP = "counterpoise.transforms"
 BUILT_IN = (
-    "counterpoise.workers.vision_language:VisionLanguage",
-    "counterpoise.workers.vision_language.tokenizer:ByteTokenizer",
+    "counterpoise.workers:VisionLanguage",
+    "counterpoise.workers:ByteTokenizer",
 )
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -81,11 +81,15 @@ def spec_of(thing: Any) -> dict[str, Any]:
 
 
 def name_of(thing: Any) -> str:
-    """Return package.module:name of a function or class.
+    """Return package.module:name of a function or class; of our own ones the public name.
 
-    >>> name_of(name_of)
-    'counterpoise.workers.sources.transform_registry:name_of'
+    >>> name_of(is_spec)
+    'counterpoise.workers.sources.transform_registry:is_spec'
     """
+    for public in BUILT_IN:
+        # A class keeps its public name wherever its module lies, since the name is on the wire.
+        if public.endswith(f":{getattr(thing, '__qualname__', '')}") and _found(public) is thing:
+            return public
     name = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
     if not NAME.fullmatch(name) or name.startswith("__main__:"):
         raise ValueError(

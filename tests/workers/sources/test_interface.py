@@ -146,7 +146,16 @@ def test_fingerprints_tell_datasets_apart():
     assert as_source(TEXTS).fingerprint() != as_source(TEXTS[:2]).fingerprint()
 
 
-@pytest.mark.parametrize("name", ["source", "tar_dataset", "vision_language", "registry", "policy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sources.interface",
+        "sources.transform_registry",
+        "sources.error_policy",
+        "tar.dataset",
+        "vision_language",
+    ],
+)
 def test_sources_are_opened_without_torch(name):
     code = f"import sys, counterpoise.workers.{name}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+import counterpoise.workers
 from counterpoise.workers.sources import transform_registry as registry
 from counterpoise.workers.sources.transform_registry import (
     BUILT_IN,
@@ -88,3 +89,11 @@ def test_what_has_no_importable_name_has_no_spec():
         with pytest.raises(ValueError, match="cannot be named for a remote worker"):
             spec_of(nameless)
     assert name_of(os.path.join) == "posixpath:join"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_is_built_in_travels_under_its_public_name(name):
+    made = build({"name": name, "args": {}}, BUILT_IN)
+    assert name_of(type(made)) == name
+    assert spec_of(made)["name"] == name
+    assert getattr(counterpoise.workers, name.partition(":")[2]) is type(made)
