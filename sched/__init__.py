@@ -14,7 +14,13 @@ from .ir.passes import NO_MICROBATCH, Pass, format_pass, parse_pass
 from .ir.problem import Problem
 from .ir.program import Barrier, Program, format_program, parse_program, place
 from .ir.registry import Schedule, register, schedule, schedules
-from .simulation.cost_profile import CostProfile, Linear, dump_profile, load_profile, profile_costs
+from .simulation.cost_profile import (
+    CostFunction,
+    CostProfile,
+    dump_profile,
+    load_profile,
+    profile_costs,
+)
 from .simulation.costs import Costs, unit_costs
 from .simulation.simulator import simulate
 from .simulation.timeline import Bubbles, Slot, Timeline
@@ -38,10 +44,10 @@ __all__ = [
     "NO_MICROBATCH",
     "Barrier",
     "Bubbles",
+    "CostFunction",
     "CostProfile",
     "Costs",
     "Kind",
-    "Linear",
     "Need",
     "Pass",
     "Problem",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..ir.program import place
-from ..simulation.cost_profile import CostProfile, Linear
+from ..simulation.cost_profile import CostFunction, CostProfile
 from .layers import Device, TransformerLayer, Vocabulary, data_parallel_ns, optimizer_ns
 from .stages import partition
 
@@ -57,13 +57,15 @@ def shape_profile(
     pieces = _pieces(model)
     typical = {"tokens": 4096, "token_pairs": 4096**2}
     typical["tiles"] = max(1, 4096 // max(1, model.encoder_tokens))
-    times = [Linear(0, piece.forward).of(typical) for piece in pieces]
+    times = [CostFunction(0, piece.forward).of(typical) for piece in pieces]
     stages, at = [], 0
     for size in partition(times, placement):
         stages.append(pieces[at : at + size])
         at += size
-    forward = tuple(Linear(0, _sum(piece.forward for piece in stage)) for stage in stages)
-    backward = tuple(Linear(0, {k: 2 * v for k, v in e.per_thousand.items()}) for e in forward)
+    forward = tuple(CostFunction(0, _sum(piece.forward for piece in stage)) for stage in stages)
+    backward = tuple(
+        CostFunction(0, {k: 2 * v for k, v in e.per_thousand.items()}) for e in forward
+    )
     width = model.tensor_parallel
     summed = [sum(piece.parameters for piece in stage) // width for stage in stages]
     summed[0] += model.vocabulary.parameters // width
@@ -80,13 +82,16 @@ def shape_profile(
             "I": forward,
             "W": forward,
             "REDUCE_GRAD": tuple(
-                Linear(data_parallel_ns(device, count, model.data_parallel)) for count in summed
+                CostFunction(data_parallel_ns(device, count, model.data_parallel))
+                for count in summed
             ),
-            "O": tuple(Linear(optimizer_ns(device, count)) for count in held),
+            "O": tuple(CostFunction(optimizer_ns(device, count)) for count in held),
         },
         p2p_ns=2 * model.layer.hidden * typical["tokens"] * 10**9 // device.link_bytes_per_s,
         buffers={
-            "activation": tuple(Linear(0, _sum(p.activation for p in stage)) for stage in stages)
+            "activation": tuple(
+                CostFunction(0, _sum(p.activation for p in stage)) for stage in stages
+            )
         },
         parameter_bytes=tuple(_STATE_BYTES * count for count in held),
     )

@@ -1,103 +1,148 @@
-"""Cost profiles: what passes cost as a function of what is in the microbatch.
+"""Cost profiles: what passes cost as a function of a microbatch's contents, read from JSON.
 
-A profile is plain JSON, measured or computed from shapes (`shape_profile`). Every cost is linear in
-the microbatch's resources (tokens, pairs of tokens, tiles ...):
+A profile is measured, or computed from shapes (`shape_profile`). Every cost is a function of the
+microbatch's resources (tokens, token_pairs, tiles ...):
 
-    {"ranks": 2, "placement": [0, 1],
-     "passes": {"F": [{"fixed": 900, "per_thousand": {"tokens": 51200}}, ...one for each stage],
+    {"placement": [0, 1],
+     "passes": {"F": [{"fixed": 900, "per_thousand": {"tokens": 51200, "token_pairs": 12}},
+                      {"points": {"tokens": [[0, 0], [1024, 40000], [4096, 200000]]}}],
                 "B": [{"fixed": 1800}]},
-     "p2p_ns": 4000, "collectives": {"CS": 20000},
+     "ranks": 2, "p2p_ns": 4000, "collectives": {"CS": 20000},
      "buffers": {"activation": [{"per_thousand": {"tokens": 104448000}}]},
      "parameter_bytes": [1000, 1000]}
 
-A list has one entry per stage (per rank for kinds cut over the ranks), or one for all. A cost is
-fixed + per_thousand x amount / 1000, rounded down: integers, the same on every machine.
+A list has one entry per stage (per rank for kinds that are divided over the ranks), or one for all.
+Only placement and passes are required. All costs are integers, the same on every machine.
 """
 
-import json
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from ..ir.kinds import is_kind, kind
+from ..ir.typed_json import read_json
 from .costs import Costs, Table, expand
 
 Resources = Mapping[str, int]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Points = tuple[tuple[Whole, Whole], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A cost, in ns or bytes: fixed, and so much for every thousand units of each resource."""
+class CostFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A cost, in ns or bytes, as a function of a microbatch's resources.
 
-    fixed: int = 0
-    per_thousand: Mapping[str, int] = field(default_factory=dict)
+    It is the sum of `fixed`, of per_thousand x amount / 1000 rounded down, and for every resource
+    in `points`, [amount, cost] pairs, of the cost interpolated linearly between them (as DistTrain,
+    2024, section 3, does with measurements). Beyond the points the first or last piece continues.
+    Raises ValueError for fewer than two points, or amounts that do not rise.
+    """
+
+    fixed: Whole = 0
+    per_thousand: Mapping[str, Whole] = {}
+    points: Mapping[str, Points] = {}
+
+    def __post_init__(self) -> None:
+        """Check that the points define a function."""
+        for name, points in self.points.items():
+            amounts = [amount for amount, _ in points]
+            if len(amounts) < 2 or amounts != sorted(set(amounts)):
+                got = [list(point) for point in points]
+                raise ValueError(
+                    f"points of {name} are {got}; give two or more [amount, cost], amounts rising"
+                )
 
     def of(self, resources: Resources) -> int:
-        """The cost of a microbatch. Raises ValueError if it does not say a resource's amount.
+        """Return the cost of a microbatch. Raises ValueError if it lacks a resource's amount.
 
-        >>> Linear(10, {"tokens": 1500}).of({"tokens": 3})
+        >>> CostFunction(10, {"tokens": 1500}).of({"tokens": 3})
         14
+        >>> steep = CostFunction(points={"tiles": ((0, 0), (4, 8), (8, 32))})
+        >>> [steep.of({"tiles": amount}) for amount in (2, 6, 9)]
+        [4, 20, 38]
         """
-        if missing := set(self.per_thousand) - set(resources):
+        if missing := (self.per_thousand.keys() | self.points.keys()) - resources.keys():
             have = ", ".join(sorted(resources)) or "none"
-            raise ValueError(f"the microbatch does not say its {sorted(missing)[0]}; it has {have}")
-        extra = sum(rate * resources[name] for name, rate in self.per_thousand.items())
-        return self.fixed + extra // 1000
+            raise ValueError(
+                f"the microbatch has no amount of {sorted(missing)[0]!r}; it has {have}"
+            )
+        linear = sum(rate * resources[name] for name, rate in self.per_thousand.items())
+        pieces = (_interpolate(points, resources[name]) for name, points in self.points.items())
+        return self.fixed + linear // 1000 + sum(pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class CostProfile:
-    """What everything costs; see the module. Raises ValueError where it contradicts itself."""
+class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The costs of all passes, transfers, collectives and buffers of a pipeline; see the module.
 
-    ranks: int
-    placement: tuple[int, ...]
-    passes: Mapping[str, tuple[Linear, ...]]
-    p2p_ns: int = 0
-    collectives: Mapping[str, int] = field(default_factory=dict)
-    buffers: Mapping[str, tuple[Linear, ...]] = field(default_factory=dict)
-    parameter_bytes: tuple[int, ...] = (0,)
+    `placement`: the rank of each stage. `ranks`: 0 stands for the highest of them plus one.
+    Raises ValueError for tables of the wrong size and for negative numbers.
+    """
+
+    placement: tuple[Whole, ...]
+    passes: Mapping[str, tuple[CostFunction, ...]]
+    ranks: Whole = 0
+    p2p_ns: Whole = 0
+    collectives: Mapping[str, Whole] = {}
+    buffers: Mapping[str, tuple[CostFunction, ...]] = {}
+    parameter_bytes: tuple[Whole, ...] = (0,)
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        """Check sizes and signs."""
+        """Check sizes and signs, and fill in the number of ranks."""
+        if not self.placement:
+            raise ValueError("placement is empty; give the rank of each stage")
+        needed = max(self.placement) + 1
+        msgspec.structs.force_setattr(self, "ranks", self.ranks or needed)
+        if self.ranks < needed:
+            raise ValueError(
+                f"placement has a stage on rank {needed - 1}; there are {self.ranks} ranks"
+            )
         for name, entries in (*self.passes.items(), *self.buffers.items()):
-            ranked = (is_kind(name) and kind(name).scope == "rank") or name == "logits"
-            want = self.ranks if ranked else len(self.placement)
+            want = self.rows(name)
             if len(entries) not in (1, want):
-                raise ValueError(f"{name}: costs of {len(entries)} stages; give all {want}, or 1")
+                raise ValueError(f"{name}: got {len(entries)} costs; give all {want}, or one")
             for entry in entries:
-                numbers = [entry.fixed, *entry.per_thousand.values()]
+                points = (n for row in entry.points.values() for point in row for n in point)
+                numbers = [entry.fixed, *entry.per_thousand.values(), *points]
                 expand(f"costs of {name}", numbers, len(numbers), 1)
         expand("p2p_ns", self.p2p_ns, 1, 1)
         for name, ns in self.collectives.items():
             expand(f"collective {name}", ns, 1, 1)
         if len(self.parameter_bytes) not in (1, self.ranks):
             given = len(self.parameter_bytes)
-            raise ValueError(f"parameter_bytes: {given} entries for {self.ranks} ranks")
+            raise ValueError(
+                f"parameter_bytes: got {given} entries; give all {self.ranks} ranks', or one"
+            )
+
+    def rows(self, name: str) -> int:
+        """Return the number of entries of a kind or buffer: one per stage, or one per rank.
+
+        >>> CostProfile((0, 1, 1, 0), {}).rows("F"), CostProfile((0, 1, 1, 0), {}).rows("S")
+        (4, 2)
+        """
+        per_rank = (is_kind(name) and kind(name).scope == "rank") or name == "logits"
+        return self.ranks if per_rank else len(self.placement)
 
 
 def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Costs:
-    """The costs of these microbatches, given by their resources.
+    """Return the costs of these microbatches, each given by its resources.
 
-    >>> profile = CostProfile(1, (0,), {"F": (Linear(0, {"tokens": 2000}),), "B": (Linear(7),)})
-    >>> profile_costs(profile, [{"tokens": 5}, {"tokens": 6}]).pass_ns
+    >>> passes = {"F": (CostFunction(0, {"tokens": 2000}),), "B": (CostFunction(7),)}
+    >>> profile_costs(CostProfile((0,), passes), [{"tokens": 5}, {"tokens": 6}]).pass_ns
     {'F': [[10, 12]], 'B': [[7, 7]]}
     """
 
-    def table(entries: tuple[Linear, ...], rows: int) -> Table:
-        spread = entries * rows if len(entries) == 1 else entries
+    def table(name: str, entries: tuple[CostFunction, ...]) -> Table:
+        spread = entries * profile.rows(name) if len(entries) == 1 else entries
         return [[entry.of(m) for m in microbatches] for entry in spread]
-
-    def rows(name: str) -> int:
-        ranked = (is_kind(name) and kind(name).scope == "rank") or name == "logits"
-        return profile.ranks if ranked else len(profile.placement)
 
     parameters = profile.parameter_bytes
     return Costs(
-        pass_ns={name: table(entries, rows(name)) for name, entries in profile.passes.items()},
+        pass_ns={name: table(name, entries) for name, entries in profile.passes.items()},
         p2p_ns=profile.p2p_ns,
         collective_ns=dict(profile.collectives),
-        buffer_bytes={name: table(entries, rows(name)) for name, entries in profile.buffers.items()}
+        buffer_bytes={name: table(name, entries) for name, entries in profile.buffers.items()}
         or {"activation": 1},
         parameter_bytes=parameters * profile.ranks if len(parameters) == 1 else parameters,
         overlap=profile.overlap,
@@ -105,67 +150,32 @@ def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Co
 
 
 def dump_profile(profile: CostProfile) -> str:
-    """A profile as JSON."""
-    return json.dumps(asdict(profile), indent=1)
+    """Return a profile as JSON; `load_profile` reads it."""
+    return msgspec.json.format(msgspec.json.encode(profile), indent=1).decode()
 
 
 def load_profile(text: str) -> CostProfile:
-    """Read a profile from JSON.
+    """Return the profile that JSON text holds.
 
-    Raises ValueError, in one line, for what is not one: other keys, NaN, fractions, negative
-    numbers, lists that leave out a stage.
+    Raises ValueError, in one line that names the field, its value and what is allowed, for unknown
+    or missing fields, NaN, fractions, negative numbers, and lists that leave out a stage.
 
-    >>> load_profile('{"ranks": 1, "placement": [0], "passes": {"F": [{"fixed": NaN}]}}')
+    >>> load_profile('{"placement": [0], "passes": {"F": [{"fixed": -1}]}}')
     Traceback (most recent call last):
     ...
-    ValueError: the profile has NaN; give whole numbers
+    ValueError: the cost profile: passes.F[0].fixed is -1; expected int >= 0
     """
-
-    def refuse(word: str) -> Any:
-        raise ValueError(f"the profile has {word}; give whole numbers")
-
-    try:
-        raw = json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the profile is not JSON: {error}") from None
-    if not isinstance(raw, dict):
-        raise ValueError("the profile must be a JSON object")
-    known = set(CostProfile.__dataclass_fields__)
-    if bad := set(raw) - known:
-        raise ValueError(
-            f"the profile has {sorted(bad)[0]!r}; known are {', '.join(sorted(known))}"
-        )
-    if missing := {"ranks", "placement", "passes"} - set(raw):
-        raise ValueError(f"the profile has no {sorted(missing)[0]!r}")
-    _whole("ranks", [raw["ranks"]])
-    for name in ("placement", "parameter_bytes"):
-        if name in raw:
-            raw[name] = tuple(_whole(name, raw[name]))
-    for name in ("passes", "buffers"):
-        raw[name] = {key: _entries(key, value) for key, value in _object(name, raw).items()}
-    _object("collectives", raw)
-    return CostProfile(**raw)
+    return read_json(text, CostProfile, "the cost profile")
 
 
-def _object(name: str, raw: dict[str, Any]) -> dict[str, Any]:
-    value = raw.get(name, {})
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} must be an object, by name")
-    return value
+def _interpolate(points: Points, amount: int) -> int:
+    """Return the cost of an amount on the line through the points around it, 0 or more.
 
-
-def _whole(name: str, values: Any) -> list[int]:
-    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
-        raise ValueError(f"{name}: got {values}; give whole numbers of 0 or more")
-    return values
-
-
-def _entries(name: str, values: Any) -> tuple[Linear, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise ValueError(f"{name}: give a list of costs, one for each stage, or one for all")
-    for value in values:
-        if bad := set(value) - {"fixed", "per_thousand"}:
-            raise ValueError(f"{name}: a cost has {sorted(bad)[0]!r}; give fixed and per_thousand")
-        if not isinstance(value.get("per_thousand", {}), dict):
-            raise ValueError(f"{name}: per_thousand must be an object, by resource")
-    return tuple(Linear(**value) for value in values)
+    >>> _interpolate(((2, 10), (4, 30)), 1), _interpolate(((2, 10), (4, 30)), 0)
+    (0, 0)
+    """
+    after = bisect_right(points, amount, key=lambda point: point[0])
+    # Outside the points the nearest piece continues.
+    first = min(max(after - 1, 0), len(points) - 2)
+    (start, low), (end, high) = points[first : first + 2]
+    return max(0, low + (amount - start) * (high - low) // (end - start))

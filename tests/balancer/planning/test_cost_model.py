@@ -15,8 +15,8 @@ from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit
 from counterpoise.balancer.planning.problem.scale import scaled
 from counterpoise.sched.simulation.cost_profile import (
+    CostFunction,
     CostProfile,
-    Linear,
     dump_profile,
     load_profile,
 )
@@ -42,8 +42,8 @@ def test_a_profile_prices_stages() -> None:
 
 
 def test_it_reads_what_the_simulator_writes_and_agrees() -> None:
-    passes = {"F": (Linear(3, {"tokens": 1500, "token_pairs": 2}),), "B": (Linear(9),)}
-    text = dump_profile(CostProfile(2, (0, 1), passes))
+    passes = {"F": (CostFunction(3, {"tokens": 1500, "token_pairs": 2}),), "B": (CostFunction(9),)}
+    text = dump_profile(CostProfile((0, 1), passes))
     amounts = {"tokens": np.array([7, 100]), "token_pairs": np.array([49, 10**4])}
     mine = load_cost_model(text).nanoseconds("F", amounts)
     other = load_profile(text).passes["F"][0]

@@ -1,4 +1,4 @@
-"""Cost profiles: JSON there and back, linear in the resources, from shapes as from numbers."""
+"""Cost profiles: JSON there and back, costs as functions of the resources, profiles of shapes."""
 
 import json
 
@@ -14,8 +14,8 @@ from counterpoise.sched.shapes.layers import (
 )
 from counterpoise.sched.shapes.model_profile import ModelShape, shape_profile
 from counterpoise.sched.simulation.cost_profile import (
+    CostFunction,
     CostProfile,
-    Linear,
     dump_profile,
     load_profile,
     profile_costs,
@@ -99,9 +99,32 @@ def test_the_optimizer_is_bound_by_memory() -> None:
     assert optimizer_ns(Device(memory_bytes_per_s=30 * 10**9), 10**9) == 10**9
 
 
-def test_a_resource_that_is_not_said_is_asked_for() -> None:
-    with pytest.raises(ValueError, match="the microbatch does not say its tiles; it has tokens"):
-        Linear(0, {"tiles": 1}).of({"tokens": 5})
+def test_an_amount_that_the_microbatch_lacks_is_named() -> None:
+    for needs in (CostFunction(0, {"tiles": 1}), CostFunction(points={"tiles": ((0, 0), (1, 5))})):
+        with pytest.raises(ValueError, match="no amount of 'tiles'; it has tokens"):
+            needs.of({"tokens": 5})
+
+
+def test_an_entry_may_combine_fixed_costs_rates_and_points() -> None:
+    """Integers, rounded down; outside the points the nearest piece goes on, never below 0."""
+    profile = load_profile(
+        """{"placement": [0, 1], "passes": {
+        "F": [{"fixed": 5, "per_thousand": {"tiles": 3400, "tokens": 100}},
+              {"fixed": 1, "points": {"tokens": [[10, 100], [20, 400], [23, 401]]}}],
+        "B": [{"fixed": 7}]}}"""
+    )
+    microbatches = [{"tiles": 3, "tokens": tokens} for tokens in (4, 10, 15, 21, 30)]
+    assert profile_costs(profile, microbatches).pass_ns == {
+        "F": [[15, 16, 16, 17, 18], [1, 101, 251, 401, 404]],
+        "B": [[7] * 5, [7] * 5],
+    }
+
+
+def test_only_placement_and_passes_are_required() -> None:
+    profile = load_profile('{"placement": [0, 2, 1], "passes": {"F": [{}]}}')
+    assert profile.ranks == 3
+    assert load_profile(dump_profile(profile)) == profile
+    assert profile_costs(profile, [{}]).pass_ns == {"F": [[0]] * 3}
 
 
 GOOD = {"ranks": 2, "placement": [0, 1], "passes": {"F": [{"fixed": 1}], "B": [{"fixed": 2}]}}
@@ -110,18 +133,39 @@ GOOD = {"ranks": 2, "placement": [0, 1], "passes": {"F": [{"fixed": 1}], "B": [{
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"passes": {"F": [{"fixed": 1}] * 3}}, "F: costs of 3 stages; give all 2, or 1"),
-        ({"passes": {"F": [{"fixed": -1}]}}, "costs of F: got -1; give numbers of 0 or more"),
-        ({"passes": {"F": [{"fixed": 1.5}]}}, "costs of F: got 1.5; give whole numbers"),
-        ({"passes": {"F": [{"fixed": float("nan")}]}}, "the profile has NaN; give whole numbers"),
-        ({"passes": {"F": {"fixed": 1}}}, "F: give a list of costs"),
-        ({"passes": {"F": [{"slope": 1}]}}, "F: a cost has 'slope'"),
-        ({"placement": ["a"]}, "placement: got .*; give whole numbers of 0 or more"),
-        ({"p2p_ns": -5}, "p2p_ns: got -5"),
-        ({"collectives": {"CS": -5}}, "collective CS: got -5"),
-        ({"parameter_bytes": [1, 2, 3]}, "parameter_bytes: 3 entries for 2 ranks"),
-        ({"gpus": 8}, "the profile has 'gpus'; known are"),
-        ({"placement": None}, "placement: got None"),
+        ({"passes": {"F": [{}] * 3}}, "the cost profile: F: got 3 costs; give all 2, or one"),
+        ({"passes": {"F": [{}], "B": [{"fixed": -1}]}}, r"passes.B\[0\].fixed is -1; .* int >= 0"),
+        ({"passes": {"F": [{"fixed": 1.5}]}}, r"passes.F\[0\].fixed is 1.5; expected int"),
+        ({"passes": {"F": [{"fixed": True}]}}, r"passes.F\[0\].fixed is true; expected int"),
+        ({"passes": {"F": [{"fixed": 2**63}]}}, r"passes.F\[0\].fixed is 9223372036854775808"),
+        ({"passes": {"F": [{"fixed": float("nan")}]}}, "the cost profile has NaN"),
+        ({"passes": {"F": {"fixed": 1}}}, 'passes.F is {"fixed": 1}; expected array'),
+        ({"passes": [1]}, r"passes is \[1\]; expected object"),
+        (
+            {"passes": {"F": [{"slope": 1}]}},
+            r"passes.F\[0\] has the unknown field slope; known are fixed, per_thousand, points",
+        ),
+        (
+            {"buffers": {"logits": [{}, {"per_thousand": {"tiles": 1, "tokens": "2"}}]}},
+            r'buffers.logits\[1\].per_thousand.tokens is "2"; expected int',
+        ),
+        (
+            {"passes": {"F": [{"points": {"a": [[1, 2], [1]]}}]}},
+            r"passes.F\[0\].points.a\[1\] is \[1\]; expected array of length 2",
+        ),
+        (
+            {"passes": {"F": [{"points": {"a": [[1, 2]]}}]}},
+            r"passes.F\[0\]: points of a are \[\[1, 2\]\]; give two or more .*, amounts rising",
+        ),
+        ({"passes": {"F": [{"points": {"a": [[1, 2], [1, 3]]}}]}}, "amounts rising"),
+        ({"placement": ["a"]}, r'placement\[0\] is "a"; expected int'),
+        ({"placement": None}, "placement is null; expected array"),
+        ({"placement": []}, "placement is empty; give the rank of each stage"),
+        ({"placement": [0, 2]}, "placement has a stage on rank 2; there are 2 ranks"),
+        ({"p2p_ns": -5}, "p2p_ns is -5"),
+        ({"collectives": {"CX": 1, "CS": -5}}, "collectives.CS is -5"),
+        ({"parameter_bytes": [1, 2, 3]}, "parameter_bytes: got 3 entries; give all 2 ranks', or"),
+        ({"gpus": 8}, "it has the unknown field gpus; known are placement, passes, ranks"),
     ],
 )
 def test_a_wrong_profile_is_one_clear_line(change: dict[str, object], message: str) -> None:
@@ -132,13 +176,19 @@ def test_a_wrong_profile_is_one_clear_line(change: dict[str, object], message: s
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"ranks": 1}'])
 def test_what_is_not_a_profile_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="profile"):
+    with pytest.raises(ValueError, match="the cost profile"):
         load_profile(text)
 
 
+def test_negative_costs_are_refused_from_python_too() -> None:
+    for bad in (CostFunction(-1), CostFunction(points={"a": ((0, 0), (1, -1))})):
+        with pytest.raises(ValueError, match="costs of F: got -1; give numbers of 0 or more"):
+            CostProfile((0,), {"F": (bad,)})
+
+
 def test_a_profile_of_too_many_stages_is_refused() -> None:
-    entries = (Linear(3),) * 3
-    profile = CostProfile(3, (0, 1, 2), {"F": entries, "B": entries})
+    entries = (CostFunction(3),) * 3
+    profile = CostProfile((0, 1, 2), {"F": entries, "B": entries})
     with pytest.raises(ValueError, match="got a table of 3x1"):
         simulate(schedule("gpipe", ranks=2, microbatches=1), profile_costs(profile, [{}]))
 

@@ -205,7 +205,7 @@ def test_a_profile_prices_the_microbatches_by_what_they_hold(run, tmp_path: Path
     ("change", "words", "message"),
     [
         ({}, ("--stages", "3"), "1f1b has its stages on ranks 0 1 2, the profile on 0 1"),
-        ({}, (), "the microbatch does not say its tokens"),
+        ({}, (), "the microbatch has no amount of 'tokens'"),
         ({}, ("--f", "1"), "got --costs and --f; give a profile or times, not both"),
         ({}, ("--holds", "tokens=many"), "--holds got 'tokens=many'"),
         ({"passes": {"F": [{"fixed": -1}], "B": []}}, (), "costs.json: "),
