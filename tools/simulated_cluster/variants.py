@@ -123,7 +123,7 @@ class _Remembering:
 
     def __init__(self, planner: WindowPlanner) -> None:
         self._planner = planner
-        self._plans: dict[tuple[int, int, int], Planned] = {}
+        self._plans: dict[tuple[int, int, int, bool, bytes], Planned] = {}
 
     @property
     def window_samples(self) -> int:
@@ -132,10 +132,11 @@ class _Remembering:
 
     def plan(self, window: Window) -> Planned:
         """Return the steps of a window."""
-        place = window.epoch, window.step, window.start
-        if place not in self._plans:
-            self._plans[place] = self._planner.plan(window)
-        return self._plans[place]
+        costs = window.costs.tobytes()
+        shown = window.epoch, window.step, window.start, window.last, costs
+        if shown not in self._plans:
+            self._plans[shown] = self._planner.plan(window)
+        return self._plans[shown]
 
 
 def _planners() -> Callable[[PlanConfig], WindowPlanner]:

@@ -1,126 +1,296 @@
-"""Planted bugs: (what it is, file, text, text instead, a seed of the simulation that shows it).
+"""Planted bugs: mistakes that one could make in the coordinator or in a session.
 
-Each is a mistake that one could make in the coordinator or in a session. test_mutants.py plants
-them one by one and expects the simulated trials to notice.
+test_mutants.py plants them one by one and expects the simulated trials to notice each.
 """
+
+from tests.balancer.coordinator.planting import Mutant, Plant, constant, edit, row
+
+
+def mutant(what: str, *plants: Plant, seed: int) -> Mutant:
+    """Return a planted bug; `seed` is one that shows it."""
+    return Mutant(what, plants, seed)
+
 
 MUTANTS = (
     # --- fencing, and results that come twice
-    ("an older incarnation is let in", "worker_side.py",
-     "if any(old.hello.incarnation > hello.incarnation for old in namesakes):", "if False:", 249),
-    ("an older incarnation keeps its place", "worker_side.py",
-     "for old in namesakes:\n            self._lose_worker(old.peer, None)\n",
-     "for old in []:\n            self._lose_worker(old.peer, None)\n", 3),
-    ("a second hello is of a new worker", "tables.py",
-     '("worker ready", "WorkerHello"): ("worker ready", "hear_again")',
-     '("worker ready", "WorkerHello"): ("worker waiting", "greet_worker")', 12),
-    ("lease numbers start anew with every run", "hall.py",
-     "self.run = Run(begin, self.job, order, planner, self._lease)",
-     "self.run = Run(begin, self.job, order, planner)", 0),
-    ("lease numbers start anew with every balancer", "hall.py",
-     "self._lease = incarnation * NUMBERS", "self._lease = 0", 0),
-    ("a result is taken from any lease, any number of times", "leases.py",
-     "sample = held.samples.pop(ordinal, None)", "sample = held.samples.get(ordinal)", 30),
-    ("what two workers have stays with the slower", "leases.py",
-     "        if held.shared or lapsed or self._lapsed:\n"
-     "            self._take_from_others(held.kind, sample)\n", "", 109),
-    ("costs said twice count twice", "feed.py",
-     "        if sample.cost is not None:\n            return\n", "", 2),
-    ("a batch is taken however often it comes", "rank_session.py",
-     "if self._asked.pop(position, False):", "if [self._asked.pop(position, False)]:", 60),
-    ("a batch of another run is taken", "rank_session.py",
-     "if batch.run != self.run or batch.rank not in self.ranks:",
-     "if batch.rank not in self.ranks:", 494),
-    ("the end of another run is taken", "rank_session.py",
-     "if message.run == self.run:", "if True:", 83),
+    mutant(
+        "an older incarnation is let in",
+        edit("coordinator.worker_handlers:WorkerHandlers._greet_worker",
+             "any(old.hello.incarnation > hello.incarnation for old in namesakes)", "False"),
+        seed=249,
+    ),
+    mutant(
+        "an older incarnation keeps its place",
+        edit("coordinator.worker_handlers:WorkerHandlers._greet_worker",
+             "for old in namesakes: self._lose_worker(old.peer, None)", ""),
+        seed=3,
+    ),
+    mutant(
+        "a second hello is of a new worker",
+        row("protocol.transitions:COORDINATOR", ("worker ready", "WorkerHello"),
+            ("worker waiting", "greet_worker")),
+        seed=12,
+    ),
+    mutant(
+        "lease numbers start anew with every run",
+        edit("coordinator.state:CoordinatorState._switch_run",
+             "EpochRun(begin, self.job, order, planner, self._lease)",
+             "EpochRun(begin, self.job, order, planner)"),
+        seed=0,
+    ),
+    mutant(
+        "lease numbers start anew with every balancer",
+        edit("coordinator.state:CoordinatorState.__init__",
+             "self._lease = incarnation * NUMBERS", "self._lease = 0"),
+        seed=0,
+    ),
+    mutant(
+        "a result is taken from any lease, any number of times",
+        edit("coordinator.run.leases:LeaseTable.result",
+             "held.samples.pop(ordinal, None)", "held.samples.get(ordinal)"),
+        seed=30,
+    ),
+    mutant(
+        "what two workers have stays with the slower",
+        edit("coordinator.run.leases:LeaseTable.result",
+             "held.shared or lapsed or self._lapsed", "False"),
+        seed=109,
+    ),
+    mutant(
+        "costs said twice count twice",
+        edit("coordinator.run.planning_feed:PlanningFeed.probed",
+             "sample.cost is not None", "False"),
+        seed=2,
+    ),
+    mutant(
+        "a batch is taken however often it comes",
+        edit("protocol.rank_session:RankSession._take_batch",
+             "self._asked.pop(position, False)", "[self._asked.pop(position, False)]"),
+        seed=60,
+    ),
+    mutant(
+        "a batch of another run is taken",
+        edit("protocol.rank_session:RankSession._take_batch",
+             "batch.run != self.run or batch.rank not in self.ranks",
+             "batch.rank not in self.ranks"),
+        seed=494,
+    ),
+    mutant(
+        "the end of another run is taken",
+        edit("protocol.rank_session:RankSession._note_end", "message.run == self.run", "True"),
+        seed=83,
+    ),
     # --- leases
-    ("leases are not renewed", "leases.py",
-     "            held.deadline = now + self.lease_s\n", "            pass\n", 13),
-    ("leases never end", "leases.py",
-     "return self._lapse([held for held in self._leases.values() if held.deadline <= now])",
-     "return []", 184),
-    ("a lease of a lost worker is lost", "run.py",
-     "for held in self.leases.lose(worker):\n            self._take_back(held)",
-     "self.leases.lose(worker)", 3),
-    ("a lease that ran out is lost", "run.py",
-     "for held in late:\n            self._take_back(held)", "", 15),
-    ("what a worker passed over is lost", "run.py",
-     "for held in self.leases.passed_over(worker, lease) if found else []:\n"
-     "            self._take_back(held)",
-     "self.leases.passed_over(worker, lease)", 7),
-    ("a probe lease that was lost is not done again", "feed.py",
-     "self._to_probe.appendleft(sample)", "pass", 4),
-    ("a late worker is never forgiven", "peers.py",
-     "    late: bool = False\n",
-     "    _late: bool = False\n\n"
-     "    @property\n    def late(self) -> bool:\n        return self._late\n\n"
-     "    @late.setter\n    def late(self, value: bool) -> None:\n"
-     "        self._late = self._late or value\n", 15),
-    ("one death is enough to give a sample up", "run.py",
-     "DEADLY_STRIKES = 3", "DEADLY_STRIKES = 1", 1),
-    ("nobody is suspected", "run.py", "sample.strikes += 1", "pass", 3),
+    mutant(
+        "leases are not renewed",
+        edit("coordinator.run.leases:LeaseTable.renew",
+             "held.deadline = now + self.lease_s", ""),
+        seed=13,
+    ),
+    mutant(
+        "leases never end",
+        edit("coordinator.run.leases:LeaseTable.expired", "held.deadline <= now", "False"),
+        seed=184,
+    ),
+    mutant(
+        "a lease of a lost worker is lost",
+        edit("coordinator.run.epoch:EpochRun.lose_worker", "self._take_back(held)", "None"),
+        seed=3,
+    ),
+    mutant(
+        "a lease that ran out is lost",
+        edit("coordinator.run.epoch:EpochRun.expire", "self._take_back(held)", "None"),
+        seed=15,
+    ),
+    mutant(
+        "what a worker passed over is lost",
+        edit("coordinator.run.epoch:EpochRun._result", "self._take_back(held)", "None"),
+        seed=7,
+    ),
+    mutant(
+        "a probe lease that was lost is not done again",
+        edit("coordinator.run.planning_feed:PlanningFeed.give_back",
+             "self._to_probe.appendleft(sample)", "None"),
+        seed=4,
+    ),
+    mutant(
+        "a late worker is never forgiven",
+        edit("coordinator.worker_handlers:WorkerHandlers._note_done", "worker.late = False", ""),
+        edit("coordinator.worker_handlers:WorkerHandlers._hear_ready",
+             "self._workers[peer].late = False", "pass"),
+        seed=15,
+    ),
+    mutant(
+        "one death is enough to give a sample up",
+        constant("coordinator.run.epoch:DEADLY_STRIKES", 1),
+        seed=1,
+    ),
+    mutant(
+        "nobody is suspected",
+        edit("coordinator.run.epoch:EpochRun._strike", "sample.strikes += 1", ""),
+        seed=3,
+    ),
     # --- the byte budget
-    ("credit leaks with every payload", "byte_budget.py",
-     "self.reserved_bytes -= sample.reserved", "self.reserved_bytes -= sample.reserved - 1", 4),
-    ("the front has no credit of its own", "delivery.py",
-     "if self.bytes.has_room(sample) or sample.where == self.front:",
-     "if self.bytes.has_room(sample):", 4),
-    ("the front is dropped, too", "delivery.py",
-     "            if latest.step >= 0 and latest.where <= self.front:\n                return\n",
-     "", 31),
-    ("what was dropped is never decoded again", "delivery.py",
-     "self._change_missing(latest, 1)\n                self._want(latest)",
-     "self._change_missing(latest, 1)", 4),
+    mutant(
+        "credit leaks with every payload",
+        edit("coordinator.delivery.byte_budget:ByteBudget.release",
+             "self.reserved_bytes -= sample.reserved",
+             "self.reserved_bytes -= sample.reserved - 1"),
+        seed=4,
+    ),
+    mutant(
+        "the front has no credit of its own",
+        edit("coordinator.delivery.tracker:DeliveryTracker._has_credit",
+             "self.bytes.has_room(sample) or sample.where == self.front",
+             "self.bytes.has_room(sample)"),
+        seed=4,
+    ),
+    mutant(
+        "the front is dropped, too",
+        edit("coordinator.delivery.tracker:DeliveryTracker._evict",
+             "latest.step >= 0 and latest.where <= self.front", "False"),
+        seed=31,
+    ),
+    mutant(
+        "what was dropped is never decoded again",
+        edit("coordinator.delivery.tracker:DeliveryTracker._evict", "self._want(latest)", "None"),
+        seed=4,
+    ),
     # --- holes
-    ("a step leaves before all its holes are known", "step.py",
-     "return self.gated and self.unsettled > 0", "return False", 2),
-    ("a hole is not told to the ranks", "step.py",
-     "step_holes=tuple(sorted(step.holes)),",
-     "step_holes=(),", 2),
-    ("holes of the ledger are forgotten", "delivery.py",
-     "self._known_holes.update(holes)", "pass", 103),
+    mutant(
+        "a step leaves before all its holes are known",
+        edit("coordinator.delivery.step:PendingStep.shut", "self.gated and self.unsettled > 0",
+             "False"),
+        seed=2,
+    ),
+    mutant(
+        "a hole is not told to the ranks",
+        edit("coordinator.delivery.step:pack", "tuple(sorted(step.holes))", "()"),
+        seed=2,
+    ),
+    mutant(
+        "holes of the ledger are forgotten",
+        edit("coordinator.delivery.tracker:DeliveryTracker.know",
+             "self._known_holes.update(holes)", "None"),
+        seed=103,
+    ),
     # --- asking and acknowledging
-    ("an acknowledgement is of its own microbatch only", "delivery.py",
-     "for batch in batches[:end]:", "for batch in batches[max(0, end - 1) : end]:", 24),
-    ("an acknowledgement that comes before its step is planned is forgotten", "delivery.py",
-     "if planned or number > max(self.steps, default=-1):", "if planned:", 40),
-    ("the last acknowledgement is never said again", "rank_session.py",
-     "return [*self._acks.values(), *[self._ask(position)", "return [*[self._ask(position)", 386),
-    ("a batch that was asked for again is not sent again", "peers.py",
-     "        if known is not None and known.peer == peer:\n            return\n",
-     "        seen = self.__dict__.setdefault('seen', set())\n"
-     "        if (place, peer) in seen:\n            return\n"
-     "        seen.add((place, peer))\n", 2),
-    ("a rank that is not known is not answered", "rank_side.py",
-     "        else:\n            self._send(peer, Stranger())", "", 0),
-    ("a lease that was lost is waited for until it runs out", "worker_side.py",
-     "if before == hand == EMPTY_HAND:", "if False:", 14),
-    ("a rank that comes back does not begin", "rank_session.py",
-     "self._returning = [self.hello, begun, *self._open_business()]",
-     "self._returning = [self.hello, *self._open_business()]", 0),
+    mutant(
+        "an acknowledgement is of its own microbatch only",
+        edit("coordinator.delivery.tracker:DeliveryTracker._take",
+             "batches[:end]", "batches[max(0, end - 1) : end]"),
+        seed=24,
+    ),
+    mutant(
+        "an acknowledgement that comes before its step is planned is forgotten",
+        edit("coordinator.delivery.tracker:DeliveryTracker.taken",
+             "planned or number > max(self.steps, default=-1)", "planned"),
+        seed=40,
+    ),
+    mutant(
+        "the last acknowledgement is never said again",
+        edit("protocol.rank_session:RankSession._open_business",
+             "[*self._acks.values(), *[self._ask(position) for position in sorted(self._asked)]]",
+             "[self._ask(position) for position in sorted(self._asked)]"),
+        seed=386,
+    ),
+    mutant(
+        "a batch that was asked for again is not sent again",
+        edit("coordinator.peers:PendingRequests.note",
+             """
+             if known is not None and known.peer == peer:
+                 return
+             """,
+             """
+             seen = self.__dict__.setdefault("seen", set())
+             if (place, peer) in seen:
+                 return
+             seen.add((place, peer))
+             """),
+        seed=2,
+    ),
+    mutant(
+        "a rank that is not known is not answered",
+        edit("coordinator.rank_handlers:RankHandlers._ask_who",
+             "self._send(peer, UnknownPeer())", "None"),
+        seed=0,
+    ),
+    mutant(
+        "a lease that was lost is waited for until it runs out",
+        edit("coordinator.worker_handlers:WorkerHandlers._note_hand",
+             "before == hand == EMPTY_HAND", "False"),
+        seed=14,
+    ),
+    mutant(
+        "a rank that comes back does not begin",
+        edit("protocol.rank_session:RankSession._come_back",
+             "[self.hello, begun, *self._open_business()]",
+             "[self.hello, *self._open_business()]"),
+        seed=0,
+    ),
     # --- runs and places
-    ("the epoch ends one sample early", "feed.py",
-     "self.planner.window_samples, len(self.order))",
-     "self.planner.window_samples, len(self.order) - 1)", 0),
-    ("the end of the epoch is one step late", "run.py",
-     "or step < self.feed.step:", "or step <= self.feed.step:", 0),
-    ("the place after a step is beyond its window", "feed.py",
-     "else Place(self.start, self.step, batch.step + 1, 0)",
-     "else Place(after_window, batch.step + 1, batch.step + 1, 0)", 17),
-    ("the place after a window is in it", "feed.py",
-     "Place(after_window, last, last, 0)", "Place(self.start, self.step, last, 0)", 0),
-    ("steps of a window before the place are delivered again", "feed.py",
-     "if batch.step < self.first.step:\n            return", "", 40),
-    ("the next run starts before all have left the last", "hall.py",
-     "if not later or (self.run is not None and len(covered) < self.job.ranks):",
-     "if not later:", 20),
-    ("a run goes on from where the farthest rank is", "hall.py",
-     "begin = min(later,", "begin = max(later,", 29),
-    ("a run is not put back for a rank that is behind", "rank_side.py",
-     "elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):", "elif False:", 53),
-    ("former lives are not ended", "rank_side.py",
-     "if not replaced:\n            return", "if True:\n            return", 410),
-    ("ranks served inside a step are served again", "rank_session.py",
-     "self._next = self._frontier = (*self._start, served)",
-     "self._next = self._frontier = (*self._start, 0)", 40),
+    mutant(
+        "the epoch ends one sample early",
+        edit("coordinator.run.planning_feed:PlanningFeed._window_end",
+             "len(self.order)", "len(self.order) - 1"),
+        seed=0,
+    ),
+    mutant(
+        "the end of the epoch is one step late",
+        edit("coordinator.run.epoch:EpochRun.past_end",
+             "step < self.feed.step", "step <= self.feed.step"),
+        seed=0,
+    ),
+    mutant(
+        "the place after a step is beyond its window",
+        edit("coordinator.run.planning_feed:PlanningFeed._plan_window",
+             "EpochPosition(self.start, self.step, batch.step + 1, 0)",
+             "EpochPosition(after_window, batch.step + 1, batch.step + 1, 0)"),
+        seed=17,
+    ),
+    mutant(
+        "the place after a window is in it",
+        edit("coordinator.run.planning_feed:PlanningFeed._plan_window",
+             "EpochPosition(after_window, last, last, 0)",
+             "EpochPosition(self.start, self.step, last, 0)"),
+        seed=0,
+    ),
+    mutant(
+        "steps of a window before the place are delivered again",
+        edit("coordinator.run.planning_feed:PlanningFeed._deliver",
+             "batch.step < self.first.step", "False"),
+        seed=40,
+    ),
+    mutant(
+        "the next run starts before all have left the last",
+        edit("coordinator.state:CoordinatorState._switch_run",
+             "not later or (self.run is not None and len(covered) < self.job.ranks)",
+             "not later"),
+        seed=32,
+    ),
+    mutant(
+        "a run goes on from where the farthest rank is",
+        edit("coordinator.state:CoordinatorState._switch_run",
+             "min(later, key=lambda each: (each.run, each.start.step, each.start.microbatch))",
+             "max(later, key=lambda each: (each.run, each.start.step, each.start.microbatch))"),
+        seed=29,
+    ),
+    mutant(
+        "a run is not put back for a rank that is behind",
+        edit("coordinator.rank_handlers:RankHandlers._begin",
+             "self.run is not None and self.run.is_past(begin, rank.hello.ranks)", "False"),
+        seed=53,
+    ),
+    mutant(
+        "former lives are not ended",
+        edit("coordinator.rank_handlers:RankHandlers._end_former_life",
+             "not replaced", "True"),
+        seed=410,
+    ),
+    mutant(
+        "ranks served inside a step are served again",
+        edit("protocol.rank_session:RankSession.begin",
+             "(*self._start, served)", "(*self._start, 0)"),
+        seed=40,
+    ),
 )  # fmt: skip
