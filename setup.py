@@ -5,4 +5,7 @@ from setuptools import find_packages, setup
 FOLDERS = ("balancer", "loader", "sched", "tools", "workers")
 
 found = find_packages(include=[*FOLDERS, *(f"{folder}.*" for folder in FOLDERS)])
-setup(packages=["counterpoise", *(f"counterpoise.{name}" for name in found)])
+# setuptools leaves this file out of the wheel only if it is told the file's name
+setup(
+    packages=["counterpoise", *(f"counterpoise.{name}" for name in found)], script_name="setup.py"
+)

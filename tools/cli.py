@@ -4,12 +4,12 @@ One place turns errors into messages: a mistake of the caller (ValueError), of t
 or of a process of ours (RuntimeError) becomes one line on standard error and exit status 2.
 """
 
-import importlib
 import sys
 
 import click
 
-from .. import __version__
+from ..balancer.protocol.software_version import VERSION
+from .console.lazy_group import LazyGroup
 
 # name: (module in this folder, what it does)
 COMMANDS = {
@@ -25,38 +25,14 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are `command` objects in modules of this folder."""
-
-    def __init__(self, modules: dict[str, tuple[str, str]], **settings: object) -> None:
-        super().__init__(**settings)  # type: ignore[arg-type]
-        self.modules = modules
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names of all commands, sorted."""
-        return sorted(self.modules)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import the module of a command, or None for an unknown name."""
-        if cmd_name not in self.modules:
-            return None
-        loaded = importlib.import_module(f".{self.modules[cmd_name][0]}", __package__)
-        command: click.Command = loaded.command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.modules[name][1]) for name in self.list_commands(ctx)])
-
-
 group = LazyGroup(
+    __package__,
     COMMANDS,
     name="counterpoise",
     help="Feed, balance and schedule vision-language training in PyTorch.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-click.version_option(__version__, prog_name="counterpoise")(group)
+click.version_option(VERSION, prog_name="counterpoise")(group)
 
 
 def main(arguments: list[str] | None = None) -> None:

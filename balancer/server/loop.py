@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from ... import __version__
 from ..coordinator.machine import Coordinator
 from ..coordinator.peers import Send
 from ..protocol.messages import Bye, ClearPayloadOffer, Message, PeerRejected
+from ..protocol.software_version import VERSION
 from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_gate
 from ..transport.keys import ServerKeys
@@ -26,7 +26,7 @@ from .malloc import IdleTrimmer, keep_freed_memory
 LINGER_MS = 500
 # Encryption is done by ZeroMQ's threads, which share the connections among them.
 MAX_IO_THREADS = 4
-SOFTWARE = f"python {platform.python_version()}, counterpoise {__version__}"
+SOFTWARE = f"python {platform.python_version()}, counterpoise {VERSION}"
 
 
 def serve(

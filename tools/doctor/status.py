@@ -4,9 +4,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ... import __version__
 from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
+from ...balancer.protocol.software_version import VERSION
 from .figures import GIB, clock_text, kept_busy, seconds, speed
 from .finding import Finding, judge
 
@@ -88,7 +88,7 @@ def slow_workers(notes: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, floa
 
 
 def _versions(overview: StatusReport) -> Iterator[Finding]:
-    mine, theirs = f"counterpoise {__version__}", overview.software
+    mine, theirs = f"counterpoise {VERSION}", overview.software
     told = [f"the balancer has {theirs}"] if mine not in theirs.split(", ") else []
     told += different_software(overview.notes)
     prints = Counter(note.fingerprint for note in overview.notes if note.fingerprint)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import __version__
+from ...balancer.protocol.software_version import VERSION
 
 
 @cache
 def library_versions(*names: str) -> dict[str, str]:
     """Return the installed versions of counterpoise, numpy, Pillow and `names`, importing none."""
-    found = {"counterpoise": __version__}
+    found = {"counterpoise": VERSION}
     for name in ("numpy", "pillow", *names):
         try:
             found[name] = metadata.version(name)

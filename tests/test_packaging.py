@@ -1,0 +1,62 @@
+"""What people install: a wheel of the packages and their data, and nothing else."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.imports import FOLDERS, modules, package_of
+
+NOT_SOURCE = shutil.ignore_patterns(
+    ".*", "tests", "docs", "examples", "build", "*.egg-info", "__pycache__", "*.nbi", "*.nbc"
+)
+
+
+@pytest.fixture(scope="session")
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a wheel built from a copy of the checkout, without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(root, folder / "source", ignore=NOT_SOURCE)
+    # no isolation and no dependencies: the setuptools of this environment builds it
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    command += ["--no-index", "-q", "-w", str(folder), str(folder / "source")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def shipped(wheel: Path) -> set[str]:
+    """Return the wheel's files below counterpoise/."""
+    names = zipfile.ZipFile(wheel).namelist()
+    outside = [name for name in names if name.split("/")[0] not in ("counterpoise", wheel.stem)]
+    assert all(".dist-info/" in name for name in outside), outside
+    return {name.removeprefix("counterpoise/") for name in names if name.startswith("counterpoise")}
+
+
+def test_the_wheel_holds_the_modules_and_no_other_python_file(shipped: set[str]) -> None:
+    ours = {f"{name.replace('.', '/')}.py" for name in modules()}
+    packages = {package_of(name) for name in modules()}
+    ours -= {f"{package.replace('.', '/')}.py" for package in packages}
+    ours |= {f"{package.replace('.', '/')}/__init__.py".lstrip("/") for package in packages}
+    assert {name for name in shipped if name.endswith(".py")} == ours
+
+
+def test_setup_py_is_not_in_the_wheel(shipped: set[str]) -> None:
+    assert "setup.py" not in shipped
+
+
+def test_every_data_file_is_in_the_wheel(shipped: set[str], root: Path) -> None:
+    data = {"py.typed"} | {
+        str(path.relative_to(root))
+        for folder in FOLDERS
+        for path in (root / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".nbi", ".nbc")
+    }
+    assert data == {
+        name for name in shipped if not name.endswith(".py") and ".dist-info/" not in name
+    }
