@@ -1,4 +1,4 @@
-"""Which layers of which stage to recompute: as few, and as cheap, as the memory allows.
+"""The recomputation planner: the cheapest set of layers to recompute within the memory.
 
 OmniBal (2025), section 4.3, in four steps:
 
@@ -7,9 +7,9 @@ OmniBal (2025), section 4.3, in four steps:
 3. from the differences, what a layer of each kind saves by being recomputed (`savings`);
 4. keep as many as fit (`plan_recompute`), try, and if that was too much, keep fewer (`tighten`).
 
-Steps 1 to 3 can be measured, or modelled from shapes (`recompute_model`). What is kept is chosen
-exactly: the most forward time for the bytes that are free, a knapsack over kinds of layers. A
-stage holds the activations of several microbatches at a time, so a kept layer counts that often.
+Steps 1 to 3 can be measured, or modelled from shapes (recompute_shapes.py). The choice is exact:
+the most forward time for the bytes that are free, a knapsack over kinds of layers. A stage holds
+the activations of several microbatches at a time, so a kept layer counts once for each of them.
 """
 
 from collections import Counter
@@ -24,8 +24,8 @@ class Stage:
     """A stage's layers and memory.
 
     `layers[i]`: the kind of its i-th layer. `live`: microbatches whose activations it holds at a
-    time (1F1B: as many as there are stages from it to the end). `base_bytes`: used with every layer
-    recomputed. `working_bytes`: the part of it that is there only while a layer is recomputed.
+    time (1F1B: the number of stages from it to the end). `base_bytes`: used with every layer
+    recomputed. `working_bytes`: the part of it in use only while a layer is recomputed.
     """
 
     layers: tuple[str, ...]
@@ -34,7 +34,7 @@ class Stage:
     working_bytes: int = 0
 
     def __post_init__(self) -> None:
-        """Check signs."""
+        """Raise ValueError for sizes that contradict each other."""
         if self.live < 1 or not 0 <= self.working_bytes <= self.base_bytes:
             raise ValueError(
                 f"a stage with {self.live} microbatches live and {self.working_bytes} of "
@@ -44,7 +44,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Step 2: in a stage, so many layers of each kind kept, and the bytes used then."""
+    """Step 2: the layers of each kind kept in a stage, and the bytes used with them."""
 
     stage: int
     kept: Mapping[str, int]
@@ -53,7 +53,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a stage recomputes: positions of layers within it, and the bytes it will use."""
+    """A stage's plan: positions of the layers to recompute, and the bytes it will use."""
 
     recompute: tuple[int, ...]
     predicted_bytes: int
@@ -61,7 +61,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What recomputing a layer of a kind saves in bytes for each live microbatch, and costs."""
+    """The bytes that recomputing a layer saves per live microbatch, and the time it costs."""
 
     saved_bytes: int
     forward_ns: int = 1
@@ -70,9 +70,9 @@ class Saving:
 def savings(
     stages: Sequence[Stage], trials: Sequence[Trial], forward_ns: Mapping[str, int]
 ) -> dict[str, Saving]:
-    """Step 3: what each kind saves, by least squares over the trials, rounded up.
+    """Return each kind's saving (step 3), by least squares over the trials, rounded up.
 
-    Raises ValueError if the trials do not tell the kinds apart, or say less than nothing.
+    Raises ValueError if the trials do not tell the kinds apart, or a saving is negative.
 
     >>> stages = (Stage(("vit", "vit"), 2, 100), Stage(("vit", "llm"), 1, 100))
     >>> trials = (Trial(0, {"vit": 1}, 160), Trial(1, {"vit": 1, "llm": 1}, 150))
@@ -101,7 +101,7 @@ def savings(
 def plan_recompute(
     stages: Sequence[Stage], saving: Mapping[str, Saving], limit_bytes: int
 ) -> tuple[Policy, ...]:
-    """Step 4: for every stage the layers to recompute, of the least forward time that fits.
+    """Return every stage's layers to recompute (step 4), of the least forward time that fits.
 
     Raises ValueError for a stage that does not fit with every layer recomputed, and for kinds of
     layers without savings.
@@ -118,9 +118,9 @@ def plan_recompute(
 def tighten(
     stage: Stage, saving: Mapping[str, Saving], policy: Policy, used_bytes: int, limit_bytes: int
 ) -> Policy:
-    """Step 4, after a try: keep fewer layers if more was used than the limit allows.
+    """Return a policy that keeps fewer layers if more was used than the limit (step 4).
 
-    What the prediction was off by is taken from the room there is. Raises ValueError as
+    The error of the prediction is subtracted from the limit. Raises ValueError as
     `plan_recompute` does.
     """
     if used_bytes <= limit_bytes:
@@ -129,7 +129,7 @@ def tighten(
 
 
 def all_or_nothing(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int) -> Policy:
-    """The usual switch: every layer of a stage is recomputed, unless all can be kept."""
+    """Return the usual policy: recompute every layer of a stage, unless all can be kept."""
     nothing = Policy((), predicted_bytes(stage, saving, ()))
     every = tuple(range(len(stage.layers)))
     if nothing.predicted_bytes <= limit_bytes:
@@ -138,7 +138,7 @@ def all_or_nothing(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int)
 
 
 def predicted_bytes(stage: Stage, saving: Mapping[str, Saving], recompute: Sequence[int]) -> int:
-    """What a stage uses with these layers recomputed."""
+    """Return the bytes that a stage uses with these layers recomputed."""
     kept = set(range(len(stage.layers))) - set(recompute)
     more = sum(saving[stage.layers[at]].saved_bytes for at in kept)
     working = stage.working_bytes if recompute else 0
@@ -146,7 +146,7 @@ def predicted_bytes(stage: Stage, saving: Mapping[str, Saving], recompute: Seque
 
 
 def recomputed_ns(stage: Stage, saving: Mapping[str, Saving], policy: Policy) -> int:
-    """The forward time that a stage spends once more on each microbatch."""
+    """Return the time that a stage spends on recomputation for each microbatch."""
     return sum(saving[stage.layers[at]].forward_ns for at in policy.recompute)
 
 
@@ -174,9 +174,10 @@ def _plan(stage: Stage, saving: Mapping[str, Saving], limit_bytes: int, name: st
 
 
 def _most_time(counts: Mapping[str, int], saving: Mapping[str, Saving], room: int) -> Counter[str]:
-    """How many layers of each kind to keep: the most forward time, then the most layers.
+    """Return the number of layers of each kind to keep: most forward time, then most layers.
 
-    Every state that no other beats in bytes and time is carried from kind to kind, so it is exact.
+    A knapsack over kinds: all states that no other beats in bytes and time are carried on, so the
+    result is exact.
     """
     states: list[tuple[int, int, int, tuple[int, ...]]] = [(0, 0, 0, ())]
     for kind, count in counts.items():

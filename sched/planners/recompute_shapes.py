@@ -1,7 +1,7 @@
-"""Recomputation from shapes: steps 1 to 3 of `recompute` without a GPU.
+"""Recomputation costs from model shapes: steps 1 to 3 of recompute.py without a GPU.
 
-Kept, a layer holds `activation_bytes`; recomputed, only its input, which is what the layer before
-it hands on. A stage holds its parameters' states (bf16 and fp32 parameters and gradients, Adam's
+A kept layer holds `activation_bytes`; a recomputed one only its input, the output of the layer
+before it. A stage holds its parameters' states (bf16 and fp32 parameters and gradients, Adam's
 cut over the replicas: ZeRO-1), the activations of its live microbatches, and, while it recomputes
 a layer, that layer's own.
 """
@@ -30,7 +30,7 @@ class Modelled:
 def modelled_stages(
     layers: Sequence[LayerCost], sizes: Sizes, *, microbatches: int, tp: int = 1, dp: int = 1
 ) -> Modelled:
-    """What 1F1B stages of these layers hold on each GPU. A kind is every layer that costs the same.
+    """Return the memory of 1F1B stages of these layers, per GPU; equal layers are one kind.
 
     Raises ValueError if the sizes do not add up to the layers.
     """
@@ -55,7 +55,7 @@ def modelled_stages(
 def recomputing_step_ns(
     layers: Sequence[LayerCost], sizes: Sizes, model: Modelled, policies: Sequence[Policy], n: int
 ) -> int:
-    """The simulated step of n microbatches in 1F1B: a backward recomputes what its stage does."""
+    """Return the simulated 1F1B step of n microbatches with recomputation in the backwards."""
     ends = list(pairwise([0, *accumulate(sizes)]))
     forward = [sum(layer.forward_ns for layer in layers[a:b]) for a, b in ends]
     backward = [
@@ -67,12 +67,12 @@ def recomputing_step_ns(
 
 
 def _inputs(layers: Sequence[LayerCost]) -> list[int]:
-    """What each layer takes in; the first as much as it hands on."""
+    """Return each layer's input bytes; the first layer's are taken to equal its output."""
     return [layers[0].output_bytes, *(layer.output_bytes for layer in layers[:-1])]
 
 
 def _kinds(layers: Sequence[LayerCost]) -> list[str]:
-    """A name for each layer: its kind, and a number where layers of a kind differ."""
+    """Return a name for each layer: its kind, and a number where layers of a kind differ."""
     seen: dict[str, list[tuple[int, int, int]]] = {}
     names = []
     for layer, handed in zip(layers, _inputs(layers), strict=True):

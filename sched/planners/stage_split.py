@@ -1,4 +1,4 @@
-"""Layers of an encoder and a language model to pipeline stages: balanced model partition.
+"""Balanced model partition: layers of an encoder and a language model to pipeline stages.
 
 OmniBal (2025), section 4.2: a greedy anchor makes the stages' forward times close; around it all
 partitions with every border moved by at most r are ranked by
@@ -31,7 +31,7 @@ _NS2_PER_BYTE = 10**12 // 2**20
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """A layer for one microbatch: times, size, what it hands on, what it keeps for its backward."""
+    """A layer's costs for one microbatch: times, parameters, output and saved activations."""
 
     kind: str
     forward_ns: int
@@ -41,10 +41,12 @@ class LayerCost:
     activation_bytes: int = 0
 
     def __post_init__(self) -> None:
-        """Check signs."""
+        """Raise ValueError for negative numbers."""
         for name in ("forward_ns", "backward_ns", "parameters", "output_bytes", "activation_bytes"):
             if getattr(self, name) < 0:
-                raise ValueError(f"a {self.kind} layer has {name} {getattr(self, name)}; give 0 up")
+                raise ValueError(
+                    f"a {self.kind} layer has {name} {getattr(self, name)}; give 0 or more"
+                )
 
 
 def balanced_partition(
@@ -56,7 +58,7 @@ def balanced_partition(
     keep: int = 15,
     also: Sequence[Sizes] = (),
 ) -> tuple[tuple[Sizes, int], ...]:
-    """OmniBal's partition: `keep` candidates with their step times, the fastest first.
+    """Return OmniBal's `keep` candidates with their step times, the fastest first.
 
     `step_ns` times a partition; those of `also` are timed too, so the first is no slower than
     they are. Raises ValueError for fewer layers than stages.
@@ -69,9 +71,10 @@ def balanced_partition(
 def candidates(
     layers: Sequence[LayerCost], stages: int, *, radius: int = 3, keep: int = 15
 ) -> tuple[Sizes, ...]:
-    """The `keep` best partitions by variance and traffic, with borders within `radius` of anchor.
+    """Return the `keep` best partitions by variance and traffic, borders near the anchor's.
 
-    Ties go to the partition that comes first in the order of its borders.
+    `radius`: the layers that a border may be away from the anchor's. Ties go to the partition that
+    comes first in the order of its borders.
     """
     if radius < 0 or keep < 1:
         raise ValueError(f"got radius {radius} and {keep} candidates; give 0 or more, 1 or more")
@@ -85,7 +88,7 @@ def candidates(
 
 
 def anchor(times: Sequence[int], stages: int) -> Sizes:
-    """Greedy: each stage ends where the time until then is closest to its share of the whole.
+    """Return a greedy partition: each stage ends closest to its share of the whole time.
 
     >>> anchor([3, 3, 3, 1, 1, 1], 2), anchor([1, 1, 1, 9], 3)
     ((2, 4), (2, 1, 1))
@@ -102,12 +105,12 @@ def anchor(times: Sequence[int], stages: int) -> Sizes:
 
 
 def parameter_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
-    """As many parameters for every stage as can be (DeepSpeed's "parameters")."""
+    """Return the partition with the most equal parameters (DeepSpeed's "parameters")."""
     return partition([layer.parameters for layer in layers], place(stages))
 
 
 def layer_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
-    """As many layers for every stage; the first ones get what is left over (DeepSpeed's "uniform").
+    """Return equal numbers of layers, one more for the first stages (DeepSpeed's "uniform").
 
     >>> layer_based([LayerCost("", 1, 1, 1, 1)] * 7, 3)
     (3, 2, 2)
@@ -118,7 +121,7 @@ def layer_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
 
 
 def profile_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
-    """The least variance of forward times there is, whatever it hands on (after PipeDream)."""
+    """Return the partition of least variance of forward times, whatever the traffic (PipeDream)."""
     times = [layer.forward_ns for layer in layers]
     _check(times, stages)
     windows = [range(1, len(layers))] * (stages - 1)
@@ -126,7 +129,7 @@ def profile_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
 
 
 def minmax_based(layers: Sequence[LayerCost], stages: int) -> Sizes:
-    """The shortest longest stage, forward and backward (Optimus, Appendix B)."""
+    """Return the partition with the shortest longest stage (Optimus, Appendix B)."""
     return partition([layer.forward_ns + layer.backward_ns for layer in layers], place(stages))
 
 
@@ -139,7 +142,7 @@ BASELINES: dict[str, Callable[[Sequence[LayerCost], int], Sizes]] = {
 
 
 def variance(amounts: Sequence[int], sizes: Sizes) -> float:
-    """VAR of Table 4: squared deviations of the stages' sums from their mean, summed.
+    """Return VAR of Table 4: squared deviations of the stages' sums from their mean, summed.
 
     >>> variance([1, 1, 1, 3], (3, 1)), variance([1, 1, 1, 3], (2, 2))
     (0.0, 2.0)
@@ -149,14 +152,17 @@ def variance(amounts: Sequence[int], sizes: Sizes) -> float:
 
 
 def traffic_bytes(layers: Sequence[LayerCost], sizes: Sizes) -> int:
-    """SUM(comm) of Table 4: what the stages hand on, all together, for one microbatch."""
+    """Return SUM(comm) of Table 4: the bytes that all stages send on, for one microbatch."""
     return sum(layers[end - 1].output_bytes for end in list(accumulate(sizes))[:-1])
 
 
 def simulated_step(
     layers: Sequence[LayerCost], *, microbatches: int, link_bytes_per_s: int, overlap: bool = False
 ) -> Callable[[Sizes], int]:
-    """A timer of partitions: 1F1B in the simulator; without `overlap` a sender waits (Megatron)."""
+    """Return a function that times a partition: 1F1B in the simulator.
+
+    Without `overlap` a sender waits for its transfer, as in Megatron-LM.
+    """
 
     def step_ns(sizes: Sizes) -> int:
         ends = list(accumulate(sizes))[:-1]
@@ -187,9 +193,9 @@ def _sums(amounts: Sequence[int], sizes: Sizes) -> list[int]:
 def _least(
     times: Sequence[int], traffic: Sequence[int], windows: Sequence[range], keep: int
 ) -> tuple[Sizes, ...]:
-    """The `keep` partitions of least variance and traffic, the i-th border within windows[i].
+    """Return the `keep` partitions of least variance and traffic, the i-th border in windows[i].
 
-    For every border its `keep` best beginnings: a best whole has a best beginning.
+    A dynamic programme that keeps the `keep` best beginnings for every border.
     """
     stages, until = len(windows) + 1, [0, *accumulate(times)]
 

@@ -1,4 +1,4 @@
-"""Layers of vision-language models from their shapes: the nine pairs of OmniBal (2025), Table 9.
+"""Layers of vision-language models from shapes: the nine pairs of OmniBal (2025), Table 9.
 
 A microbatch holds Q_v = 9 images of 1025 tokens for the encoder and Q_t = 4096 tokens for the
 language model (section 5.2); the encoder hands 256 tokens an image on, in the language model's

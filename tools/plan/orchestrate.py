@@ -17,7 +17,7 @@ from ..inputs.json_files import draw_costs, parse_sizes
 
 
 @click.command("orchestrate")
-@click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs there are.")
+@click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs of the cluster.")
 @click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples a step.")
 @click.option(
     "--model",
@@ -58,7 +58,7 @@ def orchestrate_command(
 ) -> None:
     """Lay out encoder, language model and generator on a cluster (DistTrain, section 5).
 
-    The best layouts by the formula are run by the simulator, and the fastest there is the answer.
+    The simulator runs the best layouts by the formula; the fastest of them is the answer.
 
     Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b --json
     """
@@ -66,14 +66,9 @@ def orchestrate_command(
         raise ValueError(f"--memory {memory}, --link {link}: give GB and GB/s above 0")
     costs = draw_costs(data, resource, batch, seed) if data else []
     modules = _modules(model, images, frozen, recompute, costs)
-    job = OrchestrationProblem(
-        modules,
-        gpus,
-        batch,
-        int(memory * 10**9),
-        link_mb_per_s=max(1, int(link * 1000)),
-        chunks=parse_sizes(vpp, "--vpp"),
-    )
+    chunks, speed = parse_sizes(vpp, "--vpp"), max(1, int(link * 1000))
+    room = int(memory * 10**9)
+    job = OrchestrationProblem(modules, gpus, batch, room, link_mb_per_s=speed, chunks=chunks)
     start = time.perf_counter()
     work = _work(modules, costs, images if model in PRESETS else None)
     found = plan_layouts(job, keep, work)
@@ -95,14 +90,18 @@ def _modules(
         return preset(model, _images(images, costs), frozen, recompute)
     path = Path(model)
     if not path.is_file():
-        raise ValueError(f"--model {model!r} is no file; known models are {', '.join(PRESETS)}")
+        raise ValueError(
+            f"--model {model!r}: there is no such file; known models are {', '.join(PRESETS)}"
+        )
     if frozen or recompute or images:
-        raise ValueError("--frozen, --recompute and --images are for named models: a file says all")
+        raise ValueError(
+            "--frozen, --recompute and --images are for named models; put them into the file"
+        )
     return read_modules(path.read_text(encoding="utf-8"))
 
 
 def _images(images: int | None, costs: Sequence[int]) -> int:
-    """Images a sample: as given, else the mean of the data, else 4."""
+    """Return the images of a sample: as given, else the mean of the data, else 4."""
     if images is not None:
         return images
     return max(1, round(sum(costs) / len(costs))) if costs else 4
@@ -111,7 +110,7 @@ def _images(images: int | None, costs: Sequence[int]) -> int:
 def _work(
     modules: Sequence[Module], costs: Sequence[int], images: int | None
 ) -> dict[str, list[int]]:
-    """What samples take of encoder and generator, in thousandths of what the modules say."""
+    """Return samples' work in encoder and generator, in thousandths of the modules' times."""
     if not costs:
         return {}
     mean = sum(costs) / len(costs) if images is None else images

@@ -43,7 +43,7 @@ def partition_command(
     measured: Path | None,
     as_json: bool,
 ) -> None:
-    """Give every pipeline stage its layers: OmniBal's balanced partition, beside the usual ones.
+    """Split layers over pipeline stages: OmniBal's balanced partition, compared with usual ones.
 
     To decide by measurement, run once, train a few steps with each of the printed candidates, and
     run again with --measured FILE: [{"layers_per_stage": [22, 23, 24, 24], "seconds": 1.9}, ...].
@@ -54,43 +54,46 @@ def partition_command(
         raise ValueError("give --model, and --stages")
     if not 0 < link < 10**6:
         raise ValueError(f"--link {link}: give GB/s above 0")
-    layers, stages = setting.layers, setting.stages
-    step = simulated_step(
-        layers,
-        microbatches=setting.microbatches,
-        link_bytes_per_s=int(link * 10**9),
-        overlap=overlap,
-    )
+    layers, stages, count = setting.layers, setting.stages, setting.microbatches
+    speed = int(link * 10**9)
+    step = simulated_step(layers, microbatches=count, link_bytes_per_s=speed, overlap=overlap)
     start = time.perf_counter()
-    methods = {name: method(layers, stages) for name, method in BASELINES.items()}
+    usual = {name: method(layers, stages) for name, method in BASELINES.items()}
     if measured is None:
-        also = tuple(methods.values())
+        also = tuple(usual.values())
         found = balanced_partition(layers, stages, step, radius=radius, keep=keep, also=also)
     else:
         wanted = candidates(layers, stages, radius=radius, keep=keep)
         found = _measured(measured, wanted, len(layers))
     milliseconds = 1000 * (time.perf_counter() - start)
-    methods = {"balanced": found[0][0], **methods}
+    methods = {"balanced": found[0][0], **usual}
     rows = {name: _row(setting, sizes, step) for name, sizes in methods.items()}
-    report = {
-        "layers_per_stage": list(found[0][0]),
-        "seconds_per_step": found[0][1] / 1e9,
-        "how": "simulated" if measured is None else "measured",
-        "methods": rows,
-        "candidates": [
-            {"layers_per_stage": list(sizes), "seconds": ns / 1e9} for sizes, ns in found[:keep]
-        ],
-        "milliseconds": round(milliseconds, 3),
-    }
+    report = _report(found[:keep], rows, "simulated" if measured is None else "measured")
+    report["milliseconds"] = round(milliseconds, 3)
     emit(report, as_json, _method_table(rows), _candidate_table(found[:keep]))
 
 
+def _report(
+    found: tuple[tuple[Sizes, int], ...], rows: dict[str, dict[str, Any]], how: str
+) -> dict[str, object]:
+    return {
+        "layers_per_stage": list(found[0][0]),
+        "seconds_per_step": found[0][1] / 1e9,
+        "how": how,
+        "methods": rows,
+        "candidates": [
+            {"layers_per_stage": list(sizes), "seconds": ns / 1e9} for sizes, ns in found
+        ],
+    }
+
+
 def _measured(path: Path, wanted: tuple[Sizes, ...], layers: int) -> tuple[tuple[Sizes, int], ...]:
-    """The partitions that were measured, the fastest first."""
+    """Return the measured partitions, the fastest first; raise ValueError for a wrong file."""
     raw = read_json(path)
     if not isinstance(raw, list) or not raw:
         raise ValueError(f"{path} must be a list of layers_per_stage and seconds, at least one")
     found = []
+    # Each entry must be a partition of this model into this number of stages.
     for entry in raw:
         one = read_object(f"{path}: an entry", entry, ("layers_per_stage", "seconds"), ())
         sizes = one["layers_per_stage"]

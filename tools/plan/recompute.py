@@ -62,6 +62,7 @@ def recompute_command(
     if memory is not None and not 0 < memory < 10**6:
         raise ValueError(f"--memory {memory}: give GB above 0")
     limit = None if memory is None else int(memory * GB)
+    # Exactly one of the two sources of costs must be given.
     if setting is not None and measured is None:
         found = _modelled(setting, dp, sizes, limit or 74 * GB)
     elif measured is not None and setting is None:
@@ -128,7 +129,7 @@ def _balanced(setting: Setting) -> Sizes:
 
 
 def _policy(found: _Found) -> dict[str, Any]:
-    """The policy file: each stage's layers, and those to recompute, counted from its first."""
+    """Return the policy file: each stage's layers, and those to recompute, from its first."""
     first = [0, *accumulate(len(stage.layers) for stage in found.stages)]
     return {
         "limit_bytes": found.limit_bytes,

@@ -1,4 +1,4 @@
-"""What autograd keeps: the bytes of the tensors that a forward saves for its backward."""
+"""Measurement of the bytes that autograd saves in a forward for its backward."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor] = ()) -> int:
     """Run a forward and return the bytes it saved, each storage once, parameters not counted.
 
-    What a recomputed layer saves is its input; what it saves while it is recomputed is not there
-    yet. The forward's result is dropped at the end.
+    A recomputed layer saves its input only; what it saves during recomputation is not counted. The
+    forward's result is dropped at the end.
     """
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     found: dict[int, int] = {}
@@ -40,6 +40,6 @@ def run_layers(layers: Sequence[nn.Module], x: Tensor, recompute: Iterable[int])
 def live_bytes(
     layers: Sequence[nn.Module], inputs: Sequence[Tensor], recompute: Sequence[int]
 ) -> int:
-    """What a stage has saved after the forwards of its live microbatches."""
+    """Return the bytes that a stage has saved after the forwards of its live microbatches."""
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     return saved_bytes(lambda: [run_layers(layers, x, recompute) for x in inputs], [*parameters])

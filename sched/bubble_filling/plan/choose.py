@@ -1,8 +1,8 @@
-"""Choosing a plan: every encoder parallelism, filled; the shortest step wins.
+"""The choice of a plan: fill the step with every encoder parallelism; the shortest step wins.
 
 A step can never be shorter than the language model's own, so a plan whose host is already as long
 as the best step is not filled; and whole kernels are tried before split ones only where asked.
-Every schedule that comes out has passed the validator.
+Every schedule returned has passed the validator.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class RejectedPlan:
-    """A plan that is not possible, and why."""
+    """A plan that is not possible, and the reason."""
 
     plan: EncoderPlan
     why: str
@@ -46,7 +46,7 @@ class RejectedPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanScan:
-    """All that was filled, best first, and all that was refused. `skipped`: could not be better."""
+    """All filled plans, best first, and rejected ones. `skipped`: plans that cannot be better."""
 
     chosen: tuple[Chosen, ...]
     refused: tuple[RejectedPlan, ...]
@@ -54,7 +54,7 @@ class PlanScan:
 
     @property
     def best(self) -> Chosen:
-        """The shortest step. Raises ValueError, with the reasons, if no plan is possible."""
+        """The plan of the shortest step. Raises ValueError, with reasons, if none is possible."""
         if self.chosen:
             return self.chosen[0]
         why = "; ".join(dict.fromkeys(one.why for one in self.refused)) or "there are no plans"
@@ -62,7 +62,7 @@ class PlanScan:
 
 
 def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting, ...]:
-    """Ways to split so that a whole number of pieces fits a tensor-parallel bubble.
+    """Return ways to split so that a whole number of pieces fits a tensor-parallel bubble.
 
     Empty where the language model has no such bubbles.
     """
@@ -74,7 +74,7 @@ def fitting(setup: FillSetup, parts: Sequence[int] = (1, 2)) -> tuple[Splitting,
 
 
 def fill_plan(problem: FillProblem, effort: Effort | None = None) -> FilledSchedule:
-    """Fill a problem (which validates the schedule) and say how much could be hidden at all."""
+    """Fill a problem and add the upper bound of what could be hidden."""
     return replace(fill_bubbles(problem, effort), bound=hidden_bound(problem))
 
 
@@ -94,19 +94,13 @@ def scan(
     `hosts` is a cache of simulated steps, by warm-up. With `prune`, plans that cannot beat the
     best are skipped.
     """
-    cache = {} if hosts is None else hosts
     chosen: list[Chosen] = []
     refused: list[RejectedPlan] = []
     skipped, best = 0, 0
     wanted = plans(setup) if candidates is None else candidates
-    keys = {plan: _host_key(setup, plan) for plan in wanted}
-    for plan, key in keys.items():
-        if key not in cache:
-            cache[key] = host_step(setup, plan)
-    step = {plan: cache[key].gaps.step_ns for plan, key in keys.items()}
-    for plan in sorted(wanted, key=lambda p: (step[p], -p.tensor, p.stages)):
-        host = cache[keys[plan]]
+    for plan, host in _by_host_step(setup, wanted, {} if hosts is None else hosts):
         for splitting in splittings:
+            # Hosts come shortest step first: from here on nothing can be better.
             if prune and chosen and host.gaps.step_ns >= best:
                 skipped += 1
                 continue
@@ -114,7 +108,7 @@ def scan(
                 problem = plan_problem(
                     setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
                 )
-            except ValueError as error:
+            except ValueError as error:  # it does not fit, with whatever splitting
                 refused.append(RejectedPlan(plan, str(error)))
                 break
             filled = fill_plan(problem, effort)
@@ -124,7 +118,19 @@ def scan(
     return PlanScan(tuple(chosen), tuple(refused), skipped)
 
 
+def _by_host_step(
+    setup: FillSetup, wanted: Sequence[EncoderPlan], cache: dict[str, Host]
+) -> list[tuple[EncoderPlan, Host]]:
+    """Return each plan with its simulated host, the shortest host steps first."""
+    for plan in wanted:
+        key = _host_key(setup, plan)
+        if key not in cache:
+            cache[key] = host_step(setup, plan)
+    pairs = [(plan, cache[_host_key(setup, plan)]) for plan in wanted]
+    return sorted(pairs, key=lambda p: (p[1].gaps.step_ns, -p[0].tensor, p[0].stages))
+
+
 def _host_key(setup: FillSetup, plan: EncoderPlan) -> str:
-    """What the host's step depends on: the warm-up, and the encoders' collectives if modelled."""
+    """Return a key of all that the host's step depends on: warm-up and encoder collectives."""
     collectives = encoder_collectives(setup, plan)
     return plan.warmup if collectives == (0, 0) else f"{plan.warmup} {collectives}"

@@ -1,4 +1,4 @@
-"""The model planner: which parallelism the encoders get beside the language model's.
+"""The model planner: the parallelisms that encoders can have beside the language model's.
 
 Optimus (2024), section 4.1: the encoders' pipeline size divides the language model's, so does
 their tensor size; plans that do not fit the memory are out. Unlike the paper's section 4.5 this
@@ -16,7 +16,7 @@ from ...simulation.costs import Costs
 from ...simulation.simulator import simulate
 from ...simulation.timeline import Timeline
 from ..problem.gaps import GATHER, SCATTER, Gaps, find_gaps, with_collectives
-from ..problem.instance import FillProblem, make_work
+from ..problem.instance import FillProblem, Work, make_work
 from ..problem.kernels import Kernel, Splitting, pieces, total_ns
 from ..problem.setup import FillSetup, Stack
 
@@ -79,13 +79,13 @@ def host_step(
 
 
 def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """A language-model layer's forward and backward."""
+    """Return the kernels of a language-model layer's forward and backward."""
     layer = setup.model.layer
     return layer.forward, layer.backward_kernels(setup.recompute)
 
 
 def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:
-    """Where they are modelled, how long the encoders' own data-parallel collectives take (ns).
+    """Return the times (ns) of the encoders' own all-gather and reduce-scatter, 0 if not modelled.
 
     They share the network with the language model's, one after another: the gather before its
     gather, the scatter after its scatter. Frozen encoders have no gradients to scatter.
@@ -100,7 +100,7 @@ def encoder_collectives(setup: FillSetup, plan: EncoderPlan) -> tuple[int, int]:
 
 
 def plans(setup: FillSetup) -> tuple[EncoderPlan, ...]:
-    """All plans: divisors of the language model's sizes that divide the encoders' layers.
+    """Return all plans: divisors of the language model's sizes that divide the encoders' layers.
 
     >>> from counterpoise.sched.bubble_filling.problem.presets import case_setup
     >>> len(plans(case_setup("3072")))
@@ -131,7 +131,7 @@ def _mismatch(setup: FillSetup, stages: int, tensor: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes per GPU: what the language model and the encoders hold, apart."""
+    """Bytes per GPU of the language model and of the encoders, and what is available."""
 
     model: int
     states: int
@@ -140,13 +140,13 @@ class Memory:
 
     @property
     def microbatches(self) -> int:
-        """How many microbatches' encoder activations fit at once; below 1: none."""
+        """The number of microbatches whose encoder activations fit at once; below 1: none."""
         free = self.available - self.model - self.states
         return free // max(1, self.per_microbatch) if free >= 0 else -1
 
 
 def memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
-    """What a plan needs. One layer's full activations are counted on top where it recomputes."""
+    """Return the memory of a plan, with one layer's full activations on top if it recomputes."""
     layer, share = setup.model.layer, setup.stages * setup.tensor
     states = _states(setup, setup.model, share, setup.data)
     model = states + max(host.timeline.peak_bytes) + layer.saved_bytes
@@ -182,14 +182,41 @@ def plan_problem(
     permille: tuple[int, ...] | None = None,
     fixed: bool = False,
 ) -> FillProblem:
-    """The problem of one plan. `permille`: each microbatch's encoder cost, 1000 as in the profile.
+    """Return the filling problem of one plan.
 
-    Raises ValueError if the plan does not divide or does not fit the memory.
+    `permille`: each microbatch's encoder cost, 1000 as in the profile. Raises ValueError if the
+    plan's sizes do not divide the model's, or it does not fit the memory.
     """
     if what := _mismatch(setup, plan.stages, plan.tensor):
         raise ValueError(what)
     if permille is not None and len(permille) != setup.microbatches:
         raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
+    room = _checked_memory(setup, plan, host).microbatches
+    forward, backward = encoder_kernels(setup.encoder_stacks(plan.tensor), plan)
+    nominal = np.array([sum(map(total_ns, forward + backward))], np.int64)
+    if permille is not None:
+        nominal = nominal * np.array(permille, np.int64) // 1000
+    gather, scatter = encoder_collectives(setup, plan)
+    costs = (1000,) if permille is None else permille
+    starts = range(0, setup.stages, plan.stages)
+    return FillProblem(
+        gaps=host.gaps,
+        groups=tuple(tuple(range(first, first + plan.stages)) for first in starts),
+        copies=setup.tensor // plan.tensor,
+        forward=_layers_work(forward, splitting, costs, gather),
+        backward=_layers_work(backward, splitting, costs, scatter, backward=True),
+        hop_ns=setup.hop_ns,
+        nominal_ns=nominal,
+        fixed=fixed,
+        # A frozen encoder keeps nothing for a backward, so memory bounds nothing.
+        most=room if backward else None,
+        forward_layers=_kernel_counts(forward, splitting, costs),
+        backward_layers=_kernel_counts(backward, splitting, costs),
+    )
+
+
+def _checked_memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
+    """Return a plan's memory; raise ValueError if not even one microbatch fits."""
     need = memory(setup, plan, host)
     if need.microbatches < 1:
         raise ValueError(
@@ -197,53 +224,38 @@ def plan_problem(
             f"{(need.states + need.per_microbatch) / 1e9:.1f} GB beside the language model's "
             f"{need.model / 1e9:.1f} of {need.available / 1e9:.1f} GB; cut them further"
         )
-    stacks = setup.encoder_stacks(plan.tensor)
-    forward, backward = encoder_kernels(stacks, plan)
-    nominal = np.array([sum(map(total_ns, forward + backward))], np.int64)
-    if permille is not None:
-        nominal = nominal * np.array(permille, np.int64) // 1000
-    gather, scatter = encoder_collectives(setup, plan)
-    costs = (1000,) if permille is None else permille
-    ahead, back = (
-        [sum(_most_pieces(k, splitting, costs) for k in layer) for layer in way]
-        for way in (forward, backward)
-    )
-    return FillProblem(
-        gaps=host.gaps,
-        groups=tuple(
-            tuple(range(first, first + plan.stages))
-            for first in range(0, setup.stages, plan.stages)
-        ),
-        copies=setup.tensor // plan.tensor,
-        forward=make_work(
-            [k for layer in forward for k in layer],
-            splitting=splitting,
-            release=_release(sum(ahead), gather),
-            permille=costs,
-        ),
-        backward=make_work(
-            [k for layer in backward for k in layer],
-            splitting=splitting,
-            release=_release(sum(back), scatter)[::-1],
-            permille=costs,
-        ),
-        hop_ns=setup.hop_ns,
-        nominal_ns=nominal,
-        fixed=fixed,
-        most=need.microbatches if backward else None,
-        forward_layers=tuple(ahead),
-        backward_layers=tuple(back),
+    return need
+
+
+def _layers_work(
+    layers: list[tuple[Kernel, ...]],
+    splitting: Splitting | None,
+    permille: tuple[int, ...],
+    collective_ns: int,
+    *,
+    backward: bool = False,
+) -> Work:
+    """Return the work of one direction of a stage's layers."""
+    release = _release(sum(_kernel_counts(layers, splitting, permille)), collective_ns)
+    return make_work(
+        [kernel for layer in layers for kernel in layer],
+        splitting=splitting,
+        release=release[::-1] if backward else release,
+        permille=permille,
     )
 
 
-def _most_pieces(kernel: Kernel, how: Splitting | None, permille: tuple[int, ...]) -> int:
-    return len(pieces(kernel, how, max(permille)))
+def _kernel_counts(
+    layers: list[tuple[Kernel, ...]], how: Splitting | None, permille: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return each layer's number of kernels after splitting, of the dearest microbatch."""
+    return tuple(sum(len(pieces(k, how, max(permille))) for k in layer) for layer in layers)
 
 
 def encoder_kernels(
     stacks: tuple[Stack, ...], plan: EncoderPlan
 ) -> tuple[list[tuple[Kernel, ...]], list[tuple[Kernel, ...]]]:
-    """One stage's layers, forward and backward, as they run; frozen encoders do not go back."""
+    """Return one stage's layers in the order they run; frozen encoders have no backward."""
     forward = [s.layer.forward for s in stacks for _ in range(s.layers // plan.stages)]
     backward = [
         s.layer.backward_kernels(plan.recompute)
@@ -255,5 +267,5 @@ def encoder_kernels(
 
 
 def _release(kernels: int, whole: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Collectives come in layer by layer: a kernel waits for its share of the whole."""
+    """Return each kernel's wait for its share of a collective that arrives layer by layer."""
     return np.arange(1, kernels + 1, dtype=np.int64) * whole // max(1, kernels)

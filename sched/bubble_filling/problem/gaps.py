@@ -1,4 +1,4 @@
-"""Bubbles, kernel by kernel: what each pipeline rank's GPUs could do besides their own model.
+"""The bubbles of a step, kernel by kernel: when each pipeline rank's GPUs could do other work.
 
 A rank's step is cut into stretches of three kinds. FREE: nothing runs, a guest may compute or
 communicate. COMMUNICATING: the host's tensor-parallel collective, a guest may compute. COMPUTING:
@@ -27,7 +27,10 @@ BACKWARDS = ("B", "I")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretches:
-    """A rank's step without holes: `owner` is the index of the pass in the rank's row, or -1."""
+    """A rank's step, cut without gaps into stretches of time.
+
+    `owner`: the index in the rank's row of the pass that a stretch belongs to, or -1.
+    """
 
     start: Ints
     end: Ints
@@ -50,12 +53,14 @@ class Gaps:
     first_rank: int = 0
 
     def free_ns(self, kind: int = FREE) -> tuple[int, ...]:
-        """Each rank's time of one kind."""
+        """Return each rank's time in stretches of one kind, in nanoseconds."""
         return tuple(int((r.end - r.start)[r.kind == kind].sum()) for r in self.ranks)
 
 
 def with_collectives(program: Program) -> Program:
-    """The program with a data-parallel all-gather before and a reduce-scatter after each rank's.
+    """Return the program with an all-gather before and a reduce-scatter after each rank's passes.
+
+    Both are the data-parallel collectives of the language model.
 
     >>> from counterpoise.sched import schedule
     >>> print(with_collectives(schedule("gpipe", ranks=1, microbatches=1)))
@@ -74,11 +79,11 @@ def with_collectives(program: Program) -> Program:
 
 
 def find_gaps(timeline: Timeline, inside: Mapping[str, Sequence[Kernel]]) -> Gaps:
-    """The gaps of a timeline. `inside[kind]`: the kernels of a pass of that kind, in order.
+    """Return the gaps of a timeline. `inside[kind]`: the kernels of a pass of that kind, in order.
 
-    A pass that takes another time than its kernels has them stretched to it; one of a kind that is
-    not in `inside` computes throughout. Raises ValueError if no microbatch enters at stage 0, or
-    they do not come back in the order in which they entered.
+    Where a pass takes longer or shorter than its kernels, they are scaled to it; a pass of a kind
+    that is not in `inside` computes all the time. Raises ValueError if no microbatch enters at
+    stage 0, or gradients come back in another order than forwards entered.
     """
     ranks = tuple(_stretches(timeline, rank, inside) for rank in range(len(timeline.ranks)))
     rank = timeline.placement[0]
@@ -90,6 +95,7 @@ def find_gaps(timeline: Timeline, inside: Mapping[str, Sequence[Kernel]]) -> Gap
                 need[what.microbatch] = slot.start_ns
             elif what.kind in BACKWARDS:
                 gradient[what.microbatch] = slot.end_ns
+    # Without a forward at stage 0 nothing says when encoder output is needed.
     if not need:
         raise ValueError("the timeline has no forward at stage 0, so no encoder output is needed")
     order = sorted(need, key=need.__getitem__)
@@ -112,13 +118,14 @@ def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kern
     begin = np.array([slot.start_ns for slot in row], np.int64)
     finish = np.array([slot.end_ns for slot in row], np.int64)
     parts: list[tuple[Ints, ...]] = []
+    # All passes of a kind at once: their kernels' ends as fractions of the pass, scaled to it.
     for name in names:
         nodes = np.flatnonzero((kinds == name) & (finish > begin))
         kernels = inside.get(name) or (Kernel(name, "compute", 1),)
         until = np.concatenate(([0], np.cumsum([one.ns for one in kernels]))).astype(np.int64)
         codes = [COMPUTING if one.resource == "compute" else COMMUNICATING for one in kernels]
         length = (finish - begin)[nodes, None]
-        at = begin[nodes, None] + _scaled(until, length)
+        at = begin[nodes, None] + _scaled(until, length)  # (passes, kernels + 1)
         parts.append(
             (
                 at[:, :-1].ravel(),
@@ -135,14 +142,14 @@ def _stretches(timeline: Timeline, rank: int, inside: Mapping[str, Sequence[Kern
 
 
 def _scaled(until: Ints, length: Ints) -> Ints:
-    """Until x length / total without overflow: whole parts and remainders apart."""
+    """Return until x length / total; whole parts and remainders apart, so nothing overflows."""
     total = int(until[-1])
     whole, rest = np.divmod(length, total)
     return until * whole + until * rest // total
 
 
 def fill_holes(start: Ints, end: Ints, kind: Ints, owner: Ints, step_ns: int) -> Stretches:
-    """Add the FREE stretches between, before and after; there is always one at either end."""
+    """Add the FREE stretches between, before and after; both ends always get one, if empty."""
     before = np.concatenate(([0], end))
     after = np.concatenate((start, [step_ns]))
     keep = after > before

@@ -1,4 +1,4 @@
-"""A problem of filling: gaps, encoder pipelines, kernels; and a filled schedule."""
+"""A filling problem (gaps, encoder pipelines, kernels) and its result, a filled schedule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ from .kernels import Kernel, Splitting, pieces
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """One direction of the encoders on one stage: what runs, in order.
+    """The kernels of one direction of the encoders on one stage, in order.
 
     `resource` (kernels): 0 computes, 1 communicates. `ns` (ranks or 1, microbatches or 1, kernels).
-    `release` (kernels): how long the first microbatch's kernels wait for the encoders' own
-    data-parallel collectives, counted from the step's end that they are at.
+    `release` (kernels): nanoseconds that the first microbatch's kernels wait for the encoders' own
+    data-parallel collectives, from the start of the step (forward) or its end (backward).
     """
 
     resource: Ints
@@ -24,7 +24,7 @@ class Work:
 
     @property
     def per_microbatch_ns(self) -> Ints:
-        """Of each row, on the slowest rank."""
+        """Return each row's time on the slowest rank."""
         return np.asarray(self.ns.sum(axis=2).max(axis=0))
 
 
@@ -35,10 +35,10 @@ def make_work(
     release: Ints | None = None,
     permille: Sequence[int] = (1000,),
 ) -> Work:
-    """Work from kernels. `permille`: each microbatch's cost, or one for all.
+    """Return work made of kernels. `permille`: each microbatch's cost, or one for all.
 
-    Every microbatch's kernels are cut by themselves; one with fewer pieces than another has pieces
-    of 0 ns in front. Raises ValueError for a negative cost.
+    Each microbatch's kernels are split separately; one with fewer pieces than another is padded
+    with pieces of 0 ns in front. Raises ValueError for a negative cost.
 
     >>> make_work((Kernel("a", "compute", 10),), permille=(1000, 500)).ns.tolist()
     [[[10], [5]]]
@@ -60,14 +60,14 @@ def make_work(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FillProblem:
-    """What is to be filled with what.
+    """A step's gaps, and the encoder work to place in them.
 
-    `groups[g]`: the ranks of an encoder pipeline, first stage first. `copies`: as many pipelines
-    stand on each group (the tensor-parallel GPUs of a rank apart). `nominal_ns`: encoder time per
-    microbatch and stage before any splitting, which efficiency is measured against. `fixed`:
-    microbatch i must be the language model's i-th; else the encoders' order decides. `most`: how
-    many microbatches a pipeline may take (its memory). `forward_layers`, `backward_layers`: how
-    many kernels each layer of a stage has, where known. Frozen encoders have none backward.
+    `groups[g]`: the ranks of an encoder pipeline, first stage first. `copies`: encoder pipelines on
+    each group, on different tensor-parallel GPUs of its ranks. `nominal_ns`: encoder time per
+    microbatch and stage before any splitting; efficiency is measured against it. `fixed`:
+    microbatch i must be the language model's i-th; else the encoders' order decides. `most`: the
+    microbatches that a pipeline's memory holds. `forward_layers`, `backward_layers`: the number of
+    kernels of each layer of a stage, where known. Frozen encoders have none backward.
     """
 
     gaps: Gaps
@@ -95,31 +95,32 @@ class FillProblem:
 
     @property
     def microbatches(self) -> int:
-        """Of a step and replica."""
+        """The number of microbatches of a step and replica."""
         return len(self.gaps.need_ns)
 
     @property
     def pipelines(self) -> int:
-        """Encoder pipelines beside one pipeline of the language model (m)."""
+        """The number of encoder pipelines beside one pipeline of the language model (m)."""
         return len(self.groups) * self.copies
 
     @property
     def encoder_ns(self) -> int:
-        """Encoder time per GPU, unsplit."""
+        """Encoder time per GPU before splitting, in nanoseconds."""
         total = int(np.broadcast_to(self.nominal_ns, (self.microbatches,)).sum())
         return total // self.pipelines
 
     def row(self, microbatch: int, work: Work) -> int:
-        """Which row of the times a microbatch has."""
+        """Return the row of `work.ns` that holds a microbatch's times."""
         return microbatch if work.ns.shape[1] > 1 else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderPipeline:
-    """What an encoder pipeline does; `starts` are (microbatches, stages, kernels).
+    """The schedule of one encoder pipeline.
 
-    `microbatches`, `backward_order`: which, in the order of their forwards and backwards.
-    `position[i]`: which of the language model's microbatches `microbatches[i]` becomes.
+    `microbatches`, `backward_order`: its microbatches in the order of forwards and backwards.
+    `position[i]`: the language model's microbatch that `microbatches[i]` becomes. `forward`,
+    `backward`: starts of kernels, (microbatches, stages, kernels) nanoseconds.
     """
 
     ranks: tuple[int, ...]
@@ -133,9 +134,9 @@ class EncoderPipeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilledSchedule:
-    """A filled schedule. Times are relative to the language model's step without encoders.
+    """Encoder work placed in the gaps. Time 0 is the start of the step without encoders.
 
-    `before_ns`, `after_ns`: encoder time that did not fit and runs before and after it.
+    `before_ns`, `after_ns`: encoder time that did not fit and runs before and after the step.
     """
 
     problem: FillProblem
@@ -148,12 +149,12 @@ class FilledSchedule:
 
     @property
     def step_ns(self) -> int:
-        """The whole step."""
+        """The length of the whole step, exposed encoder time included."""
         return self.before_ns + self.problem.gaps.step_ns + self.after_ns
 
     @property
     def efficiency(self) -> float:
-        """1 - exposed encoder time / encoder time per GPU; not below 0."""
+        """1 - exposed encoder time / encoder time per GPU, at least 0."""
         return max(0.0, 1 - (self.before_ns + self.after_ns) / max(1, self.problem.encoder_ns))
 
     @property
@@ -166,7 +167,7 @@ class FilledSchedule:
 
 
 def lengths(work: Work, ranks: Sequence[int], microbatches: Sequence[int]) -> Ints:
-    """Kernel times as (microbatches, stages, kernels)."""
+    """Return kernel times of these microbatches, (microbatches, stages, kernels) nanoseconds."""
     ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
     rows = np.array(microbatches if ns.shape[1] > 1 else [0] * len(microbatches), np.int64)
     return np.ascontiguousarray(ns[:, rows].transpose(1, 0, 2))

@@ -1,4 +1,4 @@
-"""The one loop that has to be fast, compiled by numba; imported only when filling starts."""
+"""The inner loop of filling, compiled by numba; importing this module imports numba."""
 
 import numpy as np
 from numba import njit
@@ -22,16 +22,17 @@ def place(
     out: Ints,
     done: Ints,
 ) -> int:
-    """Place microbatches one after another, each kernel as early as it can be.
+    """Place microbatches one after another, each kernel as early as possible.
 
-    `start`, `end`, `kind` (stages, stretches), `count` (stages): what is free on each of the
-    pipeline's stages; `start` moves past what is used. `resource` (kernels), 0 compute, 1
-    communication; `ns` (stages, rows, kernels) their times, `rows` which row each microbatch is.
-    `release` (kernels): how long after `begin` the first microbatch's kernels may run. Fills `out`
-    (microbatches, stages, kernels) with starts and `done` with when each result has arrived.
-    Returns how many were placed with `done` up to `stop`.
+    `start`, `end`, `kind` (stages, stretches), `count` (stages): the free time of each stage;
+    `start` moves past what is used. `resource` (kernels): 0 compute, 1 communication; `ns` (stages,
+    rows, kernels): their times; `rows`: each microbatch's row. `release` (kernels): delay after
+    `begin` of the first microbatch's kernels. Fills `out` (microbatches, stages, kernels) with
+    starts and `done` with the time at which each result has arrived. Returns the number of
+    microbatches placed with `done` up to `stop`.
     """
     stages, kernels = start.shape[0], resource.shape[0]
+    # Per stage: the stretch that placing has reached, and the end of the last kernel.
     at = np.zeros(stages, np.int64)
     now = np.full(stages, begin, np.int64)
     for j in range(rows.shape[0]):
@@ -41,9 +42,10 @@ def place(
             c = at[s]
             for q in range(kernels):
                 length = ns[s, rows[j], q]
-                if length == 0:
+                if length == 0:  # padding of a microbatch with fewer pieces
                     out[j, s, q] = t
                     continue
+                # FREE takes anything; COMMUNICATING only computation, COMPUTING only communication.
                 other = 1 if resource[q] == 0 else 2
                 if j == 0 and t < begin + release[q]:
                     t = begin + release[q]

@@ -1,4 +1,4 @@
-"""Going through a graph of kernels in a given order; compiled by numba, imported when needed."""
+"""The walk over a graph of kernels, compiled by numba; importing this module imports numba."""
 
 import numpy as np
 from numba import njit
@@ -8,7 +8,7 @@ from .gaps import Ints
 
 @njit(cache=True, nogil=True)
 def walk(order: Ints, first: Ints, source: Ints, lag: Ints, ns: Ints) -> Ints:
-    """Return when each node starts: when the last of its predecessors has ended, and its lag.
+    """Return each node's start: the latest end of a predecessor plus the edge's lag.
 
     `order`: a topological order. `first[n]` to `first[n + 1]`: node n's edges in `source`, `lag`.
     """

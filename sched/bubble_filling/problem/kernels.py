@@ -1,9 +1,8 @@
-"""Kernels: what a layer is made of when it is cut finer than passes.
+"""Kernels: the computing and communicating parts of a layer.
 
 A layer's forward and backward are sequences of kernels, each of which either computes or
-communicates (a tensor-parallel collective). While one model communicates its GPU can compute for
-another, and the other way round; that is all that filling bubbles rests on. Times are integer
-nanoseconds.
+communicates (a tensor-parallel collective). While one model communicates, its GPU can compute for
+another, and the other way round: filling bubbles uses only this. Times are integer nanoseconds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,8 +27,8 @@ class Kernel:
 class KernelLayer:
     """A layer on one GPU.
 
-    `backward`: without recomputation. `saved_bytes`: what its forward keeps for the backward;
-    `checkpoint_bytes`: what it keeps where the backward computes the forward once more.
+    `backward`: without recomputation. `saved_bytes`: kept by the forward for the backward;
+    `checkpoint_bytes`: kept where the backward recomputes the forward.
     `parameters`: of the whole layer, not of the GPU's share.
     """
 
@@ -41,15 +40,16 @@ class KernelLayer:
     parameters: int = 0
 
     def backward_kernels(self, recompute: bool) -> tuple[Kernel, ...]:
-        """The backward, after the forward once more where activations are recomputed."""
+        """Return the backward's kernels, the recomputed forward's first if `recompute`."""
         return self.forward + self.backward if recompute else self.backward
 
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """How kernels are cut: pieces of at most `longest_ns`, dearer and each with a launch.
+    """A way to split kernels: into pieces of at most `longest_ns`.
 
-    Four pieces of 26 % each, and 10 us of launch for each:
+    All pieces together take `slower_percent` longer, and each costs a launch. Here four pieces of
+    30 % of the kernel's time (a quarter, 20 % slower), and 10 us of launch each:
 
     >>> split([Kernel("fc1", "compute", 400_000, True)], Splitting(120_000))[0].ns
     130000
@@ -62,16 +62,16 @@ class Splitting:
     def __post_init__(self) -> None:
         """Check the sizes."""
         if self.longest_ns < 1 or self.slower_percent < 0 or self.launch_ns < 0:
-            raise ValueError(f"cannot split so: {self}; give a longest piece of at least 1 ns")
+            raise ValueError(f"{self}: give a longest piece of at least 1 ns, the others 0 or more")
 
 
 def total_ns(kernels: Iterable[Kernel], resource: Resource | None = None) -> int:
-    """The time of all kernels, or of those of one resource."""
+    """Return the time of all kernels, or of those of one resource."""
     return sum(one.ns for one in kernels if resource in (None, one.resource))
 
 
 def pieces(one: Kernel, how: Splitting | None, permille: int = 1000) -> tuple[int, ...]:
-    """The times of a kernel's pieces, for a microbatch that costs so much; rounded up.
+    """Return the times of a kernel's pieces, rounded up. `permille`: the microbatch's cost.
 
     >>> pieces(Kernel("fc1", "compute", 400_000, True), Splitting(120_000), permille=500)
     (130000, 130000)
@@ -84,5 +84,5 @@ def pieces(one: Kernel, how: Splitting | None, permille: int = 1000) -> tuple[in
 
 
 def split(kernels: Sequence[Kernel], how: Splitting | None) -> tuple[Kernel, ...]:
-    """Cut what is splittable and longer than a piece; the rest stays as it is."""
+    """Return the kernels with those split that are splittable and longer than a piece."""
     return tuple(replace(one, ns=ns) for one in kernels for ns in pieces(one, how))

@@ -1,4 +1,4 @@
-"""Named sets of constants, with where they come from and what they fail to reproduce."""
+"""Named setups of the Optimus paper: constants, their origin, and what they do not reproduce."""
 
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,7 @@ class Case:
 
     @property
     def microbatches(self) -> int:
-        """Per replica."""
+        """The number of microbatches of a replica's step."""
         return self.batch // (self.data * self.sequences)
 
 
@@ -51,7 +51,7 @@ CASES = {
 
 
 def case_setup(name: str, machine: GpuSpec | None = None) -> FillSetup:
-    """A case of the paper under set R. Raises ValueError for an unknown one.
+    """Return a case of the paper with the constants of set R. Raises ValueError if unknown.
 
     >>> setup = case_setup("3072")
     >>> setup.microbatches, setup.model.layer.forward[0].ns
@@ -63,7 +63,7 @@ def case_setup(name: str, machine: GpuSpec | None = None) -> FillSetup:
 
 
 def make_setup(name: str, case: Case, machine: GpuSpec) -> FillSetup:
-    """A job from model shapes; every tensor-parallel width that divides `tensor` is computed."""
+    """Return a job from model shapes, for all tensor-parallel widths that divide `tensor`."""
     load = MicrobatchShape(case.sequences, 2048, case.tensor)
     model = tower(case.model)
     widths = [width for width in range(1, case.tensor + 1) if case.tensor % width == 0]

@@ -1,6 +1,6 @@
-"""A training job whose bubbles are to be filled: its models as kernels, its parallelism, its GPUs.
+"""The training job whose bubbles are filled: its models as kernels, its parallelism, its GPUs.
 
-Made from model shapes (`fill_sets`), or read from JSON with measured kernels:
+Made from model shapes (presets.py), or read from JSON with measured kernels:
 
     {"name": "mine", "stages": 8, "chunks": 12, "microbatches": 16, "tensor": 8, "data": 48,
      "model": {"layer": {"name": "llm", "forward": [{"name": "gather", "resource": "communication",
@@ -20,7 +20,7 @@ from .kernels import RESOURCES, Kernel, KernelLayer
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """So many equal layers. `trainable`: a frozen encoder has no backward."""
+    """A stack of `layers` equal layers. `trainable`: False for a frozen encoder (no backward)."""
 
     layer: KernelLayer
     layers: int
@@ -32,12 +32,12 @@ class FillSetup:
     """One data-parallel replica of a job, per GPU; all times in nanoseconds.
 
     `stages` pipeline ranks with `chunks` chunks each, `tensor` GPUs wide; `data` replicas.
-    `encoders[t]`: the encoders cut over t GPUs. `recompute`: whether the language model computes
-    its forwards again. `hop_ns`: a tensor's way to another stage. `gather_ns`, `scatter_ns`: the
-    data-parallel collectives that a step begins and ends with. `encoder_gather_ns`,
-    `encoder_scatter_ns`: the same for the encoders' parameters, per billion of them and GPU
-    (0: not modelled, as in the paper). `state_bytes` a parameter's copies and gradient,
-    `optimizer_bytes` what is cut over the replicas as well.
+    `encoders[t]`: the encoders cut over t GPUs. `recompute`: the language model
+    recomputes its forwards. `hop_ns`: sending a tensor to another stage. `gather_ns`,
+    `scatter_ns`: the data-parallel collectives at the start and the end of a step.
+    `encoder_gather_ns`, `encoder_scatter_ns`: the same for the encoders, per billion parameters and
+    GPU (0: not modelled, as in the paper). `state_bytes`: a parameter's copies and gradient;
+    `optimizer_bytes`: of a parameter, sharded over the replicas.
     """
 
     name: str
@@ -61,21 +61,26 @@ class FillSetup:
     origin: str = ""
 
     def __post_init__(self) -> None:
-        """Check sizes, and that there is something to place."""
-        sizes = {
-            n: getattr(self, n) for n in ("stages", "chunks", "microbatches", "tensor", "data")
-        }
-        if bad := [name for name, value in sizes.items() if value < 1]:
-            raise ValueError(f"{bad[0]} is {sizes[bad[0]]}; give at least 1")
+        """Check sizes and kernels. Raises ValueError for what cannot be filled."""
+        self._check_sizes()
+        self._check_kernels()
+
+    def _check_sizes(self) -> None:
+        for name in ("stages", "chunks", "microbatches", "tensor", "data"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {value}; give at least 1")
         if self.model.layers % (self.stages * self.chunks):
             raise ValueError(
                 f"{self.model.layers} layers do not fill {self.stages} stages of {self.chunks} "
                 f"chunks evenly; choose chunks so that stages x chunks divides the layers"
             )
+
+    def _check_kernels(self) -> None:
         if not self.model.layer.forward or not self.model.layer.backward:
             raise ValueError("the profile is empty: the language model has no kernels")
         if not self.encoders or not all(self.encoders.values()):
             raise ValueError("the profile is empty: it has no encoders")
+        # An encoder without a forward would be filled in no time at all.
         for stack in (one for row in self.encoders.values() for one in row):
             if not stack.layer.forward or stack.layers < 1:
                 raise ValueError(f"the profile is empty: encoder {stack.layer.name} has no kernels")
@@ -89,11 +94,11 @@ class FillSetup:
 
     @property
     def layers_per_stage(self) -> int:
-        """Of one chunk."""
+        """Layers of one chunk of a stage."""
         return self.model.layers // (self.stages * self.chunks)
 
     def encoder_stacks(self, tensor: int) -> tuple[Stack, ...]:
-        """The encoders cut over so many GPUs. Raises ValueError if that was not measured."""
+        """Return the encoders over `tensor` GPUs. Raises ValueError if that was not measured."""
         if tensor not in self.encoders:
             have = ", ".join(map(str, sorted(self.encoders)))
             raise ValueError(f"no encoder kernels for {tensor} tensor-parallel GPUs; have {have}")
@@ -101,12 +106,12 @@ class FillSetup:
 
 
 def dump_setup(setup: FillSetup) -> str:
-    """A setup as JSON; `load_setup` reads it."""
+    """Return a setup as JSON; `load_setup` reads it."""
     return json.dumps(asdict(setup), indent=1)
 
 
 def load_setup(text: str) -> FillSetup:
-    """Read a setup. Raises ValueError that says what is wrong with it."""
+    """Return the setup in a JSON text. Raises ValueError that names what is wrong."""
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Layers as kernels, from model shapes: the models of Optimus (2024), Tables 8 and 9.
+"""Kernels of layers, computed from model shapes: the models of Optimus (2024), Tables 8 and 9.
 
 Work is counted in floating point operations, attention in full (not halved for causality), as
 the papers do. A forward is, in Megatron-LM's sequence parallelism, all-gather, attention,
@@ -20,7 +20,7 @@ _ATTENTION, _PARTS = 1, 3
 class Tower:
     """A stack of equal layers.
 
-    `key_value_permille`: of the heads that keys and values have (grouped queries).
+    `key_value_permille`: the share of heads with keys and values of their own (grouped queries).
     """
 
     name: str
@@ -32,12 +32,12 @@ class Tower:
 
     @property
     def attention_parameters(self) -> int:
-        """Queries, keys, values and output of one layer."""
+        """Parameters of queries, keys, values and output of one layer."""
         return self.width**2 * (2000 + 2 * self.key_value_permille) // 1000
 
     @property
     def parameters(self) -> int:
-        """Of one layer."""
+        """Parameters of one layer."""
         return self.attention_parameters + (3 if self.gated else 2) * self.width * self.inner
 
 
@@ -56,7 +56,7 @@ TOWERS = {
 
 
 def tower(name: str) -> Tower:
-    """The tower of that name. Raises ValueError for an unknown one.
+    """Return the tower of a name. Raises ValueError for an unknown one.
 
     >>> tower("ViT-22B").parameters * 48 // 10**9
     21
@@ -69,7 +69,7 @@ def tower(name: str) -> Tower:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """A GPU and its links. `efficiency_permille`: of the peak, that compute kernels reach."""
+    """A GPU and its links. `efficiency_permille`: share of the peak that compute kernels reach."""
 
     flops_per_s: int = 989 * 10**12
     efficiency_permille: int = 437
@@ -80,11 +80,11 @@ class GpuSpec:
     norm_ns: int = 20_000
 
     def compute_ns(self, flops: int) -> int:
-        """How long so many floating point operations take."""
+        """Return the time of `flops` floating point operations."""
         return flops * 10**12 // (self.flops_per_s * self.efficiency_permille)
 
     def collective_ns(self, size: int, ranks: int) -> int:
-        """A tensor-parallel all-gather or reduce-scatter of so many bytes; none alone."""
+        """Return the time of an all-gather or reduce-scatter of `size` bytes; 0 for one rank."""
         if ranks == 1:
             return 0
         return size * (ranks - 1) * 10**9 // (ranks * self.tensor_bytes_per_s) + (
@@ -92,13 +92,13 @@ class GpuSpec:
         )
 
     def hop_ns(self, size: int, ranks: int) -> int:
-        """A tensor sent to the next stage, each tensor-parallel rank its share."""
+        """Return the time to send a tensor to the next stage; each rank sends its share."""
         return size * 10**9 // (ranks * self.network_bytes_per_s) + self.network_latency_ns
 
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchShape:
-    """What a GPU sees of a microbatch: sequences of `length` tokens, layers cut over `tensor`."""
+    """A microbatch on a GPU: sequences of `length` tokens, layers sharded over `tensor` ranks."""
 
     sequences: int = 2
     length: int = 2048
@@ -106,12 +106,12 @@ class MicrobatchShape:
 
     @property
     def tokens(self) -> int:
-        """Of the microbatch."""
+        """Tokens of the microbatch."""
         return self.sequences * self.length
 
 
 def language_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> KernelLayer:
-    """A layer of the language model, between its collectives."""
+    """Return a layer of the language model: blocks of computation between collectives."""
     work = _flops(model, load)
     compute = machine.compute_ns(sum(work.values())) // load.tensor
     sync = Kernel("collective", "communication", _collective(model, load, machine))
@@ -122,7 +122,7 @@ def language_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> Ker
 
 
 def _halves(first: int, second: int, norm: int, sync: Kernel) -> tuple[Kernel, ...]:
-    """Two blocks between collectives; the norm between them is part of the second's time."""
+    """Return two blocks between collectives; the norm between them is taken off the second."""
     parts = [
         sync,
         Kernel("block", "compute", first),
@@ -136,7 +136,7 @@ def _halves(first: int, second: int, norm: int, sync: Kernel) -> tuple[Kernel, .
 
 
 def encoder_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> KernelLayer:
-    """A layer of an encoder, matrix product by matrix product; the backward has two for each."""
+    """Return a layer of an encoder, a kernel per matrix product; the backward has two for each."""
     work = {
         name: machine.compute_ns(flops) // load.tensor
         for name, flops in _flops(model, load).items()
@@ -157,7 +157,7 @@ def encoder_layer(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> Kern
 
 
 def _flops(model: Tower, load: MicrobatchShape) -> dict[str, int]:
-    """A layer's forward, over the whole microbatch and all its tensor-parallel ranks."""
+    """Return a layer's forward FLOPs over the whole microbatch and all tensor-parallel ranks."""
     square = model.width**2
     inner = 2 * model.width * model.inner * load.tokens
     return {
@@ -174,6 +174,6 @@ def _collective(model: Tower, load: MicrobatchShape, machine: GpuSpec) -> int:
 
 
 def _bytes(model: Tower, load: MicrobatchShape) -> tuple[int, int]:
-    """Saved for the backward with fused attention, 34 s b h; with recomputation its input."""
+    """Return bytes saved for the backward: with fused attention 34 s b h, recomputed its input."""
     size = load.tokens * model.width // load.tensor
     return 34 * size, 2 * size

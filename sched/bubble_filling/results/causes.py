@@ -1,4 +1,4 @@
-"""Where the bubbles of a step are, by cause: the table that says what filling has to work with."""
+"""The bubbles of a step by cause: a table of the time that filling can use."""
 
 from dataclasses import asdict, dataclass
 
@@ -10,7 +10,7 @@ from ..problem.gaps import COMMUNICATING, FREE, Gaps
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """Nanoseconds of a rank in which it does not compute, each under one cause.
+    """Nanoseconds in which a rank does not compute, by cause.
 
     `gather`, `scatter`: data-parallel collectives. `warmup`, `cooldown`: before the first and after
     the last pass. `steady`: between passes. `tensor`: tensor-parallel collectives, the only ones
@@ -26,15 +26,15 @@ class Causes:
 
     @property
     def total_ns(self) -> int:
-        """All of it."""
+        """The sum of all causes."""
         return sum(asdict(self).values())
 
 
 def bubble_causes(gaps: Gaps, timeline: Timeline | None = None) -> tuple[Causes, ...]:
-    """Every rank's bubbles by cause.
+    """Return every rank's bubbles by cause.
 
-    Without the timeline, as for a measured trace, the data-parallel collectives are not told from
-    warm-up and cool-down.
+    Without the timeline (a measured trace), data-parallel collectives count as warm-up and
+    cool-down.
     """
     result = []
     rows = timeline.ranks if timeline else ((),) * len(gaps.ranks)

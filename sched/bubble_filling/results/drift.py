@@ -1,9 +1,9 @@
-"""Kernels that take other times than planned, and planning again from what was measured.
+"""Kernel times that differ from the plan, and replanning from measured times.
 
-Two ways to be wrong. Jitter: every kernel of every step is a little off, anew each time; no plan
-can know it, guards can leave room. Drift: from some step on a rank's kernels of a kind are slower
-or faster, and stay so; a trace of a few steps shows it, and a new plan between two steps makes the
-best of it. Factors are log-normal with mean 1 and the given coefficient of variation.
+There are two kinds of error. Jitter: each kernel of each step is off by a new random factor; no
+plan can know it, but guards leave room. Drift: from some step on, a rank's kernels of a kind are
+permanently slower or faster; a trace of a few steps shows it, and replanning between two steps
+adapts to it. Factors are log-normal with mean 1 and the given coefficient of variation.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _KINDS = 5
 
 
 def factors(cv: float, shape: tuple[int, ...], seed: int) -> Floats:
-    """Log-normal factors of mean 1. Raises ValueError for a negative variation."""
+    """Return log-normal factors of mean 1. Raises ValueError for a negative variation."""
     if cv < 0:
         raise ValueError(f"the variation is {cv}; give 0 or more")
     spread = np.sqrt(np.log1p(cv * cv))
@@ -33,14 +33,14 @@ def factors(cv: float, shape: tuple[int, ...], seed: int) -> Floats:
 
 
 def drifted(kernels: Kernels, ns: Ints, cv: float, seed: int) -> Ints:
-    """Times after a drift: one factor for each rank and kind of kernel."""
+    """Return times after a drift: one factor for each rank and kind of kernel."""
     ranks = int(kernels.rank.max()) + 1
     table = factors(cv, (ranks, _KINDS), seed)
     return _times(ns, table[kernels.rank, kernels.what])
 
 
 def jittered(ns: Ints, cv: float, seed: int) -> Ints:
-    """Times of one step: one factor for each kernel."""
+    """Return times of one step with jitter: one factor for each kernel."""
     return _times(ns, factors(cv, ns.shape, seed))
 
 
@@ -49,9 +49,10 @@ def _times(ns: Ints, factor: Floats) -> Ints:
 
 
 def guarded(problem: FillProblem, percent: int, slack_ns: int = 0) -> FillProblem:
-    """The problem with every bubble inside the step shorter, and dependencies met earlier.
+    """Return the problem with shorter bubbles inside the step and earlier deadlines.
 
-    What fits it fits the real one, with room. Raises ValueError for a percentage outside 0 to 99.
+    What fits it fits the real one, with room to spare. Raises ValueError for a percentage outside
+    0 to 99.
     """
     if not 0 <= percent < 100 or slack_ns < 0:
         raise ValueError(f"guard of {percent} % and {slack_ns} ns; give 0 to 99 and 0 or more")
@@ -74,7 +75,7 @@ def replan(
     traces: Sequence[Ints],
     effort: Effort | None = None,
 ) -> tuple[Host, FilledSchedule]:
-    """A new schedule from the kernel times of some steps, each in the order of `kernels`.
+    """Plan again from the kernel times of some steps, each in the order of `kernels`.
 
     The host's kernels take the mean of their own times, an encoder kernel the mean over a rank's
     microbatches. Returns the host as measured and the schedule planned on it.
@@ -93,7 +94,7 @@ def replan(
 
 
 def _guest_means(filled: FilledSchedule, ns: Ints) -> tuple[Ints, Ints]:
-    """Per rank and kernel the mean measured time, where a rank has no measurement the planned."""
+    """Return mean measured times per rank and kernel; planned ones where none were measured."""
     problem = filled.problem
     ranks = len(problem.gaps.ranks)
     sums = [np.zeros((ranks, len(w.resource))) for w in (problem.forward, problem.backward)]
@@ -118,6 +119,6 @@ def _means(work: Work, total: Floats, counts: Floats) -> Ints:
 
 
 def host_only_ns(host: Host, ns: Ints) -> int:
-    """How long the step would take without encoders, with these times of the host's kernels."""
+    """Return the step's length without encoders, with these times of the host's kernels."""
     alone, _ = host_kernels_graph(host)
     return alone.step_ns(ns[: alone.host])

@@ -1,9 +1,9 @@
-"""Filled schedules as programs that a runtime can execute, encoder layer by encoder layer.
+"""Conversion of filled schedules to programs with a pass for each encoder layer.
 
 Each encoder layer of a microbatch is a pass of a kind of its own, EF_A, EF_B ... forward and EB_A
 ... backward, on the rank that holds it. What crosses ranks (a pipeline's hops, features to the
 language model, gradients back) is listed as edges, since an encoder's neighbours follow from the
-plan and not from the kind. Passes stand in the order of their planned ends: whatever a pass needs
+plan and not from the kind. Passes are in the order of their planned ends: whatever a pass needs
 ends before it, so all ranks' orders together have no cycle, however long passes really take.
 """
 
@@ -24,14 +24,14 @@ Edge = tuple[Pass, Pass]
 
 @dataclass(frozen=True, slots=True)
 class FilledProgram:
-    """A program with encoder passes, and what must be sent: (pass, pass that waits for it)."""
+    """A program with encoder passes, and its transfers: (pass, pass that waits for it)."""
 
     program: Program
     edges: tuple[Edge, ...]
 
 
 def layer_kind(direction: str, layer: int) -> str:
-    """The kind of an encoder layer's forward ("EF") or backward ("EB"), registered when first used.
+    """Return the kind of an encoder layer's forward ("EF") or backward ("EB"), registering it.
 
     >>> layer_kind("EF", 0), layer_kind("EB", 27)
     ('EF_A', 'EB_AB')
@@ -51,7 +51,7 @@ def layer_kind(direction: str, layer: int) -> str:
 
 
 def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> FilledProgram:
-    """The program of one copy of the encoder pipelines.
+    """Return the program of one copy of the encoder pipelines.
 
     Raises ValueError if the problem does not say which kernels are which layer's.
     """
@@ -73,7 +73,7 @@ def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> Filled
 
 
 def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, Pass]]:
-    """Rank, planned end and pass of every encoder layer."""
+    """Yield rank, planned end and pass of every encoder layer."""
     problem = filled.problem
     forward = p.forward + lengths(problem.forward, p.ranks, p.microbatches)
     backward = p.backward + lengths(problem.backward, p.ranks, p.backward_order)

@@ -1,11 +1,11 @@
-"""Running a filled schedule with other durations than it was planned for.
+"""Replay of a filled schedule with other durations than it was planned for.
 
-What a runtime fixes is the order, not the times. Each GPU has a stream that computes and one that
-communicates; host and encoder kernels stand on them in the order of their planned starts, and each
-starts when what is before it on its stream and what it needs has ended. A kernel that takes
-longer than its bubble so delays the language model, and through the pipeline all others; one that
-is shorter may let everything begin earlier. Durations are arrays, one per kernel, so noise, drift
-and measured traces are all the same to it.
+A runtime fixes the order, not the times. Each GPU has a compute stream and a communication stream;
+host and encoder kernels are queued on them in the order of their planned starts, and each starts
+when its predecessor on the stream and its inputs have ended. A kernel that takes longer than its
+bubble therefore delays the language model, and through the pipeline all others; a shorter one may
+let everything start earlier. Durations are arrays with one entry per kernel, so noise, drift and
+measured traces are treated alike.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from ..plan.encoder_plans import Host
 from ..problem.gaps import BACKWARDS, COMPUTING, Gaps, Ints, fill_holes
 from ..problem.instance import EncoderPipeline, FilledSchedule, Work, lengths
 
-# What a kernel is, for noise: whose, and of which resource.
+# Classes of kernels for noise: whose they are, and the resource they use.
 HOST_COMPUTE, HOST_LINKS, NETWORK, GUEST_COMPUTE, GUEST_LINKS = range(5)
 
 
@@ -28,8 +28,8 @@ HOST_COMPUTE, HOST_LINKS, NETWORK, GUEST_COMPUTE, GUEST_LINKS = range(5)
 class Kernels:
     """All kernels of a step as a graph; node order is the order of planned starts within parts.
 
-    `what`, `rank`, `ns`, `planned`: per node. `source`, `target`, `lag`: per edge. `host`: how
-    many nodes are the language model's; they come first.
+    `what`, `rank`, `ns`, `planned`: per node. `source`, `target`, `lag`: per edge. `host`: the
+    number of the language model's nodes, which come first.
     """
 
     what: Ints
@@ -42,7 +42,7 @@ class Kernels:
     host: int
 
     def run(self, ns: Ints | None = None) -> tuple[Ints, Ints]:
-        """Start and end of every kernel with these durations (the planned ones by default).
+        """Return start and end of every kernel with these durations (default: the planned ones).
 
         The step begins at 0.
         """
@@ -56,7 +56,7 @@ class Kernels:
         return start, start + taken
 
     def step_ns(self, ns: Ints | None = None) -> int:
-        """How long the step takes."""
+        """Return the step's length."""
         return int(self.run(ns)[1].max())
 
 
@@ -71,32 +71,22 @@ class _Host:
 
 
 def host_kernels_graph(host: Host) -> tuple[Kernels, _Host]:
-    """The language model alone."""
+    """Return the graph of the language model alone, and an index from passes to its nodes."""
     graph = make_graph(host.program)
     parts: list[tuple[Ints, Ints, Ints]] = []
     base, first, last = [], np.zeros(graph.passes, np.int64), np.zeros(graph.passes, np.int64)
-    ranks, count = [], 0
+    count = 0
     for rank, row in enumerate(host.timeline.ranks):
-        one = host.gaps.ranks[rank]
-        own = one.owner >= 0
-        covered = np.isin(np.arange(len(row)), one.owner)
-        bare = np.flatnonzero(~covered)
-        start = np.concatenate((one.start[own], [row[i].start_ns for i in bare])).astype(np.int64)
-        end = np.concatenate((one.end[own], [row[i].end_ns for i in bare])).astype(np.int64)
-        code = np.where(one.kind[own] == COMPUTING, HOST_COMPUTE, HOST_LINKS)
-        what = np.concatenate((code, np.full(len(bare), NETWORK)))
-        owner = np.concatenate((one.owner[own], bare))
-        order = np.lexsort((start, owner))
-        offset = int(graph.start[rank])
-        places = np.arange(len(row))
-        first[offset + places] = count + np.searchsorted(owner[order], places, side="left")
-        last[offset + places] = count + np.searchsorted(owner[order], places, side="right") - 1
-        parts.append((start[order], (end - start)[order], what[order]))
-        ranks.append(np.full(len(order), rank, np.int64))
+        planned, ns, what, owner = _rank_kernels(host, rank)
+        places = int(graph.start[rank]) + np.arange(len(row))
+        first[places] = count + np.searchsorted(owner, np.arange(len(row)), side="left")
+        last[places] = count + np.searchsorted(owner, np.arange(len(row)), side="right") - 1
+        parts.append((planned, ns, what))
         base.append(count)
-        count += len(order)
+        count += len(owner)
     planned, ns, what = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    rank_of = np.concatenate(ranks)
+    rank_of = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts]).astype(np.int64)
+    # Kernels of a rank run one after another; passes that wait for another rank's add an edge.
     chain = np.flatnonzero(np.diff(rank_of) == 0)
     crosses = np.flatnonzero((graph.sender >= 0) & (graph.target < graph.passes))
     lag = lags(graph, host.costs)[crosses]
@@ -113,8 +103,25 @@ def host_kernels_graph(host: Host) -> tuple[Kernels, _Host]:
     return kernels, _Host((*base, count), first, last, graph.start)
 
 
+def _rank_kernels(host: Host, rank: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return start, duration, class and owning pass of a rank's kernels, pass by pass.
+
+    A pass without stretches of its own (a data-parallel collective) is one kernel on the network.
+    """
+    row, one = host.timeline.ranks[rank], host.gaps.ranks[rank]
+    own = one.owner >= 0
+    bare = np.flatnonzero(~np.isin(np.arange(len(row)), one.owner))
+    start = np.concatenate((one.start[own], [row[i].start_ns for i in bare])).astype(np.int64)
+    end = np.concatenate((one.end[own], [row[i].end_ns for i in bare])).astype(np.int64)
+    code = np.where(one.kind[own] == COMPUTING, HOST_COMPUTE, HOST_LINKS)
+    what = np.concatenate((code, np.full(len(bare), NETWORK)))
+    owner = np.concatenate((one.owner[own], bare))
+    order = np.lexsort((start, owner))
+    return start[order], (end - start)[order], what[order], owner[order]
+
+
 def _doors(host: Host, index: _Host) -> tuple[Ints, Ints]:
-    """The nodes at which the language model takes each encoder output and gives its gradient."""
+    """Return the nodes that take each encoder output and those that give its gradient."""
     rank = host.gaps.first_rank
     offset = int(index.pass_start[rank])
     enter, leave = {}, {}
@@ -131,7 +138,7 @@ def _doors(host: Host, index: _Host) -> tuple[Ints, Ints]:
 
 
 def filled_kernels(host: Host, filled: FilledSchedule) -> Kernels:
-    """The language model and the encoders together."""
+    """Return the graph of the language model and the encoders together."""
     alone, index = host_kernels_graph(host)
     build = _Joined(host, filled, alone, index)
     for pipeline in filled.pipelines:
@@ -141,7 +148,7 @@ def filled_kernels(host: Host, filled: FilledSchedule) -> Kernels:
 
 
 class _Joined:
-    """Collects the encoders' nodes and edges."""
+    """A collector of the encoders' nodes and edges."""
 
     def __init__(self, host: Host, filled: FilledSchedule, alone: Kernels, index: _Host) -> None:
         self.problem, self.alone, self.count = filled.problem, alone, alone.host
@@ -153,7 +160,7 @@ class _Joined:
         self.edges.append((source, target, np.full(len(source), lag, np.int64)))
 
     def add(self, p: EncoderPipeline) -> None:
-        """One pipeline: its kernels, their chains, and the ends at the language model."""
+        """Add one pipeline: its kernels, their chains, and its edges to the language model."""
         problem = self.problem
         place = dict(zip(p.microbatches, p.position, strict=True))
         forward = self._nodes(p, p.forward, problem.forward, p.microbatches)
@@ -213,7 +220,7 @@ class _Joined:
                     self._alternate(hosts[np.argsort(every[hosts], kind="stable")], guests, every)
 
     def _alternate(self, hosts: Ints, guests: Ints, planned: Ints) -> None:
-        """Each waits for the last of the other kind that was planned before it."""
+        """Make each kernel wait for the last of the other kind that was planned before it."""
         for first, then in ((hosts, guests), (guests, hosts)):
             at = np.searchsorted(planned[first], planned[then], side="left") - 1
             have = at >= 0
@@ -236,7 +243,7 @@ class _Joined:
 
 
 def measured_host(host: Host, ns: Ints) -> Host:
-    """The language model's step if its kernels take these times."""
+    """Return the language model's step with these kernel times."""
     alone, index = host_kernels_graph(host)
     start, end = alone.run(ns)
     step = int(end.max())

@@ -1,6 +1,6 @@
-"""Filled schedules as timelines: they render, export and compare like any other.
+"""Conversion of filled schedules to timelines, to render, export and compare them.
 
-A rank's row shows what its compute stream does: the language model's passes, cut where encoder
+A rank's row shows its compute stream: the language model's passes, cut where encoder
 kernels run inside them, and the encoder's forwards (EF) and backwards (EB), joined where they
 touch. Encoder collectives run beside the language model's computation, on lanes of their own if
 asked for. With encoder pipelines narrower than the language model's, one copy is shown.
@@ -19,9 +19,9 @@ from ..problem.instance import EncoderPipeline, FilledSchedule, Work, lengths
 def fill_timeline(
     host: Host, filled: FilledSchedule, *, copy: int = 0, links: bool = False, name: str = ""
 ) -> Timeline:
-    """The timeline of a filled schedule; the encoders' exposed time is part of it.
+    """Return the timeline of a filled schedule, exposed encoder time included.
 
-    Memory is the language model's; `memory` of the plan says what encoders add.
+    Memory is the language model's; `encoder_plans.memory` gives what encoders add.
     """
     shift, makespan = filled.before_ns, filled.step_ns
     rows, lanes = [], {}
@@ -44,7 +44,7 @@ def fill_timeline(
 
 
 def _guests(filled: FilledSchedule, rank: int, copy: int, resource: int) -> Iterator[Slot]:
-    """The encoders' kernels on a rank, neighbours of one microbatch joined."""
+    """Yield the encoders' kernels on a rank, neighbours of one microbatch joined."""
     problem = filled.problem
     for p in filled.pipelines:
         if p.copy == copy and rank in p.ranks:
@@ -79,7 +79,7 @@ def _joined(
 
 
 def _merged(host: tuple[Slot, ...], guests: list[Slot]) -> Iterator[Slot]:
-    """Both in order of time, the host's passes cut around its guests."""
+    """Yield both in order of time, the host's passes cut around its guests."""
     waiting = guests[::-1]
     for slot in host:
         at = slot.start_ns
@@ -105,7 +105,7 @@ def _later(curve: Curve, shift: int) -> Curve:
 
 
 def _bubbles(row: tuple[Slot, ...], makespan: int) -> Bubbles:
-    """Idle time by where it lies: before the first backward, after the last forward, between."""
+    """Return idle time by place: before the first backward, after the last forward, between."""
     back = [at for at, slot in enumerate(row) if slot.what.kind in ("B", "I", "EB")]
     ahead = [at for at, slot in enumerate(row) if slot.what.kind == "F"]
     first = back[0] if back else len(row)

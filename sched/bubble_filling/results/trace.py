@@ -1,10 +1,10 @@
-"""Gaps from a measured Chrome trace, such as torch.profiler's, of one step of the language model.
+"""Reader of gaps from a Chrome trace (torch.profiler's, say) of one step of the language model.
 
-Read are complete events ("ph": "X", microseconds). Kernels (`cat` "kernel" or "gpu_...") go by
+It reads complete events ("ph": "X", microseconds). Kernels (`cat` "kernel" or "gpu_...") go by
 device (`args.device`, else `pid`), one device a pipeline rank; a kernel whose name looks like a
 collective communicates, others compute. Communication outside a rank's first to last computation is
-the data-parallel one, and sends and receives use the network too: both leave the GPU FREE. When
-the language model needs the encoders is said by annotations named like passes: `0F3` is the
+the data-parallel one, and sends and receives use the network too: both leave the GPU FREE.
+Annotations named like passes say when the language model needs encoder output: `0F3` is the
 forward of microbatch 3 at stage 0, `0B3` (or `0I3`) its backward.
 """
 
@@ -32,9 +32,9 @@ class _Event:
 
 
 def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
-    """The gaps of a trace; the step begins with its first kernel and ends with its last.
+    """Return the gaps of a trace; the step lasts from its first kernel to its last.
 
-    Raises ValueError if it is no trace, has no kernels, or does not say when stage 0 runs.
+    Raises ValueError if it is no trace, has no kernels, or no annotations of stage 0.
     """
     try:
         raw = json.loads(text)
@@ -43,6 +43,7 @@ def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
     rows = raw.get("traceEvents") if isinstance(raw, dict) else raw
     if not isinstance(rows, list):
         raise ValueError("the trace has no traceEvents; give a Chrome trace")
+    # "X" events have a duration; all others are metadata, counters and flows.
     complete = [row for row in rows if isinstance(row, dict) and row.get("ph") == "X"]
     kernels = [_event(row) for row in complete if _is_kernel(row)]
     if not kernels:
@@ -77,10 +78,11 @@ def _natural(text: str) -> tuple[int, str]:
 
 
 def _rank(kernels: list[_Event], begin: int, step: int) -> Stretches:
-    """Where the rank computes, and where it only communicates in between."""
+    """Return a rank's stretches: where it computes, and where it only communicates in between."""
     busy = _union((k.start, k.end) for k in kernels if not COLLECTIVE.search(k.name))
     if not busy:
         raise ValueError(f"device {kernels[0].device} computes nothing; is it part of the job?")
+    # Sends and receives use the network, which a guest's tensor-parallel collectives do not.
     linked = [k for k in kernels if COLLECTIVE.search(k.name) and not NETWORK.search(k.name)]
     inner = [(max(k.start, busy[0][0]), min(k.end, busy[-1][1])) for k in linked]
     only = _without(_union(pair for pair in inner if pair[0] < pair[1]), busy)
@@ -91,7 +93,7 @@ def _rank(kernels: list[_Event], begin: int, step: int) -> Stretches:
 
 
 def _union(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Intervals joined where they touch.
+    """Return intervals joined where they touch.
 
     >>> _union([(0, 2), (5, 6), (1, 3)])
     [(0, 3), (5, 6)]
@@ -106,7 +108,7 @@ def _union(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without(pairs: list[tuple[int, int]], holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What of the intervals is outside the others; both ascending and disjoint.
+    """Return the parts of `pairs` outside `holes`; both ascending and disjoint.
 
     >>> _without([(0, 10)], [(2, 3), (9, 12)])
     [(0, 2), (3, 9)]
@@ -126,13 +128,13 @@ def _without(pairs: list[tuple[int, int]], holes: list[tuple[int, int]]) -> list
 
 
 def _marks(events: list[_Event], begin: int) -> tuple[Ints, Ints]:
-    """F_i and B_i from annotations."""
+    """Return F_i and B_i from annotations."""
     need: dict[int, int] = {}
     gradient: dict[int, int] = {}
     for one in events:
         try:
             what = parse_pass(one.name)
-        except ValueError:
+        except ValueError:  # some other annotation
             continue
         if what.stage == 0 and what.kind == "F":
             need[what.microbatch] = one.start - begin

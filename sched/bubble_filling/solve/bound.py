@@ -21,7 +21,7 @@ _TOLERANCE_NS = 20_000
 
 
 def hidden_bound(problem: FillProblem) -> float:
-    """The highest efficiency that any schedule can have.
+    """Return an upper bound of the efficiency of any schedule.
 
     Where microbatches differ, the directions are bounded by the cheapest one.
     """
@@ -30,7 +30,7 @@ def hidden_bound(problem: FillProblem) -> float:
 
 
 def _exposed(problem: FillProblem, kinds: tuple[int, ...]) -> float:
-    """Nanoseconds per GPU that cannot be hidden in stretches of these kinds."""
+    """Return nanoseconds per GPU that cannot be hidden in stretches of these kinds."""
     gaps, only = problem.gaps, kinds == _COMPUTE
     room = [_Room(one, kinds, gaps.step_ns) for one in gaps.ranks]
     ahead = _extension(problem, problem.forward, only, room, gaps.need_ns)
@@ -43,13 +43,13 @@ def _exposed(problem: FillProblem, kinds: tuple[int, ...]) -> float:
 
 
 def _per_row(work: Work, only_compute: bool) -> Ints:
-    """Each row's time on a stage, on the fastest rank."""
+    """Return each row's time on a stage, on the fastest rank."""
     chosen = work.resource == 0 if only_compute else slice(None)
     return np.asarray(work.ns[:, :, chosen].sum(axis=2).min(axis=0))
 
 
 def _all(problem: FillProblem, work: Work, only_compute: bool) -> int:
-    """The time of all microbatches on a stage."""
+    """Return the time of all microbatches on a stage."""
     if not len(work.resource):
         return 0
     rows = _per_row(work, only_compute)
@@ -59,7 +59,7 @@ def _all(problem: FillProblem, work: Work, only_compute: bool) -> int:
 def _extension(
     problem: FillProblem, work: Work, only: bool, room: list["_Room"], need: Ints
 ) -> int:
-    """The least extension with which enough microbatches can be through by each time."""
+    """Return the least extension with which enough microbatches can be done by each time."""
     if not len(work.resource):
         return 0
     share = int(_per_row(work, only).min())
@@ -86,7 +86,7 @@ def _extension(
 
 
 class _Room:
-    """How much of these kinds a rank has between two times."""
+    """A rank's time in stretches of given kinds, summed up for any interval."""
 
     def __init__(self, one: Stretches, kinds: tuple[int, ...], step_ns: int) -> None:
         keep = np.isin(one.kind, kinds)
@@ -100,7 +100,7 @@ class _Room:
         return int(self.sums[-1])
 
     def mirrored(self) -> "_Room":
-        """The same from the step's end."""
+        """Return the same on a clock that runs backward from the step's end."""
         result = object.__new__(_Room)
         result.start = (self.step_ns - self.start - self.length)[::-1]
         result.length = self.length[::-1]
@@ -109,7 +109,7 @@ class _Room:
         return result
 
     def until(self, time: Ints) -> Ints:
-        """Of the stretches before these times."""
+        """Return the time in stretches before each of these times."""
         if not len(self.start):
             return np.zeros(len(time), np.int64)
         at = np.searchsorted(self.start, time, side="left")
@@ -118,7 +118,7 @@ class _Room:
         return np.where(at > 0, self.sums[before] + part, 0)
 
     def between(self, begin: int, end: Ints, extension: int) -> Ints:
-        """From `begin` after the extended start to these times; the extension is all free."""
+        """Return the time from `begin` after the extended start; all of the extension is free."""
         first = begin - extension
         early = np.maximum(np.minimum(end, 0) - first, 0)
         inner = self.until(np.maximum(end, 0)) - self.until(np.array([max(first, 0)]))

@@ -1,4 +1,4 @@
-"""Which of the language model's microbatches an encoder result becomes.
+"""Matching of encoder results to the language model's microbatches.
 
 A result must be there before the language model needs it (EF_i <= F_i) and its gradient be there
 before the encoder goes back (EB_i >= B_i). So each can take the places of an interval, and both
@@ -16,10 +16,10 @@ from ..problem.gaps import Ints
 def match(
     done: Sequence[int], last: Sequence[int], need: Ints, gradient: Ints
 ) -> tuple[int, ...] | None:
-    """A place for each result, or None if there is none for all.
+    """Return a place for each result, or None if not all have one.
 
-    `done`: when each result is there. `last`: by when its gradient must be, at the latest. `need`,
-    `gradient`: F_i and B_i, ascending.
+    `done`: the time at which each result is ready. `last`: the latest time for its gradient.
+    `need`, `gradient`: F_i and B_i, ascending.
 
     >>> import numpy as np
     >>> match([5, 1], [90, 90], np.array([2, 6]), np.array([50, 80]))

@@ -1,4 +1,4 @@
-"""Filling the pipelines of one direction at a given extension, and the least extension that does.
+"""Placement of one direction's work at a given extension, and the least extension that suffices.
 
 Forward passes go as early as they can, and backward passes as late as they can: the same code on a
 mirrored clock, with what the forwards left. For given microbatches in a given order on a pipeline
@@ -22,7 +22,7 @@ NEVER = np.iinfo(np.int64).max // 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Space:
-    """What is free on the stages of one pipeline, one row each, in the direction of time."""
+    """Free stretches of the stages of one pipeline, a row each, in the direction of time."""
 
     start: Ints
     end: Ints
@@ -30,7 +30,7 @@ class Space:
     count: Ints
 
     def mirrored(self, step_ns: int) -> "Space":
-        """The same seen from the step's end."""
+        """Return the same on a clock that runs backward from the step's end."""
         shape = self.start.shape
         start, end, kind = np.zeros(shape, np.int64), np.zeros(shape, np.int64), self.kind.copy()
         for row, count in enumerate(self.count.tolist()):
@@ -42,7 +42,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """Microbatches on one pipeline: starts, when each has arrived, what is left free."""
+    """Microbatches placed on one pipeline: starts, arrival times, and the free time left."""
 
     starts: Ints
     done: Ints
@@ -51,7 +51,7 @@ class Placed:
 
 
 def space_of(stretches: tuple[Stretches, ...]) -> Space:
-    """The stretches of a pipeline's ranks side by side; what only the host uses is left out."""
+    """Return the stretches of a pipeline's ranks side by side, padded to equal length."""
     count = np.array([len(one.start) for one in stretches], np.int64)
     shape = (len(stretches), int(count.max()))
     start, end, kind = (np.zeros(shape, np.int64) for _ in range(3))
@@ -66,7 +66,7 @@ def fill(
     space: Space, work: Work, ranks: tuple[int, ...], rows: Ints, extension: int, hop: int,
     stop: int = NEVER,
 ) -> Placed:  # fmt: skip
-    """Place microbatches (their rows in the work) on a pipeline whose first gap begins earlier."""
+    """Place microbatches (rows of `work`) with the first gap extended by `extension` ns."""
     from ..problem.jit_place import place
 
     start = space.start.copy()
@@ -83,7 +83,7 @@ def fill(
 
 
 def mirrored_work(work: Work) -> Work:
-    """Backward kernels as the mirrored clock meets them."""
+    """Return backward kernels in the order of the mirrored clock."""
     return Work(
         np.ascontiguousarray(work.resource[::-1]),
         np.ascontiguousarray(work.ns[:, :, ::-1]),
@@ -92,7 +92,7 @@ def mirrored_work(work: Work) -> Work:
 
 
 def enough(problem: FillProblem, work: Work, most: int) -> int:
-    """An extension within which everything fits one after another, in the big gap at the end."""
+    """Return an extension in which everything fits one after another."""
     if not len(work.resource):
         return 0
     stages = len(problem.groups[0])
@@ -102,7 +102,7 @@ def enough(problem: FillProblem, work: Work, most: int) -> int:
 
 
 def least(fits: Callable[[int], bool], high: int, tolerance_ns: int) -> int:
-    """The least extension that fits, by bisection; `high` must fit.
+    """Return the least extension that fits, by bisection; `high` must fit.
 
     >>> least(lambda x: x >= 37, 100, 1)
     37

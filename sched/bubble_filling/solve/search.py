@@ -1,12 +1,13 @@
-"""Our bubble scheduler: the least exposed encoder time, over partitions of the microbatches.
+"""The bubble scheduler: a search over partitions of the microbatches for least exposed time.
 
 After Optimus (2024), section 4.2, Algorithm 2, but: no enumeration of partitions (prefixes, see
-`fill_pipelines`), the exposed time found by bisection instead of moving one microbatch after
+pipelines.py), the exposed time found by bisection instead of moving one microbatch after
 another, parts of a microbatch may be exposed, both directions agree on each microbatch's place
-(`fill_match`), and microbatches may differ. First the even partition; if some time stays exposed,
+(matching.py), and microbatches may differ. First the even partition; if some time stays exposed,
 the one that ends forwards earliest, then single microbatches change pipelines while that helps.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ Lists = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which microbatches each pipeline takes, in the order of forwards and of backwards."""
+    """The microbatches of each pipeline, in the order of forwards and of backwards."""
 
     forward: Lists
     backward: Lists
@@ -32,17 +33,17 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard to look: exactness of the exposed time, and how many single moves are tried."""
+    """Search effort: tolerance of the exposed time, and the number of single moves to try."""
 
     tolerance_ns: int = 50_000
     moves: int = 12
 
 
 def fill_bubbles(problem: FillProblem, effort: Effort | None = None) -> FilledSchedule:
-    """The best filled schedule found.
+    """Return the best filled schedule found.
 
-    There always is one: what does not fit runs before and after the step. Where nothing is free
-    that is all of it, and the schedule's note says so.
+    There always is one: work that does not fit runs before and after the step. If the step has no
+    bubbles all work does, and the schedule's note says so.
     """
     search = _Search(problem, effort or Effort())
     best: FilledSchedule | None = None
@@ -80,14 +81,14 @@ def _with_note(found: FilledSchedule, note: str) -> FilledSchedule:
 
 
 def _sizes(sizes: Sequence[int]) -> Assignment:
-    """So many to each; which ones does not matter as long as they are equal."""
+    """Return an assignment of `sizes[k]` microbatches to pipeline k; all of them are equal."""
     until = np.cumsum([0, *sizes]).tolist()
     rows = tuple(tuple(range(a, b)) for a, b in itertools.pairwise(until))
     return Assignment(rows, rows)
 
 
 class _Search:
-    """One problem's spaces, and the schedules tried on them."""
+    """The search on one problem: its free spaces, and the schedules tried on them."""
 
     def __init__(self, problem: FillProblem, effort: Effort) -> None:
         self.problem, self.effort = problem, effort
@@ -98,7 +99,7 @@ class _Search:
         self.equal = problem.forward.ns.shape[1] == 1 and problem.backward.ns.shape[1] <= 1
 
     def candidates(self) -> Iterator[Assignment]:
-        """Assignments worth trying, likeliest first."""
+        """Yield assignments worth trying, most promising first."""
         if not self.equal:
             yield from self._uneven()
         elif self.problem.fixed:
@@ -113,8 +114,13 @@ class _Search:
         return [(count * (k + 1)) // pipelines - (count * k) // pipelines for k in range(pipelines)]
 
     def _earliest(self) -> list[int]:
-        """The sizes with which forwards need the least time before the step."""
+        """Return the sizes with which forwards need the least time before the step.
+
+        Each pipeline is filled as far as the extension allows; the earliest results of all of them
+        together must meet the deadlines, and where they come from gives the sizes.
+        """
         problem = self.problem
+        # More than twice an even share on one pipeline is never the earliest.
         most = min(problem.microbatches, problem.most or problem.microbatches)
         most = min(most, 2 * -(-problem.microbatches // problem.pipelines))
         rows = np.zeros(most, np.int64)
@@ -142,7 +148,10 @@ class _Search:
         return sizes
 
     def _uneven(self) -> Iterator[Assignment]:
-        """Longest first to the emptiest pipeline; then in the given order, or shortest first."""
+        """Yield assignments for unequal microbatches: longest first to the least loaded pipeline.
+
+        Then in the given order; within a pipeline also shortest first and last.
+        """
         problem = self.problem
         cost = [int(self._cost(microbatch)) for microbatch in range(problem.microbatches)]
         given = list(range(problem.microbatches))
@@ -180,22 +189,24 @@ class _Search:
     def evaluate(
         self, assignment: Assignment, best: FilledSchedule | None = None
     ) -> FilledSchedule | None:
-        """The least exposed time of an assignment; None if none is possible or better."""
+        """Return the schedule of least exposed time of an assignment, or None.
+
+        None where the assignment is impossible or no better than `best`.
+        """
         problem, gaps = self.problem, self.problem.gaps
         if any(len(row) > (problem.most or len(row)) for row in assignment.forward):
             return None
         count = max(map(len, assignment.forward))
         high = enough(problem, problem.forward, count)
+        # Bisect no further than the best so far: anything longer is of no use.
         limit = high if best is None else best.before_ns + best.after_ns
         if limit < high and not self._forward_fits(assignment, limit):
             return None
-        before = least(
-            lambda extension: self._forward_fits(assignment, extension),
-            min(limit, high),
-            self.effort.tolerance_ns,
-        )
+        fits = functools.partial(self._forward_fits, assignment)
+        before = least(fits, min(limit, high), self.effort.tolerance_ns)
         forward = self._forward(assignment, before)
         done = self._by_microbatch(assignment.forward, forward)
+        # Backwards go as late as possible into what forwards left: the same on a mirrored clock.
         spaces = [one.left.mirrored(gaps.step_ns) for one in forward]
         after = 0
         if len(problem.backward.resource):
@@ -211,10 +222,8 @@ class _Search:
         found = self._places(assignment, done, spaces, after)
         if found is None:
             return None
-        place, backward = found
-        return FilledSchedule(
-            problem, self._pipelines(assignment, forward, backward, place), before, after
-        )
+        pipelines = self._pipelines(assignment, forward, found[1], found[0])
+        return FilledSchedule(problem, pipelines, before, after)
 
     def _forward(self, assignment: Assignment, extension: int, stop: int = NEVER) -> list[Placed]:
         return self._run(
@@ -230,7 +239,7 @@ class _Search:
         self, work: Work, lists: Lists, extension: int, stop: int, spaces: Sequence[Space],
         copies: int,
     ) -> list[Placed]:  # fmt: skip
-        """Every pipeline's microbatches; equal pipelines with equal work are placed once."""
+        """Place every pipeline's microbatches; equal pipelines with equal work are placed once."""
         problem = self.problem
         known: dict[tuple[int, tuple[int, ...]], Placed] = {}
         result = []
@@ -268,7 +277,7 @@ class _Search:
     def _places(
         self, assignment: Assignment, done: list[int], spaces: Sequence[Space], extension: int
     ) -> tuple[tuple[int, ...], list[Placed]] | None:
-        """A place for each microbatch with backwards this long after the step, or None."""
+        """Return a place for each microbatch with backwards extended by `extension`, or None."""
         gaps, count = self.problem.gaps, self.problem.microbatches
         if not len(self.problem.backward.resource):
             place = self._choose(done, [NEVER] * count)
@@ -318,7 +327,7 @@ class _Search:
         return tuple(result)
 
     def _lengths(self, microbatches: Sequence[int], pipeline: int) -> Ints:
-        """Backward kernel times as (microbatches, stages, kernels)."""
+        """Return backward kernel times, (microbatches, stages, kernels) nanoseconds."""
         work = self.problem.backward
         return lengths(work, self.problem.groups[pipeline // self.problem.copies], microbatches)
 
@@ -341,7 +350,7 @@ class _Search:
         return best
 
     def _neighbours(self, best: FilledSchedule) -> Iterator[Assignment]:
-        """One microbatch elsewhere, the fullest pipeline's first."""
+        """Yield assignments with one microbatch moved, from the fullest pipelines first."""
         sizes = [len(pipeline.microbatches) for pipeline in best.pipelines]
         alike = self.equal and not self.problem.fixed
         for source, target in self._moves(sizes):
@@ -356,7 +365,7 @@ class _Search:
                 yield Assignment(kept, kept)
 
     def _moves(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """From one group of equal pipelines to another, the fullest first to the emptiest."""
+        """Yield (source, target) pipelines of different groups, fullest to emptiest first."""
         copies = self.problem.copies
         firsts = range(0, len(sizes), copies)
         sources = [max(range(at, at + copies), key=sizes.__getitem__) for at in firsts]

@@ -1,6 +1,6 @@
-"""The validator of filled schedules: every schedule that is handed out passes it.
+"""The validator of filled schedules; every schedule that filling returns has passed it.
 
-It knows nothing of how schedules are made. It proves that
+It does not depend on how schedules are made. It proves that a schedule is
 
 - complete: each microbatch is on one pipeline, and each place taken once;
 - inside: each kernel lies in one stretch that allows it, within the step and its extensions;
@@ -21,14 +21,14 @@ from ..problem.instance import EncoderPipeline, FilledSchedule, Work, lengths
 
 
 def check_filled(filled: FilledSchedule) -> FilledSchedule:
-    """The schedule itself. Raises ValueError with the first thing that is wrong with it."""
+    """Return the schedule itself. Raises ValueError with the first problem found."""
     for found in filled_problems(filled):
         raise ValueError(f"the filled schedule is wrong ({found.proof}): {found.what}")
     return filled
 
 
 def filled_problems(filled: FilledSchedule) -> Iterator[Problem]:
-    """Whatever is wrong with a filled schedule."""
+    """Yield all problems of a filled schedule."""
     found = list(_complete(filled))
     yield from found
     if found:
@@ -45,12 +45,13 @@ def filled_problems(filled: FilledSchedule) -> Iterator[Problem]:
 def _complete(filled: FilledSchedule) -> Iterator[Problem]:
     problem = filled.problem
     every = list(range(problem.microbatches))
+    # Each list must be a permutation of the microbatches over all pipelines together.
     for what in ("microbatches", "backward_order", "position"):
         if sorted(x for p in filled.pipelines for x in getattr(p, what)) != every:
             yield Problem("complete", f"the pipelines' {what} are not 0 to {every[-1]}, each once")
     lanes = [(p.ranks, p.copy) for p in filled.pipelines]
     if len(set(lanes)) != len(lanes) or {p.ranks for p in filled.pipelines} - set(problem.groups):
-        yield Problem("complete", "pipelines share GPUs, or stand where none is planned")
+        yield Problem("complete", "pipelines share GPUs, or use ranks outside the planned groups")
     for p in filled.pipelines:
         backward = len(problem.backward.resource)
         want = (len(p.microbatches), len(p.ranks))
@@ -64,7 +65,7 @@ def _complete(filled: FilledSchedule) -> Iterator[Problem]:
 
 
 def _ends(filled: FilledSchedule, p: EncoderPipeline) -> tuple[Ints, Ints]:
-    """When each forward and backward kernel of a pipeline ends."""
+    """Return the ends of each forward and backward kernel of a pipeline."""
     problem = filled.problem
     return (
         p.forward + lengths(problem.forward, p.ranks, p.microbatches),
@@ -138,6 +139,7 @@ def _memory(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[Problem]:
     for stage in range(len(p.ranks)):
         took = [(int(t), 1) for t in p.forward[:, stage, 0]] if p.forward.size else []
         gave = [(int(t), -1) for t in end[:, stage, -1]] if end.size else []
+        # At equal times a release sorts before a take.
         held = np.cumsum([step for _, step in sorted(took + gave)])
         if held.max(initial=0) > most:
             what = (

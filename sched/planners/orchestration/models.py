@@ -1,4 +1,4 @@
-"""Modules to lay out: from shapes (DistTrain's three models) or from a JSON file of measured times.
+"""Modules to lay out: DistTrain's three models from shapes, or a JSON file of measured times.
 
 The shapes of DistTrain (2025), section 8: Llama-3 backbones of sequences of 8192 tokens, ViT-H as
 encoder, Stable Diffusion 2.1 as generator, on A800s. What the paper does not say is assumed here:
@@ -44,10 +44,10 @@ FROZEN = ("encoder", "backbone", "generator")
 def preset(
     name: str, images: int = 4, frozen: Collection[str] = (), recompute: bool = False
 ) -> tuple[Module, ...]:
-    """The modules of a model of the paper, for samples of so many images on average.
+    """Return the modules of a model of the paper. `images`: of a sample, on average.
 
     `frozen`: modules without weight gradients; the encoder then has no backward at all, the others
-    still hand gradients on, to the projectors. Raises ValueError for unknown names.
+    still pass gradients on to the projectors. Raises ValueError for unknown names.
 
     >>> [module.name for module in preset("mllm-9b")]
     ['encoder', 'backbone', 'generator']
@@ -65,9 +65,9 @@ def preset(
 
 
 def freeze(module: Module) -> Module:
-    """The module without weight gradients: half a backward, no gradients, no optimizer.
+    """Return the module without weight gradients: half a backward, no gradients, no optimizer.
 
-    A frozen encoder is the first of the chain, so nobody wants its input gradients either.
+    A frozen encoder comes first in the chain, so its input gradients are not needed either.
     """
     first = module.name == "encoder"
     return Module(
@@ -84,9 +84,10 @@ def freeze(module: Module) -> Module:
 
 
 def read_modules(text: str) -> tuple[Module, ...]:
-    """Modules from JSON: {"modules": [{"name": ..., "layers": ..., "forward_ns": {"1": 5}, ...}]}.
+    """Return modules from JSON.
 
-    The keys are the fields of `Module`. Raises ValueError, in one line, for anything else.
+    {"modules": [{"name": ..., "layers": ..., "forward_ns": {"1": 5}, ...}]}; the keys are the
+    fields of `Module`. Raises ValueError, in one line, for anything else.
     """
     try:
         raw = json.loads(text)
@@ -153,7 +154,7 @@ def _of_shape(
     device: Device,
     parts: int = 1,
 ) -> Module:
-    """A module of so many (FLOP of a forward, tokens, parameters)."""
+    """Return a module. `shape`: FLOPs of a forward, tokens, parameters."""
     flops, tokens, parameters = shape
     sync = {tp: layers * layer.parallel_ns(device, tokens=tokens, ranks=tp) for tp in TENSOR_SIZES}
     return Module(
@@ -170,7 +171,7 @@ def _of_shape(
 
 
 def _recomputed(module: Module) -> Module:
-    """Every layer keeps its input, and runs its forward once more before its backward."""
+    """Return the module with recomputation: layers keep their inputs and run forwards twice."""
     if not module.activation_bytes:
         return module
     return Module(

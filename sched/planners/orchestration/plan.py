@@ -1,9 +1,9 @@
-"""The whole plan: search by the formula, add what it cannot see, let the simulator decide.
+"""The layout planner: search by the formula, then let the simulator choose.
 
-The formula knows mean samples only. Where samples differ, encoder and generator need room for the
-heavy ones, and how much nobody knows before; so the search also runs as if they took 25 % and 50 %
-longer, and all candidates are simulated with the samples as they are. The rigid layout is
-simulated too: what is planned is never slower.
+The formula uses mean samples only. Where samples differ, encoder and generator need headroom for
+heavy ones, and the right amount is not known beforehand; so the search also runs as if they took
+25 % and 50 % longer, and all candidates are simulated with the real samples. The rigid layout is
+simulated too, so the plan is never slower.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ HEADROOM_PERCENT = (100, 125, 150)
 def plan_layouts(
     job: OrchestrationProblem, keep: int = 5, work: Work | None = None
 ) -> tuple[RankedLayout, ...]:
-    """The `keep` fastest layouts in simulation, best first.
+    """Return the `keep` fastest layouts in simulation, best first.
 
     `work` as `rerank` takes it. Raises ValueError as `orchestrate` and `rerank` do.
     """
@@ -33,7 +33,7 @@ def plan_layouts(
 
 
 def _slower(job: OrchestrationProblem, percent: int) -> OrchestrationProblem:
-    """The job with encoder and generator taking so much of their time."""
+    """Return the job with encoder and generator taking `percent` of their time."""
 
     def slow(module: Module) -> Module:
         return replace(

@@ -1,8 +1,8 @@
-"""Disaggregated model orchestration: how many GPUs, TP, DP, PP and VPP each module gets.
+"""Disaggregated model orchestration: the GPUs, TP, DP, PP and VPP of each module.
 
 DistTrain (2025), Algorithm 1, tries all TP and DP sizes and solves what is left with real numbers
 of GPUs, which are no whole stages. Here the loop runs over whole layouts and is exact for the
-formula of `orchestrate_units`:
+formula of units.py:
 
 1. every backbone (TP, DP, PP, VPP) gets a bound: its own time, and what encoder and generator need
    at the least on the GPUs that are left; backbones are taken in the order of their bounds;
@@ -23,26 +23,29 @@ from numpy.typing import NDArray
 from .units import Module, OrchestrationProblem, Unit, iteration_ns
 
 Ints = NDArray[np.int64]
-# Later modules may take in what they like: the activations of all microbatches fit.
+# No bound on what later modules take in: the activations of all microbatches fit.
 _ANY = 2**40
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A unit for each module, in their order, and what the formula says of it."""
+    """A unit for each module, in their order, and the iteration time by the formula."""
 
     units: tuple[Unit, ...]
     formula_ns: int
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it has."""
+        """The number of GPUs of all units."""
         return sum(unit.gpus for unit in self.units)
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Units of a module, a row each. `after`: what later modules may take in, by memory."""
+    """Possible units of a module, a row each.
+
+    `after`: the most microbatches that later modules may take in, for its memory to suffice.
+    """
 
     shape: Ints  # (n, 4): tp, dp, pp, vpp
     gpus: Ints
@@ -66,9 +69,9 @@ _NONE = _Options(
 
 
 def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Layout, ...]:
-    """The best layouts by the formula, best first: of each backbone its best, `keep` at most.
+    """Return the `keep` best layouts by the formula, one per backbone, best first.
 
-    The first is the best of all. Raises ValueError if no layout fits into the GPUs' memory.
+    The first is optimal. Raises ValueError if no layout fits into the GPUs' memory.
     """
     found: list[Layout] = []
     sides = cache(lambda replicas: _sides(job, replicas))
@@ -91,7 +94,7 @@ def orchestrate(job: OrchestrationProblem, keep: int = 1) -> tuple[Layout, ...]:
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors, smallest first.
+    """Return all divisors, smallest first.
 
     >>> divisors(12)
     (1, 2, 3, 4, 6, 12)
@@ -104,7 +107,7 @@ def _ceil(amount: Ints | np.int64, by: Ints | np.int64 | int) -> Ints:
 
 
 def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]:
-    """(bound, replicas, unit) of every backbone that could do, best bound first."""
+    """Yield (bound, replicas, unit) of every feasible backbone, best bound first."""
     others = [module for at, module in enumerate(job.modules) if at != job.at]
     least = sum(min(m.work_ns(tp) * tp for tp in job.sizes_of(m)) for m in others)
     rows, bounds, counts = [], [], []
@@ -131,7 +134,7 @@ def _backbones(job: OrchestrationProblem) -> Iterator[tuple[int, int, _Options]]
 
 
 def _sides(job: OrchestrationProblem, replicas: int) -> tuple[_Options, _Options]:
-    """The units before and behind a backbone of so many replicas that may be part of the best."""
+    """Return the units before and after a backbone of `replicas` that may be part of the best."""
     before, behind = job.modules[: job.at], job.modules[job.at + 1 :]
     return tuple(  # type: ignore[return-value]
         _undominated(_options(job, side[0], replicas, _replicas(side[0], replicas)))
@@ -142,14 +145,14 @@ def _sides(job: OrchestrationProblem, replicas: int) -> tuple[_Options, _Options
 
 
 def _replicas(module: Module, backbone: int) -> tuple[int, ...]:
-    """DP sizes: whole samples to a replica, or parts of one."""
+    """Return DP sizes to try: whole samples to a replica, or parts of one."""
     return divisors(backbone) + tuple(backbone * k for k in divisors(module.parts)[1:])
 
 
 def _options(
     job: OrchestrationProblem, module: Module, replicas: int, sizes: tuple[int, ...]
 ) -> _Options:
-    """Every unit of a module that fits into memory and GPUs, as arrays."""
+    """Return every unit of a module that fits into memory and GPUs, as arrays."""
     tps = job.sizes_of(module)
     # Chunks shorten the wait of the slowest module, which the others are not.
     cuts = _cuts(module.layers, job.chunks if module.name == job.backbone else (1,))
@@ -173,7 +176,7 @@ def _options(
 def _most_after(
     job: OrchestrationProblem, module: Module, replicas: int, columns: tuple[Ints, ...]
 ) -> Ints:
-    """The most that later modules may take in for a unit's memory to suffice; negative if none.
+    """Return the most that later modules may take in for the memory to suffice; negative: none.
 
     The inverse of `memory_bytes`: ceil(a / b) <= memory is a <= memory * b.
     """
@@ -190,7 +193,7 @@ def _most_after(
 
 @cache
 def _cuts(layers: int, chunks: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
-    """(pp, vpp, layers on the fullest rank); without those that more stages do not make shorter."""
+    """Return (pp, vpp, layers on the fullest rank), only where more stages make it shorter."""
     cuts = []
     for vpp in chunks:
         last = 0
@@ -203,7 +206,7 @@ def _cuts(layers: int, chunks: tuple[int, ...]) -> tuple[tuple[int, int, int], .
 
 
 def _undominated(options: _Options) -> _Options:
-    """Without units that another beats, or equals and comes first, in every respect."""
+    """Return the Pareto front: without units that another beats or equals in every respect."""
     inner = _taken_in(options.shape[:, 2], options.shape[:, 3], np.zeros_like(options.gpus))
     columns = (options.gpus, options.stage, options.warm, inner, -options.after)
     order = np.lexsort(columns[::-1])
@@ -219,7 +222,7 @@ def _undominated(options: _Options) -> _Options:
 
 
 def _taken_in(pp: Ints, vpp: Ints, after: Ints) -> Ints:
-    """`taken_in` for arrays of units; 0 for no unit (pp of 0)."""
+    """Return `taken_in` for arrays of units; pp of 0 stands for no unit."""
     size = np.maximum(pp, 1)
     chunks = (after // size * vpp + vpp - 1) * size + after % size + 1 + 2 * (size - 1)
     inner = chunks // (size * np.maximum(vpp, 1)) * size
@@ -234,29 +237,13 @@ def _complete(
     sides: tuple[_Options, _Options],
     worst: int | None,
 ) -> Layout | None:
-    """The best layout with this backbone, or None if there is none better than `worst`."""
+    """Return the best layout with this backbone, or None if none is better than `worst`."""
     rest = job.batch // replicas - 1
-    left, stage = job.gpus - int(row.gpus[0]), int(row.stage[0])
-    warm, unit = int(row.warm[0]), Unit(*map(int, row.shape[0]))
-    first, last = sides
+    left, stage, warm = job.gpus - int(row.gpus[0]), int(row.stage[0]), int(row.warm[0])
+    first, last, outer = _worth_trying(row, sides, left, rest, worst)
     if not len(first.gpus) or not len(last.gpus):
         return None
-    room = (left - int(last.gpus.min()), left - int(first.gpus.min()))
-    # What the module behind takes in, and with it the backbone.
-    inner = _taken_in(last.shape[:, 2], last.shape[:, 3], np.zeros_like(last.gpus))
-    outer = _taken_in(np.full_like(inner, unit.pp), np.full_like(inner, unit.vpp), inner)
-    fit = inner <= int(row.after[0])
-    if not fit.any():
-        return None
-    keep = (first.gpus <= room[0]) & (first.after >= outer[fit].min()), fit & (last.gpus <= room[1])
-    if worst is not None:
-        keep = tuple(
-            k & (warm + o.warm + rest * np.maximum(o.stage, stage) < worst)
-            for k, o in zip(keep, sides, strict=True)
-        )
-    first, last, outer = first.take(keep[0]), last.take(keep[1]), outer[keep[1]]
-    if not len(first.gpus) or not len(last.gpus):
-        return None
+    # All pairs of the two sides at once: (units before, units after).
     slowest = np.maximum(np.maximum(first.stage[:, None], last.stage), stage)
     total = warm + first.warm[:, None] + last.warm + rest * slowest
     gpus = first.gpus[:, None] + last.gpus
@@ -269,3 +256,28 @@ def _complete(
     chosen = (first.shape[at // len(last.gpus)], row.shape[0], last.shape[at % len(last.gpus)])
     units = tuple(Unit(*map(int, shape)) for shape in chosen if shape[0])
     return Layout(units, iteration_ns(job, units))
+
+
+def _worth_trying(
+    row: _Options, sides: tuple[_Options, _Options], left: int, rest: int, worst: int | None
+) -> tuple[_Options, _Options, Ints]:
+    """Return the units of both sides that can be part of a layout better than `worst`.
+
+    Each side is judged with the best that the other could be. Also returns, for each unit after
+    the backbone, the microbatches that the backbone and it take in together.
+    """
+    first, last = sides
+    unit, stage, warm = Unit(*map(int, row.shape[0])), int(row.stage[0]), int(row.warm[0])
+    inner = _taken_in(last.shape[:, 2], last.shape[:, 3], np.zeros_like(last.gpus))
+    outer = _taken_in(np.full_like(inner, unit.pp), np.full_like(inner, unit.vpp), inner)
+    fit = inner <= int(row.after[0])
+    if not len(first.gpus) or not fit.any():
+        none = np.zeros(len(last.gpus), np.bool_)
+        return first, last.take(none), outer[none]
+    keep_first = first.gpus <= left - int(last.gpus.min())
+    keep_first &= first.after >= outer[fit].min()
+    keep_last = fit & (last.gpus <= left - int(first.gpus.min()))
+    if worst is not None:
+        keep_first &= warm + first.warm + rest * np.maximum(first.stage, stage) < worst
+        keep_last &= warm + last.warm + rest * np.maximum(last.stage, stage) < worst
+    return first.take(keep_first), last.take(keep_last), outer[keep_last]

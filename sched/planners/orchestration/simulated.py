@@ -1,6 +1,6 @@
-"""Layouts re-ranked: the formula's best candidates, run by the simulator.
+"""Re-ranking of layouts: the formula's best candidates, run by the simulator.
 
-What the formula leaves out and the simulator counts: microbatches that differ, transfers behind
+The simulator counts what the formula leaves out: microbatches that differ, transfers behind
 computation, memory over time, and the sum of the gradients at the end. A step ends when its
 slowest pipeline does, so the one that is simulated is that of the encoder replica with the most
 work. Programs are 1F1B over all stages of all modules; a module with virtual stages goes through
@@ -25,7 +25,7 @@ MEAN = 1000
 
 @dataclass(frozen=True, slots=True)
 class RankedLayout:
-    """A layout, what the simulator says of it, and the most that a GPU of each module holds."""
+    """A layout, its simulated time, and the bytes of the fullest GPU of each module."""
 
     layout: Layout
     simulated_ns: int
@@ -35,9 +35,9 @@ class RankedLayout:
 def rerank(
     job: OrchestrationProblem, layouts: Sequence[Layout], work: Work | None = None
 ) -> tuple[RankedLayout, ...]:
-    """Simulate layouts; the fastest first, ties as they came.
+    """Return simulated layouts, the fastest first, ties in the given order.
 
-    `work`: for modules whose samples differ, what each of some samples takes, taken in turn. Raises
+    `work`: for modules whose samples differ, the work of some samples, used in turn. Raises
     ValueError for modules that do not exist or work that is not a whole number of 0 or more.
     """
     shares = dict(work or {})
@@ -53,7 +53,7 @@ def rerank(
 def layout_program(
     job: OrchestrationProblem, layout: Layout, work: Work | None = None
 ) -> tuple[Program, Costs]:
-    """The pipeline of a layout: its program and what it costs, in the simulator's terms."""
+    """Return the program and costs of a layout, for the simulator."""
     owners = [at for at, unit in enumerate(layout.units) for _ in range(unit.pp * unit.vpp)]
     replicas = layout.units[job.at].dp
     microbatches = job.batch // replicas
@@ -86,14 +86,14 @@ def _candidate(job: OrchestrationProblem, layout: Layout, work: Work) -> RankedL
 
 
 def _share(amount: int, module: Module, stages: int) -> int:
-    """A stage's part of an amount of the whole module: of whole layers, the fullest stage's."""
+    """Return the fullest stage's part of an amount of the whole module, in whole layers."""
     return -(-amount * -(-module.layers // stages) // module.layers)
 
 
 def _microbatch_ns(
     job: OrchestrationProblem, units: Sequence[Unit], work: Work, microbatches: int
 ) -> list[list[tuple[int, int]]]:
-    """Forward and backward of each microbatch through each module, on its heaviest replica."""
+    """Return forward and backward times of microbatches through modules, on heaviest replicas."""
     replicas = units[job.at].dp
     result = []
     for module, unit in zip(job.modules, units, strict=True):
@@ -106,10 +106,10 @@ def _microbatch_ns(
 
 
 def _rows(amounts: Sequence[int], replicas: int, dp: int, microbatches: int) -> list[int]:
-    """A replica's work in each microbatch: of all replicas, the one with the most in all.
+    """Return the work in each microbatch of the replica with the most work in all.
 
-    Samples are dealt in turn: microbatch by microbatch, and within it replica by replica. Where
-    all samples are alike so are all microbatches, and one stands for all.
+    Samples are assigned in turn: microbatch by microbatch, and within it replica by replica. Where
+    all samples are equal, one microbatch represents all.
 
     >>> _rows([1, 2, 3, 4, 5, 6, 7, 80], replicas=4, dp=2, microbatches=2)
     [7, 87]
@@ -130,7 +130,7 @@ def _rows(amounts: Sequence[int], replicas: int, dp: int, microbatches: int) -> 
 
 
 def _transfers(job: OrchestrationProblem, units: Sequence[Unit], replicas: int) -> list[list[int]]:
-    """p2p_ns from rank to rank: the output of the module that sends."""
+    """Return p2p_ns from rank to rank: the output of the sending module."""
     total = sum(unit.pp for unit in units)
     table = []
     for module, unit in zip(job.modules, units, strict=True):
@@ -140,7 +140,7 @@ def _transfers(job: OrchestrationProblem, units: Sequence[Unit], replicas: int) 
 
 
 def _states(job: OrchestrationProblem, units: Sequence[Unit]) -> list[int]:
-    """What every rank holds throughout: states and its part of the optimizer's."""
+    """Return the bytes that every rank always holds: states and its part of the optimizer's."""
     result = []
     for module, unit in zip(job.modules, units, strict=True):
         still = Module("", module.layers, {unit.tp: 0}, {unit.tp: 0}, module.state_bytes)
@@ -151,9 +151,9 @@ def _states(job: OrchestrationProblem, units: Sequence[Unit]) -> list[int]:
 
 
 def _gradients_ns(job: OrchestrationProblem, layout: Layout) -> int:
-    """Gradients summed and parameters gathered over the replicas of the module that takes longest.
+    """Return the time to sum gradients and gather parameters, of the module that takes longest.
 
-    As many bytes as the states on a GPU cross its link; modules without optimizer have none.
+    The bytes of the states on a GPU cross its link once; modules without optimizer have none.
     """
     times = [0]
     for module, unit in zip(job.modules, layout.units, strict=True):
@@ -165,7 +165,7 @@ def _gradients_ns(job: OrchestrationProblem, layout: Layout) -> int:
 
 
 def units_program(units: tuple[Unit, ...], microbatches: int) -> Program:
-    """1F1B through all units, interleaved within those that have several chunks.
+    """Return 1F1B through all units, interleaved within those that have several chunks.
 
     Raises ValueError where a unit has chunks and microbatches do not come in multiples of its pp.
 
@@ -192,7 +192,7 @@ def units_program(units: tuple[Unit, ...], microbatches: int) -> Program:
 
 
 def _plain_row(stage: int, warmup: int, microbatches: int) -> tuple[Pass, ...]:
-    """1F1B's row with so many forwards ahead."""
+    """Return 1F1B's row with `warmup` forwards ahead."""
     warmup = min(warmup, microbatches)
     forwards = [Pass(stage, "F", m) for m in range(microbatches)]
     backwards = [Pass(stage, "B", m) for m in range(microbatches)]

@@ -1,4 +1,4 @@
-"""What a parallel layout of modules costs: the words and the formulas of disaggregated training.
+"""The cost of a parallel layout of modules: terms and formulas of disaggregated training.
 
 A multimodal model is a chain of modules (encoder, backbone, generator) that are trained as one
 pipeline, each with its own GPUs: a unit of `tp` x `dp` x `pp` of them, and `vpp` chunks of layers
@@ -27,10 +27,10 @@ TENSOR_SIZES = (1, 2, 4, 8)
 class Module:
     """A part of the model. Amounts are of the whole module, for one sample.
 
-    `forward_ns[tp]`, `backward_ns[tp]`: on so many tensor-parallel GPUs, their communication
+    `forward_ns[tp]`, `backward_ns[tp]`: times on tp tensor-parallel GPUs, their communication
     included. `state_bytes`: parameters and gradients. `optimizer_bytes`: cut over the replicas
-    (ZeRO-1). `activation_bytes`: what the forward keeps. `output_bytes`: what one layer hands to
-    the next. `parts`: into how many a sample's work can be cut between replicas (its images).
+    (ZeRO-1). `activation_bytes`: kept by the forward. `output_bytes`: of one layer to the
+    next. `parts`: the number of parts (images) into which a sample can be cut between replicas.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Module:
     parts: int = 1
 
     def __post_init__(self) -> None:
-        """Check signs and sizes."""
+        """Raise ValueError for sizes or times that make no sense."""
         if self.layers < 1 or self.parts < 1:
             given = f"{self.layers} layers and {self.parts} parts"
             raise ValueError(f"{self.name} has {given}; give 1 or more of each")
@@ -56,7 +56,7 @@ class Module:
             raise ValueError(f"{self.name}: got {min(numbers)}; give numbers of 0 or more")
 
     def work_ns(self, tp: int) -> int:
-        """Forward and backward of one sample on so many tensor-parallel GPUs."""
+        """Return the time of forward and backward of one sample on tp GPUs."""
         return self.forward_ns[tp] + self.backward_ns[tp]
 
 
@@ -71,13 +71,13 @@ class Unit:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it has."""
+        """The number of GPUs of the unit."""
         return self.tp * self.dp * self.pp
 
 
 @dataclass(frozen=True, slots=True)
 class OrchestrationProblem:
-    """What is to be laid out.
+    """The training job to lay out, and the cluster.
 
     `modules`: in the order of the pipeline, at most one before and one after the backbone.
     `batch`: samples a step. `memory_bytes`: of one GPU, what training may use. `chunks`: the sizes
@@ -95,7 +95,16 @@ class OrchestrationProblem:
     chunks: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
-        """Check sizes. Raises ValueError for what cannot be laid out."""
+        """Raise ValueError for what cannot be laid out."""
+        self._check_chain()
+        if min(self.gpus, self.batch, self.memory_bytes, self.link_mb_per_s) < 1:
+            raise ValueError("GPUs, batch, memory and link must be 1 or more")
+        if not self.chunks or min(self.chunks) < 1 or not self.tensor_sizes:
+            raise ValueError(f"sizes to try: VPP {self.chunks}, TP {self.tensor_sizes}; give some")
+        for module in self.modules:
+            self._check_module(module)
+
+    def _check_chain(self) -> None:
         names = [module.name for module in self.modules]
         if names.count(self.backbone) != 1 or len(set(names)) != len(names):
             given = ", ".join(names) or "none"
@@ -103,22 +112,17 @@ class OrchestrationProblem:
         at = names.index(self.backbone)
         if at > 1 or len(names) - at > 2:
             raise ValueError("give at most one module before and one after the backbone")
-        if min(self.gpus, self.batch, self.memory_bytes, self.link_mb_per_s) < 1:
-            raise ValueError("GPUs, batch, memory and link must be 1 or more")
-        if not self.chunks or min(self.chunks) < 1 or not self.tensor_sizes:
-            raise ValueError(f"sizes to try: VPP {self.chunks}, TP {self.tensor_sizes}; give some")
-        for module in self.modules:
-            if not self.sizes_of(module):
-                have = ", ".join(map(str, module.forward_ns))
-                want = ", ".join(map(str, self.tensor_sizes))
-                raise ValueError(
-                    f"{module.name} has no times for TP {want}; it has them for {have}"
-                )
-            if self._largest(module) >= 2**62:
-                raise ValueError(f"{module.name}: its numbers are too large for nanoseconds, bytes")
+
+    def _check_module(self, module: Module) -> None:
+        if not self.sizes_of(module):
+            have = ", ".join(map(str, module.forward_ns))
+            want = ", ".join(map(str, self.tensor_sizes))
+            raise ValueError(f"{module.name} has no times for TP {want}; it has them for {have}")
+        if self._largest(module) >= 2**62:
+            raise ValueError(f"{module.name}: its numbers are too large for nanoseconds, bytes")
 
     def _largest(self, module: Module) -> int:
-        """A bound of what the search computes in 64 bits."""
+        """Return a bound of the numbers that the search computes in 64 bits."""
         times = max(module.work_ns(tp) for tp in module.forward_ns) * self.batch * module.layers
         sizes = max(module.activation_bytes, 1000 * module.output_bytes) * self.batch
         fixed = module.state_bytes + module.optimizer_bytes + self.memory_bytes
@@ -131,12 +135,12 @@ class OrchestrationProblem:
         return [module.name for module in self.modules].index(self.backbone)
 
     def sizes_of(self, module: Module) -> list[int]:
-        """The TP sizes that may be tried for a module."""
+        """Return the TP sizes to try for a module."""
         return [size for size in self.tensor_sizes if size in module.forward_ns]
 
 
 def fullest(layers: int, unit: Unit) -> int:
-    """Layers on the rank that has the most: every chunk of every stage is rounded up.
+    """Return the layers on the fullest rank: every chunk of every stage is rounded up.
 
     >>> fullest(10, Unit(pp=4)), fullest(10, Unit(pp=2, vpp=2))
     (3, 6)
@@ -145,7 +149,7 @@ def fullest(layers: int, unit: Unit) -> int:
 
 
 def stage_ns(module: Module, unit: Unit, replicas: int) -> int:
-    """How long the fullest stage takes for a microbatch; `replicas`: of the backbone.
+    """Return the time of the fullest stage for a microbatch; `replicas`: of the backbone.
 
     >>> stage_ns(Module("m", 10, {1: 100}, {1: 200}), Unit(pp=4), 1)
     90
@@ -155,7 +159,7 @@ def stage_ns(module: Module, unit: Unit, replicas: int) -> int:
 
 
 def warmup_ns(module: Module, unit: Unit, replicas: int, link_mb_per_s: int) -> int:
-    """How long the first microbatch takes from end to end, there and back, transfers included."""
+    """Return the first microbatch's time through all stages and back, transfers included."""
     stage = stage_ns(module, unit, replicas)
     size = -(-module.output_bytes * replicas // unit.dp)
     transfer = -(-size * 1000 // link_mb_per_s)
@@ -163,7 +167,7 @@ def warmup_ns(module: Module, unit: Unit, replicas: int, link_mb_per_s: int) -> 
 
 
 def chunks_ahead(unit: Unit, after: int) -> int:
-    """Forwards of chunks that the module's first rank runs before its first backward ends.
+    """Return the chunk forwards that the module's first rank runs before its first backward ends.
 
     `after`: microbatches that the later modules take in before they give the first one back. 1F1B
     runs one for every stage to come. Interleaved 1F1B goes through its chunks in rounds of pp
@@ -179,7 +183,7 @@ def chunks_ahead(unit: Unit, after: int) -> int:
 
 
 def taken_in(unit: Unit, after: int) -> int:
-    """Microbatches that the module takes in before it gives the first one back.
+    """Return the microbatches that the module takes in before it gives the first one back.
 
     >>> taken_in(Unit(pp=4), 2), taken_in(Unit(pp=4, vpp=2), 0)
     (6, 7)
@@ -189,7 +193,7 @@ def taken_in(unit: Unit, after: int) -> int:
 
 
 def behind(units: tuple[Unit, ...]) -> tuple[int, ...]:
-    """For each module, the microbatches that the later ones take in before giving one back."""
+    """Return for each module the microbatches that later ones take in before giving one back."""
     result = [0]
     for unit in reversed(units[1:]):
         result.insert(0, taken_in(unit, result[0]))
@@ -197,7 +201,7 @@ def behind(units: tuple[Unit, ...]) -> tuple[int, ...]:
 
 
 def memory_bytes(module: Module, unit: Unit, replicas: int, after: int, microbatches: int) -> int:
-    """What the fullest GPU of a module holds: states, optimizer (ZeRO-1), live activations."""
+    """Return bytes of the fullest GPU of a module: states, optimizer (ZeRO-1), activations."""
     fixed = module.state_bytes + -(-module.optimizer_bytes // unit.dp)
     sample = -(-module.activation_bytes * replicas // unit.dp)
     chunks = min(microbatches * unit.vpp, chunks_ahead(unit, after))
@@ -206,7 +210,7 @@ def memory_bytes(module: Module, unit: Unit, replicas: int, after: int, microbat
 
 
 def iteration_ns(job: OrchestrationProblem, units: tuple[Unit, ...]) -> int:
-    """The formula: warm-up of every module, then the slowest stage for every microbatch but one."""
+    """Return the iteration time: warm-ups, then the slowest stage for all microbatches but one."""
     replicas = units[job.at].dp
     both = list(zip(job.modules, units, strict=True))
     warm = sum(warmup_ns(m, u, replicas, job.link_mb_per_s) for m, u in both)
@@ -214,7 +218,7 @@ def iteration_ns(job: OrchestrationProblem, units: tuple[Unit, ...]) -> int:
 
 
 def memory_of(job: OrchestrationProblem, units: tuple[Unit, ...]) -> tuple[int, ...]:
-    """What the fullest GPU of each module holds."""
+    """Return the bytes of the fullest GPU of each module."""
     replicas = units[job.at].dp
     return tuple(
         memory_bytes(module, unit, replicas, after, job.batch // replicas)

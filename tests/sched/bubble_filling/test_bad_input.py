@@ -20,9 +20,9 @@ from counterpoise.sched.bubble_filling.problem.setup import dump_setup, load_set
 from counterpoise.sched.bubble_filling.problem.shapes import tower
 from counterpoise.sched.bubble_filling.results.drift import factors, guarded
 from counterpoise.sched.bubble_filling.results.filled_program import fill_program
-from counterpoise.sched.bubble_filling.solve.exact import least_exposed
 from counterpoise.sched.bubble_filling.solve.search import Effort, fill_bubbles
 from counterpoise.tools.bench.baselines.optimus_algorithm2 import fill_optimus
+from tests.sched.bubble_filling.exact_search import least_exposed
 
 SETUP = replace(case_setup("A"), microbatches=4)
 ONE = (Kernel("k", "compute", 3),)

@@ -16,9 +16,9 @@ from counterpoise.sched.bubble_filling.problem.gaps import (
 from counterpoise.sched.bubble_filling.problem.instance import FillProblem, make_work
 from counterpoise.sched.bubble_filling.problem.kernels import Kernel
 from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
-from counterpoise.sched.bubble_filling.solve.exact import least_exposed
 from counterpoise.sched.bubble_filling.solve.search import Effort, fill_bubbles
 from counterpoise.sched.bubble_filling.solve.validate import check_filled
+from tests.sched.bubble_filling.exact_search import least_exposed
 
 INSTANCES = 2000
 

@@ -87,7 +87,7 @@ def test_modules_come_from_a_file(tmp_path: Path) -> None:
     path.write_text(json.dumps({"modules": [module]}))
     report = run("orchestrate", "--gpus", "4", "--batch", "4", "--model", str(path))
     assert report["seconds_per_iteration"] == 2.0
-    assert "a file says all" in refused(
+    assert "are for named models" in refused(
         "orchestrate", "--gpus", "4", "--batch", "4", "--model", str(path), "--recompute"
     )
 

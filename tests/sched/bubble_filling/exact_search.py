@@ -1,4 +1,4 @@
-"""The least exposed encoder time of tiny problems, by exhaustive search: what ours is held to.
+"""Optimal exposed encoder time of tiny problems, by exhaustive search: the oracle of the tests.
 
 For given times before and after the step it is a job shop with calendars: each microbatch a job
 that waits for its gradient, has to be done when the language model needs it, and may run on any
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from ..problem.gaps import COMMUNICATING, COMPUTING, FREE
-from ..problem.instance import FillProblem, Work
+from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE
+from counterpoise.sched.bubble_filling.problem.instance import FillProblem, Work
 
 
 @dataclass(frozen=True, slots=True)
