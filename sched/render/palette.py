@@ -1,9 +1,9 @@
-"""The colours of passes, the same in every picture.
+"""The table of colours of passes, used by every picture.
 
-Found by a random search that raised the smallest distance (CIE76, Lab) between any two kinds of
-the first block, as seen with normal, protan, deutan and tritan vision (Machado et al., 2009), to
-30; a test holds it above 25. Colour is never the only sign: passes carry their letter where it
-fits, and kinds that finish what another began (W, T, encoder backward) are striped.
+The colours of the first block differ by more than 25 (CIE76 distance in Lab) for any two kinds, as
+seen with normal, protan, deutan and tritan vision (Machado et al., 2009); a test holds it. Colour
+is never the only sign: passes carry their letter where it fits, and kinds that finish another
+kind's work (W, T, encoder backward) are striped.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ INK = "#101418"
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """How a kind of pass looks: its word in the legend, its fill, and whether it is striped."""
+    """The look of a kind of pass: its words in the legend, its fill, stripes or none."""
 
     word: str
     fill: str
@@ -31,7 +31,7 @@ PAINTS = {
     "C": Paint("continuation", "#444a40"),
     "EF": Paint("encoder forward", "#bff1fb"),
     "EB": Paint("encoder backward", "#f1ef96", striped=True),
-    # Rarer ones, which stand beside few of the others.
+    # Rarer ones, seen beside few of the others.
     "L": Paint("vocabulary, logits", "#8f2f5b"),
     "E": Paint("vocabulary, exponentials", "#c26a94"),
     "G": Paint("vocabulary, gradients", "#dcb2c6", striped=True),
@@ -51,7 +51,7 @@ OTHER = ("#8a9099", "#d7b98e", "#6f8f6a", "#9db4c8")
 
 
 def paint(kind: str, kinds: tuple[str, ...] = ()) -> Paint:
-    """Return how to paint a kind; any other gets a quiet colour by its place in `kinds`.
+    """Return the look of a kind; an unknown one gets a quiet colour by its place in `kinds`.
 
     >>> paint("F").word
     'forward'
@@ -76,7 +76,7 @@ def tint(fill: str, chunk: int, chunks: int) -> str:
 
 
 def ink(fill: str) -> str:
-    """Return the colour of text on a fill, white or near black, whichever stands out more.
+    """Return the colour of text on a fill: white or near black, the one of higher contrast.
 
     >>> ink("#4961d4"), ink("#fbb02d")
     ('#ffffff', '#101418')

@@ -1,43 +1,67 @@
-"""A still picture of timelines: one standalone SVG, light or dark as the viewer wishes.
+"""Draw timelines as one standalone SVG picture, light or dark as the viewer's system is.
 
-Panels lie below each other on one time axis and one memory axis. Up to PASS_LIMIT passes are
-rectangles, one each, with a title; beyond that those of one row and kind share a path, and
-passes narrower than a pixel share its column by their time.
+Panels lie below each other on one time axis and one memory axis. Up to PASS_LIMIT passes, each is a
+rectangle with a tooltip. Beyond that, the passes of one row and kind share a path, and in a pixel
+column with several passes narrower than WIDE each kind gets a part of the column's height in
+proportion to its time.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from xml.sax.saxutils import escape
 
 from ..ir.passes import NO_MICROBATCH
 from ..simulation.timeline import Curve, Slot, Timeline
+from .elements import (
+    Scale,
+    document,
+    element,
+    labels_below,
+    line,
+    number,
+    text,
+    tooltip,
+    vertical_lines,
+)
 from .palette import paint
 from .picture import Row, chunk_of, chunks, kind_names, label, nice_step, rows
 from .summary import BYTES, MemoryUnit, figures, format_memory, format_time, peak
 from .svg_style import PATTERNS, STYLE, fills, legend
 
 PASS_LIMIT = 6000
+# Widths and heights in pixels.
 GUTTER, MARGIN = 64, 24
 MEMORY, LANE = 64, 12
 WIDE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """The common axes of all panels: from nanoseconds and bytes to pixels."""
+class Axes:
+    """The axes that all panels share, and what they need to know of each other.
 
-    width: float
-    span_ns: int
+    `merged`: one path per row and kind instead of a rectangle per pass.
+    """
+
+    x: Scale
     memory_bytes: int
     names: tuple[str, ...]
     unit: MemoryUnit
-    merge: bool
+    merged: bool
     chunks: int
 
-    def x(self, ns: int) -> float:
-        """Return where a time lies, in pixels from the left edge of the picture."""
-        return MARGIN + GUTTER + self.width * ns / max(self.span_ns, 1)
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The part of a panel that a row occupies: its upper edge and its height in pixels."""
+
+    row: Row
+    timeline: Timeline
+    top: float
+    height: float
+
+    def look(self, slot: Slot) -> str:
+        """Return the suffix of a pass's CSS classes: its kind and chunk."""
+        return f"{slot.what.kind}{chunk_of(slot.what, self.timeline.placement)}"
 
 
 def render_svg(
@@ -49,13 +73,13 @@ def render_svg(
 ) -> str:
     """Return the picture, `width` pixels wide. Raises ValueError without timelines.
 
-    `unit`: what the timelines' memory counts.
+    `unit`: the unit of the timelines' memory.
     """
     if not timelines:
         raise ValueError("nothing to draw: got no timelines; give at least one")
-    scale = Scale(
-        width - GUTTER - 2 * MARGIN,
-        max(timeline.makespan_ns for timeline in timelines),
+    span_ns = max(timeline.makespan_ns for timeline in timelines)
+    axes = Axes(
+        Scale(0, max(span_ns, 1), start=MARGIN + GUTTER, end=width - MARGIN),
         max(peak(timeline).bytes for timeline in timelines),
         kind_names(timelines),
         unit,
@@ -65,155 +89,170 @@ def render_svg(
     parts: list[str] = []
     y = float(MARGIN)
     if title:
-        parts.append(_text(MARGIN, y + 14, title, "name title"))
+        parts.append(text(MARGIN, y + 14, title, "name title"))
         y += 34
-    drawn, y = legend(scale.names, scale.chunks, MARGIN, width - MARGIN, y)
+    drawn, y = legend(axes.names, axes.chunks, MARGIN, width - MARGIN, y)
     parts.append(drawn)
     for timeline in timelines:
-        panel, y = _panel(timeline, scale, y)
+        panel, y = _panel(timeline, axes, y)
         parts += panel
     height = ceil(y - 8)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="img">\n'
-        f"<title>{escape(title or ', '.join(t.name for t in timelines))}</title>\n"
-        f"<style>{STYLE}{fills(scale.names, scale.chunks)}</style>\n<defs>{PATTERNS}</defs>\n"
-        f'<rect class="paper" width="{width}" height="{height}" rx="10"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
+    return document(
+        width,
+        height,
+        [element("rect", class_="paper", width=width, height=height, rx=10), *parts],
+        title=title or ", ".join(t.name for t in timelines),
+        style=STYLE + fills(axes.names, axes.chunks),
+        defs=PATTERNS,
     )
 
 
-def _panel(timeline: Timeline, scale: Scale, y: float) -> tuple[list[str], float]:
-    """A panel's parts and where the next one begins."""
-    pitch = 24 if len(timeline.ranks) <= 8 else 17 if len(timeline.ranks) <= 16 else 11
+def _panel(timeline: Timeline, axes: Axes, y: float) -> tuple[list[str], float]:
+    """Return a panel's parts and the upper edge of the next panel."""
     most = peak(timeline)
-    right = scale.x(scale.span_ns)
     parts = [
-        _text(MARGIN, y + 14, timeline.name, "name"),
-        _text(right, y + 14, ", ".join(figures(timeline, scale.unit)), "ink right"),
+        text(MARGIN, y + 14, timeline.name, "name"),
+        text(axes.x.end, y + 14, ", ".join(figures(timeline, axes.unit)), "ink", anchor="end"),
     ]
     top = y + 24
     y = top
     body: list[str] = []
-    for row in rows(timeline):
-        height = LANE if row.lane else pitch
-        body += _row(row, timeline, scale, y, height)
-        y += height
+    for strip in _strips(timeline, top):
+        body += _row(strip, axes)
+        y += strip.height
     foot = y + 14 + MEMORY if most.bytes else y + 4
-    parts += _grid(scale, top, foot) + body
-    end = scale.x(timeline.makespan_ns)
-    parts.append(f'<path class="end" d="M{end:.1f} {top}V{y}" stroke-width="1.5"/>')
+    parts += _grid(axes, top, foot) + body
+    end = number(axes.x(timeline.makespan_ns))
+    parts.append(element("path", class_="end", d=f"M{end} {top}V{y}", stroke_width=1.5))
     if most.bytes:
-        parts += _memory(timeline, scale, y + 22, foot)
+        parts += _memory(timeline, axes, y + 22, foot)
     return parts, foot + 36
 
 
-def _grid(scale: Scale, top: float, foot: float) -> list[str]:
-    step = nice_step(scale.span_ns / 10)
-    times = range(0, scale.span_ns + 1, step)
-    lines = "".join(f"M{scale.x(time):.1f} {top}V{foot}" for time in times)
-    texts = [
-        _text(scale.x(time), foot + 14, format_time(time) if time else "0", "middle")
-        for time in times
-    ]
-    return [f'<path class="grid" d="{lines}"/>', *texts]
+def _strips(timeline: Timeline, top: float) -> Iterator[Strip]:
+    """Yield the rows with their places; the more ranks, the lower each row."""
+    pitch = 24 if len(timeline.ranks) <= 8 else 17 if len(timeline.ranks) <= 16 else 11
+    for row in rows(timeline):
+        height = LANE if row.lane else pitch
+        yield Strip(row, timeline, top, height)
+        top += height
 
 
-def _row(row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> Iterator[str]:
-    if height > 11 or int(row.label.split()[-1]) % 2 == 0:
-        yield _text(MARGIN, y + height / 2 + 4, row.label)
-    left, width = scale.x(0), scale.x(timeline.makespan_ns) - scale.x(0)
-    box = f'x="{left}" y="{y + 1}" width="{width:.1f}" height="{height - 2}" rx="2"'
-    yield f'<rect class="row" {box}/>'
+def _grid(axes: Axes, top: float, foot: float) -> list[str]:
+    times = range(0, int(axes.x.high) + 1, nice_step(axes.x.high / 10))
+    words = [(time, format_time(time) if time else "0") for time in times]
+    lines = element("path", class_="grid", d=vertical_lines(axes.x, times, top, foot))
+    return [lines, *labels_below(axes.x, words, foot + 14)]
+
+
+def _row(strip: Strip, axes: Axes) -> Iterator[str]:
+    row = strip.row
+    # Where rows are lower than a line of text, every other one has a label.
+    if strip.height > 11 or int(row.label.split()[-1]) % 2 == 0:
+        yield text(MARGIN, strip.top + strip.height / 2 + 4, row.label)
+    left, right = axes.x.start, axes.x(strip.timeline.makespan_ns)
+    yield _box(strip, left, right - left, class_="row")
     if not row.lane:
-        yield f'<rect fill="url(#hatch)" {box}/>'
-    if scale.merge:
-        yield from _merged(row, timeline, scale, y, height)
-        return
-    for slot in row.slots:
-        yield _pass(slot, row, timeline, scale, y, height)
+        yield _box(strip, left, right - left, fill="url(#hatch)")
+    if axes.merged:
+        yield from _merged(strip, axes)
+    else:
+        for slot in row.slots:
+            yield _pass(slot, strip, axes)
 
 
-def _pass(slot: Slot, row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> str:
-    left, width = _extent(slot, scale)
+def _box(strip: Strip, left: float, width: float, *content: str, **attributes: str | None) -> str:
+    """Return a rectangle across a row, one pixel lower than the row on either side."""
+    return element(
+        "rect",
+        *content,
+        **attributes,
+        x=left,
+        y=strip.top + 1,
+        width=width,
+        height=strip.height - 2,
+        rx=2,
+    )
+
+
+def _pass(slot: Slot, strip: Strip, axes: Axes) -> str:
+    """Return a pass: a rectangle with a tooltip, stripes for some kinds, and words if they fit."""
+    left, width = _extent(slot, axes)
     width = max(width, 0.4)
-    look = f"{slot.what.kind}{chunk_of(slot.what, timeline.placement)}"
-    box = f'x="{left:.1f}" y="{y + 1}" width="{width:.1f}" height="{height - 2}" rx="2"'
-    name = label(slot, row.lane)
+    look = strip.look(slot)
     times = f"{format_time(slot.start_ns)} to {format_time(slot.end_ns)}"
-    text = f'<rect class="k{look}" {box}><title>{name}, {times}</title></rect>'
-    if paint(slot.what.kind, scale.names).striped:
-        text += f'<rect fill="url(#stripes)" pointer-events="none" {box}/>'
-    words = "" if row.lane or height < 16 else _inside(slot, width)
-    if words:
-        middle = f'x="{left + width / 2:.1f}" y="{y + height / 2 + 4}"'
-        text += f'<text class="in t{look}" {middle} pointer-events="none">{words}</text>'
-    return text
+    title = tooltip(f"{label(slot, strip.row.lane)}, {times}")
+    drawn = _box(strip, left, width, title, class_=f"k{look}")
+    if paint(slot.what.kind, axes.names).striped:
+        drawn += _box(strip, left, width, fill="url(#stripes)", pointer_events="none")
+    if not strip.row.lane and strip.height >= 16 and (words := _words_inside(slot, width)):
+        x, y = left + width / 2, strip.top + strip.height / 2 + 4
+        drawn += text(x, y, words, f"in t{look}", pointer_events="none")
+    return drawn
 
 
-def _inside(slot: Slot, width: float) -> str:
-    """What fits into a pass: kind and microbatch, the microbatch alone, or nothing."""
-    number = "" if slot.what.microbatch == NO_MICROBATCH else str(slot.what.microbatch)
-    for words in (slot.what.kind + number, number):
+def _words_inside(slot: Slot, width: float) -> str:
+    """Return the words that fit into a pass: kind and microbatch, the microbatch alone, or none."""
+    microbatch = "" if slot.what.microbatch == NO_MICROBATCH else str(slot.what.microbatch)
+    for words in (slot.what.kind + microbatch, microbatch):
         if width >= 4 + 7 * len(words):
             return words
     return ""
 
 
-def _extent(slot: Slot, scale: Scale) -> tuple[float, float]:
-    left, right = scale.x(slot.start_ns), scale.x(slot.end_ns)
+def _extent(slot: Slot, axes: Axes) -> tuple[float, float]:
+    """Return a pass's left edge and width; wide ones leave a gap to their neighbours."""
+    left, right = axes.x(slot.start_ns), axes.x(slot.end_ns)
     gap = 0.5 if right - left > 4 else 0.0
     return left + gap, right - left - 2 * gap
 
 
-def _merged(row: Row, timeline: Timeline, scale: Scale, y: float, height: float) -> Iterator[str]:
-    """One path for each kind; passes narrower than a pixel share its column by their time."""
+def _merged(strip: Strip, axes: Axes) -> Iterator[str]:
+    """Yield one path for each kind and chunk of a row."""
     paths: dict[str, list[str]] = {}
+    # The width that each kind has in a pixel column.
     columns: dict[int, dict[str, float]] = {}
-    for slot in row.slots:
-        x, width = _extent(slot, scale)
+    for slot in strip.row.slots:
+        x, width = _extent(slot, axes)
         if width >= WIDE:
-            look = f"{slot.what.kind}{chunk_of(slot.what, timeline.placement)}"
-            path = f"M{x:.1f} {y + 1}h{width:.1f}v{height - 2}h-{width:.1f}z"
-            paths.setdefault(look, []).append(path)
-        else:
-            for column in range(int(x), ceil(x + width)):
-                shares = columns.setdefault(column, {})
-                part = min(x + width, column + 1) - max(x, column)
-                shares[slot.what.kind] = shares.get(slot.what.kind, 0.0) + part
-    for column, shares in columns.items():
-        top = y + 1
-        for kind in sorted(shares, key=scale.names.index):
-            part = min(shares[kind] * (height - 2), y + height - 1 - top)
-            path = f"M{column} {top:.1f}h1v{part:.1f}h-1z"
-            paths.setdefault(f"{kind}0", []).append(path)
-            top += part
+            path = _box_path(x, strip.top + 1, width, strip.height - 2)
+            paths.setdefault(strip.look(slot), []).append(path)
+            continue
+        for column in range(int(x), ceil(x + width)):
+            widths = columns.setdefault(column, {})
+            part = min(x + width, column + 1) - max(x, column)
+            widths[slot.what.kind] = widths.get(slot.what.kind, 0.0) + part
+    for column, widths in columns.items():
+        top = strip.top + 1
+        for kind in sorted(widths, key=axes.names.index):
+            # Rounding must not push the last kind below the row.
+            height = min(widths[kind] * (strip.height - 2), strip.top + strip.height - 1 - top)
+            paths.setdefault(f"{kind}0", []).append(_box_path(column, top, 1, height))
+            top += height
     for look, parts in paths.items():
-        yield f'<path class="k{look}" d="{"".join(parts)}"/>'
+        yield element("path", class_=f"k{look}", d="".join(parts))
 
 
-def _memory(timeline: Timeline, scale: Scale, top: float, foot: float) -> Iterator[str]:
+def _box_path(x: float, y: float, width: float, height: float) -> str:
+    wide = number(width)
+    return f"M{number(x)} {number(y)}h{wide}v{number(height)}h-{wide}z"
+
+
+def _memory(timeline: Timeline, axes: Axes, top: float, foot: float) -> Iterator[str]:
+    """Yield the memory of all ranks as stepped lines, the highest one in front and filled."""
     most = peak(timeline)
-
-    def height(held: int) -> float:
-        return foot - (foot - top) * held / max(scale.memory_bytes, 1)
+    height = Scale(0, max(axes.memory_bytes, 1), start=foot, end=top)
 
     def path(curve: Curve) -> str:
-        steps = "".join(f"H{scale.x(time):.1f}V{height(held):.1f}" for time, held in curve)
-        return f"M{scale.x(0)} {foot}{steps}H{scale.x(timeline.makespan_ns):.1f}"
+        steps = "".join(f"H{number(axes.x(t))}V{number(height(held))}" for t, held in curve)
+        return f"{line([(axes.x.start, foot)])}{steps}H{number(axes.x(timeline.makespan_ns))}"
 
-    yield _text(MARGIN, (top + foot) / 2 + 4, "memory")
-    yield f'<path class="under" d="{path(timeline.memory[most.rank])}V{foot}z"/>'
+    highest = path(timeline.memory[most.rank])
+    yield text(MARGIN, (top + foot) / 2 + 4, "memory")
+    yield element("path", class_="under", d=f"{highest}V{number(foot)}z")
     for rank, curve in enumerate(timeline.memory):
         if rank != most.rank:
-            yield f'<path class="line m" d="{path(curve)}"/>'
-    yield f'<path class="line top" d="{path(timeline.memory[most.rank])}"/>'
-    x, y = scale.x(most.time_ns), height(most.bytes)
-    words = f"{format_memory(most.bytes, scale.unit)} on rank {most.rank}"
-    yield _text(x + 4, y - 6, words, "ink halo")
-
-
-def _text(x: float, y: float, words: str, look: str = "") -> str:
-    style = f' class="{look}"' if look else ""
-    return f'<text{style} x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+            yield element("path", class_="line m", d=path(curve))
+    yield element("path", class_="line top", d=highest)
+    words = f"{format_memory(most.bytes, axes.unit)} on rank {most.rank}"
+    yield text(axes.x(most.time_ns) + 4, height(most.bytes) - 6, words, "ink halo")

@@ -1,10 +1,20 @@
-"""The sensitivity figures as one still picture, light or dark as the viewer wishes."""
+"""Draw the sensitivity figures as one SVG picture, light or dark as the viewer's system is."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from ....sched.render.elements import (
+    Scale,
+    document,
+    element,
+    horizontal_lines,
+    labels_below,
+    labels_left,
+    line,
+    text,
+    theme,
+)
 from .sensitivity import Point
 
 PANEL, GAP, TOP, HEIGHT = 240, 70, 62, 190
@@ -16,27 +26,33 @@ COLOURS = {
     "guarded": "#b8860b",
     "re-planned": "#4961d4",
 }
-STYLE = """
-svg{font:12px system-ui,sans-serif;--ink:#101418;--paper:#fff;--line:#d5d8dc}
-@media(prefers-color-scheme:dark){svg{--ink:#e8eaed;--paper:#15181c;--line:#3a4047}}
-text{fill:var(--ink)} .grid{stroke:var(--line);fill:none} .bg{fill:var(--paper)}
-.title{font-weight:600}
+STYLE = (
+    theme(
+        {
+            "ink": ("#101418", "#e8eaed"),
+            "paper": ("#fff", "#15181c"),
+            "grid": ("#d5d8dc", "#3a4047"),
+        }
+    )
+    + """svg{font:12px system-ui,sans-serif}
+text{fill:var(--ink)}.title{font-weight:600}.key{font-size:10px}.paper{fill:var(--paper)}
+.grid{stroke:var(--grid);fill:none}.line{fill:none;stroke-width:2}
 """
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot: its words, its lines as (x, y) by name, and the highest y."""
+    """One plot: its title, its x axis's label, its lines as (x, y) by name, and the highest y."""
 
     title: str
     below: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
     high: float
-    percent: bool = True
 
 
 def chart_svg(points: Mapping[str, Sequence[Point]], jitter: Mapping[str, Any]) -> str:
-    """Hidden share by each thing that was changed, and what drift costs."""
+    """Return a plot of the hidden share for each changed setting, and one of the cost of drift."""
     panels = [
         Panel(
             "encoder time hidden",
@@ -58,58 +74,43 @@ def chart_svg(points: Mapping[str, Sequence[Point]], jitter: Mapping[str, Any]) 
     }
     panels.append(Panel("step lost to drift", "variation (cv) of the drift", lines, 2.0))
     width = GAP + len(panels) * (PANEL + GAP)
-    foot = TOP + HEIGHT + 60
-    body = [text for at, panel in enumerate(panels) for text in _panel(panel, at)]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {foot}" role="img">',
-            "<title>What hiding encoder work depends on</title>",
-            f"<style>{STYLE}</style>",
-            f'<rect class="bg" width="{width}" height="{foot}"/>',
-            *body,
-            "</svg>",
-            "",
-        ]
-    )
+    height = TOP + HEIGHT + 60
+    paper = element("rect", class_="paper", width=width, height=height)
+    parts = [part for at, panel in enumerate(panels) for part in _panel(panel, at)]
+    title = "What hiding encoder work depends on"
+    return document(width, height, [paper, *parts], title=title, style=STYLE)
 
 
 def _panel(panel: Panel, at: int) -> Iterator[str]:
-    left = GAP + at * (PANEL + GAP)
-    foot = TOP + HEIGHT
-    xs = [x for line in panel.lines.values() for x, _ in line]
-    low, high = min(xs), max(xs)
-    span = (high - low) or 1.0
+    """Yield a panel's title, legend, axes and lines."""
+    left, foot = GAP + at * (PANEL + GAP), TOP + HEIGHT
+    xs = [x for points in panel.lines.values() for x, _ in points]
+    across = Scale(min(xs), max(xs), start=left, end=left + PANEL)
+    up = Scale(0, panel.high, start=foot, end=TOP)
+    yield text(left, TOP - 38, panel.title, "title")
+    levels = up.ticks(5)
+    yield element("path", class_="grid", d=horizontal_lines(up, levels, left, left + PANEL))
+    yield from labels_left(up, [(level, f"{level:g} %") for level in levels], left - 6)
+    yield from labels_below(across, [(x, _number(x)) for x in across.ticks(3)], foot + 18)
+    yield text(left + PANEL / 2, foot + 40, panel.below, anchor="middle")
+    for number, (name, points) in enumerate(panel.lines.items()):
+        places = [(across(x), up(y)) for x, y in points]
+        yield element("path", **_look(name), d=line(places))
+        for x, y in places:
+            yield element("circle", cx=x, cy=y, r=2.5, fill=COLOURS[name])
+        key = left - 24 + number * 96
+        yield element("path", **_look(name), d=line([(key, TOP - 22), (key + 14, TOP - 22)]))
+        yield text(key + 18, TOP - 18, name, "key")
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        return left + PANEL * (x - low) / span, foot - HEIGHT * min(y, panel.high) / panel.high
 
-    yield f'<text class="title" x="{left}" y="{TOP - 38}">{escape(panel.title)}</text>'
-    for step in range(5):
-        y = panel.high * step / 4
-        _, level = place(low, y)
-        yield f'<path class="grid" d="M{left} {level:.1f}h{PANEL}"/>'
-        yield f'<text x="{left - 6}" y="{level + 4:.1f}" text-anchor="end">{y:g} %</text>'
-    for x in (low, (low + high) / 2, high):
-        where, _ = place(x, 0)
-        yield f'<text x="{where:.1f}" y="{foot + 18}" text-anchor="middle">{_number(x)}</text>'
-    middle = left + PANEL / 2
-    yield f'<text x="{middle}" y="{foot + 40}" text-anchor="middle">{escape(panel.below)}</text>'
-    dashes = {"upper bound": "5 4", "whole kernels": "none", "guarded": "2 3"}
-    for number, (name, line) in enumerate(panel.lines.items()):
-        colour = COLOURS[name]
-        path = "L".join("{:.1f} {:.1f}".format(*place(x, y)) for x, y in line)
-        look = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes.get(name, "none")}"'
-        yield f'<path fill="none" {look} d="M{path}"/>'
-        for x, y in line:
-            cx, cy = place(x, y)
-            yield f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="2.5" fill="{colour}"/>'
-        key = left + number * 92
-        yield f'<path {look} d="M{key} {TOP - 22}h14"/>'
-        yield f'<text x="{key + 18}" y="{TOP - 18}" font-size="10">{escape(name)}</text>'
+def _look(name: str) -> dict[str, str]:
+    """Return the attributes of a line: its colour and dashes."""
+    dashes = {"upper bound": "5 4", "guarded": "2 3"}.get(name, "none")
+    return {"class_": "line", "stroke": COLOURS[name], "stroke_dasharray": dashes}
 
 
 def _number(x: float) -> str:
-    """Two digits, or whole.
+    """Return a number with two digits, or whole from 10 up.
 
     >>> _number(0.0324), _number(300.6)
     ('0.032', '301')
