@@ -252,7 +252,7 @@ def _table(report: Json) -> Table:
 def _settings(report: Json, out: Path) -> Table:
     """What to paste, and where the page is."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    advice = "If you balance all the same:" if report["leave_off"] else "Settings to paste:"
+    advice = "Settings if you balance anyway:" if report["leave_off"] else "Settings to paste:"
     table.add_row(Text(advice, style="bold"))
     table.add_row(Text(report["recommended"]["settings"].rstrip()))
     table.add_row(Text(f"\nThe page: {out / 'report.html'}", style="dim"))

@@ -99,6 +99,17 @@ def test_names_from_the_data_are_text(page: Browser) -> None:
     assert {"<b>web</b> & co", "a book"} <= set(names)
 
 
+def test_text_from_the_data_is_escaped(report: dict[str, Any]) -> None:
+    evil = "<script>alert('x')</script>"
+    sources = [{**report["sources"][0], "source": evil, "keys": {"unreadable": [evil]}}]
+    reason = {"count": 1, "kind": "unreadable", "reason": evil, "keys": [evil]}
+    hostile = {"inputs": [evil], "sources": sources, "reasons": [reason], "failures": [reason]}
+    text = render_page({**report, **hostile})
+    assert evil not in text
+    assert text.count("<script>") == 1
+    assert text.count("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;") >= 5
+
+
 def test_the_settings_can_be_pasted(report: dict[str, Any]) -> None:
     compile(report["recommended"]["settings"], "settings", "exec")
 

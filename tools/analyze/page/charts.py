@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from markupsafe import Markup
 
+from ..model.strategies import STRATEGIES
+
+COLOURS = {name: f"--{name}" for name in STRATEGIES}
 Points = Sequence[tuple[float, float]]
 HEAT = 5
 
@@ -31,7 +35,7 @@ class Part:
     value: float
 
 
-def stacked(rows: Sequence[tuple[str, Sequence[Part]]], width: int = 560) -> str:
+def stacked(rows: Sequence[tuple[str, Sequence[Part]]], width: int = 560) -> Markup:
     """Return horizontal stacked bars, all in one scale; a row's label stands above it."""
     most = max(sum(part.value for part in parts) for _, parts in rows) or 1.0
     pieces = []
@@ -53,7 +57,7 @@ def stacked(rows: Sequence[tuple[str, Sequence[Part]]], width: int = 560) -> str
     return _svg(width, 66 * len(rows) - 8, pieces, "; ".join(_said(*row) for row in rows))
 
 
-def bars(rows: Sequence[tuple[str, str, float, float]], width: int = 560) -> str:
+def bars(rows: Sequence[tuple[str, str, float, float]], width: int = 560) -> Markup:
     """Return a bar for each (name, CSS colour, share, half-width of its interval)."""
     left, right = 76, 92
     scale = (width - left - right) / max(0.05, *(value + half for *_, value, half in rows))
@@ -85,7 +89,7 @@ def lines(
     labelled: bool = False,
     tick: Callable[[float], str] = "{:g}".format,
     least: float = 0.0,
-) -> str:
+) -> Markup:
     """Return a plot of shares (0 to most) over ticks that stand evenly apart.
 
     labelled: write names at the lines' right ends, moved apart where they would touch.
@@ -135,7 +139,7 @@ def heat(
     counts: Sequence[Sequence[int]],
     budgets: tuple[int, int] | None,
     width: int = 560,
-) -> str:
+) -> Markup:
     """Return the joint histogram of tokens (across) and tiles (up), with the budgets as lines.
 
     Colours are steps of the logarithm of the count.
@@ -184,7 +188,7 @@ def feasible(
     marks: Sequence[tuple[str, str, int, int]],
     tried: Sequence[tuple[int, int, str]],
     width: int = 560,
-) -> str:
+) -> Markup:
     """Return the budgets that fit in memory, below the border, and marks (name, colour, x, y).
 
     border: (tokens, most tiles) ascending; tried: (tokens, tiles, words) of the search.
@@ -242,10 +246,10 @@ def rounded(value: float) -> float:
     return round(float(top), 12)
 
 
-def meter(share: float, colour: str, width: int = 90) -> str:
+def meter(share: float, colour: str, width: int = 90) -> Markup:
     """Return a small bar for a table cell: share of the full width."""
     size = max(1.0, min(1.0, share) * width)
-    return (
+    return Markup(
         f'<svg width="{width}" height="10" viewBox="0 0 {width} 10" aria-hidden="true" '
         'style="display:inline-block;vertical-align:-1px">'
         f'<rect width="{size:.1f}" height="10" rx="2" fill="var({colour})"/></svg>'
@@ -278,8 +282,8 @@ def _apart(ends: list[tuple[float, Line]], gap: float = 13.0) -> list[tuple[floa
     return [(at, line) for at, (_, line) in zip(moved, places, strict=True)]
 
 
-def _svg(width: float, height: float, pieces: Sequence[str], label: str) -> str:
-    return (
+def _svg(width: float, height: float, pieces: Sequence[str], label: str) -> Markup:
+    return Markup(
         f'<svg width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" role="img" '
         f'aria-label="{html.escape(label, quote=True)}">' + "".join(pieces) + "</svg>"
     )
