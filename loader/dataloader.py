@@ -13,6 +13,7 @@ import torch.utils.data as torch_data
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
+from ..balancer.protocol.error_policy import BALANCED, checked_on_error
 from ..balancer.protocol.job_spec import JobSpec
 from ..balancer.transport.keys import peer_keys
 from ..workers.sources.interface import as_source
@@ -25,7 +26,7 @@ from .plain import PlainIterator, TolerantIterator
 from .remote_dataset import RemoteDataset
 from .resume.plain_position import PlainState
 from .step.info import Step, StepInfo
-from .step.skipped import make_left_out, refuse_refill
+from .step.skipped import make_left_out
 from .step.topology import find_ranks
 
 DEFAULT_PREFETCH = 2
@@ -105,7 +106,7 @@ class DataLoader(torch_data.DataLoader[Any]):
             left_out = make_left_out(dataset, batch_size, on_error, dead_letter, allowed)
             self._plain = PlainState(left_out)
         else:
-            refuse_refill(on_error)
+            checked_on_error(on_error, no_refill=BALANCED)
             self._plain = PlainState()
         super().__init__(
             dataset,

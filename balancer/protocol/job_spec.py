@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..planning.problem.config import PlanConfig
+from .error_policy import BALANCED, checked_on_error
 
-ON_ERROR = ("raise", "skip")
 # Bounds that no training comes near: a balancer makes room for what a job asks for.
 MAX_RANKS = 1 << 16
 MAX_MICROBATCHES = 1 << 16
@@ -35,8 +35,7 @@ class JobSpec:
     mixed_workers: bool = False
 
     def __post_init__(self) -> None:
-        if self.on_error not in ON_ERROR:
-            raise ValueError(f"on_error is {self.on_error!r}, allowed are {ON_ERROR}")
+        checked_on_error(self.on_error, no_refill=BALANCED)
         if self.buffer_bytes < 1:
             raise ValueError(f"buffer_bytes is {self.buffer_bytes}, it must be positive")
         if not (type(self.shuffle) is type(self.mixed_workers) is bool):

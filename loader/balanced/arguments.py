@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
-from ...workers.sources.error_policy import RETRIES, attempt
+from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
@@ -69,7 +69,7 @@ def find_resources(
     reason = ""
     for index in range(min(len(source), TRIES)):
         try:
-            found: Any = attempt(partial(source.probe, index), str(index), RETRIES, sleep)
+            found: Any = load_with_retries(partial(source.probe, index), sleep)
         except SampleError as error:
             reason = str(error)
         else:

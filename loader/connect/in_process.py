@@ -26,7 +26,7 @@ from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
 from ...workers.daemon.loop import Decoded
 from ...workers.daemon.source_handler import SourceHandler
-from ...workers.sources.error_policy import kind_of, reason_of
+from ...workers.sources.failures import kind_of, reason_of
 from ...workers.sources.interface import SampleError, Source
 from ..step.errors import LoaderError
 from .embedded import prepare_planning

@@ -4,12 +4,11 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from ...balancer.protocol.error_policy import OnError, checked_on_error
 from ...workers.daemon.skipping_fetcher import Fetched
 from ...workers.sources.dead_letter import DeadLetter, append_letter
 from ...workers.sources.interface import source_name
 from .errors import LoaderError
-
-ON_ERROR = ("raise", "skip", "refill")
 
 
 class LeftOut:
@@ -19,7 +18,7 @@ class LeftOut:
     """
 
     def __init__(
-        self, on_error: str, name: str, dead_letter: str | None, allowed: float | None
+        self, on_error: OnError, name: str, dead_letter: str | None, allowed: float | None
     ) -> None:
         self.on_error = on_error
         self.count = 0
@@ -59,30 +58,19 @@ def make_left_out(
 
     `max_errors` as `checked_max_errors` returns it. ValueError for what cannot be.
     """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error is {on_error!r}, allowed are {ON_ERROR}")
-    if on_error == "raise":
+    policy = checked_on_error(on_error, _no_refill(dataset, batch_size))
+    if policy == "raise":
         return None
-    stream = isinstance(dataset, IterableDataset)
-    if on_error == "refill" and not (stream and batch_size):
-        what = "a stream without batch_size" if stream else f"{type(dataset).__name__}, map-style"
-        raise ValueError(
-            f"on_error='refill' takes the next sample of an IterableDataset for batches of "
-            f"batch_size, got {what}: use on_error='skip', which leaves the sample out"
-        )
     if isinstance(max_errors, float):
         max_errors = int(max_errors * _count(dataset, max_errors))
-    return LeftOut(on_error, source_name(dataset), dead_letter, max_errors)
+    return LeftOut(policy, source_name(dataset), dead_letter, max_errors)
 
 
-def refuse_refill(on_error: str) -> None:
-    """Raise ValueError for "refill" in a balanced loader."""
-    if on_error == "refill":
-        raise ValueError(
-            "on_error='refill' cannot be balanced: a plan is made from all samples of a window, "
-            "and another sample in a hole's place would change the batches of all ranks; use "
-            "on_error='skip', which leaves a hole of weight 0"
-        )
+def _no_refill(dataset: Any, batch_size: int | None) -> str:
+    """Return why samples of a data set cannot be refilled; empty where they can."""
+    if not isinstance(dataset, IterableDataset):
+        return f"got {type(dataset).__name__}, map-style"
+    return "" if batch_size else "got a stream without batch_size"
 
 
 def _count(dataset: Any, part: float) -> int:

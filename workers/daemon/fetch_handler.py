@@ -18,6 +18,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import IterDataPipe, _DatasetKind, _utils, default_collate
 from torch.utils.data.graph_settings import apply_random_seed
 
+from ...balancer.protocol.error_policy import OnError
 from ...balancer.protocol.messages import Probed, SampleRef
 from ..codec.frames import encode, payload_of
 from ..processes.pool_job import WorkerSlot
@@ -43,7 +44,7 @@ class Fetching:
     drop_last: bool
     base_seed: int
     init_fn: Callable[[int], None] | None
-    on_error: str = "raise"
+    on_error: OnError = "raise"
 
 
 def pack_task(index: Any, shared_seed: int | None) -> bytes:

@@ -43,7 +43,7 @@ from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.link import Link
 from ...balancer.transport.sockets import connect, receive, send
 from ..processes.pool_job import describe_error
-from ..sources.error_policy import kind_of, reason_of
+from ..sources.failures import kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
 from .activity import WorkerActivity

@@ -16,10 +16,10 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..sources.error_policy import ErrorPolicy, SkippedSample, patiently
+from ...balancer.protocol.error_policy import OnError
+from ..sources.failures import SkippedSample, kind_of, load_with_retries
 from ..sources.interface import SampleError, source_name
 
-SKIPPING = ErrorPolicy("skip")
 # A stream of which so many in a row cannot be used is taken for broken altogether.
 MOST_IN_A_ROW = 10_000
 
@@ -34,7 +34,7 @@ class Fetched:
 
 
 def tolerant(
-    fetcher: Any, on_error: str, sleep: Callable[[float], None] = time.sleep
+    fetcher: Any, on_error: OnError, sleep: Callable[[float], None] = time.sleep
 ) -> "StreamFetcher | MapFetcher":
     """Return what fetches in torch's fetcher's place, with its data set and collate function."""
     if isinstance(fetcher.dataset, IterableDataset):
@@ -151,9 +151,14 @@ class MapFetcher:
                 raise found
             return found
 
-        return patiently(
-            load, key, SKIPPING, self._sleep, f"sample {key!r} of {source_name(dataset)}"
-        )
+        place = f"sample {key!r} of {source_name(dataset)}"
+        try:
+            return load_with_retries(load, self._sleep, source=place)
+        except Exception as error:
+            # A disk that fails says nothing about the sample: it is no hole.
+            if kind_of(error) == "io":
+                raise
+            return SkippedSample.from_error(error, key)
 
 
 def left_a_generator(traceback: TracebackType | None) -> bool:

@@ -9,7 +9,7 @@ import msgpack
 from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ..codec.frames import encode, payload_of
-from ..sources.error_policy import RETRIES, patiently
+from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import Probe, SampleError, Source, source_name
 from .loop import Decoded
 
@@ -59,7 +59,7 @@ class SourceHandler:
             sample = self._load(ref, epoch)
             found = Probe(source.key(ref.index), measure(sample))
             return self._packed(found.key, self._cost(found), sample)
-        found = self._patiently(ref, lambda: source.probe(ref.index))
+        found = self._retried(lambda: source.probe(ref.index))
         return Probed(ref.ordinal, found.key, self._cost(found), found.nbytes or 0)
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
@@ -72,11 +72,11 @@ class SourceHandler:
         return self.source
 
     def _load(self, ref: SampleRef, epoch: int) -> Any:
-        return self._patiently(ref, lambda: self._source().load(ref.index, epoch, self.seed))
+        return self._retried(lambda: self._source().load(ref.index, epoch, self.seed))
 
-    def _patiently(self, ref: SampleRef, action: Callable[[], Any]) -> Any:
+    def _retried(self, action: Callable[[], Any]) -> Any:
         source = source_name(self._source())
-        return patiently(action, str(ref.index), RETRIES, self.sleep, source)
+        return load_with_retries(action, self.sleep, RETRIES, source)
 
     def _cost(self, found: Probe) -> tuple[int, ...]:
         missing = [name for name in self.resources if name not in found.cost]

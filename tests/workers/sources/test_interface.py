@@ -151,7 +151,7 @@ def test_fingerprints_tell_datasets_apart():
     [
         "sources.interface",
         "sources.transform_registry",
-        "sources.error_policy",
+        "sources.failures",
         "tar.dataset",
         "vision_language",
     ],

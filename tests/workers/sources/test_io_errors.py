@@ -14,8 +14,7 @@ from counterpoise.loader import DataLoader, LoaderError
 from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources import error_policy as policy
-from counterpoise.workers.sources.error_policy import RETRIES, ErrorPolicy, kind_of
+from counterpoise.workers.sources.failures import RETRIES, RetryPolicy, kind_of
 from counterpoise.workers.sources.interface import PlainSource
 from counterpoise.workers.tar.shard_files import READ_WHOLE
 from tests.loader import balanced_data as made
@@ -103,7 +102,7 @@ class Unreadable(made.Augmented):
 
 def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "counterpoise.workers.daemon.source_handler.RETRIES", ErrorPolicy("raise", backoff_s=0.0)
+        "counterpoise.workers.daemon.source_handler.RETRIES", RetryPolicy(backoff_s=0.0)
     )
     letters = tmp_path / "letters.jsonl"
     loader = DataLoader(
@@ -176,4 +175,4 @@ def test_no_image_is_measured_wrongly_because_the_disk_failed(tmp_path, monkeypa
 
 
 def test_the_default_is_bounded():
-    assert sum(policy.RETRIES.pauses()) < 10
+    assert sum(RETRIES.pauses()) < 10

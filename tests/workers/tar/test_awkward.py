@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, read_letters
-from counterpoise.workers.sources.error_policy import ErrorPolicy, SkippedSample, attempt
+from counterpoise.workers.sources.failures import SkippedSample, load_with_retries
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
@@ -40,13 +40,14 @@ def test_exactly_the_broken_ones_are_dead_lettered(awkward, manifest, transform,
         warnings.simplefilter("error")
         for index in range(len(dataset)):
             key = dataset.key(index)
-            outcome = attempt(
-                lambda index=index: dataset[index], key, ErrorPolicy("skip"), pytest.fail
-            )
-            if isinstance(outcome, SkippedSample):
-                letter = DeadLetter(key, str(path), outcome.reason, outcome.kind)
+            try:
+                outcome = load_with_retries(lambda index=index: dataset[index], pytest.fail)
+            except Exception as error:
+                skipped = SkippedSample.from_error(error, key)
+                letter = DeadLetter(key, str(path), skipped.reason, skipped.kind)
                 append_letter(tmp_path / "dead.jsonl", letter)
-            elif names[key].endswith(".txt"):
+                continue
+            if names[key].endswith(".txt"):
                 assert not any("jpg" in name or "png" in name for name in outcome)
                 assert transform is None or len(outcome["pixel_values"]) == 0
     letters = {names[letter.key]: letter for letter in read_letters(tmp_path / "dead.jsonl")}
@@ -65,7 +66,7 @@ def test_under_raise_the_error_names_the_key_and_the_cause(awkward, manifest):
     with pytest.raises(
         SampleError, match=f"sample '{index:02}': jpg: OSError: image file is trunc"
     ):
-        attempt(lambda: dataset[index], dataset.key(index), ErrorPolicy(), pytest.fail)
+        load_with_retries(lambda: dataset[index], pytest.fail)
 
 
 def test_those_that_decode_have_the_size_they_are_known_to_have(awkward, manifest):

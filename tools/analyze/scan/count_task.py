@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ....workers.sources.error_policy import kind_of, reason_of
+from ....workers.sources.failures import kind_of, reason_of
 from ....workers.sources.interface import Probe, Source, as_source, sample_nbytes
 from ....workers.tar.dataset import TarDataset
 from ....workers.tar.index import NAME

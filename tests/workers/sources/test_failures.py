@@ -1,9 +1,9 @@
-"""What a failure leads to, under each policy."""
+"""Failures are classified, read again where that may help, and written to dead letters."""
 
 import pytest
 
 from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, read_letters
-from counterpoise.workers.sources.error_policy import ErrorPolicy, SkippedSample, attempt
+from counterpoise.workers.sources.failures import RetryPolicy, SkippedSample, load_with_retries
 from counterpoise.workers.sources.interface import SampleError
 
 DISK = OSError(5, "Input/output error")
@@ -11,7 +11,7 @@ DATA = SampleError("k", "no text")
 
 
 class Failing:
-    """Fails so many times, then works."""
+    """Fails `times` times, then works."""
 
     def __init__(self, error, times):
         self.error, self.times, self.calls = error, times, 0
@@ -23,39 +23,30 @@ class Failing:
         return "sample"
 
 
-def _attempt(load, on_error, **settings):
+def _load(load, **settings):
     pauses = []
-    policy = ErrorPolicy(on_error, **settings)
     try:
-        return attempt(load, "k", policy, pauses.append), pauses
+        return load_with_retries(load, pauses.append, RetryPolicy(**settings)), pauses
     except Exception as error:
         return error, pauses
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip", "retry"])
-def test_io_errors_are_tried_again_with_growing_pauses(on_error):
+def test_io_errors_are_tried_again_with_growing_pauses():
     load = Failing(DISK, 3)
     settings = {"retries": 3, "backoff_s": 1, "backoff_max_s": 3}
-    assert _attempt(load, on_error, **settings) == ("sample", [1, 2, 3])
+    assert _load(load, **settings) == ("sample", [1, 2, 3])
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip", "retry"])
-def test_a_disk_that_stays_broken_is_raised(on_error):
+def test_a_disk_that_stays_broken_is_raised():
     load = Failing(DISK, 99)
-    error, pauses = _attempt(load, on_error, retries=2)
+    error, pauses = _load(load, retries=2)
     assert error is DISK
     assert (load.calls, len(pauses)) == (3, 2)
 
 
 def test_a_file_that_is_gone_is_not_waited_for():
     gone = FileNotFoundError(2, "No such file")
-    assert _attempt(Failing(gone, 1), "skip") == (gone, [])
-
-
-def test_broken_data_is_raised_at_once():
-    load = Failing(DATA, 1)
-    assert _attempt(load, "raise") == (DATA, [])
-    assert load.calls == 1
+    assert _load(Failing(gone, 1)) == (gone, [])
 
 
 @pytest.mark.parametrize(
@@ -66,19 +57,21 @@ def test_broken_data_is_raised_at_once():
         (KeyError("x"), "KeyError: 'x'", "code"),
     ],
 )
-def test_broken_data_is_a_hole_under_skip(error, reason, kind):
-    assert _attempt(Failing(error, 1), "skip") == (SkippedSample("k", reason, kind), [])
+def test_broken_data_is_raised_at_once_and_described(error, reason, kind):
+    load = Failing(error, 1)
+    assert _load(load) == (error, [])
+    assert load.calls == 1
+    assert SkippedSample.from_error(error, "k") == SkippedSample("k", reason, kind)
 
 
-def test_everything_is_tried_again_under_retry():
-    assert _attempt(Failing(DATA, 1), "retry")[0] == "sample"
-    assert _attempt(Failing(DATA, 99), "retry", retries=1)[0] is DATA
+def test_a_sample_error_names_its_own_key():
+    assert SkippedSample.from_error(DATA, "another").key == "k"
 
 
-@pytest.mark.parametrize("settings", [{"on_error": "ignore"}, {"retries": -1}, {"backoff_s": -1}])
+@pytest.mark.parametrize("settings", [{"retries": -1}, {"backoff_s": -1}])
 def test_a_wrong_policy_is_refused(settings):
-    with pytest.raises(ValueError, match="must"):
-        ErrorPolicy(**settings)
+    with pytest.raises(ValueError, match="must not be negative"):
+        RetryPolicy(**settings)
 
 
 def test_letters_are_read_as_they_were_written(tmp_path):

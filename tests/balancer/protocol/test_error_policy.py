@@ -1,0 +1,26 @@
+"""One definition of `on_error`, whoever asks."""
+
+import pytest
+
+from counterpoise.balancer.protocol.error_policy import ON_ERROR, checked_on_error
+from counterpoise.balancer.protocol.job_spec import JobSpec
+
+
+@pytest.mark.parametrize("on_error", ON_ERROR)
+def test_a_known_policy_is_returned(on_error):
+    assert checked_on_error(on_error) == on_error
+
+
+@pytest.mark.parametrize("on_error", ["retry", "", None, 3, ["skip"]])
+def test_another_is_refused_with_the_list(on_error):
+    with pytest.raises(ValueError, match="allowed are"):
+        checked_on_error(on_error)
+    with pytest.raises(ValueError, match="allowed are"):
+        JobSpec(on_error=on_error)
+
+
+def test_a_job_cannot_refill():
+    with pytest.raises(ValueError, match="cannot be balanced"):
+        JobSpec(on_error="refill")
+    with pytest.raises(ValueError, match="got a list: use on_error='skip'"):
+        checked_on_error("refill", no_refill="got a list")
