@@ -20,12 +20,12 @@ from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.config import PlanConfig, Window, check_costs
 from ..balancer.planning.problem.shuffle import permutation
+from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
 
 # A step holds this share of what its microbatches hold when some samples are packed for a trial;
 # less where there are few microbatches, because then one more on every rank is dear.
 _FILL, _FILL_LESS, _FILL_LEAST = 0.96, 0.9, 0.5
 _PILOT = 4096
-_STATE_VERSION = 1
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
@@ -137,35 +137,32 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if not 0 <= given <= self._given:
             raise ValueError(f"delivered is {given}, but {self._given} batches were given out")
         start, step, before = [window for window in self._windows if window[2] <= given][-1]
-        return {
-            "version": _STATE_VERSION,
-            "epoch": self.epoch,
-            "start": start,
-            "step": step,
-            "before": before,
-            "given": given,
-            "shuffle": self.shuffle,
-            "samples": len(self._costs),
-            "digest": self.config.digest(),
-        }
+        ledger = SamplerLedger(
+            seed=self.config.seed,
+            epoch=self.epoch,
+            shuffle=self.shuffle,
+            digest=self.config.digest(),
+            start=start,
+            step=step,
+            before=before,
+            given=given,
+            samples=len(self._costs),
+        )
+        return write_ledger(ledger)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where a state was taken; ValueError if data or configuration are not the same."""
-        wanted = {
-            "version": _STATE_VERSION,
+        ledger = read_ledger(state, SamplerLedger)
+        current = {
             "samples": len(self._costs),
             "shuffle": self.shuffle,
+            "seed": self.config.seed,
             "digest": self.config.digest(),
         }
-        for name, value in wanted.items():
-            if state.get(name) != value:
-                raise ValueError(
-                    f"the state's {name} is {state.get(name)!r}, this sampler's is {value!r}; "
-                    "resume with the same costs, ranks, budgets, modes and seed"
-                )
-        self.epoch = int(state["epoch"])
-        self._windows = [(int(state["start"]), int(state["step"]), int(state["before"]))]
-        self._given = int(state["given"])
+        check_same(ledger, current)
+        self.epoch = ledger.epoch
+        self._windows = [(ledger.start, ledger.step, ledger.before)]
+        self._given = ledger.given
         self._resume = True
 
     def _restart(self) -> None:

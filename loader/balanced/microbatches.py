@@ -18,7 +18,7 @@ from ...balancer.protocol.rank_session import Arrival
 from ...workers.codec.frames import decode
 from ...workers.sources.dead_letter import DeadLetter, append_letter
 from ..collate.payloads import payload_buffer
-from ..resume.ledger import START, ResumePosition, read_ledger, write_ledger
+from ..resume.balanced_position import START, ResumePosition, read_position, write_position
 from ..step.errors import LoaderError
 from ..step.info import Step, StepInfo
 
@@ -126,13 +126,13 @@ class BalancedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/resume/ledger.py."""
-        return write_ledger(self.job, self.plan, self.epoch, self._resume or self._at)
+        return write_position(self.job, self.plan, self.epoch, self._resume or self._at)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
-        ledger = read_ledger(state, self.job, self.plan, len(self.ranks))
+        epoch, position = read_position(state, self.job, self.plan, len(self.ranks))
         self._generation += 1
-        self.epoch, self._resume = ledger.epoch, ledger.position
+        self.epoch, self._resume = epoch, position
 
     def _collect(self, microbatches: "Microbatches") -> Iterator[Step]:
         while True:

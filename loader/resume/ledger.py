@@ -1,134 +1,190 @@
-"""The resume state: what `next()` has returned, as a few JSON values, the same on every rank."""
+"""The ledger: the resume state of a loader or sampler, as a few JSON values.
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+There is one format for the three that write one; `kind` says which it was. All kinds hold the
+format's version and the shuffle's seed; the kinds that plan also hold what decides the plan. A
+ledger says what `next()` has returned, never what was only prefetched.
+"""
 
-from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
-from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import EpochPosition
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeVar
 
-LEDGER_VERSION = 1
+from ...balancer.planning.problem.config import PLANNER_VERSION
 
-
-@dataclass(frozen=True, slots=True)
-class ResumePosition:
-    """Where a loader stands: a place that all ranks have reached, and how many are beyond it.
-
-    served: ranks of a process that plays several which have had the place's microbatch already;
-    holes: ordinals of the epoch's samples that could not be used, in the steps up to here.
-    """
-
-    place: EpochPosition
-    served: int = 0
-    holes: tuple[int, ...] = ()
+LEDGER_VERSION = 2
+Kind = Literal["balanced", "plain", "sampler"]
+WRITERS: dict[Kind, str] = {
+    "balanced": "a DataLoader with balance",
+    "plain": "a DataLoader without balance",
+    "sampler": "a BalancedBatchSampler",
+}
 
 
-START = ResumePosition(EpochPosition(0, 0, 0, 0))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """A position in an epoch, and what a plan must have in common to continue there.
+    """A position in an epoch, and what must be the same to continue there.
 
-    start, window_step: the first ordinal and the first step of the window that `step` is in;
-    microbatch: how many of the step's microbatches every rank has been given; served: how many
-    ranks of a process that plays them all have been given one more; holes: ordinals of the samples
-    that could not be used, of all ranks, in the steps of this epoch that were begun.
+    seed: what the epoch's order was drawn from; None where the caller's own sampler draws it.
     """
 
+    kind: ClassVar[Kind]
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLedger(Ledger):
+    """A position in a planned epoch.
+
+    digest: of the PlanConfig; start: the first ordinal of the window that `step` is in.
+    """
+
+    planner: int = PLANNER_VERSION
     epoch: int
-    start: int
-    window_step: int
-    step: int
-    microbatch: int
-    seed: int
     shuffle: bool
+    digest: str
+    start: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedLedger(PlannedLedger):
+    """The position of a DataLoader with balance; the same on every rank.
+
+    window_step: the first step of the window that `step` is in; microbatch: how many of the step's
+    microbatches every rank has been given; served: how many ranks of a process that plays them all
+    have been given one more; holes: ordinals of the samples that could not be used, of all ranks,
+    in the steps of this epoch that were begun.
+    """
+
+    kind = "balanced"
+    window_step: int
+    microbatch: int
     samples_per_step: int
     mode: str
     ranks: int
-    digest: str
     served: int = 0
     holes: tuple[int, ...] = ()
-    planner: int = PLANNER_VERSION
-    version: int = LEDGER_VERSION
-
-    @property
-    def position(self) -> ResumePosition:
-        """The position as a loader has it."""
-        place = EpochPosition(self.start, self.window_step, self.step, self.microbatch)
-        return ResumePosition(place, self.served, self.holes)
 
 
-def write_ledger(
-    job: JobSpec, plan: PlanConfig, epoch: int, position: ResumePosition
-) -> dict[str, Any]:
-    """Return the ledger of a position as JSON values."""
-    place = position.place
-    ledger = asdict(
-        Ledger(
-            epoch=epoch,
-            start=place.start,
-            window_step=place.window_step,
-            step=place.step,
-            microbatch=place.microbatch,
-            seed=plan.seed,
-            shuffle=job.shuffle,
-            samples_per_step=plan.samples_per_step,
-            mode=plan.mode,
-            ranks=plan.ranks,
-            digest=plan.digest(),
-            served=position.served,
-            holes=position.holes,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainLedger(Ledger):
+    """The position of a DataLoader without balance: batches handed out, samples left out."""
+
+    kind = "plain"
+    batches: int
+    batch_size: int | None
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerLedger(PlannedLedger):
+    """The position of one rank's BalancedBatchSampler.
+
+    step: the first step of the window; before: this rank's microbatches before the window; given:
+    those up to here; samples: of the data set.
+    """
+
+    kind = "sampler"
+    before: int
+    given: int
+    samples: int
+
+
+# The names that users know, of fields that they do not give themselves.
+_MEANINGS = {"digest": "ranks, budgets and other options of the plan", "samples": "costs"}
+L = TypeVar("L", bound=Ledger)
+_KINDS: dict[str, type[Ledger]] = {
+    each.kind: each for each in (BalancedLedger, PlainLedger, SamplerLedger)
+}
+
+
+def write_ledger(ledger: Ledger) -> dict[str, Any]:
+    """Return a ledger as JSON values.
+
+    >>> write_ledger(PlainLedger(seed=7, batches=3, batch_size=4))
+    {'version': 2, 'kind': 'plain', 'seed': 7, 'batches': 3, 'batch_size': 4, 'left_out': 0}
+    """
+    values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
+    listed = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {"version": LEDGER_VERSION, "kind": ledger.kind, **listed}
+
+
+def read_ledger(state: Any, wanted: type[L]) -> L:
+    """Return the ledger in `state`; ValueError where it is none, or of another kind or version."""
+    ledger = parse_ledger(state)
+    if not isinstance(ledger, wanted):
+        raise ValueError(
+            f"the ledger's kind is {ledger.kind!r}, needed is {wanted.kind!r}: it was written by "
+            f"{WRITERS[ledger.kind]}, and only such a one can continue there"
         )
-    )
-    return ledger | {"holes": list(position.holes)}
+    if isinstance(ledger, PlannedLedger) and ledger.planner != PLANNER_VERSION:
+        raise ValueError(
+            f"the ledger's planner is {ledger.planner}, this counterpoise has {PLANNER_VERSION}, "
+            "which plans otherwise: resume with the counterpoise that wrote it"
+        )
+    return ledger
 
 
 def parse_ledger(state: Any) -> Ledger:
-    """Return the ledger in `state`, whoever it is for; ValueError if it is none."""
-    try:
-        ledger = Ledger(**state)
-        return replace(ledger, holes=tuple(int(ordinal) for ordinal in ledger.holes))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"not a ledger of counterpoise: {error}") from error
-
-
-def read_ledger(state: Any, job: JobSpec, plan: PlanConfig, played: int) -> Ledger:
-    """Return the ledger in `state`; ValueError if this loader cannot continue there.
-
-    `played` is how many ranks the loader plays. Between steps, exact mode can continue with other
-    ranks, accumulation or workers; inside a step or a window of several steps the plan must be the
-    very same.
-    """
-    ledger = parse_ledger(state)
-    if ledger.version != LEDGER_VERSION or ledger.planner != PLANNER_VERSION:
+    """Return the ledger in `state`, whichever its kind and planner; ValueError if it is none."""
+    version = state.get("version") if isinstance(state, dict) else None
+    if type(version) is not int:
+        raise ValueError("not a ledger of counterpoise: it has no version")
+    if version < LEDGER_VERSION:
         raise ValueError(
-            f"the ledger is of version {ledger.version}, planner {ledger.planner}; this side has "
-            f"{LEDGER_VERSION}, {PLANNER_VERSION}: resume with the counterpoise that wrote it"
+            f"the ledger was written by an older counterpoise (format {version}; this one reads "
+            f"{LEDGER_VERSION}), which kept other fields: start the epoch again"
         )
-    current = {
-        "seed": plan.seed,
-        "shuffle": job.shuffle,
-        "mode": plan.mode,
-        "samples_per_step": plan.samples_per_step,
-    }
-    other = [
-        f"{name} was {getattr(ledger, name)!r} and is {value!r}"
-        for name, value in current.items()
-        if getattr(ledger, name) != value
-    ]
+    if version > LEDGER_VERSION:
+        raise ValueError(
+            f"the ledger has format {version}, and this counterpoise reads {LEDGER_VERSION}: "
+            "resume with the counterpoise that wrote it"
+        )
+    kind = state.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(
+            f"not a ledger of counterpoise: its kind is {kind!r}, known are {', '.join(_KINDS)}"
+        )
+    found = {name: value for name, value in state.items() if name not in ("version", "kind")}
+    return _KINDS[kind](**_checked(found, _KINDS[kind]))
+
+
+def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
+    """Raise ValueError with the names of fields that differ from what the loader has now."""
+    other = [name for name, value in current.items() if getattr(ledger, name) != value]
     if other:
-        raise ValueError("the ledger belongs to another order of samples: " + "; ".join(other))
-    inside = ledger.microbatch or ledger.served or ledger.step != ledger.window_step
-    if inside and ledger.digest != plan.digest():
+        pairs = (f"{name} was {getattr(ledger, name)!r} and is {current[name]!r}" for name in other)
         raise ValueError(
-            f"the ledger stands inside step {ledger.step} (microbatch {ledger.microbatch}) or its "
-            "window, where only the very same plan can continue: resume with the same ranks, "
-            "accumulate and budgets, or save between steps"
+            f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
+            f"the same {', '.join(_MEANINGS.get(name, name) for name in other)}"
         )
-    if ledger.served and played != plan.ranks:
-        raise ValueError(
-            f"the ledger was saved when {ledger.served} of {plan.ranks} virtual ranks had been "
-            "served: resume with virtual_ranks, or save when all have been"
-        )
-    return ledger
+
+
+def _checked(found: Mapping[str, Any], kind: type[Ledger]) -> dict[str, Any]:
+    """Return the fields of a ledger as its class takes them; ValueError names one that is wrong."""
+    known = {field.name: field.type for field in fields(kind)}
+    for names, what in ((known.keys() - found, "lacks"), (found.keys() - known, "does not know")):
+        if names:
+            listed = ", ".join(sorted(map(str, names)))
+            raise ValueError(f"not a ledger of counterpoise: {kind.kind!r} {what} {listed:.200}")
+    checked = dict(found)
+    for name, expected in known.items():
+        value = found[name]
+        if not _fits(value, expected):
+            raise ValueError(
+                f"not a ledger of counterpoise: {name} is {value!r:.80}, which is not "
+                f"{getattr(expected, '__name__', expected)}"
+            )
+        checked[name] = tuple(value) if isinstance(value, list) else value
+    return checked
+
+
+def _fits(value: object, expected: Any) -> bool:
+    """Return whether a JSON value can be a field of this type; counts are not negative."""
+    if expected is int:
+        return type(value) is int and value >= 0
+    if expected == int | None:
+        return value is None or type(value) is int
+    if expected == tuple[int, ...]:
+        return isinstance(value, list | tuple) and all(_fits(each, int) for each in value)
+    return type(value) is expected

@@ -14,8 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from ..step.skipped import LeftOut
-
-PLAIN_VERSION = 1
+from .ledger import PlainLedger, check_same, read_ledger, write_ledger
 
 
 class PlainState:
@@ -46,13 +45,13 @@ class PlainState:
         """Return the ledger."""
         iterator = self._iterator()
         handed_out = self._skip if iterator is None else self._skipped + _passed(iterator)
-        left_out = {} if self.left_out is None else {"left_out": self.left_out.count}
-        return left_out | {
-            "version": PLAIN_VERSION,
-            "batches": handed_out,
-            "batch_size": loader.batch_size,
-            "seed": self._seed if self._resume_seed is None else self._resume_seed,
-        }
+        ledger = PlainLedger(
+            seed=self._seed if self._resume_seed is None else self._resume_seed,
+            batches=handed_out,
+            batch_size=loader.batch_size,
+            left_out=0 if self.left_out is None else self.left_out.count,
+        )
+        return write_ledger(ledger)
 
     def load_state_dict(self, loader: DataLoader[Any], state: dict[str, Any]) -> None:
         """Make the next iteration continue; ValueError if it cannot."""
@@ -61,16 +60,11 @@ class PlainState:
                 "an IterableDataset cannot be resumed without reading it again: use a map-style "
                 "dataset, or shards with TarDataset"
             )
-        if not isinstance(state, dict) or state.get("version") != PLAIN_VERSION:
-            raise ValueError("not a ledger of a counterpoise DataLoader without balancing")
-        if state["batch_size"] != loader.batch_size:
-            raise ValueError(
-                f"the ledger counts batches of {state['batch_size']}, the loader has batches of "
-                f"{loader.batch_size}: resume with the same batch_size"
-            )
-        self._skip, self._resume_seed = int(state["batches"]), state["seed"]
+        ledger = read_ledger(state, PlainLedger)
+        check_same(ledger, {"batch_size": loader.batch_size})
+        self._skip, self._resume_seed = ledger.batches, ledger.seed
         self._iterator = lambda: None
-        self._left_out_before = int(state.get("left_out", 0))
+        self._left_out_before = ledger.left_out
         if self.left_out is not None:
             self.left_out.begin(self._left_out_before)
 

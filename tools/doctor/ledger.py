@@ -1,14 +1,26 @@
-"""What a ledger says, in words."""
+"""Explains a ledger: which position it holds, and what is needed to resume there."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from ...balancer.planning.problem.config import PLANNER_VERSION
-from ...loader.resume.ledger import LEDGER_VERSION, Ledger, parse_ledger
+from ...loader.resume.balanced_position import is_inside
+from ...loader.resume.ledger import (
+    LEDGER_VERSION,
+    WRITERS,
+    BalancedLedger,
+    Ledger,
+    PlainLedger,
+    PlannedLedger,
+    SamplerLedger,
+    parse_ledger,
+)
 from .finding import Finding, judge
 
 NAMED = 10
+# A ledger of an older format has no kind; it is found by a field that it had.
+MARKS = ("kind", "window_step")
 
 
 def examine_ledger(path: Path) -> list[Finding]:
@@ -19,7 +31,7 @@ def examine_ledger(path: Path) -> list[Finding]:
 
 def _find(content: Any) -> Any:
     """Return the ledger in a JSON value: itself, or the first one inside (a whole checkpoint)."""
-    if isinstance(content, dict) and "window_step" in content:
+    if isinstance(content, dict) and any(mark in content for mark in MARKS):
         return content
     inside = content.values() if isinstance(content, dict) else ()
     for each in inside:
@@ -31,14 +43,23 @@ def _find(content: Any) -> Any:
 
 
 def _version(ledger: Ledger) -> Finding:
-    found = f"ledger {ledger.version}, planner {ledger.planner}"
-    if (ledger.version, ledger.planner) == (LEDGER_VERSION, PLANNER_VERSION):
+    found = f"ledger {LEDGER_VERSION} of {WRITERS[ledger.kind]}"
+    if not isinstance(ledger, PlannedLedger):
         return judge("versions", found)
-    mine = f"this counterpoise has {LEDGER_VERSION} and {PLANNER_VERSION}"
+    found += f", planner {ledger.planner}"
+    if ledger.planner == PLANNER_VERSION:
+        return judge("versions", found)
+    mine = f"this counterpoise has planner {PLANNER_VERSION}"
     return judge("versions", found, warn=f"{mine}: resume with the one that wrote it")
 
 
 def _position(ledger: Ledger) -> Finding:
+    if isinstance(ledger, PlainLedger):
+        return judge("position", f"{ledger.batches} batches of the epoch were handed out")
+    if isinstance(ledger, SamplerLedger):
+        found = f"epoch {ledger.epoch}: this rank was given {ledger.given} microbatches"
+        return judge("position", f"{found}; {_window(ledger)}, with its step {ledger.step}")
+    assert isinstance(ledger, BalancedLedger)
     found = f"epoch {ledger.epoch}: steps before {ledger.step} were handed out whole"
     if ledger.microbatch or ledger.served:
         found += f", and {ledger.microbatch} microbatches of step {ledger.step} to every rank"
@@ -46,26 +67,39 @@ def _position(ledger: Ledger) -> Finding:
         found += f", one more to {ledger.served} of the virtual ranks"
     if ledger.step == 0 and not (ledger.microbatch or ledger.served):
         found = f"epoch {ledger.epoch}, before its first step"
-    window = f"its window starts at sample {ledger.start} of the epoch's order"
-    return judge("position", f"{found}; {window}")
+    return judge("position", f"{found}; {_window(ledger)}")
+
+
+def _window(ledger: PlannedLedger) -> str:
+    return f"its window starts at sample {ledger.start} of the epoch's order"
 
 
 def _holes(ledger: Ledger) -> Finding:
-    if not ledger.holes:
+    advice = "counterpoise doctor --dead-letter FILE says which and why"
+    if isinstance(ledger, PlainLedger) and ledger.left_out:
+        return judge("holes", f"{ledger.left_out} samples were left out", warn=advice)
+    if not isinstance(ledger, BalancedLedger) or not ledger.holes:
         return judge("holes", "no sample of this epoch was left out so far")
     named = ", ".join(map(str, ledger.holes[:NAMED]))
     more = f" and {len(ledger.holes) - NAMED} more" if len(ledger.holes) > NAMED else ""
     return judge(
         "holes",
         f"{len(ledger.holes)} samples were left out: those at {named}{more} of the epoch's order",
-        warn="counterpoise doctor --dead-letter FILE says which and why",
+        warn=advice,
     )
 
 
 def _needs(ledger: Ledger) -> Finding:
-    same = f"seed {ledger.seed}, shuffle {ledger.shuffle}, samples_per_step "
-    same += f"{ledger.samples_per_step}, mode {ledger.mode!r}"
-    if ledger.microbatch or ledger.served or ledger.step != ledger.window_step:
-        found = f"{same}, and the very same plan ({ledger.digest[:12]}) for {ledger.ranks} ranks"
+    if isinstance(ledger, PlainLedger):
+        found = f"the same data and sampler, batch_size {ledger.batch_size}"
+        return judge("to resume", f"{found}; any number of workers")
+    assert isinstance(ledger, PlannedLedger)
+    same = f"seed {ledger.seed}, shuffle {ledger.shuffle}"
+    plan = f"the very same plan ({ledger.digest[:12]})"
+    if not isinstance(ledger, BalancedLedger):
+        return judge("to resume", f"{same}, the same costs, and {plan}")
+    same += f", samples_per_step {ledger.samples_per_step}, mode {ledger.mode!r}"
+    if is_inside(ledger):
+        found = f"{same}, and {plan} for {ledger.ranks} ranks"
         return judge("to resume", f"{found}; between steps any number of ranks would do")
     return judge("to resume", f"{same}; any number of ranks, workers and hosts")

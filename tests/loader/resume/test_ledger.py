@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.messages import EpochPosition
-from counterpoise.loader import DataLoader, LoaderError
-from counterpoise.loader.resume.ledger import (
+from counterpoise.loader import BalancedBatchSampler, DataLoader, LoaderError
+from counterpoise.loader.resume.balanced_position import (
     ResumePosition,
-    parse_ledger,
-    read_ledger,
-    write_ledger,
+    read_position,
+    write_position,
 )
+from counterpoise.loader.resume.ledger import parse_ledger
 from tests.loader import balanced_data as made
 
 PLAN = PlanConfig(8, 1024, "auto", ("tiles", "tokens"), (24, 8192), "isf", "greedy")
@@ -31,7 +31,7 @@ EPOCH = 1_200_000
 
 def size(place, holes):
     """The bytes of a ledger."""
-    return len(json.dumps(write_ledger(JOB, PLAN, 89, ResumePosition(place, 7, tuple(holes)))))
+    return len(json.dumps(write_position(JOB, PLAN, 89, ResumePosition(place, 7, tuple(holes)))))
 
 
 @given(
@@ -53,13 +53,15 @@ def test_a_ledger_at_the_end_of_a_large_epoch_with_a_hundred_holes_is_small():
 
 def test_a_ledger_with_holes_survives_json():
     position = ResumePosition(EpochPosition(40, 2, 3, 1), 0, (5, 41))
-    state = json.loads(json.dumps(write_ledger(JOB, PLAN, 2, position)))
-    assert read_ledger(state, JOB, PLAN, 8).position == position
+    state = json.loads(json.dumps(write_position(JOB, PLAN, 2, position)))
+    assert read_position(state, JOB, PLAN, 8) == (2, position)
 
 
 @pytest.mark.parametrize("holes", [None, 3, ["x"], [[1]]])
 def test_holes_that_are_none_are_refused(holes):
-    state = write_ledger(JOB, PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0))) | {"holes": holes}
+    state = write_position(JOB, PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0))) | {
+        "holes": holes
+    }
     with pytest.raises(ValueError, match="not a ledger"):
         parse_ledger(state)
 
@@ -180,7 +182,68 @@ def test_a_budget_of_errors_needs_skip():
 
 
 def test_an_order_of_another_seed_is_refused():
-    state = write_ledger(JOB, PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
+    state = write_position(JOB, PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
     other = replace(PLAN, seed=1)
     with pytest.raises(ValueError, match="another order"):
-        read_ledger(state, JOB, other, 8)
+        read_position(state, JOB, other, 8)
+
+
+# --- one format for all three
+
+
+def ledgers():
+    """Return a ledger of each kind and a loader that can continue there, by kind."""
+    balanced, plain = make(), DataLoader(range(23), batch_size=4)
+    sampler = BalancedBatchSampler({"tokens": [3] * 20}, {"tokens": 9}, ranks=2)
+    return {
+        each.state_dict()["kind"]: (each.state_dict(), each) for each in (balanced, plain, sampler)
+    }
+
+
+KINDS = ("balanced", "plain", "sampler")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_the_same_head_is_small_and_is_read_by_its_own_alone(kind):
+    every = ledgers()
+    state, _ = every[kind]
+    assert list(state)[:3] == ["version", "kind", "seed"]
+    assert len(json.dumps(state)) < 500
+    for other, (_, loader) in every.items():
+        if other == kind:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        else:
+            with pytest.raises(ValueError, match=f"kind is '{kind}', needed is '{other}'"):
+                loader.load_state_dict(state)
+
+
+OLD = {
+    "balanced": {"epoch": 0, "start": 0, "window_step": 0, "step": 0, "planner": 1},
+    "plain": {"batches": 3, "batch_size": 4, "seed": None},
+    "sampler": {"epoch": 0, "start": 0, "step": 0, "before": 0, "given": 0, "samples": 20},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ledger_of_the_older_format_is_refused_with_the_reason(kind):
+    with pytest.raises(ValueError, match=r"by an older counterpoise.*start the epoch again"):
+        ledgers()[kind][1].load_state_dict(OLD[kind] | {"version": 1})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_field_is_named(kind):
+    state, loader = ledgers()[kind]
+    for name in set(state) - {"version", "kind"}:
+        with pytest.raises(ValueError, match=f"not a ledger of counterpoise: {name} is"):
+            loader.load_state_dict(state | {name: {}})
+        with pytest.raises(ValueError, match=f"lacks {name}"):
+            loader.load_state_dict({key: value for key, value in state.items() if key != name})
+    with pytest.raises(ValueError, match="does not know colour"):
+        loader.load_state_dict(state | {"colour": 1})
+
+
+@pytest.mark.parametrize("kind", ["balanced", "sampler"])
+def test_a_ledger_of_another_planner_is_refused(kind):
+    state, loader = ledgers()[kind]
+    with pytest.raises(ValueError, match="resume with the counterpoise that wrote it"):
+        loader.load_state_dict(state | {"planner": 99})

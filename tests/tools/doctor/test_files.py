@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.messages import EpochPosition
-from counterpoise.loader.resume.ledger import ResumePosition, write_ledger
+from counterpoise.loader import BalancedBatchSampler, DataLoader
+from counterpoise.loader.resume.balanced_position import ResumePosition, write_position
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.dead_letters import examine_letters
 from counterpoise.tools.doctor.ledger import examine_ledger
@@ -23,7 +24,7 @@ def ledger(tmp_path):
 
     def examine(position, wrap=lambda state: state):
         path = tmp_path / "ledger.json"
-        state = write_ledger(JobSpec(plan=PLAN), PLAN, 3, position)
+        state = write_position(JobSpec(plan=PLAN), PLAN, 3, position)
         path.write_text(json.dumps(wrap(state)))
         return {finding.name: finding for finding in examine_ledger(path)}
 
@@ -50,6 +51,36 @@ def test_a_ledger_inside_a_checkpoint_is_found(ledger):
         ResumePosition(EpochPosition(0, 0, 0, 0)), lambda state: {"step": 1, "loader": {"a": state}}
     )
     assert "before its first step" in found["position"].found
+
+
+def examined(tmp_path, state):
+    path = tmp_path / "ledger.json"
+    path.write_text(json.dumps(state))
+    return {finding.name: finding.found for finding in examine_ledger(path)}
+
+
+def test_a_ledger_of_a_plain_loader_is_explained(tmp_path):
+    loader = DataLoader(range(23), batch_size=4)
+    batches = iter(loader)
+    next(batches)
+    found = examined(tmp_path, loader.state_dict())
+    assert found["versions"].endswith("of a DataLoader without balance")
+    assert found["position"].startswith("1 batches")
+    assert "batch_size 4" in found["to resume"]
+
+
+def test_a_ledger_of_a_sampler_is_explained(tmp_path):
+    sampler = BalancedBatchSampler({"tokens": [3] * 20}, {"tokens": 9}, accumulate=1, ranks=2)
+    next(iter(sampler))
+    found = examined(tmp_path, sampler.state_dict())
+    assert "BalancedBatchSampler, planner" in found["versions"]
+    assert "this rank was given 1 microbatches" in found["position"]
+    assert "the very same plan" in found["to resume"]
+
+
+def test_a_ledger_of_the_older_format_is_refused_with_the_reason(tmp_path):
+    with pytest.raises(ValueError, match="older counterpoise"):
+        examined(tmp_path, {"version": 1, "window_step": 0})
 
 
 @pytest.mark.parametrize("content", ["[]", "3", '{"a": 1}', '{"window_step": 1}', "{"])
@@ -85,7 +116,7 @@ def test_the_command_takes_both(tmp_path):
     append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
     ledger.write_text(
         json.dumps(
-            write_ledger(JobSpec(plan=PLAN), PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
+            write_position(JobSpec(plan=PLAN), PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
         )
     )
     for words in ([str(ledger)], ["--dead-letter", str(letters)]):
