@@ -1,15 +1,61 @@
-"""counterpoise: balanced data loading and pipeline schedules for vision-language training.
+"""Balanced data loading and pipeline schedules for training vision-language models in PyTorch.
 
-Importing the package is cheap: it imports neither torch nor zmq. Take what you need from
-`counterpoise.loader`, `counterpoise.workers`, `counterpoise.balancer` and `counterpoise.sched`.
+    import counterpoise as cp
+
+gives the names below, each imported when it is first used: the import itself reads neither
+torch nor numpy. `__init__.pyi` tells editors and type checkers what they are.
 """
 
-from typing import Any
+import importlib
+
+# Where each name comes from; "" for a sub-package itself.
+_HOMES = {
+    "BalancedBatchSampler": "loader",
+    "DataLoader": "loader",
+    "LoaderError": "loader",
+    "RemoteDataset": "loader",
+    "Step": "loader",
+    "StepInfo": "loader",
+    "TarDataset": "workers",
+    "VisionLanguage": "workers",
+    "balancer": "",
+    "loader": "",
+    "scale_loss": "loader",
+    "sched": "",
+    "workers": "",
+}
+
+__all__ = [
+    "BalancedBatchSampler",
+    "DataLoader",
+    "LoaderError",
+    "RemoteDataset",
+    "Step",
+    "StepInfo",
+    "TarDataset",
+    "VisionLanguage",
+    "__version__",
+    "balancer",
+    "loader",
+    "scale_loss",
+    "sched",
+    "workers",
+]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, and keep it (PEP 562)."""
     if name == "__version__":
-        from .balancer.protocol.software_version import VERSION
+        found = importlib.import_module(".balancer.protocol.software_version", __name__).VERSION
+    elif name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    elif home := _HOMES[name]:
+        found = getattr(importlib.import_module(f".{home}", __name__), name)
+    else:
+        found = importlib.import_module(f".{name}", __name__)
+    globals()[name] = found
+    return found
 
-        return VERSION
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

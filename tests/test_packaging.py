@@ -1,5 +1,6 @@
 """What people install: a wheel of the packages and their data, and nothing else."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import counterpoise
 from tests.imports import FOLDERS, modules, package_of
 
 NOT_SOURCE = shutil.ignore_patterns(
@@ -51,7 +53,7 @@ def test_setup_py_is_not_in_the_wheel(shipped: set[str]) -> None:
 
 
 def test_every_data_file_is_in_the_wheel(shipped: set[str], root: Path) -> None:
-    data = {"py.typed"} | {
+    data = {"__init__.pyi", "py.typed"} | {
         str(path.relative_to(root))
         for folder in FOLDERS
         for path in (root / folder).rglob("*")
@@ -60,3 +62,39 @@ def test_every_data_file_is_in_the_wheel(shipped: set[str], root: Path) -> None:
     assert data == {
         name for name in shipped if not name.endswith(".py") and ".dist-info/" not in name
     }
+
+
+def test_the_version_is_the_packages(wheel: Path) -> None:
+    assert wheel.name.split("-")[1] == counterpoise.__version__
+
+
+def test_an_editor_sees_the_types_of_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import counterpoise as cp\n"
+        "reveal_type(cp.DataLoader([1]))\n"
+        "reveal_type(cp.scale_loss)\n"
+        "reveal_type(cp.sched.Pass)\n"
+        "cp.Dataloader\n"
+    )
+    # without site-packages: torch's types are not needed to see ours, and take long to read
+    command = [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent"]
+    command += ["--no-site-packages", "--ignore-missing-imports", "--hide-error-codes"]
+    environment = {**os.environ, "MYPYPATH": str(tmp_path / "installed")}
+    done = subprocess.run(
+        [*command, "--cache-dir", str(tmp_path / "cache"), str(program)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    lines = [line.partition("program.py:")[2] for line in done.stdout.splitlines()]
+    assert lines[:-1] == [
+        '2: note: Revealed type is "counterpoise.loader.dataloader.DataLoader"',
+        '3: note: Revealed type is "def (loss_sum: Any, info: '
+        'counterpoise.loader.step.info.StepInfo, per: str =, reduction: str =) -> Any"',
+        '4: note: Revealed type is "def (stage: int, kind: str, microbatch: int =) -> '
+        'counterpoise.sched.ir.passes.Pass"',
+        '5: error: Module has no attribute "Dataloader"; maybe "DataLoader"?',
+    ]

@@ -1,0 +1,32 @@
+# The names that __init__.py imports lazily, for editors and type checkers.
+
+from . import balancer, loader, sched, workers
+from .loader import (
+    BalancedBatchSampler,
+    DataLoader,
+    LoaderError,
+    RemoteDataset,
+    Step,
+    StepInfo,
+    scale_loss,
+)
+from .workers import TarDataset, VisionLanguage
+
+__version__: str
+
+__all__ = [
+    "BalancedBatchSampler",
+    "DataLoader",
+    "LoaderError",
+    "RemoteDataset",
+    "Step",
+    "StepInfo",
+    "TarDataset",
+    "VisionLanguage",
+    "__version__",
+    "balancer",
+    "loader",
+    "scale_loss",
+    "sched",
+    "workers",
+]

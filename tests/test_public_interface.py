@@ -1,0 +1,104 @@
+"""One way in: `import counterpoise as cp` is cheap, and what we tell people to import exists."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import counterpoise
+from tests.imports import ROOT, modules, tree_of
+
+HEAVY = ("torch", "zmq", "numpy", "numba")
+FROM = re.compile(r"\bfrom (counterpoise[\w.]*) import (\([^)]*\)|[\w, ]*\w)")
+IMPORT = re.compile(r"\bimport (counterpoise[\w.]*\w)")
+PATH = re.compile(r"\b(counterpoise\.[\w.]*\w):([A-Za-z_][\w.]*)")
+SHORT = re.compile(r"\bcp\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """Yield each text that tells people what to import, with its name."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        yield str(path.relative_to(ROOT)), path.read_text()
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        yield str(path.relative_to(ROOT)), path.read_text()
+    for name, path in modules().items():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                yield f"counterpoise.{name}".rstrip("."), ast.get_docstring(node) or ""
+
+
+def _advised() -> Iterator[tuple[str, str, str]]:
+    """Yield (where it is said, module, name or ""), for everything that is said to be there."""
+    for where, text in _texts():
+        for module, names in FROM.findall(text):
+            for name in re.sub(r"[()]|#.*", "", names).split(","):
+                if name.strip():
+                    yield where, module, name.split(" as ")[0].strip()
+        for module in IMPORT.findall(text):
+            yield where, module, ""
+        yield from ((where, module, name) for module, name in PATH.findall(text))
+        yield from ((where, "counterpoise", name) for name in SHORT.findall(text))
+
+
+def _exists(module: str, name: str) -> bool:
+    try:
+        found = importlib.import_module(module)
+        for part in filter(None, name.split(".")):
+            if not hasattr(found, part):
+                found = importlib.import_module(f"{found.__name__}.{part}")
+            else:
+                found = getattr(found, part)
+    except ImportError:
+        return False
+    return True
+
+
+def test_what_docs_and_docstrings_tell_to_import_is_there() -> None:
+    wrong = [f"{where}: {module} {name}" for where, module, name in _advised()]
+    wrong = [line for line in wrong if not _exists(*line.split(": ")[1].partition(" ")[::2])]
+    assert not wrong
+
+
+def test_the_import_reads_nothing_heavy(tmp_path: Path) -> None:
+    code = f"import sys, counterpoise; print({{*{HEAVY}}} & {{*sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == "set()\n", done.stderr
+
+
+@pytest.mark.parametrize("name", counterpoise.__all__)
+def test_every_public_name_is_there_and_listed(name: str) -> None:
+    assert getattr(counterpoise, name) is not None
+    assert name in dir(counterpoise)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'counterpoise' has no attribute 'Dataloader'"):
+        _ = counterpoise.Dataloader
+    with pytest.raises(ImportError, match="cannot import name 'Dataloader'"):
+        exec("from counterpoise import Dataloader")
+
+
+def test_the_stub_offers_the_names_that_the_package_has(root: Path) -> None:
+    stub = ast.parse((root / "__init__.pyi").read_text())
+    offered = set()
+    for node in stub.body:
+        if isinstance(node, ast.ImportFrom):
+            offered |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            offered.add(node.target.id)
+        elif isinstance(node, ast.Assign):
+            assert ast.literal_eval(node.value) == counterpoise.__all__
+    assert offered == set(counterpoise.__all__)
+
+
+def test_sub_packages_name_their_public_interface() -> None:
+    for folder in ("loader", "sched", "workers"):
+        package = importlib.import_module(f"counterpoise.{folder}")
+        assert all(hasattr(package, name) for name in package.__all__), folder
