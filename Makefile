@@ -30,7 +30,7 @@ bench: $(STAMP)
 	$(BIN)/counterpoise bench loader
 
 docs: $(STAMP)
-	$(BIN)/python -m counterpoise.tools.write_docs
+	$(BIN)/python -m counterpoise.tools.docs
 
 # torch first, by its exact version: a range would let pip take a build for another device.
 # The folder typing/ gives mypy the package under its own name, and `tests` to import.

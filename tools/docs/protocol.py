@@ -1,18 +1,11 @@
-"""Write docs/protocol.md from the tables and records that the code itself walks.
+"""The protocol's page, made from the transition tables and message records that the code uses."""
 
-`python -m counterpoise.tools.write_docs [FOLDER]`; a test holds the committed page current.
-"""
-
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, get_type_hints
 
-from ..balancer.protocol import messages, parts
-from ..balancer.protocol.transitions import COORDINATOR, RANK, WORKER, Table
-
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+from ...balancer.protocol import messages, parts
+from ...balancer.protocol.transitions import COORDINATOR, RANK, WORKER, Table
 
 INTRODUCTION = f"""# The protocol
 
@@ -132,13 +125,3 @@ def _name(hint: Any) -> str:
 
 def _word(state: str) -> str:
     return state.replace(" ", "_")
-
-
-def main(arguments: Iterable[str]) -> None:
-    """Write the pages into a folder, by default the checkout's docs/."""
-    folder = next((Path(each) for each in arguments), DOCS)
-    (folder / "protocol.md").write_text(protocol_page())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

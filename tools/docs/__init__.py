@@ -1,0 +1,1 @@
+"""`make docs`: the pages of docs/ that are generated from code."""

@@ -1,0 +1,22 @@
+"""Write the generated pages: `python -m counterpoise.tools.docs [FOLDER]`, by default docs/.
+
+Tests hold the committed pages equal to what this writes.
+"""
+
+import sys
+from pathlib import Path
+
+from .api import api_page
+from .protocol import protocol_page
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def main(arguments: list[str]) -> None:
+    """Write all pages into the folder named, by default the checkout's docs/."""
+    folder = Path(arguments[0]) if arguments else DOCS
+    (folder / "api.md").write_text(api_page(), encoding="utf-8")
+    (folder / "protocol.md").write_text(protocol_page(), encoding="utf-8")
+
+
+main(sys.argv[1:])
