@@ -1,14 +1,9 @@
-"""Pipeline schedules: passes, programs, checking, simulation, transforms."""
+"""Pipeline schedules: generate programs, check them, simulate them, and transform them."""
 
+from . import generators as generators
 from .checking.checker import check, problems
-from .generators import dualpipev as gen_dualpipev
-from .generators import gpipe as gen_gpipe
-from .generators import interlaced as gen_interlaced
-from .generators import interleaved as gen_interleaved
-from .generators import one_f_one_b as gen_1f1b
-from .generators import vhalf as gen_vhalf
-from .generators import zb as gen_zb
-from .generators import zbv as gen_zbv
+from .generators.blocks import Pace
+from .generators.vocabulary import vocabulary
 from .ir.kinds import Kind, Need, kind, kinds, register_kind
 from .ir.passes import NO_MICROBATCH, Pass, format_pass, parse_pass
 from .ir.problem import Problem
@@ -24,21 +19,8 @@ from .simulation.cost_profile import (
 from .simulation.costs import Costs, unit_costs
 from .simulation.simulator import simulate
 from .simulation.timeline import Bubbles, Slot, Timeline
-from .transforms import vocabulary
 from .transforms.lowering import lower
 from .transforms.step_end import with_step_end
-
-GENERATORS = (
-    gen_1f1b,
-    gen_dualpipev,
-    gen_gpipe,
-    gen_interlaced,
-    gen_interleaved,
-    gen_vhalf,
-    gen_zb,
-    gen_zbv,
-    vocabulary,
-)
 
 __all__ = [
     "NO_MICROBATCH",
@@ -49,6 +31,7 @@ __all__ = [
     "Costs",
     "Kind",
     "Need",
+    "Pace",
     "Pass",
     "Problem",
     "Program",
@@ -74,5 +57,6 @@ __all__ = [
     "schedules",
     "simulate",
     "unit_costs",
+    "vocabulary",
     "with_step_end",
 ]

@@ -1,1 +1,5 @@
-"""Proofs that a program is complete, ordered, and free of deadlock."""
+"""Prove that programs are complete, ordered, and free of deadlock."""
+
+from .checker import check, problems
+
+__all__ = ["check", "problems"]

@@ -1,1 +1,4 @@
-"""The language of schedules: passes, kinds, programs, their graph, and the registry."""
+"""Describe schedules: passes, kinds, programs, their dependency graph, and the registry.
+
+The public names are those of `counterpoise.sched`.
+"""

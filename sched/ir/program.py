@@ -9,7 +9,6 @@ form the second chunk runs back, so rank r of p holds stages r and 2p - 1 - r.
 """
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -176,8 +175,3 @@ def _integers(key: str, head: dict[str, str]) -> list[int]:
         return [int(word) for word in head[key].split()]
     except ValueError:
         raise ValueError(f"{key}: {head[key]!r} must be whole numbers") from None
-
-
-def count_kinds(program: Program) -> dict[str, int]:
-    """How many passes of each kind a program has."""
-    return dict(Counter(item.kind for row in program.ranks for item in row))

@@ -100,10 +100,6 @@ class Vocabulary:
         """The output layer's forward; its backward is twice this."""
         return 2 * tokens * self.parameters
 
-    def embedding_bytes(self, tokens: int) -> int:
-        """What the input layer reads and writes in bf16."""
-        return 4 * tokens * self.hidden
-
 
 def optimizer_ns(device: Device, parameters: int) -> int:
     """Adam in mixed precision: fp32 weight and two moments read and written, gradient and copy."""

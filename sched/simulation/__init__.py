@@ -1,1 +1,20 @@
-"""The simulator: a program and its costs to a timeline, in integer nanoseconds."""
+"""Simulate a program with its costs: a timeline in integer nanoseconds."""
+
+from .cost_profile import CostFunction, CostProfile, dump_profile, load_profile, profile_costs
+from .costs import Costs, unit_costs
+from .simulator import simulate
+from .timeline import Bubbles, Slot, Timeline
+
+__all__ = [
+    "Bubbles",
+    "CostFunction",
+    "CostProfile",
+    "Costs",
+    "Slot",
+    "Timeline",
+    "dump_profile",
+    "load_profile",
+    "profile_costs",
+    "simulate",
+    "unit_costs",
+]

@@ -1,1 +1,6 @@
-"""Programs to programs: vocabulary passes, explicit communication, the step's end."""
+"""Transform programs: explicit communication, the end of a step."""
+
+from .lowering import lower
+from .step_end import with_step_end
+
+__all__ = ["lower", "with_step_end"]

@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.sched import Costs, Pass, Program, place, schedule, simulate
 from counterpoise.sched.generators.blocks import Pace
-from counterpoise.sched.transforms.vocabulary import vocabulary
+from counterpoise.sched.generators.vocabulary import vocabulary
 from counterpoise.tools.bench.baselines.vocabulary_placements import ModelTimes, arrange
 
 TIMES = ModelTimes(30, 1, 2, 3, 6)

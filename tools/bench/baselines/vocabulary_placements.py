@@ -12,11 +12,11 @@ layer take:
 from dataclasses import dataclass
 
 from ....sched.generators.blocks import Pace
+from ....sched.generators.vocabulary import FORMS, vocabulary
 from ....sched.ir.program import Program, place
 from ....sched.ir.registry import schedule
 from ....sched.shapes.stages import partition
 from ....sched.simulation.costs import Costs, Table
-from ....sched.transforms.vocabulary import FORMS, vocabulary
 
 METHODS = ("last-stage", "redis", "interlaced", *FORMS)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from counterpoise.sched import check, problems, schedule, simulate, unit_costs
 from counterpoise.sched.generators.blocks import Pace
+from counterpoise.sched.generators.vocabulary import BLOCKS, FORMS, vocabulary
 from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
-from counterpoise.sched.transforms.vocabulary import BLOCKS, FORMS, vocabulary
 from counterpoise.tools.bench.baselines.vocabulary_placements import (
     METHODS,
     ModelTimes,

@@ -1,9 +1,9 @@
-"""Vocabulary parallelism: the output and input layers cut over all ranks, as passes of their own.
+"""Vocabulary parallelism: output and input layers divided over all ranks, as extra passes.
 
 With the vocabulary on the last stage (and the embedding on the first) these stages are the
-pipeline's slowest. Cut over the vocabulary, every rank does 1/p of it, but the softmax needs sums
-over all ranks, and each such barrier between a microbatch's last forward and first backward keeps
-it in memory an interval longer. The forms, with their passes and barriers:
+pipeline's slowest. Divided over the vocabulary, every rank does 1/p of it, but the softmax needs
+sums over all ranks, and each such barrier between a microbatch's last forward and first backward
+keeps it in memory one interval longer. The forms, with their passes and barriers:
 
     naive  L | E | G |      logits; their maximum | exponentials, sum | gradients, reduce |
     alg1   S | T |          local softmax; maximum and sum | gradients, reduce |
@@ -19,12 +19,12 @@ With `inputs`, IF looks up each rank's part of the embedding, the parts are summ
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..generators.block_1f1b import block_1f1b, block_interleaved
-from ..generators.block_vhalf import block_vhalf
-from ..generators.blocks import BuildingBlock, Pace, Timed, repeat
 from ..ir.passes import Pass
 from ..ir.program import Barrier, Program, Where
 from ..ir.registry import register
+from .block_1f1b import block_1f1b, block_interleaved
+from .blocks import BuildingBlock, Pace, Timed, repeat
+from .v_half import block_v_half
 
 _LAST: tuple[tuple[Where, str], ...] = (("last", "B"), ("last", "I"))
 
@@ -33,7 +33,7 @@ _LAST: tuple[tuple[Where, str], ...] = (("last", "B"), ("last", "I"))
 class Form:
     """A form of the output layer.
 
-    `passes`: kinds in order, each an interval behind the one before it. `delay`: intervals kept
+    `passes`: kinds in order, each one interval after the previous one. `delay`: intervals kept
     free between the last stage's forward and its backward.
     """
 
@@ -78,7 +78,7 @@ FORMS = {form.name: form for form in (NAIVE, ALGORITHM_1, ALGORITHM_2)}
 BLOCKS: dict[str, Callable[..., BuildingBlock]] = {
     "1f1b": block_1f1b,
     "interleaved": block_interleaved,
-    "v-half": block_vhalf,
+    "v-half": block_v_half,
 }
 INPUT_BARRIERS = (
     Barrier("CI", "IF", "every", (("first", "F"),)),
@@ -96,11 +96,11 @@ def vocabulary(
     inputs: bool = False,
     **options: int | str,
 ) -> Program:
-    """A schedule built from blocks with vocabulary passes.
+    """Return the program of a schedule built from blocks, with vocabulary passes.
 
     `base`: "1f1b", "interleaved" or "v-half". `form`: "naive", "alg1" or "alg2". `pace`: the times
-    the pattern is made for (its delay is set by the form); the order of passes depends on them
-    little. Raises ValueError for other names.
+    that the pattern is made for, its delay set by the form; they hardly change the order of
+    passes. Raises ValueError for other names.
 
     >>> program = vocabulary("1f1b", "alg1", ranks=2, microbatches=3)
     >>> print(*program.ranks[1])
@@ -118,7 +118,7 @@ def vocabulary(
 
 
 def with_output(block: BuildingBlock, form: Form) -> BuildingBlock:
-    """The block with the passes and barriers of an output layer."""
+    """Return the block with the passes and barriers of an output layer."""
 
     def added(rank: int) -> list[Timed]:
         return [
@@ -133,7 +133,7 @@ def with_output(block: BuildingBlock, form: Form) -> BuildingBlock:
 
 
 def with_inputs(block: BuildingBlock) -> BuildingBlock:
-    """The block with the passes and barriers of an input embedding."""
+    """Return the block with the passes and barriers of an input embedding."""
     kinds = {item.kind for row in block.rows for _, _, item in row}
     backward = "I" if "I" in kinds else "B"
     rows = tuple(
@@ -149,7 +149,7 @@ def with_inputs(block: BuildingBlock) -> BuildingBlock:
 
 
 def _register(base: str, form: Form) -> None:
-    """Register the form on that schedule, as `1f1b-alg1`."""
+    """Register a form of the output layer on a schedule under a name such as `1f1b-alg1`."""
 
     def generate(*, ranks: int, microbatches: int, inputs: bool = False) -> Program:
         return vocabulary(base, form.name, ranks=ranks, microbatches=microbatches, inputs=inputs)
@@ -161,9 +161,10 @@ def _register(base: str, form: Form) -> None:
             base, form.name, ranks=ranks, microbatches=microbatches, inputs=inputs, chunks=chunks
         )
 
-    what = f"{base} with the output layer over all ranks, {len(form.barriers) - 1} barriers"
-    what = what if form is not ALGORITHM_2 else what.replace("2 barriers", "1 barrier")
-    register(f"{base}-{form.name}", what)(generate_chunks if base == "interleaved" else generate)
+    text = f"{base} with the output layer over all ranks, {len(form.barriers) - 1} barriers"
+    # Algorithm 2's second collective is not waited for between passes: one barrier is left.
+    text = text if form is not ALGORITHM_2 else text.replace("2 barriers", "1 barrier")
+    register(f"{base}-{form.name}", text)(generate_chunks if base == "interleaved" else generate)
 
 
 for _base in BLOCKS:
