@@ -4,8 +4,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .charts import feasible, heat
 from .formats import percent, whole
+from .frontier import Mark, TriedBudgets, frontier_chart
+from .heat_map import Histogram, heat_map
 
 MOST_SOURCES = 14
 Json = dict[str, Any]
@@ -31,7 +32,8 @@ def costs(report: Json) -> Json:
     chart = None
     if joint:
         limit = (limits["tiles"], limits["tokens"]) if "tiles" in limits else None
-        chart = heat(joint["tokens"], joint["tiles"], joint["counts"], limit)
+        histogram = Histogram(joint["tokens"], joint["tiles"], joint["counts"])
+        chart = heat_map(histogram, limit)
     is_sample = any("intervals" in cost for cost in report["resources"].values())
     return {"chart": chart, "is_sample": is_sample}
 
@@ -62,13 +64,13 @@ def _frontier(found: Json) -> Markup:
     x, y = found["resources"].index("tokens"), found["resources"].index("tiles")
     searched, omnibal = found["searched"]["budgets"], found["omnibal"]["budgets"]
     marks = [
-        ("searched", "--balanced", searched[x], searched[y]),
-        ("OmniBal's", "--random", omnibal[x], omnibal[y]),
+        Mark("searched", "--balanced", searched[x], searched[y]),
+        Mark("OmniBal", "--random", omnibal[x], omnibal[y]),
     ]
     if searched == omnibal:
-        marks = [("both", "--balanced", searched[x], searched[y])]
-    tried = [
-        (
+        marks = [Mark("both", "--balanced", searched[x], searched[y])]
+    trials = [
+        TriedBudgets(
             one["budgets"][x],
             one["budgets"][y],
             f"{one['budgets'][y]} tiles, {one['budgets'][x]:,} tokens: waiting "
@@ -76,4 +78,4 @@ def _frontier(found: Json) -> Markup:
         )
         for one in found["tried"]
     ]
-    return feasible([(a, b) for a, b in found["frontier"]], marks, tried)
+    return frontier_chart([(a, b) for a, b in found["frontier"]], marks, trials)

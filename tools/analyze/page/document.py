@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from ..model.strategies import STRATEGIES
 from . import costs, formats, steps
-from .charts import COLOURS, Part, meter, stacked
+from .bars import Part, meter, stacked
 from .steps import Json
 
 # In the page's order. The name is the section's id and its template in templates/sections/.
@@ -76,7 +76,7 @@ def _environment() -> Environment:
         "bytes": formats.size,
         "shorten": formats.shorten,
     }
-    environment.globals |= {"colours": COLOURS, "strategies": STRATEGIES, "meter": meter}
+    environment.globals |= {"colours": formats.COLOURS, "strategies": STRATEGIES, "meter": meter}
     return environment
 
 

@@ -1,5 +1,12 @@
-"""Formats numbers and keys for the page: percent, thousands, bytes. The templates' filters."""
+"""Formats numbers and keys for the page, and names the colours of strategies.
 
+The functions are the templates' filters.
+"""
+
+from ..model.strategies import STRATEGIES
+
+# The CSS variable of each strategy's colour.
+COLOURS = {name: f"--{name}" for name in STRATEGIES}
 KEY_LENGTH = 34
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 

@@ -6,7 +6,9 @@ from typing import Any
 from markupsafe import Markup
 
 from ..model.strategies import STRATEGIES
-from .charts import COLOURS, Line, bars, lines, rounded
+from .bars import bars
+from .formats import COLOURS
+from .line_plot import Line, line_plot, round_up
 
 # (strategy, mode) of the lines in the grid's plots.
 GRID_LINES = (
@@ -72,10 +74,10 @@ def sensitivity(report: Json) -> Json:
     """Return the plot of waiting against the error of the costs."""
     found = report["sensitivity"]
     errors = [one["error"] for one in found]
-    top = rounded(max(0.02, *(one["waiting"] for one in found)))
+    top = round_up(max(0.02, *(one["waiting"] for one in found)))
     line = Line("balanced", "--balanced", [(one["error"], one["waiting"]) for one in found])
-    chart = lines([line], "Waiting", errors, top, "costs known up to", 540,
-                  tick=lambda error: f"± {100 * error:.0f} %")  # fmt: skip
+    chart = line_plot([line], "Waiting", errors, top, "costs known up to", 540,
+                  tick_text=lambda error: f"± {100 * error:.0f} %")  # fmt: skip
     return {"chart": chart}
 
 
@@ -88,14 +90,14 @@ def _grid_row(cells: list[Json], ranks: list[int], resource: str) -> list[Markup
     title, top = "efficiency", 1.0
     if resource:
         title = f"DistRatio of {resource}"
-        top = rounded(max(0.1, *(_value(cell, resource) for cell in cells)))
+        top = round_up(max(0.1, *(_value(cell, resource) for cell in cells)))
     ticks = sorted({cell["accumulate"] for cell in cells})
     width = 385 if len(ranks) > 2 else 540
     plots = []
     for count in ranks:
         drawn = [_line(cells, count, name, mode, resource) for name, mode in GRID_LINES]
         known = [line for line in drawn if line.points]
-        plots.append(lines(known, f"{title}, {count} ranks", ticks, top, "accumulate", width))
+        plots.append(line_plot(known, f"{title}, {count} ranks", ticks, top, "accumulate", width))
     return plots
 
 
