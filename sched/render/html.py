@@ -1,13 +1,12 @@
-"""One self-contained HTML page that compares timelines: nothing is loaded from elsewhere.
+"""Write timelines as one self-contained HTML page that compares them.
 
-The page's own parts lie in `page/` (HTML, CSS, three scripts); this file turns timelines into the
-JSON that they read. All panels share one time axis and one memory axis. Up to DOM_LIMIT passes are
-SVG nodes, one each, with `data-pass`; beyond that the page paints on a canvas.
+The page loads nothing from elsewhere. Its template, style sheet and scripts lie in `page/`; this
+module computes the JSON that the scripts read. All panels share one time axis and one memory axis.
+Up to DOM_LIMIT passes, each is an SVG node with the attribute `data-pass`; beyond that the page
+draws on a canvas.
 """
 
-import html
 import json
-import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -32,22 +31,28 @@ def render_html(
 ) -> str:
     """Return the page. Raises ValueError without timelines.
 
-    `unit`: what the timelines' memory counts.
+    `unit`: the unit of the timelines' memory.
     """
+    # Only those who write a page pay for importing jinja2.
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
     if not timelines:
         raise ValueError("nothing to draw: got no timelines; give at least one")
-    parts = {
-        "STYLE": _part("page.css"),
-        "SCRIPT": "(() => {\n" + "\n".join(map(_part, SCRIPTS)) + "})();",
-        "TITLE": html.escape(title),
-        "SUBTITLE": html.escape(subtitle),
-        "DATA": _json(page_data(timelines, unit)),
-    }
-    return re.sub(r"@([A-Z]+)@", lambda mark: parts[mark[1]], _part("page.html"))
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.from_string(_part("page.html.j2")).render(
+        title=title,
+        subtitle=subtitle,
+        style=Markup(_part("page.css")),
+        scripts=[Markup(_part(name)) for name in SCRIPTS],
+        data=Markup(_script_json(page_data(timelines, unit))),
+    )
 
 
 def page_data(timelines: Sequence[Timeline], unit: MemoryUnit = BYTES) -> Json:
-    """Return what the page's scripts read; a row's passes are columns, to keep the page small."""
+    """Return the data for the page's scripts; a row's passes are columns, to keep it small."""
     names = kind_names(timelines)
     most = max(map(chunks, timelines))
     return {
@@ -60,11 +65,12 @@ def page_data(timelines: Sequence[Timeline], unit: MemoryUnit = BYTES) -> Json:
 
 
 def _part(name: str) -> str:
+    """Return a file of the page."""
     return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _json(value: Json) -> str:
-    """JSON that may stand inside a script element."""
+def _script_json(value: Json) -> str:
+    """Return JSON that may be the content of a script element, which "</script>" would end."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -107,8 +113,8 @@ def _schedule(timeline: Timeline, names: tuple[str, ...], unit: MemoryUnit) -> J
 
 
 def _note(timeline: Timeline) -> str:
-    many, held = len(timeline.ranks), chunks(timeline)
-    words = [f"{many} rank{'s' * (many > 1)}"]
+    ranks, held = len(timeline.ranks), chunks(timeline)
+    words = [f"{ranks} rank{'s' * (ranks > 1)}"]
     if held > 1:
         words.append(f"{held} chunks a rank")
     return ", ".join(words)
@@ -136,7 +142,7 @@ def _curve(curve: Curve) -> Json:
 
 
 def _critical(timeline: Timeline) -> list[tuple[int, int]]:
-    """The critical path as (row, place in the row)."""
+    """Return the critical path as (row, index in the row)."""
     found = {
         (row.lane, slot): (number, index)
         for number, row in enumerate(rows(timeline))
