@@ -106,7 +106,7 @@ def make_planner(config: PlanConfig, arrange: Arrange | None = None) -> Planner:
 
     arrange: for orderings other than "given", a function that takes a step's microbatch loads
     (groups, resources) and which group each rank runs when (ranks, accumulate), and returns the
-    latter rearranged; `ordering_ranks.arranger` makes one. Raises ValueError if it is missing.
+    latter rearranged; `ordering.ranks.arranger` makes one. Raises ValueError if it is missing.
 
     >>> planner = make_planner(PlanConfig(2, 4, 1, ("tiles",), (None,), "fixed", batch_size=2))
     >>> batch, = planner.plan(Window(0, 0, 8, np.array([[5], [1], [2], [3]]), False)).batches
@@ -116,6 +116,6 @@ def make_planner(config: PlanConfig, arrange: Arrange | None = None) -> Planner:
     if (config.ordering != "given") != (arrange is not None):
         raise ValueError(
             f"ordering {config.ordering!r} and arrange={arrange!r} do not go together: an ordering "
-            'other than "given" needs a function from ordering_ranks.arranger, "given" needs none'
+            'other than "given" needs a function from ordering.ranks.arranger, "given" needs none'
         )
     return Planner(config, arrange)

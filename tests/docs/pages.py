@@ -1,0 +1,47 @@
+"""The code blocks of README.md and docs/: Python, and commands of a shell."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.imports import ROOT
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+PROGRAMS = ("counterpoise", "make", "pip", "python", "torchrun")
+# In these every line is a command; in a block without a language only those that look like one.
+SHELLS = ("bash", "console", "sh", "shell")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its page, the line of its first line, its language, its text."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def blocks(*languages: str) -> Iterator[Block]:
+    """Yield the blocks in these languages, page by page."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        page = path.read_text()
+        for found in BLOCK.finditer(page):
+            if found[1] in languages:
+                line = page.count("\n", 0, found.start()) + 2
+                yield Block(str(path.relative_to(ROOT)), line, found[1], found[2])
+
+
+def commands() -> Iterator[tuple[Block, list[str]]]:
+    """Yield the words of each command, with the block that it is in."""
+    for block in blocks("", *SHELLS):
+        prompted = re.search(r"^\$ ", block.text, re.M) is not None
+        for line in block.text.replace("\\\n", " ").splitlines():
+            # where a block has prompts, its other lines are output
+            if prompted and not line.startswith("$ "):
+                continue
+            plain = line.removeprefix("$ ")
+            looks = plain.split(" ")[0] in PROGRAMS
+            if looks or (block.language in SHELLS and plain.split("#")[0].strip()):
+                yield block, shlex.split(plain, comments=True)

@@ -1,0 +1,21 @@
+"""What a reader of docs/data.md has: a data set, its lengths, a tokenizer of transformers'."""
+
+from types import SimpleNamespace
+
+dataset = ["a short text", "a text that is a little longer", ""]
+lengths = [len(text) for text in dataset]
+
+
+class _Tokenizer:
+    eos_token_id = 2
+
+    def __call__(self, text: str, **_: bool) -> SimpleNamespace:
+        return SimpleNamespace(input_ids=list(text.encode()))
+
+
+hf = _Tokenizer()
+
+
+def parse(line: str) -> str:
+    """Return what a line says."""
+    return line.strip()

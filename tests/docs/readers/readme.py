@@ -1,0 +1,23 @@
+"""What a reader of README.md has before its first block: a tokenizer, a model, an optimizer."""
+
+import torch
+
+
+def my_tokenizer(text: str) -> list[int]:
+    """Return a text's bytes as ids."""
+    return list(text.encode())
+
+
+class _Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = torch.nn.Embedding(256, 1)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return a sum over label tokens; it need not be a good one."""
+        scores: torch.Tensor = self.scores(batch["input_ids"])[..., 0]
+        return scores[batch["labels"] >= 0].sum()
+
+
+model = _Model()
+optimizer = torch.optim.SGD(model.parameters())

@@ -1,0 +1,188 @@
+"""Every block of README.md and docs/ runs: Python as it stands, commands where they can.
+
+A page's Python runs in one process, block after block, after what its reader has (tests/docs/
+readers); only paths are replaced. Names of ours must be imported by the page itself. A command
+runs in a folder of its own page, unless NOT_RUN gives a reason why not: then its words are parsed.
+"""
+
+import importlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from PIL import Image
+
+from counterpoise.tools.cli import group, main
+from tests.docs.pages import Block, blocks, commands
+
+# What a page calls a folder of shards, and what it is here.
+PATHS = {"/data/shards/": "shards/", "$DATA/shards/": "shards/", "/data/*.tar": "shards/*.tar"}
+FOLDERS = {"DEMO_DATA": "shards/", "/data": "shards"}
+# A program, or a word of a command: why it is only parsed here.
+NOT_RUN = {
+    "balancer": "serves until it is stopped; tests/tools/services runs it",
+    "worker": "works until it is stopped; tests/tools/services runs it",
+    "bench": "measures for minutes; tests/tools/bench runs each with less",
+    "tcp://10.0.0.1:5555": "a job that runs on another machine",
+    "job.json": "made from a profile of the reader's model",
+    "counterpoise-analysis": "made by `counterpoise analyze` of the reader's data",
+    "model.json": "the reader's own measurements",
+    "memory.json": "measured by examples/recompute.py, which tests/test_examples.py runs",
+    "ledger.json": "of a job that ran; tests/tools/doctor reads one",
+    "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
+}
+SAMPLES = 540
+PROFILE = {
+    "placement": [0, 1, 2, 3],
+    "passes": {
+        "F": [{"fixed": 20_000, "per_thousand": {"tokens": 900_000}}],
+        "B": [{"fixed": 40_000, "per_thousand": {"tokens": 1_800_000}}],
+    },
+    "ranks": 4,
+}
+PYTHON = [*blocks("python", "py")]
+PAGES = sorted({block.page for block in PYTHON})
+COMMANDS = [*commands()]
+
+
+def _at(page: str) -> str:
+    return Path(page).stem.lower().replace("-", "_")
+
+
+def _reader(page: str) -> Path:
+    """Return the file of what a page's reader has; it need not exist."""
+    return Path(__file__).with_name("readers") / f"{_at(page)}.py"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of tar shards with as many samples as README's step takes, and a few more."""
+    folder = tmp_path_factory.mktemp("data") / "shards"
+    folder.mkdir()
+    with tarfile.open(folder / "few-0.tar", "w") as tar:
+        for number in range(SAMPLES):
+            said = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "Red. "}]
+            said[1]["value"] *= number % 40 + 1
+            members = {}
+            if number % 3 == 0:
+                said[0]["value"] = f"<image>\n{said[0]['value']}"
+                picture = io.BytesIO()
+                Image.new("RGB", (32 + number, 64), "red").save(picture, "JPEG")
+                members["img0.jpg"] = picture.getvalue()
+            members["json"] = json.dumps({"conversations": said}).encode()
+            for name, content in members.items():
+                info = tarfile.TarInfo(f"{number:05}.{name}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return folder
+
+
+def _program(page: str) -> str:
+    """Return a program that runs a page's blocks; a traceback names the page and the line."""
+    lines = ["page = {'__name__': 'page'}"]
+    if _reader(page).exists():
+        lines = [f"from tests.docs.readers import {_at(page)}", f"page = vars({_at(page)})"]
+    # the guard that every script with workers needs; the reader's names stay importable for them
+    lines.append("if __name__ == '__main__':")
+    for block in PYTHON:
+        if block.page == page:
+            text = block.text
+            for told, here in PATHS.items():
+                text = text.replace(told, here)
+            shifted = "\n" * (block.line - 1) + text
+            lines.append(f"    exec(compile({shifted!r}, {page!r}, 'exec'), page)")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page: str, shards: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").symlink_to(shards)
+    (tmp_path / "page.py").write_text(_program(page))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _reader(page).exists()])
+def test_a_reader_is_given_nothing_of_ours(page: str) -> None:
+    reader = importlib.import_module(f"tests.docs.readers.{_at(page)}")
+    of_ours = [
+        name
+        for name, thing in vars(reader).items()
+        if str(getattr(thing, "__module__", getattr(thing, "__name__", ""))).startswith("counterp")
+    ]
+    assert not of_ours
+
+
+def _parse(words: list[str]) -> None:
+    """Parse the words after `counterpoise`; click.UsageError for what a command does not take."""
+    command: click.Command = group
+    names = []
+    while isinstance(command, click.Group):
+        names.append(words[0])
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
+            raise click.UsageError(f"no command {' '.join(names)}")
+        command, words = found, words[1:]
+    command.make_context(" ".join(names), list(words))
+
+
+def _why_not(words: list[str]) -> str:
+    return next((NOT_RUN[word] for word in words if word in NOT_RUN), "")
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block, _ in COMMANDS}))
+def test_the_commands_of_a_page_run(
+    page: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "shards").symlink_to(shards)
+    (tmp_path / "counterpoise-analysis").mkdir()
+    Path("profile.json").write_text(json.dumps(PROFILE))
+    for block, words in COMMANDS:
+        if block.page == page and words[0] == "counterpoise":
+            words = [PATHS.get(word, FOLDERS.get(word, word)) for word in words[1:]]
+            _parse(words)
+            if not _why_not(words):
+                with pytest.raises(SystemExit) as ended:
+                    main(words)
+                assert not ended.value.code, f"{page}:{block.line}: {' '.join(words)}"
+
+
+@pytest.mark.parametrize(
+    ("block", "words"), [pair for pair in COMMANDS if pair[1][0] != "counterpoise"]
+)
+def test_other_programs_are_given_what_is_there(block: Block, words: list[str], root: Path) -> None:
+    rules = (root / "Makefile").read_text()
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    match words:
+        case ["make", target, *settings]:
+            assert re.search(rf"^{target}:", rules, re.M)
+            assert all(re.search(rf"^{each.split('=')[0]} \?=", rules, re.M) for each in settings)
+        case ["pip", "install", *what]:
+            extras = [name for each in what for name in re.findall(r"\[(.*)\]", each)]
+            assert set(extras) <= set(project["optional-dependencies"])
+        case ["python", "-m", module, *_]:
+            assert importlib.util.find_spec(module) is not None
+        case ["python", script, *_]:
+            assert (root / script).is_file()
+        case ["torchrun", "train.py"]:
+            pass  # the reader's own
+        case _:
+            pytest.fail(f"{block.page}:{block.line}: nobody knows how to check {words}")
+
+
+def test_every_reason_is_for_a_command_that_is_there() -> None:
+    said = {word for _, words in COMMANDS for word in words}
+    assert set(NOT_RUN) <= said
