@@ -1,7 +1,8 @@
-"""The planner: a window's costs in, global batches out. Pure; nothing is kept between windows.
+"""The planner: turns a window's sample costs into global batches, as a pure function.
 
-Grouping makes microbatches within the budgets (steps.py), partition assigns them to ranks
-ordering arranges each rank's (balancer/planning/ordering/ranks.py).
+`steps.py` decides how many microbatches each step has and which samples they hold,
+`partition/` assigns the microbatches to ranks, and `ordering/` may rearrange each rank's.
+Nothing is kept between windows, so that a resumed run plans as an uninterrupted one does.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,18 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .grouping.result import mix
 from .kernels.arrays import Int64
-from .partition.assign import deal
+from .partition.by_name import assign_groups
 from .problem.config import GlobalBatch, Microbatch, PlanConfig, Planned, Window, check_costs
 from .problem.loads import budget_array, group_loads, oversized
-from .steps import FilledSteps, fill_epoch, fill_prefix, fill_step
+from .problem.seeds import derive_seed
+from .steps import StepGroups, group_epoch, group_prefix, group_step
 
 WINDOW_STEPS = 4
-WINDOW_SAMPLES = 5120  # shown, so that 4096 are planned together even if groups fill badly
+WINDOW_SAMPLES = 5120  # enough that 4096 are planned together even if groups pack badly
 WHOLE_EPOCH = 2**40
 
-Arrange = Callable[[Int64, Int64], Int64]
+OrderRanks = Callable[[Int64, Int64], Int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,13 @@ class Planner:
     """Plans windows under one configuration; made by make_planner."""
 
     config: PlanConfig
-    arrange: Arrange | None = None
+    order_ranks: OrderRanks | None = None
 
     @property
     def window_samples(self) -> int:
-        """Ordinals to show to plan() at once; at the epoch's end there are fewer.
+        """Number of samples to give plan() at once; at the epoch's end there are fewer.
 
-        Mode `epoch` wants all at once: 2**40 stands for that.
+        2**40 in mode `epoch`, which plans all samples at once.
         """
         size = self.config.samples_per_step
         if self.config.mode == "epoch":
@@ -54,68 +55,72 @@ class Planner:
         short = len(costs) < self.window_samples and not window.last
         if short or len(costs) > self.window_samples:
             raise ValueError(
-                f"window at ordinal {window.start} has {len(costs)} samples; show "
+                f"window at ordinal {window.start} has {len(costs)} samples; give "
                 f"{self.window_samples}, or fewer with last=True at the epoch's end"
             )
-        filled = self._filled(window, costs)
-        over = np.flatnonzero(oversized(costs[: filled.used], budget_array(config.budgets)))
-        batches = tuple(self._batches(window, costs[: filled.used], filled))
+        grouped = self._group(window, costs)
+        over = np.flatnonzero(oversized(costs[: grouped.used], budget_array(config.budgets)))
+        batches = tuple(self._batches(window, costs[: grouped.used], grouped))
         oversize = tuple((over + window.start).tolist())
-        return Planned(batches, filled.used, oversize, config.oversize == "refuse")
+        return Planned(batches, grouped.used, oversize, config.oversize == "refuse")
 
-    def _filled(self, window: Window, costs: Int64) -> FilledSteps:
-        """The groups of every step, by the mode."""
+    def _group(self, window: Window, costs: Int64) -> StepGroups:
+        """Return the groups of every step of the window, by the configured mode."""
         config = self.config
-        seed = mix(config.seed, window.epoch, window.start)
+        seed = derive_seed(config.seed, window.epoch, window.start)
         if config.mode == "epoch" and len(costs):
-            return fill_epoch(config, costs, seed)
+            return group_epoch(config, costs, seed)
         partial = len(costs) < config.samples_per_step
         if config.mode == "window" and len(costs):
-            filled = fill_prefix(config, costs, seed)
-            if filled.steps:
-                return filled
+            grouped = group_prefix(config, costs, seed)
+            if grouped.steps:
+                return grouped
+            # The last samples do not fill a step: they become one partial step, or are dropped.
             partial = window.last
         if not len(costs) or (partial and config.drop_last):
-            return FilledSteps(np.full(len(costs), -1, dtype=np.int64), ())
-        return fill_step(config, costs, seed, window.step)
+            return StepGroups(np.full(len(costs), -1, dtype=np.int64), ())
+        return group_step(config, costs, seed, window.step)
 
-    def _batches(self, window: Window, costs: Int64, filled: FilledSteps) -> Iterator[GlobalBatch]:
-        """Deal every step's groups to ranks; a microbatch's ordinals are ascending."""
+    def _batches(self, window: Window, costs: Int64, grouped: StepGroups) -> Iterator[GlobalBatch]:
+        """Assign every step's groups to ranks; a microbatch's ordinals are ascending."""
         config = self.config
-        # A dropped step leaves groups that no step has, a filled one may have groups of nothing.
-        highest = [int(each.max(initial=-1)) for each in (filled.group_of, *filled.steps)]
+        # Groups may exist that no step uses (of a dropped step), and steps may use groups that
+        # hold no sample (a partial step's padding): count both.
+        highest = [int(each.max(initial=-1)) for each in (grouped.group_of, *grouped.steps)]
         groups = 1 + max(highest)
-        loads = group_loads(costs, filled.group_of, groups)
-        order = np.argsort(filled.group_of, kind="stable")
-        edges = np.searchsorted(filled.group_of[order], np.arange(groups + 1)).tolist()
+        loads = group_loads(costs, grouped.group_of, groups)
+        order = np.argsort(grouped.group_of, kind="stable")
+        edges = np.searchsorted(grouped.group_of[order], np.arange(groups + 1)).tolist()
         ordinals = (order + window.start).tolist()
-        for step, chosen in enumerate(filled.steps, start=window.step):
-            seed = mix(config.seed, window.epoch, step)
-            dealt = deal(config.partition, loads[chosen], config.ranks, seed)
-            if self.arrange is not None:
-                dealt = self.arrange(loads[chosen], dealt)
+        for step, chosen in enumerate(grouped.steps, start=window.step):
+            seed = derive_seed(config.seed, window.epoch, step)
+            assigned = assign_groups(config.partition, loads[chosen], config.ranks, seed)
+            if self.order_ranks is not None:
+                assigned = self.order_ranks(loads[chosen], assigned)
             ranks = tuple(
                 tuple([Microbatch(tuple(ordinals[edges[g] : edges[g + 1]])) for g in rank])
-                for rank in chosen[dealt].tolist()
+                for rank in chosen[assigned].tolist()
             )
             yield GlobalBatch(step, ranks)
 
 
-def make_planner(config: PlanConfig, arrange: Arrange | None = None) -> Planner:
+def make_planner(config: PlanConfig, order_ranks: OrderRanks | None = None) -> Planner:
     """Return the planner of a configuration.
 
-    arrange: for orderings other than "given", a function that takes a step's microbatch loads
-    (groups, resources) and which group each rank runs when (ranks, accumulate), and returns the
-    latter rearranged; `ordering.ranks.arranger` makes one. Raises ValueError if it is missing.
+    order_ranks: for orderings other than "given", a function that takes a step's microbatch
+    loads (groups, resources) and the assignment (ranks, accumulate) of groups to ranks in the
+    order they run, and returns the assignment rearranged; `ordering.ranks.rank_ordering` makes
+    one. Raises ValueError if it is missing.
 
     >>> planner = make_planner(PlanConfig(2, 4, 1, ("tiles",), (None,), "fixed", batch_size=2))
     >>> batch, = planner.plan(Window(0, 0, 8, np.array([[5], [1], [2], [3]]), False)).batches
     >>> [[microbatch.ordinals for microbatch in rank] for rank in batch.ranks]
     [[(8, 9)], [(10, 11)]]
     """
-    if (config.ordering != "given") != (arrange is not None):
+    if (config.ordering != "given") != (order_ranks is not None):
         raise ValueError(
-            f"ordering {config.ordering!r} and arrange={arrange!r} do not go together: an ordering "
-            'other than "given" needs a function from ordering.ranks.arranger, "given" needs none'
+            f"ordering {config.ordering!r} and order_ranks={order_ranks!r} contradict each other: "
+            'an ordering other than "given" needs a function from ordering.ranks.rank_ordering, '
+            '"given" needs none'
         )
-    return Planner(config, arrange)
+    return Planner(config, order_ranks)

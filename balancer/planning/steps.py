@@ -1,8 +1,12 @@
-"""Groups that fill whole steps: the heart of the three modes.
+"""Decides how many microbatches each step has and which samples each of them holds.
 
-Every function returns a `Filled`: each sample's group, and for every step the numbers of its
-ranks x accumulate groups. No sample is carried from one window to the next: mode `window` takes
-a prefix of what it is shown, so that a resume needs only where the window starts.
+There is one function per mode: `group_step` (exact), `group_prefix` (window) and `group_epoch`
+(epoch). A step has ranks x accumulate groups, each of which becomes one microbatch. accumulate,
+the number of microbatches per rank and step, is the configured one, or with "auto" the least
+from accumulate_from upwards with which all samples fit their budgets.
+
+No sample is carried from one window to the next: mode `window` uses a prefix of the samples it
+is given, so a resume needs only the ordinal at which the next window starts.
 """
 
 from dataclasses import dataclass
@@ -10,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .grouping.by_name import group_samples
-from .grouping.result import mix
+from .grouping.by_name import GroupingRequest, group_samples
 from .grouping.split import split_largest
 from .kernels.arrays import Int64
 from .problem.config import COUNTED, PlanConfig
 from .problem.loads import budget_array, common_unit, oversized
+from .problem.seeds import derive_seed
 from .problem.shuffle import permutation
 
 Mask = npt.NDArray[np.bool_]
@@ -24,104 +28,116 @@ Mask = npt.NDArray[np.bool_]
 ENOUGH_STEPS = 4
 ENOUGH_SAMPLES = 4096
 
-# Groups over the lower bound that a first try allows, in 1/1000; a try that fails takes less.
-_TRY = 1023
+# First guess of groups needed per group of the lower bound, in 1/1000, and the number of samples
+# that are grouped on trial to improve on it.
+_FIRST_GUESS = 1023
 _PILOT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class FilledSteps:
-    """group_of (used,): each used sample's group, -1 for none; steps: their groups' numbers."""
+class StepGroups:
+    """The groups of a window's samples, and which of them each step uses.
+
+    group_of (used,): each used sample's group, -1 for none; steps: arrays of group numbers.
+    """
 
     group_of: Int64
     steps: tuple[Int64, ...]
 
     @property
     def used(self) -> int:
-        """Samples of the window that the steps use up."""
+        """Number of the window's samples that the steps use up."""
         return len(self.group_of)
 
 
-def fill_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> FilledSteps:
-    """Group all samples into one step; with accumulate="auto" into as many rows as it takes.
+def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGroups:
+    """Group all samples (n, resources) into one step, with accumulate="auto" raised as needed.
 
     Raises ValueError, naming the smallest accumulate found, if a fixed one does not suffice.
     """
     over = oversized(costs, budget_array(config.budgets))
-    accumulate = rows = first_rows(config)
+    wanted = accumulate = first_accumulate(config)
     while True:
-        group_of, groups = _grouped(config, costs, over, config.ranks * rows, seed)
-        if groups <= config.ranks * rows:
+        group_of, groups = _grouped(config, costs, over, config.ranks * accumulate, seed)
+        if groups <= config.ranks * accumulate:
             break
-        rows = max(rows + 1, -(-groups // config.ranks))
-    if rows > accumulate and config.accumulate != "auto":
+        accumulate = max(accumulate + 1, -(-groups // config.ranks))
+    if accumulate > wanted and config.accumulate != "auto":
         raise ValueError(
             f"step {step}: {len(costs)} samples do not fit the budgets in {config.ranks} ranks x "
-            f"{accumulate} microbatches; the smallest accumulate found is {rows}: set that, "
+            f"{wanted} microbatches; the smallest accumulate found is {accumulate}: set that, "
             '"auto", larger budgets, or fewer samples_per_step'
         )
     chosen = np.arange(groups, dtype=np.int64)
-    group_of, chosen = split_largest(_sizes(costs), group_of, chosen, config.ranks * rows)
-    return FilledSteps(group_of, (chosen,))
+    group_of, chosen = split_largest(_sizes(costs), group_of, chosen, config.ranks * accumulate)
+    return StepGroups(group_of, (chosen,))
 
 
-def fill_prefix(config: PlanConfig, costs: Int64, seed: int) -> FilledSteps:
-    """Group a prefix into whole steps, as many as it fills or are enough.
+def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
+    """Group a prefix of samples (n, resources) into whole steps, at most as many as are enough.
 
-    No step at all if all samples together do not fill one.
+    Returns no step if all samples together do not fill one.
     """
     over = oversized(costs, budget_array(config.budgets))
-    bound = _need(config, costs, over)
-    need = bound * _allowance(config, costs, over, bound, seed) // 1000
-    per_step = config.ranks * first_rows(config)
-    steps = int(need[-1]) // per_step
+    bound = _least_groups(config, costs, over)
+    needed = bound * _guess(config, costs, over, bound, seed) // 1000
+    per_step = config.ranks * first_accumulate(config)
+    steps = int(needed[-1]) // per_step
     if ENOUGH_STEPS * config.samples_per_step >= ENOUGH_SAMPLES:
         steps = min(steps, ENOUGH_STEPS)
     wanted = steps * per_step
     if not wanted:
-        return FilledSteps(np.empty(0, dtype=np.int64), ())
-    used = int(np.searchsorted(need, wanted, side="right"))
+        return StepGroups(np.empty(0, dtype=np.int64), ())
+    used = int(np.searchsorted(needed, wanted, side="right"))
     while True:
         group_of, groups = _grouped(config, costs[:used], over[:used], wanted, seed)
         if groups <= wanted:
             break
+        # The guess was too low: take a little less than the prefix that would fit in proportion.
         used = min(used - 1, used * (wanted * 1023 // 1024) // groups)
     chosen = np.arange(groups, dtype=np.int64)
     group_of, chosen = split_largest(_sizes(costs[:used]), group_of, chosen, wanted)
     return _to_steps(config, costs[:used], group_of, chosen, seed)
 
 
-def _allowance(config: PlanConfig, costs: Int64, over: Mask, bound: Int64, seed: int) -> int:
-    """Groups per lower bound that a first try allows, in 1/1000: tried out where that is cheap."""
-    if len(costs) < 3 * _PILOT:
-        return _TRY
-    few = int(bound[_PILOT - 1])
-    _, groups = _grouped(config, costs[:_PILOT], over[:_PILOT], few, seed, most=0)
-    return max(_TRY, groups * 1000 // max(1, few) + 1)
+def group_epoch(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
+    """Group all samples (n, resources) at once and spread the groups over steps.
 
-
-def fill_epoch(config: PlanConfig, costs: Int64, seed: int) -> FilledSteps:
-    """Group all samples at once, deal the groups to steps, and fill up the last or drop it."""
+    The last, partial step is filled up by splitting groups, or dropped with drop_last.
+    """
     over = oversized(costs, budget_array(config.budgets))
-    need = int(_need(config, costs, over)[-1])
-    group_of, groups = _grouped(config, costs, over, need, seed, most=len(costs))
+    wanted = int(_least_groups(config, costs, over)[-1])
+    group_of, groups = _grouped(config, costs, over, wanted, seed, refine_up_to=len(costs))
     return _to_steps(config, costs, group_of, np.arange(groups, dtype=np.int64), seed)
 
 
-def first_rows(config: PlanConfig) -> int:
-    """Return the microbatches per rank and step that a plan starts from."""
+def first_accumulate(config: PlanConfig) -> int:
+    """Return the number of microbatches per rank and step that a plan starts from."""
     return config.accumulate_from if config.accumulate == "auto" else config.accumulate
+
+
+def _guess(config: PlanConfig, costs: Int64, over: Mask, bound: Int64, seed: int) -> int:
+    """Return about how many groups are needed per group of the lower bound, in 1/1000.
+
+    Measured on the first samples where there are many more of them, so that it costs little.
+    """
+    if len(costs) < 3 * _PILOT:
+        return _FIRST_GUESS
+    few = int(bound[_PILOT - 1])
+    _, groups = _grouped(config, costs[:_PILOT], over[:_PILOT], few, seed, refine_up_to=0)
+    return max(_FIRST_GUESS, groups * 1000 // max(1, few) + 1)
 
 
 def _to_steps(
     config: PlanConfig, costs: Int64, group_of: Int64, chosen: Int64, seed: int
-) -> FilledSteps:
+) -> StepGroups:
     """Shuffle groups and cut them into steps; the last, partial one is filled up or dropped."""
-    size = config.ranks * first_rows(config)
-    # rows that were made to run side by side stay together
+    size = config.ranks * first_accumulate(config)
+    # Groups that "device" made to run side by side, one on each rank, stay together.
     block = config.ranks if config.grouping == "device" else 1
     whole = len(chosen) // block
-    blocks = chosen[: whole * block].reshape(whole, block)[permutation(whole, mix(seed, 1), 0)]
+    order = permutation(whole, derive_seed(seed, 1), 0)
+    blocks = chosen[: whole * block].reshape(whole, block)[order]
     shuffled = np.concatenate([blocks.ravel(), chosen[whole * block :]])
     steps = [shuffled[begin : begin + size] for begin in range(0, len(shuffled), size)]
     if steps and len(steps[-1]) < size:
@@ -129,11 +145,11 @@ def _to_steps(
         if not config.drop_last:
             group_of, last = split_largest(_sizes(costs), group_of, last, size)
             steps.append(last)
-    return FilledSteps(group_of, tuple(steps))
+    return StepGroups(group_of, tuple(steps))
 
 
-def _need(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
-    """For each prefix, the groups that it needs at least: int64 (n,), never falling."""
+def _least_groups(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
+    """Return a lower bound on the groups of each prefix: int64 (n,), never falling."""
     if config.grouping in COUNTED:
         size = config.batch_size or 1
         return np.arange(size, len(costs) + size, dtype=np.int64) // size
@@ -143,16 +159,25 @@ def _need(config: PlanConfig, costs: Int64, over: Mask) -> Int64:
 
 
 def _grouped(
-    config: PlanConfig, costs: Int64, over: Mask, parts: int, seed: int, most: int | None = None
+    config: PlanConfig,
+    costs: Int64,
+    over: Mask,
+    wanted: int,
+    seed: int,
+    refine_up_to: int | None = None,
 ) -> tuple[Int64, int]:
-    """Group the samples within budget; each one over budget is alone, or in none if refused."""
+    """Return each sample's group and the number of groups, about `wanted` of them.
+
+    A sample over budget is alone, or in no group (-1) if it is refused. refine_up_to: as in
+    GroupingRequest; by default `wanted`, since with more groups the caller tries again.
+    """
     inside, outside = np.flatnonzero(~over), np.flatnonzero(over)
     alone = len(outside) if config.oversize == "alone" else 0
     group_of, groups = np.full(len(costs), -1, dtype=np.int64), 0
     if len(inside):
-        rest = max(1, parts - alone)
-        limit = rest if most is None else most
-        found = group_samples(config, costs[inside], rest, seed, limit)
+        rest = max(1, wanted - alone)
+        limit = rest if refine_up_to is None else refine_up_to
+        found = group_samples(config, GroupingRequest(costs[inside], rest, seed, limit))
         group_of[inside], groups = found.group_of, found.groups
     if alone:
         group_of[outside] = groups + np.arange(alone)
@@ -160,5 +185,6 @@ def _grouped(
 
 
 def _sizes(costs: Int64) -> Int64:
+    """Return one number per sample (n,): the sum of its costs in a common unit."""
     sizes: Int64 = common_unit(costs, 1).sum(axis=1)
     return sizes

@@ -1,4 +1,4 @@
-"""Compiling the planning kernels, on purpose and with a report: never a silent pause.
+"""Compiles the planning kernels ahead of use and reports it, so that planning never just pauses.
 
 numba keeps compiled code beside the modules, or in the user's cache folder where that is not
 writable, or in NUMBA_CACHE_DIR. The first use on a machine compiles (seconds),
@@ -18,27 +18,27 @@ def compile_kernels(*families: str, report: Callable[[str], None] | None = None)
     report is called with one line before each family. Raises ValueError for an unknown name.
     """
     begin = time.perf_counter()
-    for family in families or tuple(_WARM):
-        if family not in _WARM:
-            raise ValueError(f"kernel family {family!r} is unknown, there are {tuple(_WARM)}")
+    for family in families or tuple(_USES):
+        if family not in _USES:
+            raise ValueError(f"kernel family {family!r} is unknown, there are {tuple(_USES)}")
         if report is not None:
             report(f"compiling planning kernels: {family}")
-        _WARM[family]()
+        _USES[family]()
     return time.perf_counter() - begin
 
 
 def compile_for(grouping: str, report: Callable[[str], None]) -> None:
-    """Compile or load what planning with a grouping needs; say so if that takes its time."""
-    families = {"fixed": ("order",), "isf": ("order", "isf", "deal", "partition")}.get(
-        grouping, ("order", "pack", "deal", "partition")
+    """Compile or load the kernels of a grouping; report it if that takes more than a second."""
+    families = {"fixed": ("shuffle",), "isf": ("shuffle", "isf", "assign", "partition")}.get(
+        grouping, ("shuffle", "pack", "assign", "partition")
     )
     text = "compiling the planning kernels, once on this machine (some seconds)"
-    saying = threading.Timer(1.0, report, [text])
-    saying.start()
+    timer = threading.Timer(1.0, report, [text])
+    timer.start()
     try:
         compile_kernels(*families)
     finally:
-        saying.cancel()
+        timer.cancel()
 
 
 def _pack() -> None:
@@ -53,22 +53,22 @@ def _isf() -> None:
     isf(np.array([[1, 2], [3, 1]]), (4, 4))
 
 
-def _order() -> None:
+def _shuffle() -> None:
     from .kernels.shuffle import swap
 
     swap(np.arange(3), np.arange(2))
 
 
-def _deal() -> None:
-    from .partition.assign import deal
+def _assign() -> None:
+    from .partition.micro_steps import micro_steps
 
-    deal("two_resource", np.array([[1, 2], [3, 1]]), 2)
+    micro_steps(np.array([[1, 2], [3, 1]]), 2, 0)
 
 
 def _partition() -> None:
-    from .partition.multi_resource import two_resource
+    from .partition.multi_resource import multi_resource
 
-    two_resource(np.array([[1, 2], [3, 1], [2, 2]]), 2)
+    multi_resource(np.array([[1, 2], [3, 1], [2, 2]]), 2)
 
 
 def _pipeline() -> None:
@@ -79,11 +79,12 @@ def _pipeline() -> None:
     )
 
 
-_WARM: dict[str, Callable[[], None]] = {
+# The smallest call that reaches every kernel of a family
+_USES: dict[str, Callable[[], None]] = {
     "pack": _pack,
     "isf": _isf,
-    "order": _order,
-    "deal": _deal,
+    "shuffle": _shuffle,
+    "assign": _assign,
     "partition": _partition,
     "pipeline": _pipeline,
 }

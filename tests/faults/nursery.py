@@ -108,7 +108,7 @@ def main(link: socket.socket, harness: int) -> None:
 def _import_everything() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
-    compile_kernels("order", "pack", "isf", "deal", "partition")
+    compile_kernels("shuffle", "pack", "isf", "assign", "partition")
     gc.collect()
     gc.freeze()
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.ordering.disttrain import disttrain
 from ...balancer.planning.ordering.evaluator import PipelineEvaluator
-from ...balancer.planning.ordering.search import arrange
+from ...balancer.planning.ordering.search import find_order
 from ...balancer.planning.problem.metrics import TILE_TOKENS
 from ...balancer.planning.problem.shuffle import permutation
 from ...balancer.planning.warmup import compile_kernels
@@ -25,8 +25,8 @@ _SHUFFLES = 100
 
 STRATEGIES: dict[str, Callable[[PipelineEvaluator], Int64]] = {
     "disttrain_alg3": disttrain,
-    "two_opt": lambda pipeline: arrange("two_opt", pipeline),
-    "multi_start": lambda pipeline: arrange("multi_start", pipeline),
+    "two_opt": lambda pipeline: find_order("two_opt", pipeline),
+    "multi_start": lambda pipeline: find_order("multi_start", pipeline),
 }
 
 
@@ -55,7 +55,7 @@ def _compare(
     stages: int, microbatches: int, sigma: float, virtual: int, costs: Path | None,
     draws: int, seed: int,
 ) -> dict[str, object]:  # fmt: skip
-    compiled = compile_kernels("pipeline", "order")
+    compiled = compile_kernels("pipeline", "shuffle")
     speedups: dict[str, list[float]] = {name: [] for name in ("random", *STRATEGIES)}
     gaps: dict[str, list[float]] = {name: [] for name in speedups}
     taken: dict[str, list[float]] = {name: [] for name in speedups}

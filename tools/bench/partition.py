@@ -10,8 +10,8 @@ from rich.table import Table
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.partition.greedy import ascending, greedy
-from ...balancer.planning.partition.karmarkar_karp import kk
-from ...balancer.planning.partition.multi_resource import two_resource
+from ...balancer.planning.partition.karmarkar_karp import karmarkar_karp
+from ...balancer.planning.partition.multi_resource import multi_resource
 from ...balancer.planning.problem.loads import group_loads
 from ...balancer.planning.problem.metrics import TILE_TOKENS
 from ...balancer.planning.problem.shuffle import permutation
@@ -28,10 +28,10 @@ STRATEGIES: dict[str, Partition] = {
     "random": lambda work, ranks, seed: permutation(len(work), seed, 0) % ranks,
     "ascending": lambda work, ranks, _: ascending(work.sum(axis=1), ranks),
     "greedy": lambda work, ranks, _: greedy(work.sum(axis=1), ranks),
-    "kk": lambda work, ranks, _: kk(work.sum(axis=1), ranks),
-    "kk_equal": lambda work, ranks, _: kk(work.sum(axis=1), ranks, equal=True),
-    "two_resource": lambda work, ranks, _: two_resource(work, ranks),
-    "two_resource_equal": lambda work, ranks, _: two_resource(work, ranks, equal=True),
+    "kk": lambda work, ranks, _: karmarkar_karp(work.sum(axis=1), ranks),
+    "kk_equal": lambda work, ranks, _: karmarkar_karp(work.sum(axis=1), ranks, equal=True),
+    "two_resource": lambda work, ranks, _: multi_resource(work, ranks),
+    "two_resource_equal": lambda work, ranks, _: multi_resource(work, ranks, equal=True),
 }
 
 
@@ -63,7 +63,7 @@ def _work(tiles: Int64, tokens: Int64) -> Int64:
 def _compare(work: Int64, samples: int, ranks: int, draws: int, seed: int) -> dict[str, object]:
     if samples > len(work):
         raise ValueError(f"{samples} samples asked for, the costs hold {len(work)}; ask for fewer")
-    compiled = compile_kernels("partition", "order", "pack")
+    compiled = compile_kernels("partition", "shuffle", "pack")
     found: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
     for draw in range(draws):
         some = np.ascontiguousarray(work[permutation(len(work), seed, draw)[:samples]])

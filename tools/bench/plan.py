@@ -59,7 +59,7 @@ def command(
 def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dict[str, object]:
     """Return the whole report; planning is compiled first, and how long that took is in it."""
     limits = budget_array(config.budgets)
-    compiled = compile_kernels("pack", "isf", "order", "deal")
+    compiled = compile_kernels("pack", "isf", "shuffle", "assign")
     strategies: dict[str, object] = {}
     report: dict[str, object] = {
         "samples": len(table.costs),

@@ -16,8 +16,8 @@ from rich.table import Table
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.ordering.disttrain import disttrain
 from ...balancer.planning.ordering.evaluator import PipelineEvaluator
-from ...balancer.planning.ordering.ranks import arranger
-from ...balancer.planning.ordering.search import arrange
+from ...balancer.planning.ordering.ranks import rank_ordering
+from ...balancer.planning.ordering.search import find_order
 from ...balancer.planning.partition.greedy import ascending
 from ...balancer.planning.planner import make_planner
 from ...balancer.planning.problem.config import PlanConfig, Window
@@ -145,7 +145,7 @@ def _disttrain(step: StepCase) -> Found:
 
 def _disttrain_two_opt(step: StepCase) -> Found:
     """As disttrain, with 2-opt in place of Algorithm 3."""
-    return _cut_and_order(step, _ascending(step), lambda pipeline: arrange("two_opt", pipeline))
+    return _cut_and_order(step, _ascending(step), lambda pipeline: find_order("two_opt", pipeline))
 
 
 def _balanced(step: StepCase) -> Found:
@@ -170,7 +170,7 @@ def _balanced(step: StepCase) -> Found:
         return step.pipeline(np.column_stack([loads[:, :2], squares]))
 
     costs = np.column_stack([step.costs, time_units])
-    planner = make_planner(config, arranger("two_opt", pipeline_of))
+    planner = make_planner(config, rank_ordering("two_opt", pipeline_of))
     (batch,) = planner.plan(Window(epoch=0, step=0, start=0, costs=costs, last=True)).batches
     here = np.arange(step.microbatches, dtype=np.int64)
     found = []

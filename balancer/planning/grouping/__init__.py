@@ -1,1 +1,1 @@
-"""Grouping: samples to microbatches within budgets."""
+"""Grouping: collects samples into microbatches within budgets."""

@@ -1,4 +1,10 @@
-"""Grouping that fills every microbatch evenly in all resources: the default."""
+"""The default grouping: microbatches within budgets, with even loads in every resource.
+
+Packing vectors into bins is NP-hard, so this is a heuristic in two phases. Placement puts samples,
+largest first, into the group that stays lowest and most even (kernels/pack.py); since the search
+among groups would grow with the square of the samples, it works on chunks of about 4,096 of them.
+Refinement then swaps samples between heavy and light groups (kernels/swap.py).
+"""
 
 from collections.abc import Sequence
 
@@ -6,14 +12,14 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 from ..problem.config import check_costs
-from ..problem.loads import UNLIMITED, budget_array, least_groups, oversized
-from ..problem.scale import UNIT, by_size, scaled
+from ..problem.loads import UNIT, UNLIMITED, budget_array, least_groups, oversized
+from ..problem.scale import order_by_size, scale_costs
 from .result import Grouping
-from .slots import fill_slots, read_slots
+from .slots import make_slots, read_slots
 
 CHUNK = 4096
 ROUNDS = 16
-LOOK = 64
+CANDIDATES = 64
 
 
 def balanced(
@@ -22,18 +28,18 @@ def balanced(
     parts: int | None = None,
     seed: int = 0,
     rounds: int = ROUNDS,
-    most: int | None = None,
-    anew: bool = False,
+    refine_up_to: int | None = None,
+    coarse: bool = False,
 ) -> Grouping:
     """Group all samples (n, resources) within budgets into `parts` groups of even loads, or more.
 
     Longest processing time in several resources, then two-ended best swaps (research of this
     project; the placement follows Graham 1969 with a max-norm score, no bound proven). parts
     defaults to the least that the sums allow. Samples are placed 4,096 at a time (every k-th by
-    size) by the resources that have budgets, then refined all together by all resources; if
-    there are more than `most` groups they are not refined. Samples over budget are alone, and
-    reported. With anew, like samples keep the order given, so that another shuffle of the same
-    samples gives other groups; without it the order given does not matter.
+    size) by the resources that have budgets, then refined all together by all resources; a
+    result of more than refine_up_to groups is not refined. Samples over budget are alone, and
+    reported. The order in which samples are given does not matter, except with coarse=True:
+    then samples of like size keep it, so another shuffle of the samples gives other groups.
 
     >>> balanced(np.array([[5], [4], [3], [6]]), budgets=[9]).group_of.tolist()
     [0, 0, 1, 1]
@@ -46,21 +52,22 @@ def balanced(
     group_of = np.full(len(costs), -1, dtype=np.int64)
     groups = 0
     if len(fitting):
-        small, tight = scaled(costs[fitting], limits, max(1, wanted))
-        order = by_size(costs[fitting], small, coarsely=anew)
+        small, tight = scale_costs(costs[fitting], limits, max(1, wanted))
+        order = order_by_size(costs[fitting], small, coarse=coarse)
         small = small[order]
+        # Resources without budgets do not limit a group, so they do not decide the placement.
         capped = np.flatnonzero(limits < UNLIMITED) if (limits < UNLIMITED).any() else slice(None)
-        inner, groups = _placed(small[:, capped], tight[capped], max(1, wanted))
-        if most is None or groups + len(oversize) <= most:
-            inner = refined(small, tight, inner, groups, rounds, seed)
+        inner, groups = _place(small[:, capped], tight[capped], max(1, wanted))
+        if refine_up_to is None or groups + len(oversize) <= refine_up_to:
+            inner = refine(small, tight, inner, groups, rounds, seed)
         group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
     nothing = np.empty(0, dtype=np.int64)
     return Grouping(group_of, groups + len(oversize), nothing, oversize)
 
 
-def _placed(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
-    """Place samples sorted by size, every k-th of them at a time.
+def _place(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
+    """Place samples sorted by size, every k-th of them at a time; return (group_of, groups).
 
     Each chunk gets its share of the parts that those before it left.
     """
@@ -84,11 +91,11 @@ def _placed(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
 
 
 def _weight(costs: Int64, budgets: Int64) -> int:
-    """How many groups samples need at least, in 1/1024, and a little for each sample."""
+    """Return a lower bound on the groups of samples, in 1/1024, plus one per sample."""
     return int(np.max(costs.sum(axis=0) * 1024 // budgets)) + len(costs)
 
 
-def refined(
+def refine(
     costs: Int64,
     budgets: Int64,
     group_of: Int64,
@@ -96,20 +103,17 @@ def refined(
     rounds: int,
     seed: int = 0,
     moves: bool = True,
-    look: int = LOOK,
+    candidates: int = CANDIDATES,
 ) -> Int64:
-    """Return group_of after two-ended swaps of scaled costs; see kernels_swap.two_ended.
+    """Return group_of after two-ended swaps of scaled costs; see kernels.swap.two_ended.
 
-    Groups of one item that is about a whole group by itself stay out.
+    Groups of one item that makes up nearly a whole group stay as they are.
     """
     from ..kernels.swap import two_ended
 
-    slots = fill_slots(costs, group_of, groups, 4 if moves else 0)
-    lonely = (slots.count == 1) & (slots.loads > UNIT - UNIT // 16).any(axis=1)
-    active = np.flatnonzero(~lonely)
+    slots = make_slots(costs, group_of, groups, 4 if moves else 0)
+    full_alone = (slots.counts == 1) & (slots.loads > UNIT - UNIT // 16).any(axis=1)
+    active = np.flatnonzero(~full_alone)
     if len(active) > 1 and rounds:
-        two_ended(
-            slots.items, slots.start, slots.count, slots.loads, costs, budgets,
-            active, rounds, seed, moves, look,
-        )  # fmt: skip
+        two_ended(slots, costs, budgets, active, rounds, seed, moves, candidates)
     return read_slots(slots, len(costs))

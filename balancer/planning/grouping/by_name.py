@@ -1,4 +1,7 @@
-"""Grouping strategies by the names that a configuration uses."""
+"""The grouping strategies, in a table by the name that a configuration gives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
@@ -8,24 +11,50 @@ from .isf import isf
 from .result import Grouping
 
 
-def group_samples(
-    config: PlanConfig, costs: Int64, parts: int, seed: int, most: int | None = None
-) -> Grouping:
-    """Group samples (n, resources), none over budget, into about `parts` groups within budgets.
+@dataclass(frozen=True, slots=True)
+class GroupingRequest:
+    """Samples to group: costs (n, resources), none over budget, into about `wanted` groups.
 
-    With more than `most` groups the caller asks again, so the strategy may leave out refinement.
+    A strategy may skip refining a result of more than refine_up_to groups (None: no limit),
+    since the caller will discard it and ask again with other samples.
     """
-    size = config.batch_size or 1
-    if config.grouping == "fixed":
-        return fixed(len(costs), size)
-    if config.grouping == "random":
-        return random(len(costs), size, seed)
-    if config.grouping == "length":
-        return length(costs, size, seed)
-    if config.grouping == "device":
-        return device(costs, size, config.ranks, seed)
-    if config.grouping == "isf":
-        return isf(costs, config.budgets, seed=seed)
-    # the same samples come every epoch: without this they would be grouped as before
-    anew = config.mode == "epoch"
-    return balanced(costs, config.budgets, parts, seed, most=most, anew=anew)
+
+    costs: Int64
+    wanted: int
+    seed: int
+    refine_up_to: int | None = None
+
+
+def group_samples(config: PlanConfig, request: GroupingRequest) -> Grouping:
+    """Return groups within budgets, made by the strategy that the configuration names."""
+    return BY_NAME[config.grouping](config, request)
+
+
+def _balanced(config: PlanConfig, request: GroupingRequest) -> Grouping:
+    return balanced(
+        request.costs,
+        config.budgets,
+        request.wanted,
+        request.seed,
+        refine_up_to=request.refine_up_to,
+        # Mode "epoch" gets the same samples every epoch: only a coarse order makes the groups
+        # depend on the epoch's shuffle.
+        coarse=config.mode == "epoch",
+    )
+
+
+def _batch_size(config: PlanConfig) -> int:
+    return config.batch_size or 1
+
+
+# To add a strategy, add a line here and its name to GROUPINGS in problem/config.py.
+BY_NAME: dict[str, Callable[[PlanConfig, GroupingRequest], Grouping]] = {
+    "balanced": _balanced,
+    "isf": lambda config, request: isf(request.costs, config.budgets, seed=request.seed),
+    "fixed": lambda config, request: fixed(len(request.costs), _batch_size(config)),
+    "random": lambda config, request: random(len(request.costs), _batch_size(config), request.seed),
+    "length": lambda config, request: length(request.costs, _batch_size(config), request.seed),
+    "device": lambda config, request: device(
+        request.costs, _batch_size(config), config.ranks, request.seed
+    ),
+}

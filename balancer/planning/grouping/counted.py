@@ -1,9 +1,9 @@
-"""Grouping by count, batch_size samples at a time: what loops do without balancing."""
+"""Groupings by count: batch_size samples per microbatch, as without balancing."""
 
 import numpy as np
 
 from ..kernels.arrays import Int64
-from ..problem.scale import scaled
+from ..problem.scale import scale_costs
 from ..problem.shuffle import permutation
 from .result import Grouping
 
@@ -30,11 +30,11 @@ def length(costs: Int64, batch_size: int, seed: int) -> Grouping:
     >>> length(np.array([[1], [9], [2], [8]]), batch_size=2, seed=0).group_of.tolist()
     [0, 1, 0, 1]
     """
-    return _sliced(_by_size(costs, seed), batch_size)
+    return _sliced(_smallest_first(costs, seed), batch_size)
 
 
 def device(costs: Int64, batch_size: int, ranks: int, seed: int) -> Grouping:
-    """Group so that groups side by side on the ranks are alike: OmniBal's device-group.
+    """Group such that the groups that run side by side are alike: OmniBal's device-group.
 
     Samples sorted by size are cut into strips, one sample for each rank; a row of `ranks` groups
     is made of batch_size random strips. Sizes agree across ranks and vary inside a group, so
@@ -43,12 +43,12 @@ def device(costs: Int64, batch_size: int, ranks: int, seed: int) -> Grouping:
     >>> device(np.array([[1], [9], [2], [8]]), batch_size=2, ranks=2, seed=0).group_of.tolist()
     [0, 1, 1, 0]
     """
-    order = _by_size(costs, seed)
+    order = _smallest_first(costs, seed)
     strips = -(-len(order) // ranks)
     if not strips:
         return Grouping(np.empty(0, dtype=np.int64), 0, _NOTHING, _NOTHING)
     row_of_strip = np.empty(strips, dtype=np.int64)
-    # the last strip may be short: it is in the last row, so that no group before it is empty
+    # The last strip may be short: it goes to the last row, so that no earlier group is empty.
     row_of_strip[permutation(strips - 1, seed + 1, 0)] = np.arange(strips - 1) // batch_size
     row_of_strip[-1:] = (strips - 1) // batch_size
     strip, place = np.divmod(np.arange(len(order)), ranks)
@@ -57,13 +57,15 @@ def device(costs: Int64, batch_size: int, ranks: int, seed: int) -> Grouping:
     return Grouping(group_of, int(group_of.max(initial=-1)) + 1, _NOTHING, _NOTHING)
 
 
-def _by_size(costs: Int64, seed: int) -> Int64:
-    small, _ = scaled(costs, np.full(costs.shape[1], 2**62), len(costs))
+def _smallest_first(costs: Int64, seed: int) -> Int64:
+    """Return sample numbers by ascending size, samples of one size in random order."""
+    small, _ = scale_costs(costs, np.full(costs.shape[1], 2**62), len(costs))
     shuffled = permutation(len(costs), seed, 0)
     return shuffled[np.argsort(small.sum(axis=1)[shuffled], kind="stable")]
 
 
 def _sliced(order: Int64, batch_size: int) -> Grouping:
+    """Group the samples of an order, batch_size at a time."""
     group_of = np.empty(len(order), dtype=np.int64)
     group_of[order] = np.arange(len(order)) // batch_size
     return Grouping(group_of, -(-len(order) // batch_size), _NOTHING, _NOTHING)

@@ -1,4 +1,4 @@
-"""More groups out of fewer: the largest groups are cut in two until there are enough."""
+"""Splits the largest groups in two until there are as many as wanted."""
 
 import heapq
 
@@ -13,7 +13,7 @@ def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, wanted: int) -> 
     """Return group_of and `wanted` group numbers: those chosen, and new ones for their halves.
 
     sizes (n,): one number per sample. The largest chosen group of two or more samples is cut into
-    two of about the same size, again and again. New groups are empty only where no group of two
+    two of about the same size, repeatedly. New groups are empty only where no group of two
     samples is left; they are numbered from the highest in use on.
 
     >>> sizes, group_of = np.array([3, 2, 1, 9]), np.array([0, 0, 0, 1])
@@ -28,7 +28,7 @@ def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, wanted: int) -> 
     total = group_loads(sizes[:, None], group_of, used)[:, 0]
     count = np.bincount(group_of[group_of >= 0], minlength=used)
     several = chosen[count[chosen] > 1]
-    # each cut takes the largest group left, so no more than `missing` groups can be concerned
+    # Each cut takes the largest group left, so only the `missing` largest can be cut.
     largest = several[np.lexsort((several, -total[several]))[:missing]]
     held = members(np.where(np.isin(group_of, largest), group_of, -1), used)
     heap = [(-int(total[k]), k) for k in largest.tolist()]
@@ -48,6 +48,7 @@ def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, wanted: int) -> 
 
 
 def _halves(sizes: Int64, group: list[int]) -> tuple[list[int], list[int]]:
+    """Split samples into two halves of about the same size, largest first to the smaller."""
     halves: tuple[list[int], list[int]] = ([], [])
     loads = [0, 0]
     for item in sorted(group, key=lambda member: (-int(sizes[member]), member)):

@@ -1,4 +1,7 @@
-"""Compiled loops of ISF: a seeded shuffle, and next-fit with the filter on full groups."""
+"""Compiled loops of the grouping ISF: its random order of samples, and next-fit with the filter.
+
+The shuffle here is ISF's own; the order of an epoch is made in problem/shuffle.py.
+"""
 
 import numpy as np
 
@@ -8,7 +11,7 @@ from .jit import compiled
 
 @compiled
 def shuffle(items: Int64, seed: int) -> None:
-    """Fisher-Yates in place, drawing from splitmix64 (Steele, Lea, Flood 2014) started at seed."""
+    """Shuffle in place: Fisher-Yates, drawing from splitmix64 (Steele, Lea, Flood 2014)."""
     state = np.uint64(seed)
     for last in range(items.size - 1, 0, -1):
         state += np.uint64(0x9E3779B97F4A7C15)
@@ -26,15 +29,17 @@ def shuffle(items: Int64, seed: int) -> None:
 def sample_and_filter(
     items: Int64, costs: Int64, budgets: Int64, targets: Int64, first: int, group_of: Int64
 ) -> tuple[int, int]:
-    """One iteration over items in their order; group numbers from `first` go into group_of.
+    """Run one iteration over items in their order; number the groups kept from `first` on.
 
-    Next-fit within budgets; a group is kept if any resource reaches its target. Items of dropped
-    groups are moved to the front of `items`. Returns (groups so far, items left).
+    Next-fit within budgets; a group is kept if any resource reaches its target, and its members
+    get its number in group_of. Items of dropped groups are moved to the front of `items`. Returns
+    (groups so far, items left).
     """
     resources = costs.shape[1]
     load = np.zeros(resources, dtype=np.int64)
     groups, left, begin = first, 0, 0
     for here in range(items.size + 1):
+        # One step behind the last item closes the last group.
         full = here == items.size
         if not full:
             for r in range(resources):
@@ -47,6 +52,7 @@ def sample_and_filter(
                     reached = True
                 load[r] = 0
             for member in range(begin, here):
+                # `left` never passes `member`: the front that it writes to has been read already
                 if reached:
                     group_of[items[member]] = groups
                 else:

@@ -1,4 +1,4 @@
-"""The compiled swap loop of a long permutation."""
+"""The compiled swap loop of problem/shuffle.py, which decides the order of an epoch."""
 
 from .arrays import Int64
 from .jit import compiled

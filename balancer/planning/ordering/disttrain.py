@@ -1,4 +1,4 @@
-"""DistTrain's inter-microbatch reordering, repaired.
+"""DistTrain's order of a rank's microbatches (inter-microbatch reordering), repaired.
 
 As printed (DistTrain §6.2, Algorithm 3) it returns l + p - 2 of l microbatches: the loop must end
 when none is left. Its idea: the smallest microbatch first, so that all stages start early; the
@@ -34,6 +34,7 @@ def disttrain(pipeline: PipelineEvaluator) -> Int64:
     gaps = _Gaps(pipeline)
     chunks = np.arange(0, pipeline.stages, pipeline.ranks)
     fill = pipeline.costs[chunks].sum(axis=0).tolist()
+    # The warm-up: forward passes before the first backward pass share the first interval.
     first = min(gaps.warm_places - 1, len(pending))
     interval = gaps.first(placed) if first > 0 else 0
     for left in range(first, 0, -1):
@@ -49,11 +50,12 @@ def disttrain(pipeline: PipelineEvaluator) -> Int64:
 
 
 def _closest(pending: list[int], sizes: list[int], wanted: int) -> int:
+    """Return the pending microbatch whose size is closest to the wanted one."""
     return min(pending, key=lambda k: (abs(sizes[k] - wanted), k))
 
 
 class _Gaps:
-    """Intervals at the first rank for a growing order."""
+    """Computes intervals at the first rank for a growing order."""
 
     def __init__(self, pipeline: PipelineEvaluator) -> None:
         self.pipeline = pipeline.padded()
@@ -72,13 +74,13 @@ class _Gaps:
                 self.filled.setdefault(place, []).append(entry)
 
     def first(self, placed: list[int]) -> int:
-        """The interval between the first forward and the first backward pass."""
+        """Return the interval between the first forward and the first backward pass."""
         ends = self._ends(placed)
         ready = int(ends[self.pipeline.after[self.first_backward]])
         return ready - int(ends[0])
 
     def at(self, placed: list[int]) -> int:
-        """The intervals that the forward passes of the next place fill, summed."""
+        """Return the sum of the intervals that the forward passes of the next place fill."""
         ends = self._ends(placed)
         total = 0
         for before, following in self.filled.get(len(placed), []):
@@ -87,6 +89,7 @@ class _Gaps:
         return total
 
     def _ends(self, placed: list[int]) -> Int64:
+        """Return the end of every operation; microbatches without a place cost nothing."""
         order = np.full(self.count, self.count, dtype=np.int64)
         order[: len(placed)] = placed
         return self.pipeline.finish(order)[0]

@@ -1,7 +1,7 @@
-"""A fast evaluator of 1F1B and interleaved 1F1B: the oracle that ordering asks.
+"""A fast evaluator of 1F1B and interleaved 1F1B, the oracle of the ordering search.
 
-It knows nothing of schedules beyond these two; any callable order -> nanoseconds, such as the
-product's simulator, can stand in its place.
+It knows only these two schedules. Any function from an order to nanoseconds, such as the
+simulator of `counterpoise.sched`, can be used in its place.
 """
 
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ Operation = tuple[bool, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PipelineEvaluator:
-    """A program and what its passes cost; call it with an order to get the makespan.
+    """A pipeline program and the costs of its passes; call it with an order to get the makespan.
 
     costs: int64 (2 x stages, microbatches) nanoseconds: forward of every stage, then backward.
-    The arrays rank, after, row, place (operations,) are explained in kernels_pipeline.
+    The arrays rank, after, row, place (operations,) are explained in kernels/pipeline.py.
     """
 
     ranks: int
@@ -78,13 +78,13 @@ class PipelineEvaluator:
         return improved
 
     def padded(self) -> "PipelineEvaluator":
-        """Return it with one microbatch more, numbered last, that costs nothing."""
+        """Return the pipeline with one more microbatch, numbered last, that costs nothing."""
         nothing = np.zeros((len(self.costs), 1), dtype=np.int64)
         return replace(self, costs=np.ascontiguousarray(np.hstack([self.costs, nothing])))
 
 
 def _program(rank: int, ranks: int, chunks: int, microbatches: int) -> list[Operation]:
-    """A rank's operations in order: warm-up, one forward one backward, cool-down."""
+    """Return a rank's operations in order: warm-up, one forward one backward, cool-down."""
     count = microbatches * chunks
     if chunks == 1:
         warm = min(ranks - 1 - rank, count)
@@ -132,7 +132,7 @@ def _flat(
 
 
 def _waits_for(number: Int64, backward: bool, stage: int, place: int) -> int:
-    """The operation that hands over the input, -1 if there is none, -2 if it is not listed yet."""
+    """Return the operation that hands over the input: -1 for none, -2 if it is not listed yet."""
     if not backward and stage == 0:
         return -1
     last = stage == number.shape[1] - 1

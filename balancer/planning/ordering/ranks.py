@@ -1,7 +1,7 @@
-"""Ordering for all ranks of a step: each rank's own order, then work moves off the slowest rank.
+"""Orders the microbatches of all ranks of a step, then moves work off the slowest rank.
 
 Equal sums are not equal times: a rank with one long microbatch waits for it in every stage. So
-after each rank is ordered, the slowest one swaps microbatches with fast ones as long as the
+each rank is ordered first; then the slowest one swaps microbatches with fast ones while the
 slowest time of the step falls.
 """
 
@@ -12,45 +12,45 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 from .evaluator import PipelineEvaluator
-from .search import arrange
+from .search import find_order
 
 PipelineOf = Callable[[Int64], PipelineEvaluator]
-ArrangeRanks = Callable[[Int64, Int64], Int64]
+OrderRanks = Callable[[Int64, Int64], Int64]
 
 _ROUNDS = 64
-_PARTNERS = 6
-_SWAPS = 24
-_EVALUATIONS = 2_000
+_PARTNERS = 6  # fastest ranks that are tried as partners of the slowest
+_SWAPS = 24  # swaps that are evaluated for each pair of ranks
+_EVALUATIONS = 2_000  # makespans that 2-opt may compute after a swap
 
 
-def arranger(name: str, pipeline_of: PipelineOf, level: bool = True) -> ArrangeRanks:
-    """Return what make_planner wants for an ordering: (loads, dealt) -> dealt.
+def rank_ordering(name: str, pipeline_of: PipelineOf, level: bool = True) -> OrderRanks:
+    """Return the function that make_planner needs for an ordering: (loads, assigned) -> assigned.
 
-    loads (groups, resources), dealt (ranks, accumulate) group numbers. pipeline_of makes the
+    loads (groups, resources), assigned (ranks, accumulate) group numbers. pipeline_of makes the
     pipeline of microbatches with given loads (accumulate, resources). level=False orders each
     rank alone and leaves its microbatches with it. Raises ValueError for an unknown name.
     """
 
-    def arranged(loads: Int64, dealt: Int64) -> Int64:
-        pipelines = [pipeline_of(loads[row]) for row in dealt]
-        orders = [arrange(name, pipeline) for pipeline in pipelines]
-        placed = np.stack([row[order] for row, order in zip(dealt, orders, strict=True)])
+    def order_ranks(loads: Int64, assigned: Int64) -> Int64:
+        pipelines = [pipeline_of(loads[row]) for row in assigned]
+        orders = [find_order(name, pipeline) for pipeline in pipelines]
+        placed = np.stack([row[order] for row, order in zip(assigned, orders, strict=True)])
         if not level:
             return placed
         sorted_pipelines = [_reordered(*pair) for pair in zip(pipelines, orders, strict=True)]
         return level_ranks(placed, sorted_pipelines)
 
-    return arranged
+    return order_ranks
 
 
-def level_ranks(dealt: Int64, pipelines: list[PipelineEvaluator]) -> Int64:
+def level_ranks(assigned: Int64, pipelines: list[PipelineEvaluator]) -> Int64:
     """Swap microbatches between the slowest rank and fast ones while the slowest time falls.
 
-    dealt (ranks, accumulate) group numbers; pipelines: one per rank, its microbatches in that
-    order. Never worse than the dealing given; every rank keeps its number of microbatches.
+    assigned (ranks, accumulate) group numbers; pipelines: one per rank, its microbatches in that
+    order. Never worse than the assignment given; every rank keeps its number of microbatches.
     """
-    dealt, pipelines = dealt.copy(), list(pipelines)
-    here = np.arange(dealt.shape[1], dtype=np.int64)
+    assigned, pipelines = assigned.copy(), list(pipelines)
+    here = np.arange(assigned.shape[1], dtype=np.int64)
     times = [pipeline(here) for pipeline in pipelines]
     for _ in range(_ROUNDS):
         slow = max(range(len(times)), key=lambda rank: (times[rank], -rank))
@@ -60,22 +60,23 @@ def level_ranks(dealt: Int64, pipelines: list[PipelineEvaluator]) -> Int64:
             break
         _, fast, give, take = found
         pipelines[slow], pipelines[fast] = _swapped(pipelines[slow], pipelines[fast], give, take)
-        dealt[slow, give], dealt[fast, take] = dealt[fast, take], dealt[slow, give]
+        assigned[slow, give], assigned[fast, take] = assigned[fast, take], assigned[slow, give]
         for rank in (slow, fast):
             order = pipelines[rank].two_opt(here, _EVALUATIONS)
-            dealt[rank] = dealt[rank][order]
+            assigned[rank] = assigned[rank][order]
             pipelines[rank] = _reordered(pipelines[rank], order)
             times[rank] = pipelines[rank](here)
-    return dealt
+    return assigned
 
 
 def _best_swap(
     pipelines: list[PipelineEvaluator], times: list[int], slow: int, fast: int
 ) -> tuple[int, int, int, int]:
-    """(slower of both times after it, fast, microbatch of slow, of fast) of the best swap found."""
+    """Return the best swap found: (slower of both times after it, fast, place in slow, in fast)."""
     if slow == fast:
         return times[slow], fast, 0, 0
     one, other = pipelines[slow], pipelines[fast]
+    # Only swaps that shift about half of the difference are worth a simulation.
     here = np.arange(one.costs.shape[1], dtype=np.int64)
     gaps = one.costs.sum(axis=0)[:, None] - other.costs.sum(axis=0)[None]
     wanted = (times[slow] - times[fast]) // 2 * one.stages // 2
@@ -93,10 +94,12 @@ def _best_swap(
 def _swapped(
     one: PipelineEvaluator, other: PipelineEvaluator, give: int, take: int
 ) -> tuple[PipelineEvaluator, PipelineEvaluator]:
+    """Return both pipelines after a swap of one microbatch each."""
     first, second = one.costs.copy(), other.costs.copy()
     first[:, give], second[:, take] = other.costs[:, take], one.costs[:, give]
     return replace(one, costs=first), replace(other, costs=second)
 
 
 def _reordered(pipeline: PipelineEvaluator, order: Int64) -> PipelineEvaluator:
+    """Return the pipeline with its microbatches in another order."""
     return replace(pipeline, costs=np.ascontiguousarray(pipeline.costs[:, order]))

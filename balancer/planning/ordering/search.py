@@ -1,7 +1,7 @@
-"""Ordering of a rank's microbatches for its pipeline: never worse than the order given.
+"""Searches an order of a rank's microbatches for its pipeline, never worse than the one given.
 
 The oracle is an argument: any function from an order, int64 (microbatches,), to nanoseconds. With
-`pipeline.Pipeline` as oracle the search runs compiled.
+`evaluator.PipelineEvaluator` as oracle the search runs compiled.
 """
 
 from collections.abc import Callable
@@ -62,10 +62,10 @@ def multi_start(
     return min(found, key=oracle)
 
 
-def by_size(sizes: Int64) -> list[Int64]:
+def orders_by_size(sizes: Int64) -> list[Int64]:
     """Return three orders by size: ascending, descending, and smallest at both ends (verl's).
 
-    >>> [order.tolist() for order in by_size(np.array([3, 1, 2]))]
+    >>> [order.tolist() for order in orders_by_size(np.array([3, 1, 2]))]
     [[1, 2, 0], [0, 2, 1], [1, 0, 2]]
     """
     up = np.argsort(sizes, kind="stable")
@@ -73,11 +73,11 @@ def by_size(sizes: Int64) -> list[Int64]:
     return [up, up[::-1].copy(), both_ends]
 
 
-def arrange(name: str, pipeline: PipelineEvaluator) -> Int64:
+def find_order(name: str, pipeline: PipelineEvaluator) -> Int64:
     """Return the order that the ordering of that name finds for a pipeline's microbatches.
 
-    The order given is 0, 1, 2, ...; no ordering but "disttrain" alone could be worse, so it too
-    is taken only where it is better. Raises ValueError for an unknown name.
+    The order given is 0, 1, 2, ... DistTrain's may be worse, so it is returned only if better.
+    Raises ValueError for an unknown name.
     """
     if name not in ORDERINGS:
         raise ValueError(f"ordering is {name!r}, allowed are {ORDERINGS}")
@@ -91,4 +91,4 @@ def arrange(name: str, pipeline: PipelineEvaluator) -> Int64:
     if name == "two_opt":
         return two_opt(start, pipeline)
     sizes = pipeline.costs.sum(axis=0)
-    return multi_start(given, pipeline, [printed, *by_size(sizes)])
+    return multi_start(given, pipeline, [printed, *orders_by_size(sizes)])

@@ -1,1 +1,1 @@
-"""Partition: microbatches or samples to data-parallel ranks."""
+"""Partition: assigns microbatches, or samples, to data-parallel ranks."""

@@ -1,4 +1,4 @@
-"""Partition by a single size: each item to the part with the least, largest items first."""
+"""Partition by a single size: assigns each item to the part with the least sum so far."""
 
 import heapq
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def greedy(sizes: Int64 | Sequence[int], parts: int, equal: bool = False) -> Int
 def ascending(sizes: Int64 | Sequence[int], parts: int, equal: bool = False) -> Int64:
     """Return the part of each item, smallest items first, as DistTrain's Algorithm 2 prints it.
 
-    Its bound is that of any list schedule, 2 - 1/parts; it stands here to be compared with.
+    Its bound is that of any list schedule, 2 - 1/parts; here for comparison.
 
     >>> ascending([5, 4, 3, 3, 3], parts=2).tolist()
     [0, 1, 0, 1, 0]
@@ -47,6 +47,7 @@ def quotas(items: int, parts: int) -> list[int]:
 
 
 def _list_schedule(sizes: Int64, order: Int64, parts: int, equal: bool) -> Int64:
+    """Assign items in the order given to the part with the least sum that has room."""
     room = quotas(len(sizes), parts)
     heap = [(0, part) for part in range(parts) if room[part] or not equal]
     part_of = np.zeros(len(sizes), dtype=np.int64)

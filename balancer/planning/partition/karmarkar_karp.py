@@ -1,4 +1,9 @@
-"""Partition by a single size with the largest-difference method."""
+"""Partition by a single size with the largest-difference method of Karmarkar and Karp.
+
+Each item starts as a partition of its own, with one part filled and the others empty. The two
+partitions whose largest and smallest sums differ most are joined, the largest part of one with the
+smallest of the other, until one is left: differences cancel, where greedy only adds them up.
+"""
 
 import heapq
 from collections.abc import Sequence
@@ -7,18 +12,19 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 
+# A partition of some items: (sum, items) of every part, in descending order of sums
 Bundle = list[tuple[int, list[int]]]
 
 
-def kk(sizes: Int64 | Sequence[int], parts: int, equal: bool = False) -> Int64:
-    """Return the part of each item, int64 (n,): the two most uneven partial partitions are joined.
+def karmarkar_karp(sizes: Int64 | Sequence[int], parts: int, equal: bool = False) -> Int64:
+    """Return the part of each item, int64 (n,), by the largest-difference method.
 
     N. Karmarkar, R. M. Karp, The differencing method of set partitioning (1982), in its form for
-    many parts (Korf 2009): largest sums of one meet the smallest of the other. equal=True starts
+    many parts (Korf 2009). equal=True starts
     from rows of `parts` items, so all parts get n / parts items (the smallest ones' parts one
     less where that is not whole), as in Michiels, Korst, Aarts (2003).
 
-    >>> kk([8, 7, 6, 5, 4], parts=2).tolist()
+    >>> karmarkar_karp([8, 7, 6, 5, 4], parts=2).tolist()
     [1, 0, 1, 0, 0]
     """
     values = np.asarray(sizes, dtype=np.int64)
@@ -41,7 +47,7 @@ def kk(sizes: Int64 | Sequence[int], parts: int, equal: bool = False) -> Int64:
 
 
 def _rows(values: list[int], order: list[int], parts: int, equal: bool) -> list[Bundle]:
-    """The partial partitions to start from: one item each, or with equal one row of items each."""
+    """Return the partitions to start from: one item each, or with equal one row of items each."""
     width = parts if equal else 1
     rows = [order[begin : begin + width] for begin in range(0, len(order), width)]
     return [
@@ -51,6 +57,7 @@ def _rows(values: list[int], order: list[int], parts: int, equal: bool) -> list[
 
 
 def _spread(bundle: Bundle) -> int:
+    """Return the difference between the largest and the smallest sum."""
     return bundle[0][0] - bundle[-1][0]
 
 

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
 from ..kernels.arrays import Int64
-
-Float64 = npt.NDArray[np.float64]
 
 TILE_TOKENS = 307
 

@@ -1,22 +1,21 @@
-"""Scaled costs: integers that make resources comparable and leave room for squares."""
+"""Scaled costs: integers in which resources are comparable and squares fit in 64 bits."""
 
 import numpy as np
 
 from ..kernels.arrays import Int64
-from .loads import UNLIMITED
+from .loads import UNIT, UNLIMITED
 
-UNIT = 2**20
-_ITEM = 2**27
+_LARGEST = 2**27
 
 
-def scaled(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]:
+def scale_costs(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]:
     """Return costs (n, resources) and budgets in units of about 2**20 per mean part load.
 
     Every resource is multiplied by an integer, or, where costs are huge, divided by a power of
     two with costs rounded up and budgets down: what fits after scaling fits before. A single
     item stays below 2**27, so that its square and sums of squares stay in 64 bits.
 
-    >>> scaled(np.array([[2], [6]]), np.array([9]), parts=4)[0].tolist()
+    >>> scale_costs(np.array([[2], [6]]), np.array([9]), parts=4)[0].tolist()
     [[1048576], [3145728]]
     """
     result, limits = np.empty_like(costs), np.empty_like(budgets)
@@ -24,10 +23,11 @@ def scaled(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]:
         values, budget = costs[:, column], int(budgets[column])
         largest = int(values.max(initial=0))
         whole = max(1, int(values.sum()))
+        # a power of two to divide by: the mean load must stay below 2**21, an item below 2**27
         shift = max(0, (whole // parts).bit_length() - 21, largest.bit_length() - 27)
         by_mean, by_largest = (
             UNIT * parts // max(1, whole >> shift),
-            _ITEM // max(1, largest >> shift),
+            _LARGEST // max(1, largest >> shift),
         )
         factor = max(1, min(by_mean, by_largest))
         up = (1 << shift) - 1
@@ -36,19 +36,18 @@ def scaled(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, Int64]:
     return result, limits
 
 
-def by_size(costs: Int64, small: Int64, coarsely: bool = False) -> Int64:
+def order_by_size(costs: Int64, small: Int64, coarse: bool = False) -> Int64:
     """Return the samples' numbers by their sum in scaled costs `small`, largest first.
 
-    Only samples of equal costs keep the order given.
-    What is computed on samples in this order does not depend on the order they came in. With
-    coarsely, samples within an eighth of a part's mean load keep the order given: another
-    shuffle of the same samples is another order.
+    Only samples of equal costs keep the order given, so results computed in this order do not
+    depend on it. With coarse, all samples within an eighth of a part's mean load keep the order
+    given, so another shuffle of the same samples gives another result.
 
     >>> costs = np.array([[1, 2], [3, 3], [2, 1], [2, 1]])
-    >>> by_size(costs, costs).tolist()
+    >>> order_by_size(costs, costs).tolist()
     [1, 0, 2, 3]
     """
-    if coarsely:
+    if coarse:
         return np.argsort(-(small.sum(axis=1) // (UNIT // 8)), kind="stable")
     keys = [-costs[:, column] for column in range(costs.shape[1])]
     return np.lexsort((*keys, -small.sum(axis=1)))

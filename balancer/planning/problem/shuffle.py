@@ -1,4 +1,6 @@
-"""The epoch's order: the permutation that torch's DistributedSampler makes, without torch.
+"""The shuffle: the order of an epoch's samples, as torch's DistributedSampler makes it.
+
+The same permutation, without importing torch; kernels/shuffle.py is its inner loop.
 
 torch.randperm draws 32 random bits per position from MT19937 and swaps (Fisher-Yates); from
 2**32 / 20 elements on it draws 64. numpy's legacy RandomState is the same generator with the same
@@ -40,7 +42,7 @@ def permutation(count: int, seed: int, epoch: int, shuffle: bool = True) -> Int6
 
 
 def _partners(count: int, seed: int) -> Int64:
-    """For every position but the last, the position at or after it that it swaps with."""
+    """Return for every position but the last the position, at or after it, that it swaps with."""
     generator = np.random.RandomState(seed & 0xFFFFFFFF)
     wide = count >= _WIDE_FROM
     draws = generator.randint(0, 2**32, size=(count - 1) * (1 + wide), dtype=np.uint32)

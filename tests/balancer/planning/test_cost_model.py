@@ -13,7 +13,7 @@ from counterpoise.balancer.planning.ordering.cost_model import (
 )
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit
-from counterpoise.balancer.planning.problem.scale import scaled
+from counterpoise.balancer.planning.problem.scale import scale_costs
 from counterpoise.sched.simulation.cost_profile import (
     CostFunction,
     CostProfile,
@@ -127,7 +127,7 @@ def test_scaled_costs_never_hide_a_budget() -> None:
     for top in (10, 10**6, 10**12):
         costs = rng.integers(0, top, (50, 2))
         budgets = np.array([2 * top, UNLIMITED])
-        small, limits = scaled(costs, budgets, 20)
+        small, limits = scale_costs(costs, budgets, 20)
         chosen = rng.integers(0, 2, (500, 50)).astype(np.int64)
         fits = (chosen @ small <= limits).all(axis=1)
         assert ((chosen @ costs)[fits] <= budgets).all()

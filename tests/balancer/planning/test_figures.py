@@ -7,7 +7,7 @@ import pytest
 
 from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.grouping.result import members
-from counterpoise.balancer.planning.partition.multi_resource import two_resource
+from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import budget_array, group_loads, least_groups
@@ -81,7 +81,7 @@ def test_two_resource_partition(
         excess = []
         for draw in range(3):
             some = np.ascontiguousarray(work[permutation(len(work), 0, draw)[:1920]])
-            loads = group_loads(some, two_resource(some, ranks, flag), ranks)
+            loads = group_loads(some, multi_resource(some, ranks, flag), ranks)
             excess.append(loads.max(axis=0).sum() / loads.mean(axis=0).sum() - 1)
         assert np.mean(excess) <= most
 

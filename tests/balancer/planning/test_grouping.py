@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from counterpoise.balancer.planning.grouping.balanced import balanced
+from counterpoise.balancer.planning.grouping.by_name import BY_NAME
 from counterpoise.balancer.planning.grouping.counted import device, fixed, length, random
-from counterpoise.balancer.planning.grouping.isf import find_budgets, isf
+from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.grouping.result import Grouping, members
-from counterpoise.balancer.planning.partition.multi_resource import two_resource
+from counterpoise.balancer.planning.partition.multi_resource import multi_resource
+from counterpoise.balancer.planning.problem.config import GROUPINGS
 from counterpoise.balancer.planning.problem.loads import (
     budget_array,
     group_loads,
@@ -84,7 +86,7 @@ def test_the_order_of_samples_does_not_matter(
     order = np.random.default_rng(seed).permutation(len(costs))
     for one, other in [
         (balanced(costs, budgets).group_of, balanced(costs[order], budgets).group_of),
-        (two_resource(costs, 5), two_resource(costs[order], 5)),
+        (multi_resource(costs, 5), multi_resource(costs[order], 5)),
     ]:
         assert contents(costs, one) == contents(costs[order], other)
 
@@ -110,13 +112,6 @@ def test_isf_reports_what_it_leaves_and_flushes_it() -> None:
     assert ((loads[:, 0] >= 9) | (loads[:, 1] >= 4096 - 128)).all()
 
 
-def test_isf_finds_budgets_from_statistics() -> None:
-    costs = np.stack([np.full(100, 2), np.r_[np.full(99, 900), 4096]], axis=1)
-    budgets, targets = find_budgets(costs)
-    assert budgets == (9, 4096)
-    assert targets == (9, 4096 - 128)
-
-
 def test_balanced_is_close_to_the_bound_and_even() -> None:
     rng = np.random.default_rng(0)
     costs = np.stack([rng.integers(1, 6, 4096), rng.integers(40, 1600, 4096)], axis=1)
@@ -138,6 +133,10 @@ def test_balanced_is_close_to_the_bound_and_even() -> None:
 def test_counted_groups_hold_four_each(group: Callable[[np.ndarray], Grouping]) -> None:
     costs = np.random.default_rng(0).integers(0, 50, (40, 2))
     assert np.bincount(group(costs).group_of).tolist() == [4] * 10
+
+
+def test_every_grouping_of_a_configuration_is_in_the_table() -> None:
+    assert set(BY_NAME) == set(GROUPINGS)
 
 
 def test_megatron_packs_in_order_and_fills_up_the_ranks() -> None:

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.ordering.disttrain import disttrain
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
-from counterpoise.balancer.planning.ordering.ranks import arranger, level_ranks
-from counterpoise.balancer.planning.ordering.search import arrange, by_size, multi_start, two_opt
+from counterpoise.balancer.planning.ordering.ranks import level_ranks, rank_ordering
+from counterpoise.balancer.planning.ordering.search import (
+    find_order,
+    multi_start,
+    orders_by_size,
+    two_opt,
+)
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import ORDERINGS, PlanConfig, Window
 
@@ -29,7 +34,7 @@ def test_no_ordering_is_worse_than_the_order_given(
     name: str, seed: int, ranks: int, count: int
 ) -> None:
     pipeline = pipeline_of(seed, ranks, count)
-    order = arrange(name, pipeline)
+    order = find_order(name, pipeline)
     assert sorted(order) == list(range(count))
     assert pipeline(order) <= pipeline(np.arange(count))
 
@@ -61,7 +66,7 @@ def test_multi_start_is_close_to_the_optimum() -> None:
     for seed in range(6):
         pipeline = pipeline_of(seed, 4, 6)
         best = min(pipeline(np.array(order)) for order in permutations(range(6)))
-        gaps.append(pipeline(arrange("multi_start", pipeline)) / best - 1)
+        gaps.append(pipeline(find_order("multi_start", pipeline)) / best - 1)
     assert np.mean(gaps) <= 0.01
 
 
@@ -71,7 +76,7 @@ def test_two_opt_beats_random_orders() -> None:
         pipeline = pipeline_of(seed, 4, 16)
         shuffled = [np.random.default_rng(k).permutation(16) for k in range(50)]
         mean = np.mean([pipeline(order) for order in shuffled])
-        ratios.append(mean / pipeline(arrange("two_opt", pipeline)))
+        ratios.append(mean / pipeline(find_order("two_opt", pipeline)))
     assert np.mean(ratios) >= 1.07
 
 
@@ -111,11 +116,11 @@ def test_a_pipeline_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="use 8"):
         PipelineEvaluator.one_forward_one_backward(4, np.ones((8, 6), dtype=np.int64))
     with pytest.raises(ValueError, match="allowed"):
-        arrange("magic", pipeline_of(0, 2, 3))
+        find_order("magic", pipeline_of(0, 2, 3))
 
 
 def test_sizes_give_three_starts() -> None:
-    for order in by_size(np.array([5, 1, 4, 2, 3])):
+    for order in orders_by_size(np.array([5, 1, 4, 2, 3])):
         assert sorted(order) == [0, 1, 2, 3, 4]
 
 
@@ -130,13 +135,15 @@ def test_levelling_ranks_never_makes_a_step_slower(seed: int) -> None:
     def of(loads: np.ndarray) -> PipelineEvaluator:
         return PipelineEvaluator.one_forward_one_backward(3, np.stack([loads] * 3))
 
-    dealt = np.arange(24).reshape(4, 6)
-    found = level_ranks(dealt, [of(sizes[row]) for row in dealt])
+    assigned = np.arange(24).reshape(4, 6)
+    found = level_ranks(assigned, [of(sizes[row]) for row in assigned])
     assert sorted(found.ravel()) == list(range(24))
-    assert step_time([of(sizes[row]) for row in found]) <= step_time([of(sizes[r]) for r in dealt])
+    assert step_time([of(sizes[row]) for row in found]) <= step_time(
+        [of(sizes[r]) for r in assigned]
+    )
 
 
-def test_the_planner_orders_with_an_arranger() -> None:
+def test_the_planner_orders_ranks() -> None:
     config = PlanConfig(3, 60, "auto", ("tokens",), (3000,), ordering="two_opt", accumulate_from=6)
     costs = np.random.default_rng(0).integers(50, 1500, (60, 1))
 
@@ -150,9 +157,9 @@ def test_the_planner_orders_with_an_arranger() -> None:
         rows = [np.array([costs[list(m.ordinals)].sum(axis=0) for m in r]) for r in batch.ranks]
         return step_time([of(row) for row in rows])
 
-    ordered = make_planner(config, arranger("two_opt", of)).plan(window)
-    alone = make_planner(config, arranger("two_opt", of, level=False)).plan(window)
+    ordered = make_planner(config, rank_ordering("two_opt", of)).plan(window)
+    alone = make_planner(config, rank_ordering("two_opt", of, level=False)).plan(window)
     given_ = make_planner(PlanConfig(3, 60, "auto", ("tokens",), (3000,), accumulate_from=6))
     assert time_of(ordered) <= time_of(alone) <= time_of(given_.plan(window))
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="contradict each other"):
         make_planner(config)

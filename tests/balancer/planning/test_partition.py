@@ -1,4 +1,4 @@
-"""Partitions: everything dealt once, Graham's bound, equal counts, evenness in every resource."""
+"""Partitions: all assigned once, Graham's bound, equal counts, evenness in every resource."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.partition.assign import alike, deal
+from counterpoise.balancer.planning.partition.by_name import BY_NAME, assign_groups
 from counterpoise.balancer.planning.partition.greedy import ascending, greedy, quotas
-from counterpoise.balancer.planning.partition.karmarkar_karp import kk
-from counterpoise.balancer.planning.partition.multi_resource import two_resource
+from counterpoise.balancer.planning.partition.karmarkar_karp import karmarkar_karp
+from counterpoise.balancer.planning.partition.micro_steps import alike
+from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.problem.config import PARTITIONS
 from counterpoise.balancer.planning.problem.loads import group_loads
 
@@ -50,10 +51,10 @@ def test_ascending_only_keeps_the_bound_of_list_schedules(sizes: list[int], part
     assert parts * top <= (2 * parts - 1) * optimum(sizes, parts)
 
 
-@pytest.mark.parametrize("partition", [greedy, ascending, kk])
+@pytest.mark.parametrize("partition", [greedy, ascending, karmarkar_karp])
 @given(sizes=st.one_of(SIZES, HUGE), parts=st.integers(1, 9), equal=st.booleans())
 @settings(deadline=None, max_examples=40)
-def test_items_are_dealt_to_parts_that_exist(
+def test_items_are_assigned_to_parts_that_exist(
     partition: Partition, sizes: list[int], parts: int, equal: bool
 ) -> None:
     part_of = partition(sizes, parts, equal=equal)
@@ -73,11 +74,11 @@ def test_items_are_dealt_to_parts_that_exist(
     top=st.sampled_from([1, 50, 10**12]),
 )
 @settings(deadline=None, max_examples=60)
-def test_two_resource_deals_everything(
+def test_multi_resource_assigns_everything(
     seed: int, items: int, resources: int, parts: int, equal: bool, top: int
 ) -> None:
     costs = np.random.default_rng(seed).integers(0, top, (items, resources))
-    part_of = two_resource(costs, parts, equal)
+    part_of = multi_resource(costs, parts, equal)
     assert part_of.shape == (items,)
     assert ((part_of >= 0) & (part_of < parts)).all()
     if equal:
@@ -86,28 +87,32 @@ def test_two_resource_deals_everything(
 
 
 @pytest.mark.parametrize("equal", [False, True])
-def test_two_resource_is_even_in_both(equal: bool) -> None:
+def test_multi_resource_is_even_in_both(equal: bool) -> None:
     rng = np.random.default_rng(0)
     costs = np.stack([rng.integers(1, 6, 960) * 307, rng.integers(40, 4000, 960)], axis=1)
-    loads = group_loads(costs, two_resource(costs, 16, equal), 16)
+    loads = group_loads(costs, multi_resource(costs, 16, equal), 16)
     assert (loads.max(axis=0) <= 1.01 * loads.mean(axis=0)).all()
     summed = group_loads(costs, greedy(costs.sum(axis=1), 16), 16)
     assert loads.max(axis=0).sum() < summed.max(axis=0).sum()
 
 
 @pytest.mark.parametrize("partition", [p for p in PARTITIONS if p != "given"])
-def test_every_partition_deals_groups_to_ranks(partition: str) -> None:
+def test_every_partition_assigns_groups_to_ranks(partition: str) -> None:
     loads = np.random.default_rng(0).integers(1, 50, (24, 2))
-    dealt = deal(partition, loads, ranks=4, seed=3)
-    assert dealt.shape == (4, 6)
-    assert sorted(dealt.ravel()) == list(range(24))
+    assigned = assign_groups(partition, loads, ranks=4, seed=3)
+    assert assigned.shape == (4, 6)
+    assert sorted(assigned.ravel()) == list(range(24))
+
+
+def test_every_partition_of_a_configuration_is_in_the_table() -> None:
+    assert set(BY_NAME) == set(PARTITIONS)
 
 
 def test_empty_groups_come_last() -> None:
     loads = np.array([[3, 1], [0, 0], [2, 2], [0, 0]])
     for partition in ("two_resource", "greedy"):
-        dealt = deal(partition, loads, ranks=2)
-        assert (loads[dealt[:, 1]] == 0).all()
+        assigned = assign_groups(partition, loads, ranks=2)
+        assert (loads[assigned[:, 1]] == 0).all()
 
 
 def test_groups_side_by_side_are_alike() -> None:
@@ -117,8 +122,8 @@ def test_groups_side_by_side_are_alike() -> None:
     assert (np.diff(rows.ravel()) <= 0).all()
 
 
-def test_uneven_dealing_is_refused() -> None:
+def test_an_uneven_assignment_is_refused() -> None:
     with pytest.raises(ValueError, match="split or pad"):
-        deal("greedy", np.ones((5, 1), dtype=np.int64), ranks=2)
+        assign_groups("greedy", np.ones((5, 1), dtype=np.int64), ranks=2)
     with pytest.raises(ValueError, match="positive"):
         quotas(3, 0)

@@ -28,8 +28,8 @@ def test_it_is_what_distributed_sampler_deals() -> None:
     samplers = [DistributedSampler(range(40), 4, rank, seed=3) for rank in range(4)]
     for sampler in samplers:
         sampler.set_epoch(2)
-    dealt = np.array([list(sampler) for sampler in samplers]).T.reshape(-1)
-    assert np.array_equal(dealt, permutation(40, seed=3, epoch=2))
+    drawn = np.array([list(sampler) for sampler in samplers]).T.reshape(-1)
+    assert np.array_equal(drawn, permutation(40, seed=3, epoch=2))
 
 
 def test_huge_counts_draw_64_bits_a_position(monkeypatch: pytest.MonkeyPatch) -> None:

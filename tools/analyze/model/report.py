@@ -73,7 +73,7 @@ def make_report(rows: Rows, total: int, asked: ReportOptions, said: Said = quiet
         )
     model = MODELS[asked.model]
     table, labels, chosen = _part(rows, asked)
-    compile_kernels("pack", "isf", "order", "deal")
+    compile_kernels("pack", "isf", "shuffle", "assign")
     said("searching budgets")
     plan, given = _sized(asked.plan, len(table.costs)), _given(table, asked)
     paper, best, tried = search(table, plan, model, asked.machine)
