@@ -1,7 +1,8 @@
 """What the coordinator does with ranks: the actions of their rows in the table."""
 
 import math
-from dataclasses import replace
+
+from msgspec import structs
 
 from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import JobSpec, from_json, to_json
@@ -145,7 +146,7 @@ class RankHandlers(CoordinatorState):
         steps, holes = run.delivery.known()
         for rank in self._ranks.values():
             if rank is not behind and rank.begun is not None and rank.begun.run == run.number:
-                rank.begun = replace(rank.begun, known=steps, holes=holes)
+                rank.begun = structs.replace(rank.begun, known=steps, holes=holes)
                 rank.had = run.delivery.needed(rank.hello.ranks)
 
     def _look_apart(self) -> None:

@@ -3,14 +3,10 @@
 No session hears it: balancer/transport/link.py and balancer/server/clear_payloads.py do.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from .parts import Payloads
+from ..records import ArrayRecord, Integer
 
 
-@dataclass(frozen=True, slots=True)
-class ClearPayloadOffer:
+class ClearPayloadOffer(ArrayRecord, frozen=True):
     """Under CURVE, from a balancer: open a second connection, to this port, for payloads in clear.
 
     name, password: what it is called; key: what its messages are sealed with (sealing.py). Empty
@@ -18,8 +14,7 @@ class ClearPayloadOffer:
     either way: it does not, the talk goes on here.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    port: int
+    port: Integer
     name: bytes
     password: bytes
     key: bytes

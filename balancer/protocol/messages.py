@@ -6,19 +6,18 @@ worker says hello, is told the job, prepares its source and reports ready; then 
 a run (an epoch, from a position), asks for microbatches some way ahead, and acknowledges each that
 it has copied. Everything can be said twice: asking again and answering again change nothing.
 
-Payloads (decoded samples) are not part of a record: they travel as raw frames behind it. `PAYLOADS`
-says how many frames a kind carries: none, one, or one for each of its items.
+Payloads (decoded samples) are not part of a record: they travel as raw frames behind it.
+`PAYLOAD_FRAMES` says which kinds carry any.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import Literal, get_args
 
+from ..records import ArrayRecord, Integer
 from .clear_channel_messages import ClearPayloadOffer as ClearPayloadOffer
 from .parts import NO_PLACE as NO_PLACE
 from .parts import BatchItem as BatchItem
 from .parts import EpochPosition as EpochPosition
 from .parts import Hole as Hole
-from .parts import Payloads as Payloads
 from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
@@ -26,42 +25,37 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 # --- worker to coordinator
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerHello:
+class WorkerHello(ArrayRecord, frozen=True):
     """A worker process is there; `name` is its slot, `incarnation` grows with every restart.
 
     software: what it runs, as text for people.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "none"
     name: str
-    incarnation: int
+    incarnation: Integer
     host: str
-    slot: int
+    slot: Integer
     software: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReady:
+class WorkerReady(ArrayRecord, frozen=True):
     """The worker's source is open: its number of samples, and what shaped them.
 
     `number` is that of the Welcome that it answers; it is said again when that is.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    count: int
+    count: Integer
     fingerprint: str
-    number: int = 0
+    number: Integer = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerHeartbeat:
+class WorkerHeartbeat(ArrayRecord, frozen=True):
     """The worker process named is alive; a `number` other than 0 asks for a Heard.
 
     probe_ms, decode_ms: how long it has been at work, in all. ahead_us, error_us: how far its wall
@@ -70,122 +64,98 @@ class WorkerHeartbeat:
     for longer than a lease lasts hangs; said twice, none: what it was given before was lost.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "none"
     name: str
-    incarnation: int
-    number: int = 0
-    probe_ms: int = 0
-    decode_ms: int = 0
-    ahead_us: int = 0
-    error_us: int = -1
-    lease: int = 0
-    ordinal: int = -1
+    incarnation: Integer
+    number: Integer = 0
+    probe_ms: Integer = 0
+    decode_ms: Integer = 0
+    ahead_us: Integer = 0
+    error_us: Integer = -1
+    lease: Integer = 0
+    ordinal: Integer = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeDone:
+class ProbeDone(ArrayRecord, frozen=True):
     """Costs found under a lease; the results may come in several messages."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    lease: int
+    lease: Integer
     results: tuple[Probed, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeDone:
+class DecodeDone(ArrayRecord, frozen=True):
     """One decoded sample; `cost` as in Probed, empty when the sample was probed before."""
 
-    PAYLOADS: ClassVar[Payloads] = "one"
-    lease: int
-    ordinal: int
+    lease: Integer
+    ordinal: Integer
     key: str
-    cost: tuple[int, ...]
+    cost: tuple[Integer, ...]
     header: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SampleFailed:
+class SampleFailed(ArrayRecord, frozen=True):
     """A sample that cannot be used; `io` marks an I/O error that outlived its retries."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    lease: int
-    ordinal: int
+    lease: Integer
+    ordinal: Integer
     key: str
     reason: str
     io: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
+class WorkerFailed(ArrayRecord, frozen=True):
     """The worker cannot serve this job at all, and why; `number` as in WorkerReady."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
     reason: str
-    number: int = 0
+    number: Integer = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerBye:
+class WorkerBye(ArrayRecord, frozen=True):
     """The worker ends of its own accord."""
-
-    PAYLOADS: ClassVar[Payloads] = "none"
 
 
 # --- coordinator to worker
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(ArrayRecord, frozen=True):
     """The job: a JSON description of the source (empty where the worker was born with it).
 
     Said again with the same `number` it only asks whether the worker is ready.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "none"
     job: str
-    number: int = 0
+    number: Integer = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(ArrayRecord, frozen=True):
     """The right to probe or decode some samples; `kind` is "probe" or "decode"."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    lease: int
+    lease: Integer
     kind: str
-    epoch: int
+    epoch: Integer
     refs: tuple[SampleRef, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Revoke:
+class Revoke(ArrayRecord, frozen=True):
     """The rest of a lease is no longer wanted."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    lease: int
+    lease: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownPeer:
+class UnknownPeer(ArrayRecord, frozen=True):
     """The answer to a peer that is not known (any more): it must say hello again."""
-
-    PAYLOADS: ClassVar[Payloads] = "none"
 
 
 # --- rank to coordinator
 
 
-@dataclass(frozen=True, slots=True)
-class RankHello:
+class RankHello(ArrayRecord, frozen=True):
     """A trainer process is there, playing these data-parallel ranks, with this job (JSON)."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    ranks: tuple[int, ...]
+    ranks: tuple[Integer, ...]
     job: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartRun:
+class StartRun(ArrayRecord, frozen=True):
     """Start (or join) a run: an epoch from a position. All ranks must name the same run.
 
     here: how far the rank has got since, where it comes back to a balancer that has forgotten it.
@@ -193,13 +163,12 @@ class StartRun:
     are allowed: these are all that such a step has.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    run: int
-    epoch: int
+    run: Integer
+    epoch: Integer
     at: EpochPosition
     here: EpochPosition = NO_PLACE
-    holes: tuple[int, ...] = ()
-    known: tuple[int, ...] = ()
+    holes: tuple[Integer, ...] = ()
+    known: tuple[Integer, ...] = ()
 
     @property
     def start(self) -> EpochPosition:
@@ -214,78 +183,62 @@ class StartRun:
         return (mine.step, mine.microbatch) >= (its.step, its.microbatch)
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitTask:
+class SubmitTask(ArrayRecord, frozen=True):
     """A unit of work of a loop without balancing; `pin`: the only slot that may do it, or -1."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    run: int
-    step: int
-    pin: int
+    run: Integer
+    step: Integer
+    pin: Integer
     pickled: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBatch:
+class RequestBatch(ArrayRecord, frozen=True):
     """Send this microbatch when it is complete."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    run: int
-    rank: int
-    step: int
-    microbatch: int
+    run: Integer
+    rank: Integer
+    step: Integer
+    microbatch: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(ArrayRecord, frozen=True):
     """This microbatch and all before it have been copied; their memory can go."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    run: int
-    rank: int
-    step: int
-    microbatch: int
+    run: Integer
+    rank: Integer
+    step: Integer
+    microbatch: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(ArrayRecord, frozen=True):
     """Ask whether anybody is there; the answer has the same number. Clock as in WorkerBeat."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    number: int = 0
-    ahead_us: int = 0
-    error_us: int = -1
+    number: Integer = 0
+    ahead_us: Integer = 0
+    error_us: Integer = -1
 
 
-@dataclass(frozen=True, slots=True)
-class GetStatus:
+class GetStatus(ArrayRecord, frozen=True):
     """Ask for an Overview: somebody looks, who takes no part."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    number: int = 0
+    number: Integer = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RankBye:
+class RankBye(ArrayRecord, frozen=True):
     """The trainer process is done with the job."""
-
-    PAYLOADS: ClassVar[Payloads] = "none"
 
 
 # --- coordinator to rank
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(ArrayRecord, frozen=True):
     """The job runs: samples in the source and the workers' fingerprint."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    count: int
+    count: Integer
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(ArrayRecord, frozen=True):
     """A microbatch: its samples (a payload frame each), its holes, its weights, what comes after.
 
     `microbatches` is how many the rank has in this step; `after` the position once all of them are
@@ -293,81 +246,67 @@ class Batch:
     same for every rank.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "items"
-    run: int
-    rank: int
-    step: int
-    microbatch: int
-    microbatches: int
+    run: Integer
+    rank: Integer
+    step: Integer
+    microbatch: Integer
+    microbatches: Integer
     weights: Weights
-    costs: tuple[int, ...]
+    costs: tuple[Integer, ...]
     after: EpochPosition
     items: tuple[BatchItem, ...]
     holes: tuple[Hole, ...]
-    step_holes: tuple[int, ...] = ()
+    step_holes: tuple[Integer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEnd:
+class EpochEnd(ArrayRecord, frozen=True):
     """The run has no step of this number: `steps` is the first that does not exist."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    run: int
-    steps: int
+    run: Integer
+    steps: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class RunFailed:
+class RunFailed(ArrayRecord, frozen=True):
     """The run cannot go on, and why; `kind` is "data", "plan", "worker" or "protocol"."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
     kind: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(ArrayRecord, frozen=True):
     """The answer to Ping: workers ready, bytes of payload held, what the run waits for.
 
     number: that of the Ping, 0 if there was none; clock_us: what the balancer's wall clock shows.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    workers: int
-    held_bytes: int
+    workers: Integer
+    held_bytes: Integer
     waiting: str
-    number: int = 0
-    clock_us: int = 0
+    number: Integer = 0
+    clock_us: Integer = 0
 
 
 # --- coordinator to either
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRejected:
+class PeerRejected(ArrayRecord, frozen=True):
     """The peer cannot take part, and why."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bye:
+class Bye(ArrayRecord, frozen=True):
     """The coordinator is done with the peer: a worker ends; a rank that left is not needed."""
-
-    PAYLOADS: ClassVar[Payloads] = "none"
 
 
 # --- coordinator to whom no session stands for: a worker's beat, somebody who looks
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAck:
+class HeartbeatAck(ArrayRecord, frozen=True):
     """The answer to a beat of this number: what the balancer's wall clock shows."""
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    number: int
-    clock_us: int
+    number: Integer
+    clock_us: Integer
 
 
 FromWorker = (
@@ -391,3 +330,6 @@ FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
 TO_OTHERS = get_args(ToOthers)
 KINDS = {kind.__name__: kind for kind in get_args(Message)}
+# How many payload frames follow a kind's header: "one", or one for each of its "items". The kinds
+# that are not listed have none.
+PAYLOAD_FRAMES: dict[type[Message], Literal["one", "items"]] = {DecodeDone: "one", Batch: "items"}

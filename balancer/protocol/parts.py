@@ -1,72 +1,63 @@
 """What messages are made of: samples in leases and batches, holes, places in an epoch."""
 
-from dataclasses import dataclass
-from typing import Literal
-
-Payloads = Literal["none", "one", "items"]
+from ..records import ArrayRecord, Integer
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRef:
+class SampleRef(ArrayRecord, frozen=True):
     """A sample in a lease: its ordinal and what the worker needs to find it.
 
     `index` is a position in the source; `pickled` is used instead by loops without balancing, whose
     sampler may yield anything (it never leaves the machine).
     """
 
-    ordinal: int
-    index: int
-    pickled: bytes = b""
+    ordinal: Integer
+    index: Integer
+    pickled: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BatchItem:
+class BatchItem(ArrayRecord, frozen=True):
     """A sample in a delivered microbatch: its name and the layout of its payload frame."""
 
-    ordinal: int
+    ordinal: Integer
     key: str
     header: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
+class Hole(ArrayRecord, frozen=True):
     """A sample that could not be used, and why."""
 
-    ordinal: int
+    ordinal: Integer
     key: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(ArrayRecord, frozen=True):
     """One result of a probe lease: name, cost per resource, expected payload size in bytes."""
 
-    ordinal: int
+    ordinal: Integer
     key: str
-    cost: tuple[int, ...]
-    nbytes: int
+    cost: tuple[Integer, ...]
+    nbytes: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(ArrayRecord, frozen=True):
     """What a loss is divided by: samples and label tokens without holes, at three levels."""
 
-    samples: int
-    label_tokens: int
-    rank_samples: int
-    rank_label_tokens: int
-    step_samples: int
-    step_label_tokens: int
+    samples: Integer
+    label_tokens: Integer
+    rank_samples: Integer
+    rank_label_tokens: Integer
+    step_samples: Integer
+    step_label_tokens: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class EpochPosition:
+class EpochPosition(ArrayRecord, frozen=True):
     """A position in an epoch: the window (first ordinal, first step), the step, the microbatch."""
 
-    start: int
-    window_step: int
-    step: int
-    microbatch: int
+    start: Integer
+    window_step: Integer
+    step: Integer
+    microbatch: Integer
 
 
 NO_PLACE = EpochPosition(-1, -1, -1, -1)

@@ -6,7 +6,9 @@ How many microbatches a step has is known once the first of them has come.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from .messages import (
     Ack,
@@ -169,9 +171,9 @@ class RankSession:
         """Note how far all ranks of this process have got."""
         self.holes = batch.step_holes
         if batch.rank != self.ranks[-1]:
-            self.here = replace(self.here, step=batch.step, microbatch=batch.microbatch)
+            self.here = structs.replace(self.here, step=batch.step, microbatch=batch.microbatch)
         elif batch.microbatch + 1 < batch.microbatches:
-            self.here = replace(self.here, step=batch.step, microbatch=batch.microbatch + 1)
+            self.here = structs.replace(self.here, step=batch.step, microbatch=batch.microbatch + 1)
         else:
             self.here, self.holes = batch.after, ()
 
@@ -188,7 +190,7 @@ class RankSession:
             self._came_back = True
             holes = tuple(sorted({hole for each in self._known.values() for hole in each}))
             known = tuple(self._known)
-            begun = replace(self._begun, here=self.here, holes=holes, known=known)
+            begun = structs.replace(self._begun, here=self.here, holes=holes, known=known)
             self._returning = [self.hello, begun, *self._open_business()]
 
     def _ask(self, position: Position) -> RequestBatch:

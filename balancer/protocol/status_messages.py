@@ -1,13 +1,10 @@
 """The balancer's status report, for diagnosis only; made by coordinator/status_report.py."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from .parts import Hole, Payloads
+from ..records import ArrayRecord, Integer
+from .parts import Hole
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
+class WorkerStatus(ArrayRecord, frozen=True):
     """What the balancer knows of a worker, for people who look; nothing is decided by it.
 
     heard_ms: since when nothing was heard of it. Counts are since it came; those named `recent` are
@@ -21,25 +18,24 @@ class WorkerStatus:
     fingerprint: str
     state: str
     late: bool
-    heard_ms: int
-    leases: int
-    samples: int
-    probed: int
-    decoded: int
-    failed: int
-    nbytes: int
-    recent_ms: int
-    recent_probed: int
-    recent_decoded: int
-    recent_bytes: int
-    recent_probe_ms: int
-    recent_decode_ms: int
-    ahead_us: int
-    error_us: int
+    heard_ms: Integer
+    leases: Integer
+    samples: Integer
+    probed: Integer
+    decoded: Integer
+    failed: Integer
+    nbytes: Integer
+    recent_ms: Integer
+    recent_probed: Integer
+    recent_decoded: Integer
+    recent_bytes: Integer
+    recent_probe_ms: Integer
+    recent_decode_ms: Integer
+    ahead_us: Integer
+    error_us: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerStatus:
+class TrainerStatus(ArrayRecord, frozen=True):
     """What the balancer knows of a trainer process; clock as in WorkerNote.
 
     ranks: those it plays, as text. asked_ms: how long ago it asked for the earliest microbatch that
@@ -49,18 +45,17 @@ class TrainerStatus:
 
     ranks: str
     state: str
-    epoch: int
-    step: int
-    microbatch: int
-    asked_ms: int
+    epoch: Integer
+    step: Integer
+    microbatch: Integer
+    asked_ms: Integer
     waits: bool
     needs: str
-    ahead_us: int
-    error_us: int
+    ahead_us: Integer
+    error_us: Integer
 
 
-@dataclass(frozen=True, slots=True)
-class StatusReport:
+class StatusReport(ArrayRecord, frozen=True):
     """The answer to Inspect: how the run goes, and notes on peers, the most telling first.
 
     workers, trainers: how many there are, all of them; `notes` and `ranks` are bounded. Counts
@@ -71,31 +66,30 @@ class StatusReport:
     not taken by all, or -1. settled: all that is planned has been decoded.
     """
 
-    PAYLOADS: ClassVar[Payloads] = "none"
-    number: int
-    clock_us: int
+    number: Integer
+    clock_us: Integer
     software: str
-    workers: int
-    trainers: int
+    workers: Integer
+    trainers: Integer
     waiting: str
     trouble: str
-    epoch: int
-    front: int
-    held_bytes: int
-    reserved_bytes: int
-    budget_bytes: int
-    largest_bytes: int
+    epoch: Integer
+    front: Integer
+    held_bytes: Integer
+    reserved_bytes: Integer
+    budget_bytes: Integer
+    largest_bytes: Integer
     settled: bool
-    leases: int
-    expired: int
-    expired_ms: int
-    lost: int
-    lost_ms: int
+    leases: Integer
+    expired: Integer
+    expired_ms: Integer
+    lost: Integer
+    lost_ms: Integer
     last_lost: tuple[str, ...]
-    dropped: int
-    refused: int
+    dropped: Integer
+    refused: Integer
     turned_away: tuple[str, ...]
-    holes: int
+    holes: Integer
     last_holes: tuple[Hole, ...]
     notes: tuple[WorkerStatus, ...]
     ranks: tuple[TrainerStatus, ...]

@@ -10,10 +10,11 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 import zmq
+from msgspec import structs
 
 from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.job_spec import from_json
@@ -169,9 +170,9 @@ class Connection:
 
     def _timed(self, ping: Ping) -> Ping:
         """Return a ping that tells how far this machine's clock is off, and asks for it again."""
-        offset = self._clock.best()
+        best = self._clock.best()
         number = self._clock.ask(time.monotonic(), time.time())
-        return replace(ping, number=number, ahead_us=offset.ahead_us, error_us=offset.error_us)
+        return structs.replace(ping, number=number, ahead_us=best.ahead_us, error_us=best.error_us)
 
     def _fail(self, reason: str) -> NoReturn:
         raise LoaderError(reason)

@@ -1,7 +1,6 @@
 """The protocol's page, made from the transition tables and message records that the code uses."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any, get_type_hints
 
 from ...balancer.protocol import messages, parts
@@ -98,9 +97,9 @@ def diagram(rows: Table) -> str:
 def record(kind: type[Any]) -> str:
     """Return one kind of message with its fields as a Markdown item."""
     hints = get_type_hints(kind)
-    listed = ", ".join(f"{each.name}: {_name(hints[each.name])}" for each in fields(kind))
+    listed = ", ".join(f"{name}: {_name(hints[name])}" for name in kind.__struct_fields__)
     payloads = {"one": " One payload frame.", "items": " A payload frame per item."}
-    carries = payloads.get(getattr(kind, "PAYLOADS", "none"), "")
+    carries = payloads.get(messages.PAYLOAD_FRAMES.get(kind, ""), "")
     text = " ".join((kind.__doc__ or "").split())
     return f"- **{kind.__name__}**({listed}). {text}{carries}"
 

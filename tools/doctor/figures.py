@@ -1,9 +1,9 @@
 """Figures of a running job in the form that people read, and the tables of workers and trainers."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
+from msgspec import structs
 from rich.markup import escape
 from rich.table import Table
 
@@ -68,16 +68,19 @@ def clock_text(offset: Offset) -> str:
 
 def as_report(overview: StatusReport) -> dict[str, Any]:
     """Return an overview as JSON-able fields, with each worker's rates."""
-    report = asdict(overview)
-    report["workers_known"] = [worker_report(note) for note in overview.notes]
+    report = structs.asdict(overview)
     del report["notes"]
-    return report
+    return report | {
+        "workers_known": [worker_report(note) for note in overview.notes],
+        "ranks": [structs.asdict(note) for note in overview.ranks],
+        "last_holes": [structs.asdict(hole) for hole in overview.last_holes],
+    }
 
 
 def worker_report(note: WorkerStatus) -> dict[str, Any]:
     """Return a worker's note with rates per second and the part of the time it was at work."""
     return {
-        **asdict(note),
+        **structs.asdict(note),
         "decoded_per_s": per_second(note.recent_decoded, note),
         "probed_per_s": per_second(note.recent_probed, note),
         "bytes_per_s": per_second(note.recent_bytes, note),

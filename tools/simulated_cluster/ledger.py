@@ -1,6 +1,8 @@
 """The ledger of a simulated trainer: those fields of loader/resume/ledger.py that decide."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from ...balancer.protocol.messages import Batch, EpochPosition
 
@@ -34,15 +36,17 @@ class SimulatedLedger:
     def after(self, batch: Batch, ranks: tuple[int, ...]) -> "SimulatedLedger":
         """Return the ledger when one of a process' ranks has had a microbatch."""
         new = tuple(ordinal for ordinal in batch.step_holes if ordinal not in self.holes)
-        here, holes = replace(self.place, step=batch.step), self.holes + new
+        here, holes = structs.replace(self.place, step=batch.step), self.holes + new
         if batch.rank != ranks[-1]:
             served = ranks.index(batch.rank) + 1
             return SimulatedLedger(
-                self.epoch, replace(here, microbatch=batch.microbatch), served, holes
+                self.epoch, structs.replace(here, microbatch=batch.microbatch), served, holes
             )
         if batch.microbatch + 1 == batch.microbatches:
             return SimulatedLedger(self.epoch, batch.after, 0, holes)
-        return SimulatedLedger(self.epoch, replace(here, microbatch=batch.microbatch + 1), 0, holes)
+        return SimulatedLedger(
+            self.epoch, structs.replace(here, microbatch=batch.microbatch + 1), 0, holes
+        )
 
 
 BEGINNING = SimulatedLedger()

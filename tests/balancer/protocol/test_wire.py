@@ -1,6 +1,5 @@
 """The wire format: every message comes back as it was sent, anything else is a WireError."""
 
-from dataclasses import fields, is_dataclass
 from typing import get_args, get_origin, get_type_hints
 
 import msgpack
@@ -8,8 +7,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.protocol.messages import KINDS, PROTOCOL_VERSION, Bye, DecodeDone
-from counterpoise.balancer.protocol.wire import MAX_CONTAINER, WireError, decode, encode
+from counterpoise.balancer.protocol.messages import (
+    KINDS,
+    PROTOCOL_VERSION,
+    BatchItem,
+    Bye,
+    DecodeDone,
+    EpochPosition,
+    Hole,
+    Probed,
+    SampleRef,
+    TrainerStatus,
+    Weights,
+    WorkerStatus,
+)
+from counterpoise.balancer.protocol.wire import (
+    MAX_CONTAINER,
+    WireError,
+    decode,
+    encode,
+    payload_frames,
+)
+from counterpoise.balancer.records import ArrayRecord
 
 VALUES = {
     int: st.integers(-(1 << 63) + 1, (1 << 63) - 1),
@@ -27,9 +46,9 @@ PLAIN = st.recursive(
 
 def values(hint):
     """Return a strategy for an annotation."""
-    if is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, ArrayRecord):
         hints = get_type_hints(hint)
-        return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
+        return st.builds(hint, **{name: values(hints[name]) for name in hint.__struct_fields__})
     if hint in VALUES:
         return VALUES[hint]
     assert get_origin(hint) is tuple
@@ -37,17 +56,12 @@ def values(hint):
     return st.lists(values(get_args(hint)[0]), max_size=3).map(tuple)
 
 
-def frames_of(message):
-    carried = {"none": 0, "one": 1}.get(message.PAYLOADS)
-    return len(message.items) if carried is None else carried
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_comes_back_as_it_was_sent(name):
     @settings(max_examples=15)
     @given(values(KINDS[name]))
     def check(message):
-        assert decode(encode(message), frames_of(message)) == message
+        assert decode(encode(message), payload_frames(message)) == message
 
     check()
 
@@ -57,7 +71,7 @@ def test_a_kind_takes_only_the_payload_frames_that_it_says(name):
     @settings(max_examples=5)
     @given(values(KINDS[name]), st.integers(0, 70_000))
     def check(message, frames):
-        if frames != frames_of(message):
+        if frames != payload_frames(message):
             with pytest.raises(WireError, match="payload frames"):
                 decode(encode(message), frames)
 
@@ -107,15 +121,22 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
     ("parts", "reason"),
     [
         ([PROTOCOL_VERSION + 1, "Bye"], "install the same counterpoise on both"),
+        ([PROTOCOL_VERSION - 1, "Overview"], "install the same counterpoise on both"),
         ([None, "Bye"], "speaks protocol version None"),
         ([PROTOCOL_VERSION, "Hello"], "no such kind of message: 'Hello'"),
         ([PROTOCOL_VERSION, ["Bye"]], "no such kind of message"),
         ([PROTOCOL_VERSION, "Bye", 1], "Bye has 0 fields"),
-        ([PROTOCOL_VERSION, "Revoke", "1"], "Revoke: int expected, got str"),
-        ([PROTOCOL_VERSION, "Revoke", True], "Revoke: int expected, got bool"),
-        ([PROTOCOL_VERSION, "Revoke", 1 << 63], "does not fit into 64 bits"),
-        ([PROTOCOL_VERSION, "RankHello", 3, "{}"], "RankHello: array expected, got int"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1]]], "ProbeDone: Probed has 4 fields"),
+        ([PROTOCOL_VERSION, "Revoke", "1"], "Revoke.lease: expected int, got str"),
+        ([PROTOCOL_VERSION, "Revoke", True], "Revoke.lease: expected int, got bool"),
+        ([PROTOCOL_VERSION, "Revoke", 1 << 63], r"Revoke.lease: expected int <= 9\d{18}$"),
+        ([PROTOCOL_VERSION, "RankHello", 3, "{}"], "RankHello.ranks: expected array, got int"),
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1]]], r"results\[0\]: .* at least length 4, got 1"),
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [True], 1]]],
+         r"ProbeDone.results\[0\].cost\[0\]: expected int, got bool"),
+        ([PROTOCOL_VERSION, "Ping", 1.0, 0, 0], "Ping.number: expected int, got float"),
+        ([PROTOCOL_VERSION, "Ping", 1], "Ping has 3 fields, got 1"),
+        ([PROTOCOL_VERSION, "SubmitTask", 0, 0, 0, "eA=="],
+         "SubmitTask.pickled: expected bytes, got str"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(parts, reason):
@@ -146,3 +167,21 @@ def test_what_announces_too_much_is_refused_before_it_is_allocated(header):
 def test_a_header_may_be_any_buffer():
     message = DecodeDone(1, 2, "k", (3,), b"")
     assert decode(memoryview(encode(message)), 1) == message
+
+
+def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
+    parts = (
+        BatchItem,
+        EpochPosition,
+        Hole,
+        Probed,
+        SampleRef,
+        TrainerStatus,
+        WorkerStatus,
+        Weights,
+    )
+    for part in parts:
+        assert not part.__struct_defaults__, part
+    hints = [hint for kind in KINDS.values() for hint in get_type_hints(kind).values()]
+    inner = {each for hint in hints for each in (hint, *get_args(hint))}
+    assert {each for each in inner if hasattr(each, "__struct_fields__")} == set(parts)

@@ -3,10 +3,10 @@
 import io
 import json
 import time
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from rich.console import Console
 
 from counterpoise.balancer.protocol.clock_offset import Offset
