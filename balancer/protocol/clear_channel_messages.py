@@ -3,7 +3,7 @@
 No session hears it: balancer/transport/link.py and balancer/server/clear_payloads.py do.
 """
 
-from ..records import ArrayRecord, Integer
+from .records import ArrayRecord, Integer
 
 
 class ClearPayloadOffer(ArrayRecord, frozen=True):

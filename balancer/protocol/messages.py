@@ -12,7 +12,6 @@ Payloads (decoded samples) are not part of a record: they travel as raw frames b
 
 from typing import Literal, get_args
 
-from ..records import ArrayRecord, Integer
 from .clear_channel_messages import ClearPayloadOffer as ClearPayloadOffer
 from .parts import NO_PLACE as NO_PLACE
 from .parts import BatchItem as BatchItem
@@ -21,6 +20,7 @@ from .parts import Hole as Hole
 from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
+from .records import ArrayRecord, Integer
 from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus

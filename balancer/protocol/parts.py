@@ -1,6 +1,6 @@
 """What messages are made of: samples in leases and batches, holes, places in an epoch."""
 
-from ..records import ArrayRecord, Integer
+from .records import ArrayRecord, Integer
 
 
 class SampleRef(ArrayRecord, frozen=True):

@@ -1,7 +1,7 @@
 """The balancer's status report, for diagnosis only; made by coordinator/status_report.py."""
 
-from ..records import ArrayRecord, Integer
 from .parts import Hole
+from .records import ArrayRecord, Integer
 
 
 class WorkerStatus(ArrayRecord, frozen=True):

@@ -9,8 +9,8 @@ record, so nothing behind this module sees a malformed message.
 import msgpack
 import msgspec
 
-from ..records import read_record
 from .messages import KINDS, PAYLOAD_FRAMES, PROTOCOL_VERSION, Message
+from .records import read_record
 
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
 MAX_HEADER_BYTES = 4 << 20

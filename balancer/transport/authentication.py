@@ -85,7 +85,7 @@ class KeyAuthenticator:
         if role is None:
             return NOT_ALLOWED
         if not isinstance(message, KINDS_OF_ROLE.get(role, ())):
-            return f"the key that says {kind} is for a {role}: give it the keys of its role"
+            return f"a {role}'s key may not send {kind}: give each process the keys of its role"
         self._users[peer] = user
         return ""
 

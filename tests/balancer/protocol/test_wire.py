@@ -21,6 +21,7 @@ from counterpoise.balancer.protocol.messages import (
     Weights,
     WorkerStatus,
 )
+from counterpoise.balancer.protocol.records import ArrayRecord
 from counterpoise.balancer.protocol.wire import (
     MAX_CONTAINER,
     WireError,
@@ -28,7 +29,6 @@ from counterpoise.balancer.protocol.wire import (
     encode,
     payload_frames,
 )
-from counterpoise.balancer.records import ArrayRecord
 
 VALUES = {
     int: st.integers(-(1 << 63) + 1, (1 << 63) - 1),

@@ -172,7 +172,7 @@ def test_a_balancer_with_keys_answers_those_it_knows(folders: Path) -> None:
         assert [one.level for one in stranger.findings] == [BAD]
         assert stranger.unasked
         worker = examine_job(address, 20, folders / "worker")
-        assert "Inspect is for a worker: give it the keys of its role" in worker.findings[0].found
+        assert "a worker's key may not send GetStatus" in worker.findings[0].found
 
 
 def test_what_cannot_be_asked_is_told_apart() -> None:
