@@ -40,8 +40,6 @@ TO_BE_CLEANED = {
     "sched.render.svg.render_svg",
     "sched.shapes.model_profile.shape_profile",
     "tools.analyze.model.report.make_report",
-    "tools.analyze.scan.rows.merge",
-    "tools.analyze.scan.run.scan_all",
     "tools.bench.bubbles.command._settings_table",
     "tools.bench.order._compare",
     "tools.bench.step.command",

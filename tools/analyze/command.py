@@ -20,7 +20,7 @@ from .model.machine import GB, MODELS, PipelineMachine
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
 from .page.document import headline, render_page
-from .scan.count_task import ScanOptions
+from .scan.options import ScanOptions
 from .scan.rows import Rows
 from .scan.run import on_cores, on_ray, scan_all
 from .scan.sources import find_tasks
@@ -181,16 +181,16 @@ def _scan(
     listing = progress.add_task("list", total=None, live="")
     tasks = find_tasks(sources, lambda n: progress.update(listing, live=f"{n:,} files"))
     progress.update(listing, total=1, completed=1)
-    options: dict[str, Any] = {
+    transform: dict[str, Any] = {
         name: given[name] for name in ("tile_size", "max_tiles", "tokens_per_tile", "max_tokens")
     }
     if given["tokenizer"]:
-        options["tokenizer"] = given["tokenizer"]
-    how = ScanOptions(
-        transform=tuple(options.items()),
-        imported=given["transform"],
-        cost=given["cost"],
-        tables=tuple(given["resources"]),
+        transform["tokenizer"] = given["tokenizer"]
+    options = ScanOptions(
+        transform=tuple(transform.items()),
+        transform_path=given["transform"],
+        cost_path=given["cost"],
+        resources=tuple(given["resources"]),
         decode=given["decode"],
         source_field=given["source_field"],
         cache=given["cache"],
@@ -199,10 +199,10 @@ def _scan(
     run = on_ray(address) if address else on_cores(given["jobs"] or len(os.sched_getaffinity(0)))
     scanning = progress.add_task("scan", total=None, live="")
 
-    def done(finished: int, pieces: int) -> None:
+    def show(finished: int, pieces: int) -> None:
         progress.update(scanning, completed=finished, total=pieces)
 
-    return scan_all(tasks, how, out / "parts", run, given["sample"] or 0, given["seed"], done)
+    return scan_all(tasks, options, out / "parts", run, given["sample"] or 0, given["seed"], show)
 
 
 def _write(out: Path, rows: Rows, report: Json) -> None:

@@ -33,7 +33,7 @@ from rich.table import Table
 
 from ...workers.images.decode import is_image
 from ...workers.sources.file_patterns import find_shards
-from ..analyze.scan.count_task import ScanOptions
+from ..analyze.scan.options import ScanOptions
 from ..analyze.scan.run import in_this_process, scan_all
 from ..analyze.scan.sources import find_tasks
 from ..console.reporting import emit, progress_console

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from counterpoise.tools.analyze.model.counts import by_source, duplicates, quantiles, reasons
 from counterpoise.tools.analyze.scan.rows import (
-    Clock,
+    CpuTimes,
     Failure,
     Rows,
-    keep,
-    kept,
+    load_rows,
     merge,
-    nothing,
-    only,
-    take,
+    no_rows,
+    save_rows,
+    select_resources,
+    select_rows,
 )
 
 
@@ -35,7 +35,7 @@ def rows(
         names,
         tuple(keys),
         bad,
-        Clock(len(costs), 10 * len(costs)),
+        CpuTimes(len(costs), 10 * len(costs)),
     )
 
 
@@ -45,7 +45,8 @@ def same(a: Rows, b: Rows) -> bool:
     return (
         all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns)
         and named[0] == named[1]
-        and (a.keys, a.failures, a.clock, a.resources) == (b.keys, b.failures, b.clock, b.resources)
+        and (a.keys, a.failures, a.cpu_times, a.resources)
+        == (b.keys, b.failures, b.cpu_times, b.resources)
     )
 
 
@@ -60,7 +61,7 @@ def test_merging_is_associative(found: list[list[tuple[int, int, str]]], cut: in
     every = [
         rows([row[:2] for row in part], "".join(r[2] for r in part), "".join(r[2] for r in part))
         if part
-        else nothing([Failure("x", "s", "unreadable", "why")])
+        else no_rows([Failure("x", "s", "unreadable", "why")])
         for part in found
     ]
     halves = [merge(every[:cut]), merge(every[cut:])]
@@ -75,12 +76,12 @@ def test_parts_with_other_costs_are_refused() -> None:
 
 def test_a_kept_part_reads_back_and_a_damaged_one_is_none(tmp_path: Path) -> None:
     part = rows([(1, 2), (3, 4)], "ab", "xy", (Failure("k", "a", "truncated", "ends"),))
-    assert keep(tmp_path / "part.npz", part)
-    back = kept(tmp_path / "part.npz")
+    assert save_rows(tmp_path / "part.npz", part)
+    back = load_rows(tmp_path / "part.npz")
     assert back is not None
     assert same(back, part)
     (tmp_path / "part.npz").write_bytes(b"PK half")
-    assert kept(tmp_path / "part.npz") is None
+    assert load_rows(tmp_path / "part.npz") is None
 
 
 def test_a_key_counts_as_duplicate_from_its_second_time_on() -> None:
@@ -125,12 +126,14 @@ def test_quantiles_are_values_of_the_data_that_hold_their_share(values: list[int
 
 
 def test_only_the_costs_named_stay() -> None:
-    assert only(rows([(1, 2), (3, 4)]), ("tokens",)).costs.tolist() == [[2], [4]]
-    with pytest.raises(ValueError, match="no cost 'bytes'; there are tiles, tokens"):
-        only(rows([(1, 2)]), ("bytes",))
+    assert select_resources(rows([(1, 2), (3, 4)]), ("tokens",)).costs.tolist() == [[2], [4]]
+    with pytest.raises(
+        ValueError, match="no cost 'bytes'; name one of tiles, tokens with --resource"
+    ):
+        select_resources(rows([(1, 2)]), ("bytes",))
 
 
 def test_taking_rows_keeps_what_belongs_to_them() -> None:
-    found = take(rows([(1, 2), (3, 4), (5, 6)], "aba", "xyz"), np.array([2, 0]))
+    found = select_rows(rows([(1, 2), (3, 4), (5, 6)], "aba", "xyz"), np.array([2, 0]))
     assert found.costs.tolist() == [[5, 6], [1, 2]]
     assert found.keys == ("z", "x")

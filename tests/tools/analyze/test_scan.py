@@ -15,12 +15,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from counterpoise.tools.analyze.scan.count_task import ScanOptions, scan
+from counterpoise.tools.analyze.scan.measure import measure_task
+from counterpoise.tools.analyze.scan.options import ScanOptions
 from counterpoise.tools.analyze.scan.rows import Rows
-from counterpoise.tools.analyze.scan.run import Work, in_this_process, on_cores, scan_all
+from counterpoise.tools.analyze.scan.run import (
+    TaskFunction,
+    in_this_process,
+    on_cores,
+    scan_all,
+)
 from counterpoise.tools.analyze.scan.sources import ScanTask, find_tasks
 
-HOW = ScanOptions((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
+OPTIONS = ScanOptions((("tile_size", 32), ("max_tiles", 6), ("tokens_per_tile", 4)))
 
 
 def picture(width: int = 40, height: int = 30) -> bytes:
@@ -44,10 +50,10 @@ def samples(prefix: str, count: int, source: str = "web") -> dict[str, dict[str,
     return {f"{prefix}{n}": {"json": about, "png": picture()} for n in range(count)}
 
 
-def looked_at(
-    tasks: Sequence[ScanTask], out: Path, how: ScanOptions = HOW, **more: Any
+def scanned(
+    tasks: Sequence[ScanTask], out: Path, options: ScanOptions = OPTIONS, **more: Any
 ) -> tuple[Rows, int]:
-    return scan_all(tasks, how, out, more.pop("run", in_this_process), **more)
+    return scan_all(tasks, options, out, more.pop("run", in_this_process), **more)
 
 
 def tasks_of(*sources: object) -> list[ScanTask]:
@@ -73,7 +79,7 @@ def mixed(tmp_path: Path) -> Path:
 
 
 def test_what_is_broken_is_named_and_the_rest_is_there(mixed: Path, tmp_path: Path) -> None:
-    rows, total = looked_at(tasks_of(mixed), tmp_path / "parts")
+    rows, total = scanned(tasks_of(mixed), tmp_path / "parts")
     assert rows.keys == ("a0", "a1", "a2", "a3", "d0", "a0", "a1")
     assert total == len(rows) + len(rows.failures)
     found = {(bad.kind, bad.key): bad for bad in rows.failures}
@@ -91,8 +97,8 @@ def test_what_is_broken_is_named_and_the_rest_is_there(mixed: Path, tmp_path: Pa
 
 def test_all_cores_find_what_one_finds(mixed: Path, tmp_path: Path) -> None:
     tasks = [ScanTask("tar", (str(path),)) for path in sorted(mixed.glob("*.tar"))]
-    one, _ = looked_at(tasks, tmp_path / "one")
-    two, _ = looked_at(tasks, tmp_path / "two", run=on_cores(2))
+    one, _ = scanned(tasks, tmp_path / "one")
+    two, _ = scanned(tasks, tmp_path / "two", run=on_cores(2))
     assert (one.keys, one.failures, one.sources) == (two.keys, two.failures, two.sources)
     assert np.array_equal(one.costs, two.costs)
 
@@ -102,7 +108,7 @@ def test_numbered_shards_are_one_source_and_not_one_each(tmp_path: Path) -> None
     folder.mkdir()
     for number in range(3):
         write_shard(folder / f"{number:05}.tar", {f"{number}": {"txt": b"some text"}})
-    assert looked_at(tasks_of(folder), tmp_path / "parts")[0].sources == ("laion",)
+    assert scanned(tasks_of(folder), tmp_path / "parts")[0].sources == ("laion",)
 
 
 def test_an_interrupted_scan_goes_on_where_it_was(mixed: Path, tmp_path: Path) -> None:
@@ -111,38 +117,38 @@ def test_an_interrupted_scan_goes_on_where_it_was(mixed: Path, tmp_path: Path) -
 
     def until(stop: int) -> Any:
         def run(
-            work: Work[Any], todo: Sequence[ScanTask], how: ScanOptions
+            function: TaskFunction[Any], todo: Sequence[ScanTask], options: ScanOptions
         ) -> Iterator[tuple[int, Any]]:
             for number, task in enumerate(todo):
                 if number == stop:
                     raise KeyboardInterrupt
                 done.append(task.paths)
-                yield number, work(task, how)
+                yield number, function(task, options)
 
         return run
 
     with pytest.raises(KeyboardInterrupt):
-        looked_at(tasks, tmp_path / "parts", run=until(3))
-    rows, _ = looked_at(tasks, tmp_path / "parts", run=until(99))
+        scanned(tasks, tmp_path / "parts", run=until(3))
+    rows, _ = scanned(tasks, tmp_path / "parts", run=until(99))
     assert sorted(done) == sorted(task.paths for task in tasks)
-    again, _ = looked_at(tasks, tmp_path / "other")
+    again, _ = scanned(tasks, tmp_path / "other")
     assert (rows.keys, rows.failures) == (again.keys, again.failures)
 
 
 def test_a_shard_that_changed_is_scanned_again(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", samples("a", 2))
-    assert len(looked_at(tasks_of(shard), tmp_path / "parts")[0]) == 2
+    assert len(scanned(tasks_of(shard), tmp_path / "parts")[0]) == 2
     write_shard(shard, samples("b", 3))
-    assert looked_at(tasks_of(shard), tmp_path / "parts")[0].keys == ("b0", "b1", "b2")
+    assert scanned(tasks_of(shard), tmp_path / "parts")[0].keys == ("b0", "b1", "b2")
 
 
 def test_other_settings_find_other_costs(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", samples("a", 2))
-    few, _ = looked_at(tasks_of(shard), tmp_path / "parts")
-    more, _ = looked_at(
+    few, _ = scanned(tasks_of(shard), tmp_path / "parts")
+    more, _ = scanned(
         tasks_of(shard),
         tmp_path / "parts",
-        ScanOptions((*HOW.transform[:2], ("tokens_per_tile", 8))),
+        ScanOptions((*OPTIONS.transform[:2], ("tokens_per_tile", 8))),
     )
     assert (more.column("tokens") > few.column("tokens")).all()
 
@@ -151,11 +157,11 @@ def test_a_sample_is_drawn_once_and_the_same_for_everybody(tmp_path: Path) -> No
     for name in "abc":
         write_shard(tmp_path / f"{name}.tar", samples(name, 10))
     tasks = [ScanTask("tar", (str(tmp_path / f"{name}.tar"),)) for name in "abc"]
-    rows, total = looked_at(tasks, tmp_path / "parts", sample=7)
+    rows, total = scanned(tasks, tmp_path / "parts", sample=7)
     assert (len(rows), total) == (7, 30)
     assert len(set(rows.keys)) == 7
-    assert looked_at(tasks, tmp_path / "other", sample=7)[0].keys == rows.keys
-    assert looked_at(tasks, tmp_path / "seed", sample=7, seed=1)[0].keys != rows.keys
+    assert scanned(tasks, tmp_path / "other", sample=7)[0].keys == rows.keys
+    assert scanned(tasks, tmp_path / "seed", sample=7, seed=1)[0].keys != rows.keys
 
 
 def test_decoding_finds_what_headers_do_not_say(tmp_path: Path) -> None:
@@ -165,12 +171,12 @@ def test_decoding_finds_what_headers_do_not_say(tmp_path: Path) -> None:
     Image.fromarray(noise).save(whole, "PNG")
     found["a1"]["png"] = whole.getvalue()[:4000]
     shard = write_shard(tmp_path / "a.tar", found)
-    assert len(looked_at(tasks_of(shard), tmp_path / "parts")[0]) == 2
-    deep = ScanOptions(HOW.transform, decode=True)
-    rows, _ = looked_at(tasks_of(shard), tmp_path / "parts", deep)
+    assert len(scanned(tasks_of(shard), tmp_path / "parts")[0]) == 2
+    deep = ScanOptions(OPTIONS.transform, decode=True)
+    rows, _ = scanned(tasks_of(shard), tmp_path / "parts", deep)
     assert rows.keys == ("a0",)
     assert [bad.key for bad in rows.failures] == ["a1"]
-    assert rows.clock.decoded == 1
+    assert rows.cpu_times.decoded == 1
 
 
 def test_a_dataset_by_import_path_is_scanned_in_ranges(
@@ -179,12 +185,12 @@ def test_a_dataset_by_import_path_is_scanned_in_ranges(
     module = "lengths = list(range(1, 2500))\ndef cost(n):\n    return {'tokens': n}\n"
     (tmp_path / "my_lengths.py").write_text(module)
     monkeypatch.chdir(tmp_path)
-    how = ScanOptions(cost="my_lengths:cost")
-    rows, total = looked_at(tasks_of("my_lengths:lengths"), tmp_path / "parts", how)
+    options = ScanOptions(cost_path="my_lengths:cost")
+    rows, total = scanned(tasks_of("my_lengths:lengths"), tmp_path / "parts", options)
     assert rows.column("tokens").tolist() == list(range(1, 2500))
     assert (total, len(list((tmp_path / "parts").iterdir()))) == (2499, 3)
     with pytest.raises(ValueError, match="no_such"):
-        looked_at(tasks_of("no_such:thing"), tmp_path / "parts", how)
+        scanned(tasks_of("no_such:thing"), tmp_path / "parts", options)
 
 
 def test_many_tiny_shards_are_listed_in_order_while_counting(tmp_path: Path) -> None:
@@ -214,9 +220,9 @@ def test_sources_that_are_not_there_are_an_error(tmp_path: Path) -> None:
 
 def test_an_index_of_a_shard_points_to_the_shard(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", samples("a", 20))
-    looked_at(tasks_of(shard), tmp_path / "parts")
+    scanned(tasks_of(shard), tmp_path / "parts")
     with pytest.raises(ValueError, match=r"analyze a\.tar itself"):
-        scan(ScanTask("table", (str(tmp_path / "a.tar.index.npz"),)), HOW)
+        measure_task(ScanTask("table", (str(tmp_path / "a.tar.index.npz"),)), OPTIONS)
 
 
 def test_a_failing_disk_ends_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +233,7 @@ def test_a_failing_disk_ends_the_scan(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("counterpoise.workers.tar.shard_files.ShardFiles.read", failing)
     with pytest.raises(OSError, match="Input/output"):
-        looked_at(tasks_of(shard), tmp_path / "parts")
+        scanned(tasks_of(shard), tmp_path / "parts")
 
 
 def test_ctrl_c_ends_with_130_and_leaves_what_was_scanned(tmp_path: Path) -> None:
@@ -271,10 +277,10 @@ def test_an_interrupt_hands_over_what_has_been_begun(tmp_path: Path) -> None:
         finished.append(count)
 
     with pytest.raises(KeyboardInterrupt):
-        looked_at(tasks, tmp_path / "parts", run=on_cores(2), done=done)
+        scanned(tasks, tmp_path / "parts", run=on_cores(2), progress=done)
     assert len(list((tmp_path / "parts").iterdir())) == finished[-1]
     again: list[int] = []
-    rows, _ = looked_at(tasks, tmp_path / "parts", done=lambda count, _: again.append(count))
+    rows, _ = scanned(tasks, tmp_path / "parts", progress=lambda count, _: again.append(count))
     assert again[0] == finished[-1]
     assert len(rows) == 24
 

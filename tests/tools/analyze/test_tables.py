@@ -49,7 +49,7 @@ def test_rows_with_nan_stay_out_by_name(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "why"), [(-1, "negative"), (1.5, "no whole number"), (1e300, "too large")]
+    ("value", "why"), [(-1, "negative"), (1.5, "not a whole number"), (1e300, "too large")]
 )
 def test_other_values_that_are_no_costs_say_why(value: float, why: str, tmp_path: Path) -> None:
     found = read_table(write(tmp_path / "t.npz", {"tokens": [4.0, value]}))
@@ -77,7 +77,7 @@ def test_missing_columns_say_what_is_there(tmp_path: Path) -> None:
 def test_columns_of_other_lengths_and_kinds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'tokens' has shape \(3,\), 'tiles' has \(2,\)"):
         read_table(write(tmp_path / "a.npz", {"tiles": [1, 2], "tokens": [1, 2, 3]}))
-    with pytest.raises(ValueError, match="needed are whole numbers"):
+    with pytest.raises(ValueError, match="costs must be whole numbers"):
         read_table(write(tmp_path / "b.npz", {"tokens": ["x", "y"]}))
 
 

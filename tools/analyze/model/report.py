@@ -277,13 +277,13 @@ def _named(made: Forecast, name: str, rows: Rows, chosen: Int64) -> list[Json]:
 
 def _host(rows: Rows, report: Json) -> Json:
     """CPU time and bytes of a sample, and what a step's speed asks of workers and network."""
-    clock = rows.clock
+    times = rows.cpu_times
     known = rows.nbytes[rows.nbytes >= 0]
     found: Json = {
-        "probed": clock.probed,
-        "probe_ms": clock.probe_ns / clock.probed / 1e6 if clock.probed else None,
-        "decoded": clock.decoded,
-        "decode_ms": clock.decode_ns / clock.decoded / 1e6 if clock.decoded else None,
+        "probed": times.probed,
+        "probe_ms": times.probe_ns / times.probed / 1e6 if times.probed else None,
+        "decoded": times.decoded,
+        "decode_ms": times.decode_ns / times.decoded / 1e6 if times.decoded else None,
         "bytes_per_sample": float(known.mean()) if len(known) else None,
     }
     schedules = report["pipelines"].get("schedules", [])

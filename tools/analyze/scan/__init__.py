@@ -1,1 +1,1 @@
-"""Scanning a data set for costs: tasks, rows, tables, on cores or Ray."""
+"""Scans a data set for costs: sources to tasks, tasks to rows, on cores or on Ray."""

@@ -1,7 +1,7 @@
-"""Running the scan: the same map over tasks in this process, on all cores, or on a Ray cluster.
+"""Runs a scan: the same function over tasks in this process, on all cores, or on a Ray cluster.
 
-Every finished task is kept in a file of its own, named after what it is about, so that a scan that
-was interrupted goes on where it was and scans nothing twice.
+The rows of each finished task are saved in a file of their own, whose name is a hash of all that
+they depend on. A scan that was interrupted reads those files and scans only the rest.
 """
 
 import importlib
@@ -17,97 +17,99 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.fingerprint import digest, library_versions
 from ...console.signals import wish_to_end
-from .count_task import ScanOptions, count, make_transform, open_dataset, scan
-from .rows import Rows, keep, kept, merge, only, take
+from .measure import count_samples, measure_task
+from .options import ScanOptions, make_transform, open_dataset
+from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
 from .sources import TASK_ROWS, ScanTask
 
 T = TypeVar("T")
-Work = Callable[[ScanTask, ScanOptions], T]
-PATIENCE_S = 5.0
-Runner = Callable[[Work[Any], Sequence[ScanTask], ScanOptions], Iterator[tuple[int, Any]]]
-Done = Callable[[int, int], object]
+TaskFunction = Callable[[ScanTask, ScanOptions], T]
+# Applies a function to tasks in any order, and yields (number of the task, result).
+Runner = Callable[[TaskFunction[Any], Sequence[ScanTask], ScanOptions], Iterator[tuple[int, Any]]]
+Progress = Callable[[int, int], object]
+# Changes whenever the saved rows change their form.
+FORMAT = 2
+CONNECT_TIMEOUT_S = 5.0
+# Looking up saved rows is fast; the progress bar need not follow every one.
+REPORT_EVERY = 64
 
 
-def uncounted(_: int, __: int) -> None:
-    """Tell nobody how far it is."""
+def no_progress(_finished: int, _tasks: int) -> None:
+    """Report no progress."""
 
 
 def scan_all(
     tasks: Sequence[ScanTask],
-    how: ScanOptions,
+    options: ScanOptions,
     parts: Path,
     run: Runner,
     sample: int = 0,
     seed: int = 0,
-    done: Done = uncounted,
+    progress: Progress = no_progress,
 ) -> tuple[Rows, int]:
-    """Return the merged rows and how many samples there are in all.
+    """Return the merged rows, and the number of samples in the whole data set.
 
-    parts: the folder of kept results. sample: look at so many only, drawn at random (0: all).
-    done(tasks finished, tasks) is called as it goes on.
+    parts: the folder of saved rows. sample: measure that many samples, drawn at random (0: all).
+    progress(finished tasks, tasks) is called as the scan goes on.
     """
-    tables = {at: scan(task, how) for at, task in enumerate(tasks) if task.kind == "table"}
-    others = [at for at in range(len(tasks)) if at not in tables]
-    pieces, total = _pieces([tasks[at] for at in others], how, run, sample, seed, tables)
-    names, found = list[Path](), dict[int, Rows]()
-    for at, task in enumerate(pieces):
-        names.append(parts / f"{digest([task.about(), _about(how, task)])}.npz")
-        if (rows := kept(names[-1])) is not None:
-            found[at] = rows
-        if at % 64 == 63:
-            done(len(found), len(pieces))
-    missing = [at for at in range(len(pieces)) if at not in found]
-    done(len(found), len(pieces))
-    for number, rows in run(scan, [pieces[at] for at in missing], how):
-        keep(names[missing[number]], rows)
-        found[missing[number]] = rows
-        done(len(found), len(pieces))
-    parts_in_order = [*(found[at] for at in range(len(pieces))), *tables.values()]
-    rows = merge(only(part, how.tables) for part in parts_in_order)
-    if not sample:
-        return rows, len(rows) + len(rows.failures)
-    rest = total + sum(len(table) + len(table.failures) for table in tables.values())
-    if tables and len(rows) > sample:
-        rows = take(rows, _drawn(len(rows), sample, seed))
-    return rows, rest
+    tables = [measure_task(task, options) for task in tasks if task.kind == "table"]
+    others = [task for task in tasks if task.kind != "table"]
+    # A table is read as a whole, so with tables the sample is drawn from the merged rows.
+    if sample and not tables:
+        pieces, total = _draw_pieces(others, options, run, sample, seed)
+    else:
+        pieces, total = _whole_pieces(others, options), 0  # counted below
+    found = _scan_pieces(pieces, options, parts, run, progress)
+    rows = merge(select_resources(part, options.resources) for part in (*found, *tables))
+    if sample and not tables:
+        return rows, total
+    total = len(rows) + len(rows.failures)
+    if sample and len(rows) > sample:
+        rows = select_rows(rows, _draw(len(rows), sample, seed))
+    return rows, total
 
 
 def in_this_process(
-    work: Work[T], tasks: Sequence[ScanTask], how: ScanOptions
+    function: TaskFunction[T], tasks: Sequence[ScanTask], options: ScanOptions
 ) -> Iterator[tuple[int, T]]:
-    """Do the tasks one after the other."""
+    """Apply the function to one task after the other."""
     for number, task in enumerate(tasks):
-        yield number, work(task, how)
+        yield number, function(task, options)
 
 
 def on_cores(cores: int) -> Runner:
-    """Return a runner over so many processes; few tasks are done in this one.
+    """Return a runner over `cores` processes; a single task is done in this process.
 
-    An interrupt ends it with KeyboardInterrupt when what has been begun is done, and handed over.
+    After an interrupt it finishes and yields the tasks that have been started, then raises
+    KeyboardInterrupt.
     """
 
-    def run(work: Work[T], tasks: Sequence[ScanTask], how: ScanOptions) -> Iterator[tuple[int, T]]:
+    def run(
+        function: TaskFunction[T], tasks: Sequence[ScanTask], options: ScanOptions
+    ) -> Iterator[tuple[int, T]]:
         if cores < 2 or len(tasks) < 2:
-            yield from in_this_process(work, tasks, how)
+            yield from in_this_process(function, tasks, options)
             return
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(cores, len(tasks)), context, _ignore_interrupts)
-        with wish_to_end() as wished:
+        with wish_to_end() as interrupted:
             try:
-                waiting, begun = enumerate(tasks), dict[Future[T], int]()
-                room = cores + 1  # what has been begun cannot be taken back, so little is
-                while room or begun:
-                    for at, task in itertools.islice(waiting, 0 if wished() else room):
-                        begun[pool.submit(work, task, how)] = at
-                    finished, _ = wait(begun, return_when=FIRST_COMPLETED)
+                waiting, started = enumerate(tasks), dict[Future[T], int]()
+                # A started task cannot be taken back, so only one more than the cores is.
+                room = cores + 1
+                while room or started:
+                    for number, task in itertools.islice(waiting, 0 if interrupted() else room):
+                        started[pool.submit(function, task, options)] = number
+                    finished, _ = wait(started, return_when=FIRST_COMPLETED)
                     for future in finished:
-                        yield begun.pop(future), future.result()
+                        yield started.pop(future), future.result()
                     room = len(finished)
             finally:
                 pool.shutdown(cancel_futures=True)
-            if wished():
+            if interrupted():
                 raise KeyboardInterrupt
 
     return run
@@ -116,20 +118,22 @@ def on_cores(cores: int) -> Runner:
 def on_ray(address: str) -> Runner:
     """Return a runner over a Ray cluster; its nodes must see the same files under the same paths.
 
-    Raises ValueError where ray is not installed, ConnectionError where no cluster answers.
+    Raises ValueError if ray is not installed, ConnectionError if no cluster answers.
     """
     try:
         ray = importlib.import_module("ray")
     except ImportError:
         raise ValueError("--ray needs Ray; pip install 'counterpoise[ray]'") from None
 
-    _reach(address)
+    _check_reachable(address)
 
-    def run(work: Work[T], tasks: Sequence[ScanTask], how: ScanOptions) -> Iterator[tuple[int, T]]:
+    def run(
+        function: TaskFunction[T], tasks: Sequence[ScanTask], options: ScanOptions
+    ) -> Iterator[tuple[int, T]]:
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, logging_level="warning")
-        remote = ray.remote(num_cpus=1, max_retries=3, scheduling_strategy="SPREAD")(work)
-        pending = {remote.remote(task, how): number for number, task in enumerate(tasks)}
+        remote = ray.remote(num_cpus=1, max_retries=3, scheduling_strategy="SPREAD")(function)
+        pending = {remote.remote(task, options): number for number, task in enumerate(tasks)}
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1)
             for reference in ready:
@@ -139,13 +143,13 @@ def on_ray(address: str) -> Runner:
     return run
 
 
-def _reach(address: str) -> None:
-    """Raise ConnectionError if nobody listens at host:port, for which Ray itself waits long."""
+def _check_reachable(address: str) -> None:
+    """Raise ConnectionError if nothing listens at host:port; Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise ConnectionError(
             f"no Ray cluster at {address} ({error}); start one with `ray start --head`, and give "
@@ -153,59 +157,82 @@ def _reach(address: str) -> None:
         ) from None
 
 
-def _pieces(
-    tasks: Sequence[ScanTask],
-    how: ScanOptions,
+def _scan_pieces(
+    pieces: Sequence[ScanTask],
+    options: ScanOptions,
+    parts: Path,
     run: Runner,
-    sample: int,
-    seed: int,
-    tables: dict[int, Rows],
+    progress: Progress,
+) -> list[Rows]:
+    """Return the rows of each piece: those saved earlier, and the others scanned and saved now."""
+    paths, found = list[Path](), dict[int, Rows]()
+    for number, piece in enumerate(pieces):
+        paths.append(parts / f"{_cache_key(piece, options)}.npz")
+        if (rows := load_rows(paths[-1])) is not None:
+            found[number] = rows
+        if (number + 1) % REPORT_EVERY == 0:
+            progress(len(found), len(pieces))
+    missing = [number for number in range(len(pieces)) if number not in found]
+    progress(len(found), len(pieces))
+    for at, rows in run(measure_task, [pieces[number] for number in missing], options):
+        save_rows(paths[missing[at]], rows)
+        found[missing[at]] = rows
+        progress(len(found), len(pieces))
+    return [found[number] for number in range(len(pieces))]
+
+
+def _draw_pieces(
+    tasks: Sequence[ScanTask], options: ScanOptions, run: Runner, sample: int, seed: int
 ) -> tuple[list[ScanTask], int]:
-    """Cut datasets into ranges; with a sample, count first and choose rows of every task."""
-    if not sample:
-        return [piece for task in tasks for piece in _ranges(task, how)], 0
+    """Count all samples, and return the tasks with the rows drawn from each, and the count."""
     counts: list[tuple[int, ...]] = [()] * len(tasks)
-    for number, found in run(count, tasks, how):
+    for number, found in run(count_samples, tasks, options):
         counts[number] = found
-    flat = np.array([max(0, n) for found in counts for n in found], np.int64)
-    total = int(flat.sum())
-    if tables or total <= sample:
-        return [piece for task in tasks for piece in _ranges(task, how)], total
-    drawn = np.sort(_drawn(total, sample, seed))
-    ends = np.cumsum(flat)
+    sizes = np.array([max(0, count) for found in counts for count in found], np.int64)
+    total = int(sizes.sum())
+    if total <= sample:
+        return _whole_pieces(tasks, options), total
+    drawn = _draw(total, sample, seed)
+    ends = np.cumsum(sizes)
     shard_of = np.searchsorted(ends, drawn, side="right")
-    rows = [drawn[shard_of == at] - (ends[at] - flat[at]) for at in range(len(flat))]
-    chosen, at = list[ScanTask](), 0
+    rows = [drawn[shard_of == shard] - (ends[shard] - sizes[shard]) for shard in range(len(sizes))]
+    remaining, pieces = iter(rows), list[ScanTask]()
     for task, found in zip(tasks, counts, strict=True):
-        picked = tuple(tuple(row.tolist()) for row in rows[at : at + len(found)])
-        chosen.append(replace(task, chosen=picked))
-        at += len(found)
-    return chosen, total
+        chosen = tuple(tuple(next(remaining).tolist()) for _ in found)
+        pieces.append(replace(task, chosen=chosen))
+    return pieces, total
 
 
-def _ranges(task: ScanTask, how: ScanOptions) -> Iterator[ScanTask]:
+def _whole_pieces(tasks: Sequence[ScanTask], options: ScanOptions) -> list[ScanTask]:
+    return [piece for task in tasks for piece in _ranges(task, options)]
+
+
+def _ranges(task: ScanTask, options: ScanOptions) -> Iterator[ScanTask]:
+    """Yield a dataset in ranges of TASK_ROWS rows, any other task as it is."""
     if task.kind != "dataset":
         yield task
         return
-    length = len(open_dataset(task.paths[0], how))
+    length = len(open_dataset(task.paths[0], options))
     for start in range(0, length, TASK_ROWS):
         yield replace(task, start=start, stop=min(start + TASK_ROWS, length))
 
 
-def _about(how: ScanOptions, task: ScanTask) -> list[Any]:
-    """What besides the files decides what a scan finds."""
-    made: Any = ""
+def _cache_key(task: ScanTask, options: ScanOptions) -> str:
+    """Return a hash of all that a task's rows depend on: files, options, code and libraries."""
+    code: Any = ""
     if task.kind == "dataset":
-        made = open_dataset(task.paths[0], how).fingerprint()
-    elif hasattr(transform := make_transform(how), "fingerprint"):
-        made = transform.fingerprint()
-    return [how.imported, how.cost, how.decode, how.source_field, made, library_versions()]
+        code = open_dataset(task.paths[0], options).fingerprint()
+    elif hasattr(transform := make_transform(options), "fingerprint"):
+        code = transform.fingerprint()
+    chosen = [options.transform_path, options.cost_path, options.decode, options.source_field]
+    return digest([FORMAT, task.fingerprint(), *chosen, code, library_versions()])
 
 
-def _drawn(total: int, sample: int, seed: int) -> Any:
+def _draw(total: int, sample: int, seed: int) -> Int64:
+    """Return `sample` of `total` numbers, drawn at random, ascending."""
     return np.sort(np.random.default_rng(seed).choice(total, sample, replace=False))
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group of processes; the parent alone answers it."""
+    """Ctrl-C goes to the whole group of processes; only the parent handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,111 +1,128 @@
-"""Tables of costs: npz, JSONL or parquet, a column a resource, a row a sample.
+"""Reads tables of costs: npz, JSONL or parquet, with a column per resource and a row per sample.
 
-Columns that are no resources: `key` (the sample's name), `source` (a name, or a number in the npz
-array `sources`), `nbytes` (decoded bytes). A value that is missing, NaN, negative or no whole
-number makes its row unreadable; the others stay.
+Three columns are not resources: `key` (the sample's name), `source` (a name, or an index into the
+npz array `sources`) and `nbytes` (decoded bytes). A value that is missing, NaN, negative or not a
+whole number makes its row unreadable; the other rows stay.
 """
 
 import importlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .rows import Failure, Rows, nothing
+from .rows import Failure, Rows, no_rows
 
 SUFFIXES = (".npz", ".jsonl", ".parquet")
-USUAL = ("tiles", "tokens", "label_tokens")
-ABOUT = ("key", "source", "nbytes")
+DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
+OTHER_COLUMNS = ("key", "source", "nbytes")
 Columns = Mapping[str, npt.NDArray[Any]]
-MOST = 2**53
+Problems = npt.NDArray[np.int8]
+# The largest integer up to which a float holds every integer.
+LARGEST_COST = 2**53
 
 
-def read_table(path: Path, wanted: tuple[str, ...] = ()) -> Rows:
+def read_table(path: Path, resources: tuple[str, ...] = ()) -> Rows:
     """Return a table's rows; raises ValueError for a file or columns that cannot be used.
 
-    wanted: the columns that are resources; by default those of `USUAL` that are there.
+    resources: the columns that hold costs, by default those of DEFAULT_RESOURCES that exist.
     """
-    columns, bad = _READERS[path.suffix](path)
-    return _rows(path, columns, _resources(path, columns, wanted), bad)
+    columns, unreadable = _READERS[path.suffix](path)
+    return _rows(path, columns, _resources(path, columns, resources), unreadable)
 
 
 def _resources(path: Path, columns: Columns, wanted: tuple[str, ...]) -> tuple[str, ...]:
     has = ", ".join(sorted(columns)) or "none"
     if missing := [name for name in wanted if name not in columns]:
         raise ValueError(f"{path} has no column {missing[0]!r}; it has {has}")
-    found = wanted or tuple(name for name in USUAL if name in columns)
+    found = wanted or tuple(name for name in DEFAULT_RESOURCES if name in columns)
     if not found:
         raise ValueError(
-            f"{path} has none of the columns {', '.join(USUAL)}; it has {has}: "
+            f"{path} has none of the columns {', '.join(DEFAULT_RESOURCES)}; it has {has}: "
             "say which are costs with --resource NAME"
         )
     return found
 
 
-def _rows(path: Path, columns: Columns, resources: tuple[str, ...], bad: list[Failure]) -> Rows:
+def _rows(
+    path: Path, columns: Columns, resources: tuple[str, ...], unreadable: list[Failure]
+) -> Rows:
+    count = len(columns[resources[0]])
+    _check_shapes(path, columns, resources)
+    others = {n: columns[n] for n in OTHER_COLUMNS if n in columns and columns[n].shape == (count,)}
+    names = others.get("key")
+    numbers = [_number(path, name, columns[name]) for name in resources]
+    problems = {name: found for name, (_, found) in zip(resources, numbers, strict=True)}
+    failures = [*unreadable, *_unusable_rows(path, problems, names)]
+    usable = np.flatnonzero(~np.any(list(problems.values()), axis=0))
+    if not len(usable):
+        return no_rows(failures)
+    source_of, sources = _sources(path, columns, others, usable)
+    nbytes = others["nbytes"] if "nbytes" in others else np.full(count, -1)
+    keys = tuple(map(str, names[usable].tolist())) if names is not None else ()
+    costs = np.stack([values[usable] for values, _ in numbers], axis=1)
+    known = np.where(np.isnan(nbytes.astype(float)), -1, nbytes)[usable].astype(np.int64)
+    return Rows(resources, costs, known, source_of, sources, keys, tuple(failures))
+
+
+def _check_shapes(path: Path, columns: Columns, resources: tuple[str, ...]) -> None:
+    """Raise ValueError unless all resources have one number per row."""
     count = len(columns[resources[0]])
     for name in resources:
         if columns[name].shape != (count,):
             raise ValueError(
                 f"{path}: column {name!r} has shape {columns[name].shape}, "
-                f"{resources[0]!r} has {(count,)}; give one number a row"
+                f"{resources[0]!r} has {(count,)}; give one number per row"
             )
-    about = {n: columns[n] for n in ABOUT if n in columns and columns[n].shape == (count,)}
-    numbers = [_number(path, name, columns[name]) for name in resources]
-    wrong = np.any([reason != 0 for _, reason in numbers], axis=0)
-    names = about.get("key")
-
-    def name_of(row: int) -> str:
-        return str(names[row]) if names is not None else f"row {row}"
-
-    failures = [*bad]
-    for row in np.flatnonzero(wrong).tolist():
-        why = [f"{n} is {_WRONG[r[row]]}" for n, (_, r) in zip(resources, numbers, strict=True)
-               if r[row]]  # fmt: skip
-        failures.append(Failure(name_of(row), path.name, "unreadable", ", ".join(why)))
-    fine = np.flatnonzero(~wrong)
-    if not len(fine):
-        return nothing(failures)
-    source_of, sources = _sources(path, columns, about, fine)
-    nbytes = about["nbytes"] if "nbytes" in about else np.full(count, -1)
-    keys = tuple(map(str, names[fine].tolist())) if names is not None else ()
-    costs = np.stack([values[fine] for values, _ in numbers], axis=1)
-    known = np.where(np.isnan(nbytes.astype(float)), -1, nbytes)[fine].astype(np.int64)
-    return Rows(resources, costs, known, source_of, sources, keys, tuple(failures))
 
 
-_WRONG = ("", "missing or NaN", "negative", "no whole number", "too large")
+def _unusable_rows(
+    path: Path, problems: Mapping[str, Problems], names: npt.NDArray[Any] | None
+) -> Iterator[Failure]:
+    """Yield a failure for each row in which a resource has a problem."""
+    for row in np.flatnonzero(np.any(list(problems.values()), axis=0)).tolist():
+        key = f"row {row}" if names is None else str(names[row])
+        found = [
+            f"{name} is {_PROBLEMS[each[row]]}" for name, each in problems.items() if each[row]
+        ]
+        yield Failure(key, path.name, "unreadable", ", ".join(found))
+
+
+# A problem is an index into this; 0 means none.
+_PROBLEMS = ("", "missing or NaN", "negative", "not a whole number", "too large")
 
 
 def _number(
     path: Path, name: str, column: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int8]]:
-    """The column as int64, and a reason (number in _WRONG) for every row."""
-    reason = np.zeros(len(column), np.int8)
+) -> tuple[npt.NDArray[np.int64], Problems]:
+    """Return the column as int64, and the problem of each row."""
+    problem = np.zeros(len(column), np.int8)
     if column.dtype.kind in "iu":
-        reason[column < 0] = 2
-        reason[column > MOST] = 4
-        return column.astype(np.int64), reason
+        problem[column < 0] = 2
+        problem[column > LARGEST_COST] = 4
+        return column.astype(np.int64), problem
     if column.dtype.kind != "f":
-        raise ValueError(f"{path}: column {name!r} holds {column.dtype}, needed are whole numbers")
+        raise ValueError(
+            f"{path}: column {name!r} holds {column.dtype}; costs must be whole numbers"
+        )
     whole = np.nan_to_num(column, nan=0.0, posinf=0.0, neginf=0.0)
-    reason[whole != np.floor(whole)] = 3
-    reason[whole > MOST] = 4
-    reason[whole < 0] = 2
-    reason[~np.isfinite(column)] = 1
-    return np.where(reason == 0, whole, 0).astype(np.int64), reason
+    problem[whole != np.floor(whole)] = 3
+    problem[whole > LARGEST_COST] = 4
+    problem[whole < 0] = 2
+    problem[~np.isfinite(column)] = 1
+    return np.where(problem == 0, whole, 0).astype(np.int64), problem
 
 
 def _sources(
-    path: Path, columns: Columns, about: Columns, fine: npt.NDArray[np.intp]
+    path: Path, columns: Columns, others: Columns, usable: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    if "source" not in about:
-        return np.zeros(len(fine), np.int64), (path.stem,)
-    values, number = np.unique(about["source"][fine].astype(str), return_inverse=True)
+    if "source" not in others:
+        return np.zeros(len(usable), np.int64), (path.stem,)
+    values, number = np.unique(others["source"][usable].astype(str), return_inverse=True)
     names = values.tolist()
     if "sources" in columns and all(name.isdigit() for name in names):
         known = columns["sources"]
@@ -121,22 +138,22 @@ def _npz(path: Path) -> tuple[Columns, list[Failure]]:
             if "stamp" in arrays and "member_ends" in arrays:
                 shard = path.name.removesuffix(".index.npz")
                 raise ValueError(
-                    f"{path} says where the samples of {shard} stand, not what they cost; "
+                    f"{path} is the index of {shard}: it has positions of samples, no costs; "
                     f"analyze {shard} itself"
                 )
             return dict(arrays), []
     except (zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise ValueError(f"{path} is no npz file ({error}); write it again") from None
+        raise ValueError(f"{path} is not an npz file ({error}); write it again") from None
     except ValueError as error:
         if "pickle" in str(error).lower():
             raise ValueError(
-                f"{path} is no npz file of plain arrays ({error}); save numbers and text only"
+                f"{path} is not an npz file of plain arrays ({error}); save numbers and text only"
             ) from None
         raise
 
 
 def _jsonl(path: Path) -> tuple[Columns, list[Failure]]:
-    """Columns of all names that stand in any line; a line without one has NaN there."""
+    """Return a column for every name in any line; a line without that name has NaN."""
     rows, bad = list[dict[str, Any]](), list[Failure]()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -145,18 +162,18 @@ def _jsonl(path: Path) -> tuple[Columns, list[Failure]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                row = f"no JSON ({error})"
+                row = f"not JSON ({error})"
             if isinstance(row, dict):
                 rows.append(row)
             else:
-                reason = row if isinstance(row, str) else "no JSON object"
+                reason = row if isinstance(row, str) else "not a JSON object"
                 bad.append(Failure(f"line {number}", path.name, "unreadable", reason))
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: _column([row.get(name) for row in rows]) for name in names}, bad
 
 
 def _column(values: list[Any]) -> npt.NDArray[Any]:
-    if all(type(value) is int and abs(value) < MOST for value in values):
+    if all(type(value) is int and abs(value) < LARGEST_COST for value in values):
         return np.array(values, np.int64)
     if any(isinstance(value, str) for value in values):
         texts = all(isinstance(value, str) for value in values)
@@ -180,7 +197,7 @@ def _parquet(path: Path) -> tuple[Columns, list[Failure]]:
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is no parquet file ({error})") from None
+        raise ValueError(f"{path} is not a parquet file ({error}); write it again") from None
     return {
         name: table.column(name).to_numpy()
         if not str(table.schema.field(name).type).endswith("string")

@@ -1,0 +1,150 @@
+"""Measures the samples of one task: a pure function from a piece of a data set to `Rows`.
+
+It runs in any process, on any machine. Tar shards go through the same dataset and transform as in
+training, so the indexes and costs that a scan writes are found again by training. A shard that
+cannot be opened and a sample that cannot be measured become failures; only a failing disk, which
+would fail every later read too, ends the scan.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ....workers.sources.failures import kind_of, reason_of
+from ....workers.sources.interface import Probe, Source, sample_nbytes
+from .options import ScanOptions, open_dataset
+from .rows import CpuTimes, Failure, Rows, merge, no_rows
+from .shards import broken_shard, failure_kind, open_shard, shard_series
+from .sources import ScanTask
+from .tables import read_table
+
+# Reading the CPU clock takes time, so without decoding only every 16th sample is timed.
+TIMED_EVERY = 16
+
+
+def measure_task(task: ScanTask, options: ScanOptions) -> Rows:
+    """Return the costs of a task's samples, and the samples that cannot be used."""
+    if task.kind == "table":
+        return read_table(Path(task.paths[0]), options.resources)
+    if task.kind == "dataset":
+        source = open_dataset(task.paths[0], options)
+        chosen = task.chosen[0] if task.chosen is not None else range(task.start, task.stop)
+        label = task.paths[0].partition(":")[2]
+        return _measure(source, chosen, options, lambda _: label)
+    chosen_by_shard = task.chosen or (None,) * len(task.paths)
+    shards = zip(task.paths, chosen_by_shard, strict=True)
+    return merge(_measure_shard(Path(path), chosen, options) for path, chosen in shards)
+
+
+def count_samples(task: ScanTask, options: ScanOptions) -> tuple[int, ...]:
+    """Return the samples of each of a task's shards, from headers only; -1 for a broken one."""
+    if task.kind == "dataset":
+        return (len(open_dataset(task.paths[0], options)),)
+    if task.kind == "table":
+        return (-1,)
+    counts = []
+    for path in task.paths:
+        try:
+            counts.append(len(open_shard(Path(path), options)))
+        except ValueError:
+            counts.append(-1)
+    return tuple(counts)
+
+
+def _measure_shard(path: Path, chosen: Sequence[int] | None, options: ScanOptions) -> Rows:
+    try:
+        dataset = open_shard(path, options)
+    except ValueError as error:
+        return no_rows(broken_shard(path, str(error)))
+    series = shard_series(path)
+
+    def source_of(index: int) -> str:
+        return dataset.source_named(index, options.source_field) or series
+
+    try:
+        indexes = range(len(dataset)) if chosen is None else chosen
+        return _measure(dataset, indexes, options, source_of)
+    finally:
+        dataset.keep()
+
+
+def _measure(
+    source: Source, indexes: Sequence[int], options: ScanOptions, source_of: Callable[[int], str]
+) -> Rows:
+    """Measure samples of a source one after another; `source_of` returns a sample's source."""
+    measured, failures = list[tuple[Probe, str]](), list[Failure]()
+    times = list[tuple[int, int]]()
+    for number, index in enumerate(indexes):
+        timed = options.decode or number % TIMED_EVERY == 0
+        clock = time.process_time_ns if timed else _no_clock
+        try:
+            probe, probe_ns, decode_ns = _measure_sample(source, index, options.decode, clock)
+        except Exception as error:
+            # A failing disk is not the sample's fault, and a report without its samples is wrong.
+            if kind_of(error) == "io":
+                raise
+            reason = reason_of(error)
+            kind = failure_kind(reason)
+            failures.append(Failure(source.key(index), source_of(index), kind, reason))
+            continue
+        label = source_of(index)
+        times.append((probe_ns, decode_ns))
+        first = measured[0][0] if measured else probe
+        if probe.cost.keys() == first.cost.keys():
+            measured.append((probe, label))
+        else:
+            # One table holds all samples, so all need the same costs as the first.
+            reason = f"costs {', '.join(probe.cost)}, others {', '.join(first.cost)}"
+            failures.append(Failure(probe.key, label, "unreadable", reason))
+    return _rows(measured, failures, _sum_times(times))
+
+
+def _measure_sample(
+    source: Source, index: int, decode: bool, clock: Callable[[], int]
+) -> tuple[Probe, int, int]:
+    """Return a sample's probe, and the nanoseconds of probing and of decoding; 0 if not done."""
+    known = getattr(source, "known", None)
+    probe: Probe | None = known(index) if known is not None else None
+    start = clock()
+    probed = decoded = start
+    if probe is None:
+        probe = source.probe(index)
+        probed = decoded = clock()
+    if decode:
+        sample = source.load(index, epoch=0, seed=0)
+        decoded = clock()
+        probe = Probe(probe.key, probe.cost, sample_nbytes(sample))
+    return probe, probed - start, decoded - probed
+
+
+def _rows(
+    measured: Sequence[tuple[Probe, str]], failures: Sequence[Failure], cpu_times: CpuTimes
+) -> Rows:
+    """Return probes with their sources as rows."""
+    if not measured:
+        return replace(no_rows(failures), cpu_times=cpu_times)
+    probes = [probe for probe, _ in measured]
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(s for _, s in measured))}
+    return Rows(
+        resources=tuple(probes[0].cost),
+        costs=np.array([list(probe.cost.values()) for probe in probes], np.int64),
+        nbytes=np.array([-1 if p.nbytes is None else p.nbytes for p in probes], np.int64),
+        source_of=np.array([numbers[label] for _, label in measured], np.int64),
+        sources=tuple(numbers),
+        keys=tuple(probe.key for probe in probes),
+        failures=tuple(failures),
+        cpu_times=cpu_times,
+    )
+
+
+def _no_clock() -> int:
+    return 0
+
+
+def _sum_times(times: Sequence[tuple[int, int]]) -> CpuTimes:
+    both = np.array(times, np.int64).reshape(-1, 2)
+    (probed, decoded), (probe_ns, decode_ns) = (both > 0).sum(axis=0), both.sum(axis=0)
+    return CpuTimes(int(probed), int(probe_ns), int(decoded), int(decode_ns))
