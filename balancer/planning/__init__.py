@@ -1,1 +1,18 @@
-"""Planning: a window's costs to global batches. Pure functions, bit-identical on every machine."""
+"""Planning: turns a window's sample costs into global batches, the same on every machine."""
+
+from .planner import Planner, make_planner
+from .problem.config import GlobalBatch, Microbatch, PlanConfig, Planned, Window
+from .problem.shuffle import permutation
+from .warmup import compile_kernels
+
+__all__ = [
+    "GlobalBatch",
+    "Microbatch",
+    "PlanConfig",
+    "Planned",
+    "Planner",
+    "Window",
+    "compile_kernels",
+    "make_planner",
+    "permutation",
+]

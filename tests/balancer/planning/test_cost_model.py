@@ -1,86 +1,45 @@
 """Costs and metrics: whole nanoseconds from resources, and figures one can check by hand."""
 
-import json
-
 import numpy as np
 import pytest
 
 from counterpoise.balancer.planning.ordering.cost_model import (
     CostModel,
-    Price,
+    PassCost,
     amounts_of,
-    load_cost_model,
 )
 from counterpoise.balancer.planning.problem import metrics
 from counterpoise.balancer.planning.problem.loads import UNLIMITED, common_unit
 from counterpoise.balancer.planning.problem.scale import scale_costs
-from counterpoise.sched.simulation.cost_profile import (
-    CostFunction,
-    CostProfile,
-    dump_profile,
-    load_profile,
-)
 
-PROFILE = {
-    "placement": [0, 1],
-    "passes": {
-        "F": [
-            {"fixed": 5, "per_thousand": {"tiles": 3000}},
-            {"points": {"tokens": [[0, 0], [10, 100], [20, 400]]}},
-        ],
-        "B": [{"fixed": 7}],
-    },
-}
+POINTS = ((0, 0), (10, 100), (20, 400))
 
 
-def test_a_profile_prices_stages() -> None:
-    model = load_cost_model(json.dumps(PROFILE))
+def test_a_model_gives_the_times_of_stages() -> None:
+    stages = (PassCost(5, {"tiles": 3000}), PassCost(points={"tokens": POINTS}))
+    model = CostModel((0, 1), {"F": stages, "B": (PassCost(7),)})
     amounts = {"tiles": np.array([1, 2]), "tokens": np.array([5, 30])}
     assert model.nanoseconds("F", amounts).tolist() == [[8, 11], [50, 700]]
     assert model.nanoseconds("B", amounts).tolist() == [[7, 7], [7, 7]]
     assert model.pipeline(amounts).costs.tolist() == [[8, 11], [50, 700], [7, 7], [7, 7]]
 
 
-def test_it_reads_what_the_simulator_writes_and_agrees() -> None:
-    passes = {"F": (CostFunction(3, {"tokens": 1500, "token_pairs": 2}),), "B": (CostFunction(9),)}
-    text = dump_profile(CostProfile((0, 1), passes))
-    amounts = {"tokens": np.array([7, 100]), "token_pairs": np.array([49, 10**4])}
-    mine = load_cost_model(text).nanoseconds("F", amounts)
-    other = load_profile(text).passes["F"][0]
-    for k in range(2):
-        resources = {name: int(values[k]) for name, values in amounts.items()}
-        assert mine[:, k].tolist() == [other.of(resources)] * 2
-
-
 def test_split_backward_is_summed() -> None:
-    price = {"F": (Price(1),), "I": (Price(3),), "W": (Price(4),)}
-    pipeline = CostModel((0,), price).pipeline({"tokens": np.array([1])})
+    costs = {"F": (PassCost(1),), "I": (PassCost(3),), "W": (PassCost(4),)}
+    pipeline = CostModel((0,), costs).pipeline({"tokens": np.array([1])})
     assert pipeline.costs.tolist() == [[1], [7]]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("no json", "not JSON"),
-        ("[]", "must be an object"),
-        ('{"placement": [], "passes": {}}', "placement"),
-        ('{"placement": [0], "passes": {"F": {}}}', "give a list"),
-        ('{"placement": [0], "passes": {"F": [{"slow": 1}]}}', "'slow'"),
-        ('{"placement": [0], "passes": {"F": [{"fixed": -1}]}}', "whole numbers"),
-        ('{"placement": [0], "passes": {"F": [{"points": {"a": [[1, 2]]}}]}}', "two or more"),
-        ('{"placement": [0, 0, 0], "passes": {"F": [{}, {}]}}', "all 3, or 1"),
-    ],
-)
-def test_what_is_no_profile_is_refused(change: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_cost_model(change)
+def test_a_list_that_leaves_out_a_stage_is_refused() -> None:
+    with pytest.raises(ValueError, match="F: got 2 costs; give all 3, or 1"):
+        CostModel((0, 0, 0), {"F": (PassCost(1), PassCost(2))})
 
 
-def test_missing_amounts_and_prices_are_named() -> None:
-    with pytest.raises(ValueError, match="no 'frames'; they say tiles"):
-        Price(0, {"frames": 1}).of({"tiles": np.array([1])})
-    with pytest.raises(ValueError, match="no price for passes 'W'"):
-        CostModel((0,), {"F": (Price(1),)}).nanoseconds("W", {"tokens": np.array([1])})
+def test_missing_amounts_and_costs_are_named() -> None:
+    with pytest.raises(ValueError, match="no amounts of 'frames' are given; given are tiles"):
+        PassCost(0, {"frames": 1}).of({"tiles": np.array([1])})
+    with pytest.raises(ValueError, match="no costs of passes 'W' are given"):
+        CostModel((0,), {"F": (PassCost(1),)}).nanoseconds("W", {"tokens": np.array([1])})
     with pytest.raises(ValueError, match="layout"):
         amounts_of(("tokens",), np.array([[1]]), np.array([0]), 1, layout="ragged")
 
