@@ -1,6 +1,6 @@
 """The long run: mutated frames against decoding, sessions, codec and coordinator.
 
-    python tests/security/fuzz.py --frames 1000000 --seed 1
+    PYTHONPATH=.venv/typing .venv/bin/python -m tests.security.fuzz --frames 1000000 --seed 1
 
 Prints what was done; any exception is printed with the seed and the number of the frame, and the
 exit status is 1. Memory is read before and after: it must not grow with the number of frames.

@@ -1,6 +1,6 @@
 """The long run, guided by coverage: atheris (`pip install -e '.[fuzz]'`) feeds the targets.
 
-    python tests/security/fuzz_guided.py stranger --runs 1000000 --seed 1
+    PYTHONPATH=.venv/typing .venv/bin/python -m tests.security.fuzz_guided stranger --runs 1000000
 
 Half of the mutations are libFuzzer's, of bytes; half change fields of the messages. The last lines
 say how many inputs were run and how many branches were covered. What is found is kept as a file,
