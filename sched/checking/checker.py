@@ -1,20 +1,21 @@
-"""The checker: proves that a program runs to its end and does what it should.
+"""Check that a program is a whole training step and runs to its end.
 
-`check` raises if any of these fails, and shows the grid with the culprit marked:
+`check` raises if any of these proofs fails, and shows the grid with the culprits marked:
 
-- words: registered kinds, stages, microbatches and ranks that exist, every pass where its stage is;
-- complete: each stage and microbatch once forward and once backward (B, or I and W), unless the
-  program only goes forward; each vocabulary pass once on every rank;
-- channels: what is sent from a rank to a peer is received there, in the same order;
-- collectives: every communicator's in the same order on all ranks;
-- ordered: no pass before one that it needs on its own rank, such as W before I;
-- inputs: what a pass needs is made somewhere and brought to it;
-- no wait-for cycle: in the graph that the simulator times;
+- references: kinds are registered; stages, microbatches and ranks exist; passes are on their ranks;
+- completeness: each stage and microbatch goes forward once and backward once (B, or I and W),
+  unless the program only goes forward; each vocabulary pass is on every rank once;
+- channels: what a rank sends to a peer is received there, in the same order;
+- collectives: all ranks enter each communicator's collectives in one order;
+- order: on its rank no pass comes before one that it needs, such as W before I;
+- inputs: every input of a pass is computed somewhere and reaches it;
+- cycle: in the graph that the simulator times, no passes wait for each other in a cycle;
 - memory: no rank holds more than the limit, if one is given.
 
-A program that passes has an execution in which every pass runs once and after what it needs,
-whatever the times are. It assumes that sends and collectives do not block the rank (they run on
-streams of their own, one communicator a barrier class and direction); blocking barriers block.
+A program that passes has an execution in which every pass runs once, after what it needs,
+whatever the times are. The proof assumes that sends and collectives do not block their rank: they
+run on streams of their own, with one communicator per barrier class and direction. Blocking
+barriers do block.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,23 +28,23 @@ from ..ir.problem import Problem
 from ..ir.program import Program
 from ..simulation.costs import Costs, Table
 from ..simulation.memory import memory_curves
-from .complete import complete, words
+from .completeness import completeness, references
 from .marked_grid import marked_grid
 from .order import channels, collectives, cycle, inputs, order
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """The most that a rank may hold, in the units of `buffer_bytes` (live activations)."""
+class MemoryLimit:
+    """The most that a rank may hold, and what each buffer weighs in the same unit."""
 
-    held: int
+    most: int
     buffer_bytes: Mapping[str, Table]
 
 
-# In this order: a later one may assume that the earlier ones found nothing.
+# In this order: a later proof assumes that the earlier ones found nothing.
 PROOFS: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
-    words,
-    complete,
+    references,
+    completeness,
     channels,
     collectives,
     order,
@@ -57,8 +58,8 @@ def check(
 ) -> None:
     """Raise ValueError, with the grid, unless the program is sound.
 
-    `limit`: the most that any rank may hold at once, in units of `buffer_bytes`, by default in
-    live activations.
+    `limit`: the most that any rank may hold at once. `buffer_bytes`: the sizes of buffers in the
+    same unit; by default the limit counts live activations.
 
     >>> from counterpoise.sched import schedule
     >>> check(schedule("1f1b", ranks=2, microbatches=2), limit=2)
@@ -72,7 +73,10 @@ def check(
 def problems(
     program: Program, *, limit: int | None = None, buffer_bytes: Mapping[str, Table] | None = None
 ) -> tuple[Problem, ...]:
-    """What is wrong with a program: all that the first failing proof found; () if it is sound."""
+    """Return the problems that the first failing proof finds, () if the program is sound.
+
+    Takes the arguments of `check`.
+    """
     if program.microbatches < 1 or not program.ranks or not program.placement:
         return (Problem("empty", "the program has no microbatches, ranks or stages"),)
     graph = make_graph(program)
@@ -81,16 +85,17 @@ def problems(
             return found
     if limit is None:
         return ()
-    return tuple(_memory(graph, Limit(limit, buffer_bytes or {"activation": 1})))
+    return tuple(_memory(graph, MemoryLimit(limit, buffer_bytes or {"activation": 1})))
 
 
-def _memory(graph: Graph, limit: Limit) -> Iterator[Problem]:
-    """Memory by a rank's order alone: pass i runs from 2i to 2i + 1."""
+def _memory(graph: Graph, limit: MemoryLimit) -> Iterator[Problem]:
+    """Check the memory, which depends on each rank's order alone: pass i runs from 2i to 2i + 1."""
     position = np.arange(graph.passes) - graph.start[graph.rank]
     costs = Costs({}, buffer_bytes=limit.buffer_bytes)
     curves = memory_curves(graph, costs, 2 * position, 2 * position + 1)
     for rank, curve in enumerate(curves):
-        over = [(at, held) for at, held in curve if held > limit.held]
+        over = [(at, held) for at, held in curve if held > limit.most]
         if over:
-            what = f"rank {rank} holds {max(h for _, h in over)}, more than the limit {limit.held}"
+            most = max(held for _, held in over)
+            what = f"rank {rank} holds {most}, more than the limit {limit.most}"
             yield Problem("memory", what, ((rank, over[0][0] // 2),))

@@ -1,4 +1,4 @@
-"""A program's grid with some passes marked, cut to what is near them."""
+"""Print a program's grid with some passes marked, cut to their neighbourhood."""
 
 from collections.abc import Collection
 
@@ -8,9 +8,9 @@ _NEAR = 5
 
 
 def marked_grid(program: Program, marks: Collection[tuple[int, int]]) -> str:
-    """The grid with each marked (rank, index) in brackets.
+    """Return the grid with each marked (rank, index) in brackets.
 
-    Of long rows only what is near a mark is shown, or their beginning.
+    Long rows are cut to the neighbourhood of the marks, or to their beginning without any.
 
     >>> from counterpoise.sched import schedule
     >>> print(marked_grid(schedule("1f1b", ranks=2, microbatches=2), {(0, 2)}))

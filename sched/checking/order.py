@@ -1,38 +1,38 @@
-"""Proofs that nothing waits for what comes later, on one rank or around several."""
+"""Prove that no pass waits for a later one, on its own rank or in a cycle over several ranks."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir.channels import launches, message_channels
+from ..ir.channels import entered_collectives, message_channels
 from ..ir.graph import Graph
 from ..ir.paths import find_cycle, longest_paths
 from ..ir.problem import Problem
-from .complete import culprit
+from .completeness import culprit
 
 _SHOWN = 20
 
 
 def order(graph: Graph) -> Iterator[Problem]:
-    """On its own rank, nothing stands before what it needs."""
+    """Check that on its own rank no pass comes before one that it needs."""
     inner = (graph.source < graph.passes) & (graph.target < graph.passes)
     source, target = graph.source[inner], graph.target[inner]
     back = (graph.rank[source] == graph.rank[target]) & (source > target)
     for late, early in zip(source[back][:_SHOWN].tolist(), target[back].tolist(), strict=False):
-        what = f"{graph.name(early)} stands before {graph.name(late)}, which it needs"
+        what = f"{graph.name(early)} comes before {graph.name(late)}, which it needs"
         yield Problem("order", what, (culprit(graph, early), culprit(graph, late)))
 
 
 def channels(graph: Graph) -> Iterator[Problem]:
-    """What a rank sends to a peer, the peer receives, in that order."""
-    for sent, got, step in message_channels(graph):
-        wanted = [(int(graph.stage[n]) + step, int(graph.microbatch[n])) for n in sent]
-        have = [(int(graph.stage[n]), int(graph.microbatch[n])) for n in got]
-        if wanted == have:
+    """Check that each rank receives what a peer sends, in the order of the sends."""
+    for sends, receives, step in message_channels(graph):
+        sent = [(int(graph.stage[n]) + step, int(graph.microbatch[n])) for n in sends]
+        received = [(int(graph.stage[n]), int(graph.microbatch[n])) for n in receives]
+        if sent == received:
             continue
-        both = min(len(sent), len(got))
-        at = next((i for i in range(both) if wanted[i] != have[i]), both)
-        marks = [int(nodes[at]) for nodes in (sent, got) if at < len(nodes)]
+        both = min(len(sent), len(received))
+        at = next((i for i in range(both) if sent[i] != received[i]), both)
+        marks = [int(nodes[at]) for nodes in (sends, receives) if at < len(nodes)]
         if at < both:
             what = f"{graph.name(marks[0])} meets {graph.name(marks[1])} on its channel"
         else:
@@ -42,30 +42,32 @@ def channels(graph: Graph) -> Iterator[Problem]:
 
 
 def inputs(graph: Graph) -> Iterator[Problem]:
-    """Every need is met by something in the program."""
+    """Check that every input of a pass is computed in the program and reaches it."""
     for node in graph.missing[:_SHOWN].tolist():
-        what = f"nothing brings {graph.name(node)} what it needs"
+        what = f"{graph.name(node)} needs an input that no pass computes or sends to it"
         yield Problem("inputs", what, (culprit(graph, node),))
 
 
 def collectives(graph: Graph) -> Iterator[Problem]:
-    """All ranks enter each communicator's collectives in one order."""
-    for communicator, by_rank in launches(graph.program).items():
-        rows = sorted(by_rank.items())
-        first_rank, first = rows[0]
-        for rank, row in rows[1:]:
-            for (at, one), (other, two) in zip(first, row, strict=False):
-                if one != two:
-                    what = (
-                        f"communicator {communicator}: rank {first_rank} enters {one[0]}{one[1]} "
-                        f"where rank {rank} enters {two[0]}{two[1]}"
-                    )
-                    yield Problem("collectives", what, ((first_rank, at), (rank, other)))
-                    break
+    """Check that all ranks enter each communicator's collectives in one order."""
+    for communicator, by_rank in entered_collectives(graph.program).items():
+        (first_rank, first), *others = sorted(by_rank.items())
+        for rank, entries in others:
+            pairs = zip(first, entries, strict=False)
+            different = ((one, two) for one, two in pairs if one.collective != two.collective)
+            if pair := next(different, None):
+                one, two = pair
+                what = (
+                    f"communicator {communicator}: rank {first_rank} enters {one} "
+                    f"where rank {rank} enters {two}"
+                )
+                yield Problem(
+                    "collectives", what, ((first_rank, one.position), (rank, two.position))
+                )
 
 
 def cycle(graph: Graph) -> Iterator[Problem]:
-    """No passes wait for each other in a circle."""
+    """Check that no passes wait for each other in a cycle."""
     length = np.zeros(len(graph.source), np.int64)
     found = longest_paths(graph.source, graph.target, length, graph.nodes)
     if not found.stuck:
@@ -73,4 +75,4 @@ def cycle(graph: Graph) -> Iterator[Problem]:
     nodes = find_cycle(graph.source, graph.target, found.stuck)
     text = " -> ".join(graph.name(node) for node in [*nodes, nodes[0]])
     marks = tuple(culprit(graph, node) for node in nodes if node < graph.passes)
-    yield Problem("cycle", f"deadlock, each waits for the one before it: {text}", marks)
+    yield Problem("cycle", f"deadlock: each of these waits for the one before it: {text}", marks)

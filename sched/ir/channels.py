@@ -1,7 +1,7 @@
-"""What must be in one order at both ends: messages of a pair of ranks, collectives of all."""
+"""Find what must be in one order at both ends: messages of two ranks, collectives of all ranks."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +9,21 @@ from numpy.typing import NDArray
 from .program import Barrier, Program
 
 Ints = NDArray[np.int64]
-# Per communicator and rank: (index in the rank's list, (barrier, microbatch)).
-Launches = dict[str, dict[int, list[tuple[int, tuple[str, int]]]]]
+
+
+class CollectiveEntry(NamedTuple):
+    """A rank's entry into a collective, (barrier, microbatch), at a position of its list."""
+
+    position: int
+    collective: tuple[str, int]
+
+    def __str__(self) -> str:
+        """The text of a collective's pass without its stage, such as CS3."""
+        return f"{self.collective[0]}{self.collective[1]}"
 
 
 class _Passes(Protocol):
-    """What a channel is found from: a graph, finished or not."""
+    """The part of a graph, finished or not, from which channels are found."""
 
     @property
     def program(self) -> Program: ...
@@ -29,7 +38,7 @@ class _Passes(Protocol):
 
 
 def message_channels(graph: _Passes) -> Iterator[tuple[Ints, Ints, int]]:
-    """Of every pair of ranks and direction, the sends and the receives in their ranks' order.
+    """Yield the sends and the receives of every pair of ranks and direction, in program order.
 
     The third value is the step from the sending to the receiving stage: 1 for activations, -1 for
     gradients.
@@ -53,23 +62,24 @@ def message_channels(graph: _Passes) -> Iterator[tuple[Ints, Ints, int]]:
             yield sent, ins[(here == source) & (graph.rank[ins] == target)], step
 
 
-def launches(program: Program) -> Launches:
-    """Per communicator and rank, the collectives that the rank enters, in its order.
+def entered_collectives(program: Program) -> dict[str, dict[int, list[CollectiveEntry]]]:
+    """Return the collectives that each rank enters, by communicator and rank, in program order.
 
-    Each is (index in the rank's list, (barrier, microbatch)). Before lowering, a rank enters a
-    barrier with the pass that the barrier comes after.
+    Before lowering, a rank enters a barrier with the pass that the barrier comes after.
     """
     present = {item.kind for row in program.ranks for item in row} if program.barriers else set()
-    enters: dict[str, list[Barrier]] = {}
+    # The barriers that a rank enters with a pass of a kind.
+    entered_by: dict[str, list[Barrier]] = {}
     for barrier in program.barriers:
         if barrier.name in present:
-            enters.setdefault(barrier.name, []).append(barrier)
+            entered_by.setdefault(barrier.name, []).append(barrier)
         elif barrier.source == "every":
-            enters.setdefault(barrier.after, []).append(barrier)
-    found: Launches = {}
-    for rank, row in enumerate(program.ranks if enters else ()):
-        for at, item in enumerate(row):
-            for barrier in enters.get(item.kind, ()):
-                lane = found.setdefault(barrier.communicator or barrier.name, {})
-                lane.setdefault(rank, []).append((at, (barrier.name, item.microbatch)))
+            entered_by.setdefault(barrier.after, []).append(barrier)
+    found: dict[str, dict[int, list[CollectiveEntry]]] = {}
+    for rank, row in enumerate(program.ranks if entered_by else ()):
+        for position, item in enumerate(row):
+            for barrier in entered_by.get(item.kind, ()):
+                by_rank = found.setdefault(barrier.communicator or barrier.name, {})
+                entry = CollectiveEntry(position, (barrier.name, item.microbatch))
+                by_rank.setdefault(rank, []).append(entry)
     return found

@@ -1,17 +1,17 @@
-"""The graph of a program: which pass waits for which.
+"""Build the dependency graph of a program: which pass waits for which.
 
-`check` and `simulate` both read this graph, so what is proved is what is timed. Its nodes are the
-passes, rank by rank, then the barriers, microbatch by microbatch. Its edges are
+`check` and `simulate` read the same graph, so the simulator times exactly what the checker proves.
+The nodes are the passes, rank by rank, then the barriers, microbatch by microbatch. The edges are
 
-- the chain of each rank: a pass waits for the one before it;
-- the needs of each kind (`kinds`); between ranks the input travels (`p2p`);
+- the chain of each rank: a pass waits for the pass before it;
+- the needs of each kind (`kinds`): an input from another rank is a message (`p2p_ns`);
 - the barriers: they wait for their passes on all ranks, and for the collective that any of those
   ranks started before them on the same communicator; other passes wait for them;
 - in a lowered program, a need that crosses ranks goes through its SEND and RECV: the k-th receive
-  from a peer gets what that peer sent k-th.
+  from a peer gets that peer's k-th message.
 
-A program that can run is one whose graph has no cycle. Everything is integer arrays: there can be
-a hundred thousand passes.
+A program can run to its end if and only if its graph has no cycle. Programs may have a hundred
+thousand passes, so everything is integer arrays.
 """
 
 from collections.abc import Iterator
@@ -28,16 +28,17 @@ from .program import Barrier, Program
 Ints = NDArray[np.int64]
 _SHIFT = {"same": 0, "previous": -1, "next": 1}
 _NONE = np.empty(0, np.int64)
+_Started = dict[str, dict[int, list[tuple[Ints, Ints]]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes and edges. Nodes [0, passes) are passes, the rest barriers.
+    """Nodes and edges. Nodes [0, passes) are passes, the others are barriers.
 
-    `rank`, `stage`, `kind`, `microbatch`: per pass, `kind` an index into `kinds`. `barrier` and
-    `barrier_microbatch`: per barrier node, `barrier` an index into the program's. `source`,
-    `target`: per edge. `sender`: per edge that crosses ranks the sending rank, else -1.
-    `missing`: passes whose need is nowhere in the program. `start`: index of each rank's first.
+    `rank`, `stage`, `kind`, `microbatch`: per pass; `kind` is an index into `kinds`. `barrier` and
+    `barrier_microbatch`: per barrier node; `barrier` is an index into the program's barriers.
+    `source`, `target`: per edge. `sender`: per edge, the sending rank if it crosses ranks, else -1.
+    `missing`: passes with a need that no pass meets. `start`: the node of each rank's first pass.
     """
 
     program: Program
@@ -56,19 +57,16 @@ class Graph:
 
     @property
     def passes(self) -> int:
-        """How many nodes are passes."""
+        """Return the number of nodes that are passes."""
         return len(self.rank)
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """Return the number of nodes."""
         return len(self.rank) + len(self.barrier)
 
     def name(self, node: int) -> str:
-        """A node in text: a pass, or a barrier and its microbatch.
-
-        A barrier is written like a pass without a stage, such as `CS3`.
-        """
+        """Return a node as text: a pass such as `2F0`, or a barrier and its microbatch, `CS3`."""
         if node < self.passes:
             rank = int(self.rank[node])
             return str(self.program.ranks[rank][node - int(self.start[rank])])
@@ -77,7 +75,7 @@ class Graph:
 
 
 class _Builder:
-    """Collects edges; lives only while a graph is built."""
+    """Collect the edges of a graph under construction."""
 
     def __init__(self, program: Program) -> None:
         rows = [item for row in program.ranks for item in row]
@@ -91,14 +89,14 @@ class _Builder:
         lengths = np.array([len(row) for row in program.ranks], np.int64)
         self.rank = np.repeat(np.arange(len(lengths)), lengths)
         self.start = np.concatenate(([0], np.cumsum(lengths)))[: len(lengths)].astype(np.int64)
-        self.rows_high = max(program.stages, len(program.ranks))
+        self.table_rows = max(program.stages, len(program.ranks))
         self.edges: list[tuple[Ints, Ints, Ints]] = []
         self.missing: list[Ints] = []
         self.tables = {name: self._table(code) for name, code in codes.items()}
 
     def _table(self, code: int) -> Ints:
-        """Node by (stage, microbatch) of a kind, -1 where there is none."""
-        table = np.full((self.rows_high, self.program.microbatches), -1, np.int64)
+        """Return the nodes of a kind by (stage, microbatch), -1 where there is none."""
+        table = np.full((self.table_rows, self.program.microbatches), -1, np.int64)
         nodes = np.flatnonzero(self.kind == code)
         keep = (self.stage[nodes] < table.shape[0]) & (self.microbatch[nodes] < table.shape[1])
         nodes = nodes[keep & (self.microbatch[nodes] != NO_MICROBATCH)]
@@ -106,9 +104,9 @@ class _Builder:
         return table
 
     def node(self, names: tuple[str, ...], stage: Ints, microbatch: Ints) -> Ints:
-        """The node of the first of these kinds that exists, else -1."""
+        """Return, for each place, the node of the first of these kinds that is there, else -1."""
         found = np.full(len(stage), -1, np.int64)
-        inside = (stage >= 0) & (stage < self.rows_high)
+        inside = (stage >= 0) & (stage < self.table_rows)
         inside &= (microbatch >= 0) & (microbatch < self.program.microbatches)
         for name in reversed(names):
             if name in self.tables:
@@ -117,15 +115,18 @@ class _Builder:
         return found
 
     def add(self, source: Ints, target: Ints, sender: Ints | None = None) -> None:
+        """Add edges; `sender`: the sending ranks of those that cross ranks, -1 for the others."""
         self.edges.append((source, target, np.full_like(source, -1) if sender is None else sender))
 
     def chains(self) -> None:
-        last = np.zeros(len(self.rank), bool)
-        last[self.start[self.start < len(last)]] = True
-        later = np.flatnonzero(~last)
+        """Add an edge from every pass to the next one of its rank."""
+        first = np.zeros(len(self.rank), bool)
+        first[self.start[self.start < len(first)]] = True
+        later = np.flatnonzero(~first)
         self.add(later - 1, later)
 
     def needs(self) -> None:
+        """Add the edges that the needs of the kinds ask for."""
         for name, code in self.codes.items():
             if is_kind(name):
                 nodes = np.flatnonzero(self.kind == code)
@@ -134,7 +135,8 @@ class _Builder:
 
     def _need(self, need: Need, nodes: Ints, staged: bool) -> None:
         stage = self.stage[nodes] + _SHIFT[need.where]
-        high = self.program.stages if staged else self.rows_high
+        # At the model's ends there is no previous or next stage, and the need is void.
+        high = self.program.stages if staged else self.table_rows
         nodes, stage = (x[(stage >= 0) & (stage < high)] for x in (nodes, stage))
         source = self.node(need.kinds, stage, self.microbatch[nodes])
         self.missing.append(nodes[source < 0])
@@ -147,7 +149,10 @@ class _Builder:
             self.add(source, nodes, np.where(crosses, self.rank[source], -1))
 
     def _through_messages(self, send: str, source: Ints, nodes: Ints, crosses: Ints) -> None:
-        """In a lowered program a pass precedes its SEND, and a RECV the pass that uses it."""
+        """Add a lowered program's edges: from a pass to its SEND, from a RECV to the pass it feeds.
+
+        The edge between the two is `messages`' work, since channels are matched by order.
+        """
         self.add(source[~crosses], nodes[~crosses])
         source, nodes = source[crosses], nodes[crosses]
         for name, owner in ((send, source), (send.replace("SEND", "RECV"), nodes)):
@@ -158,41 +163,43 @@ class _Builder:
             self.add(first[have], second[have])
 
     def messages(self) -> None:
-        """What is sent k-th on a channel arrives for the user of what is received k-th."""
-        for sent, got, step in message_channels(self):
-            both = min(len(sent), len(got))
+        """Add an edge from the k-th SEND of a channel to the pass that uses the k-th RECV."""
+        for sends, receives, step in message_channels(self):
+            both = min(len(sends), len(receives))
             users = ("F",) if step > 0 else BACKWARD
-            user = self.node(users, self.stage[got[:both]], self.microbatch[got[:both]])
+            user = self.node(users, self.stage[receives[:both]], self.microbatch[receives[:both]])
             have = user >= 0
-            self.add(sent[:both][have], user[have], self.rank[sent[:both][have]])
+            source = sends[:both][have]
+            self.add(source, user[have], self.rank[source])
 
     def barriers(self) -> tuple[Ints, Ints]:
-        """Add the barrier nodes and their edges; returns each node's barrier and microbatch."""
+        """Add the barrier nodes and their edges; return each node's barrier and microbatch."""
         program, count = self.program, self.program.microbatches
         first = len(self.rank)
         base = {b.name: first + at * count for at, b in enumerate(program.barriers)}
-        launches: dict[str, dict[int, list[tuple[Ints, Ints]]]] = {}
+        # By communicator and rank: the passes that start collectives, and the barriers' nodes.
+        started: _Started = {}
         for barrier in program.barriers:
             self._made_before_entered(barrier)
-            for rank, passes in self._launching(barrier):
+            for rank, passes in self._starting(barrier):
                 nodes = base[barrier.name] + self.microbatch[passes]
                 self.add(passes, nodes)
-                lane = launches.setdefault(barrier.communicator or barrier.name, {})
-                lane.setdefault(rank, []).append((passes, nodes))
+                by_rank = started.setdefault(barrier.communicator or barrier.name, {})
+                by_rank.setdefault(rank, []).append((passes, nodes))
                 if barrier.blocking:
                     self._block(passes, nodes)
             if barrier.source == "barrier" and barrier.name not in self.codes:
-                self._follow(base, barrier, launches)
+                self._follow(base, barrier, started)
             for where, name in barrier.before:
                 targets = self._at(where, name)
                 self.add(base[barrier.name] + self.microbatch[targets], targets)
-        for lane in launches.values():
-            self._serialize(lane)
+        for by_rank in started.values():
+            self._serialize(by_rank)
         index = np.arange(len(program.barriers) * count)
         return index // max(1, count), index % max(1, count)
 
     def _made_before_entered(self, barrier: Barrier) -> None:
-        """In a lowered program, a rank enters a barrier behind the pass that makes its part."""
+        """Make a rank of a lowered program enter a barrier after the pass that makes its part."""
         if barrier.name not in self.codes:
             return
         makes = "C" if barrier.source == "barrier" else barrier.after
@@ -200,8 +207,8 @@ class _Builder:
         enters = self.node((barrier.name,), self.rank[makers], self.microbatch[makers])
         self.add(makers[enters >= 0], enters[enters >= 0])
 
-    def _launching(self, barrier: Barrier) -> Iterator[tuple[int, Ints]]:
-        """Per rank, the passes that start a barrier: its own where lowered, else those before."""
+    def _starting(self, barrier: Barrier) -> Iterator[tuple[int, Ints]]:
+        """Yield (rank, passes) that start a barrier: its own if lowered, else those before it."""
         if barrier.name in self.codes:
             passes = self._at("every", barrier.name)
         elif barrier.source == "barrier":
@@ -211,22 +218,20 @@ class _Builder:
         for rank in sorted(set(self.rank[passes].tolist())):
             yield rank, passes[self.rank[passes] == rank]
 
-    def _follow(
-        self,
-        base: dict[str, int],
-        barrier: Barrier,
-        launches: dict[str, dict[int, list[tuple[Ints, Ints]]]],
-    ) -> None:
-        """A barrier after a barrier starts by itself, in the same order."""
+    def _follow(self, base: dict[str, int], barrier: Barrier, started: _Started) -> None:
+        """Add the edges of a barrier that starts when another one ends, in the same order."""
         if barrier.after not in base:
-            raise ValueError(f"barrier {barrier.name} follows {barrier.after}, which is not there")
+            raise ValueError(
+                f"barrier {barrier.name} follows {barrier.after}; add that barrier too"
+            )
         every = np.arange(self.program.microbatches)
         self.add(base[barrier.after] + every, base[barrier.name] + every)
-        lane = launches.setdefault(barrier.communicator or barrier.name, {})
-        lane.setdefault(-1, []).append((every, base[barrier.name] + every))
+        by_rank = started.setdefault(barrier.communicator or barrier.name, {})
+        # Rank -1: no rank starts it.
+        by_rank.setdefault(-1, []).append((every, base[barrier.name] + every))
 
     def _at(self, where: str, name: str) -> Ints:
-        """The passes of a kind, on every rank or only at the first or last stage."""
+        """Return the passes of a kind, on every rank or only at the first or last stage."""
         chosen = (self.kind == self.codes.get(name, -1)) & (self.microbatch >= 0)
         chosen &= self.microbatch < self.program.microbatches
         if where != "every":
@@ -234,15 +239,16 @@ class _Builder:
         return np.flatnonzero(chosen)
 
     def _block(self, passes: Ints, nodes: Ints) -> None:
+        """Make the pass after each of these wait for the barrier."""
         following = passes + 1
         inside = following < len(self.rank)
         inside[inside] = self.rank[following[inside]] == self.rank[passes[inside]]
         self.add(nodes[inside], following[inside])
 
-    def _serialize(self, lane: dict[int, list[tuple[Ints, Ints]]]) -> None:
-        """A communicator runs its collectives in each rank's own order of starting them."""
+    def _serialize(self, by_rank: dict[int, list[tuple[Ints, Ints]]]) -> None:
+        """Make a communicator run its collectives in the order in which each rank starts them."""
         pairs = []
-        for parts in lane.values():
+        for parts in by_rank.values():
             passes, nodes = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
             order = nodes[np.argsort(passes, kind="stable")]
             pairs.append(np.stack([order[:-1], order[1:]], axis=1))
@@ -251,7 +257,7 @@ class _Builder:
 
 
 def make_graph(program: Program) -> Graph:
-    """The graph of a program, however wrong the program is.
+    """Return the graph of a program, which may be wrong: the checker reads it too.
 
     Passes of unknown kinds or out of range have their place in the chain and no other edge.
     """

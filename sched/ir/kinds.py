@@ -1,8 +1,8 @@
-"""The registry of kinds: what a pass of each kind needs, takes and frees.
+"""The registry of kinds of passes: what a pass of each kind needs, takes and frees.
 
-Checker, lowering and simulator read this table and nothing else, so a kind that is registered
-here (`register_kind`) works everywhere. Needs that differ between programs, such as the
-barriers of the vocabulary passes, are not here: a program carries them (`Barrier`).
+Checker, lowering and simulator know kinds only from this table, so a kind that is registered
+(`register_kind`) works everywhere. Needs that differ between programs, such as the barriers of the
+vocabulary passes, are part of the program (`Barrier`).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Where = Literal["same", "previous", "next"]
 class Need:
     """A pass needs one of these kinds, for the same microbatch, at a stage relative to its own.
 
-    At the model's ends (`previous` of stage 0, `next` of the last) the need is void.
+    At the model's ends (`previous` of stage 0, `next` of the last stage) nothing is needed.
     """
 
     kinds: tuple[str, ...]
@@ -28,10 +28,10 @@ class Need:
 class Kind:
     """A kind of pass.
 
-    `scope`: its stage is a model stage or a rank. `takes` and `frees` name buffers, got when the
-    pass starts and given back when it ends; what a buffer weighs is the cost profile's business.
-    `once`: done once a step, its passes have no microbatch. `role`: compute passes are a
-    schedule's, the others are what lowering adds, and take no time of the rank unless costs say so.
+    `scope`: its stage number is a model stage or a rank. `takes` and `frees` name buffers that a
+    pass takes when it starts and frees when it ends; their sizes are part of the costs. `once`:
+    done once a step, so its passes have no microbatch. `role`: compute passes belong to a
+    schedule; lowering adds the others, which take no time of the rank unless the costs have any.
     """
 
     name: str
@@ -86,12 +86,12 @@ _KINDS = (
     _rank("IB", "input embedding, backward", needs=_after("IF")),
     _rank("EF", "encoder forward", takes=("encoder",)),
     _rank("EB", "encoder backward", needs=_after("EF"), frees=("encoder",)),
-    # Once a step.
+    # Done once a step.
     Kind("UNSHARD", "gather the parameters", once=True),
     Kind("RESHARD", "drop the gathered parameters", once=True),
     Kind("REDUCE_GRAD", "reduce the gradients", once=True),
     Kind("O", "optimizer", scope="rank", once=True),
-    # What lowering adds.
+    # Added by lowering.
     Kind("SEND_F", "send activations to the next stage", role="send", needs=_after("F")),
     Kind("RECV_F", "receive activations from the previous stage", role="receive"),
     Kind("SEND_B", "send gradients to the previous stage", role="send"),
@@ -101,7 +101,7 @@ _REGISTRY: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
 def kind(name: str) -> Kind:
-    """The registered kind of that name. Raises ValueError for an unknown one.
+    """Return the registered kind of that name. Raises ValueError for an unknown one.
 
     >>> kind("W").frees
     ('weight',)
@@ -114,12 +114,12 @@ def kind(name: str) -> Kind:
 
 
 def is_kind(name: str) -> bool:
-    """Whether a kind of that name is registered."""
+    """Return whether a kind of that name is registered."""
     return name in _REGISTRY
 
 
 def kinds() -> tuple[Kind, ...]:
-    """All registered kinds."""
+    """Return all registered kinds."""
     return tuple(_REGISTRY.values())
 
 

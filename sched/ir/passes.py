@@ -1,10 +1,9 @@
-"""Passes: the words of the language of schedules.
+"""Passes: the units of work of pipeline ranks, and their text form.
 
-A pass is one piece of work of one pipeline rank: the forward of stage 2 for microbatch 0 is
-written `2F0`. Stages are numbered in model order (torch's stage index): with 4 ranks and 2
-chunks a rank there are 8 stages, and which rank and which chunk a stage is follows from the
-program's placement. Vocabulary and encoder passes are cut over the ranks, not over the model:
-their stage is the number of the rank that holds the shard.
+The forward of stage 2 for microbatch 0 is written `2F0`. Stages are numbered in model order (as
+torch numbers them): with 4 ranks and 2 chunks per rank there are 8 stages, and the program's
+placement gives the rank and the chunk of each. Vocabulary and encoder passes are divided over the
+ranks instead of the model: their stage is the number of the rank that holds the shard.
 """
 
 import re
@@ -16,7 +15,7 @@ _TEXT = re.compile(r"(\d+)([A-Z_]+?)(\d*)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pass:
-    """One pass. `microbatch` is NO_MICROBATCH for work done once a step, such as the optimizer.
+    """One pass; `microbatch` is NO_MICROBATCH for work done once a step, such as the optimizer.
 
     >>> str(Pass(2, "F", 0))
     '2F0'
@@ -27,12 +26,12 @@ class Pass:
     microbatch: int = NO_MICROBATCH
 
     def __str__(self) -> str:
-        """The text form; `parse_pass` reads it."""
+        """Return the text form; `parse_pass` reads it."""
         return format_pass(self)
 
 
 def format_pass(item: Pass) -> str:
-    """Write a pass as stage, kind, microbatch.
+    """Return a pass as stage, kind, microbatch.
 
     >>> format_pass(Pass(stage=12, kind="SEND_F", microbatch=7))
     '12SEND_F7'
@@ -44,9 +43,9 @@ def format_pass(item: Pass) -> str:
 
 
 def parse_pass(text: str) -> Pass:
-    """Read a pass from its text form. Raises ValueError for anything else.
+    """Return the pass of a text form. Raises ValueError for anything else.
 
-    The kind need not be registered: `check` says which kinds a program may use.
+    The kind need not be registered; `check` reports unknown kinds.
 
     >>> parse_pass("2F0")
     Pass(stage=2, kind='F', microbatch=0)

@@ -1,4 +1,4 @@
-"""What a checker finds."""
+"""Problems: what the checkers find."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Problem:
     """One thing that is wrong with a program.
 
-    `proof`: which proof failed. `what`: the sentence for the user. `culprits`: (rank, index in the
-    rank's list) of the passes to mark.
+    `proof`: the name of the proof that failed. `what`: the sentence for the user. `culprits`:
+    (rank, index in the rank's list) of the passes to mark.
     """
 
     proof: str

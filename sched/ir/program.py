@@ -1,8 +1,8 @@
-"""Programs: what every pipeline rank does, in order.
+"""Programs: the passes of every pipeline rank, in order.
 
-A program is every rank's list of passes, the rank that holds each stage, and the barriers at
-which all ranks meet. It has no times: `simulate` gives it some, `check` proves it sound.
-Its text form is a grid, one row per rank, and round-trips.
+A program consists of every rank's list of passes, the rank that holds each stage, and the barriers
+at which all ranks meet. It has no times: `simulate` computes them from costs. `check` proves that
+a program is sound. Its text form is a grid, one row per rank, and round-trips.
 
 Placements: in the loop form rank r holds stages r, r + p, r + 2p ... (interleaved 1F1B); in the V
 form the second chunk runs back, so rank r of p holds stages r and 2p - 1 - r.
@@ -23,9 +23,9 @@ class Barrier:
     """A collective of all ranks, once a microbatch, on a communicator of its own.
 
     It starts when the pass `after` has ended on every rank (or on the first or last stage, or
-    when another barrier has ended) and holds back each pass of `before`. A `blocking` barrier
-    holds back whatever its ranks do next; the others run beside the passes. `communicator`: what
-    it runs on; its own, named like itself, unless said otherwise.
+    when another barrier has ended); the passes of `before` wait for it. With a `blocking` barrier
+    the ranks wait too; the others run beside the passes. `communicator`: the name of the
+    communicator it runs on; by default it has one of its own.
 
     >>> str(Barrier("CX", "F", "last", (("every", "S"),)))
     'CX = last F -> every S'
@@ -39,7 +39,7 @@ class Barrier:
     communicator: str = ""
 
     def __str__(self) -> str:
-        """The text form; `parse_barrier` reads it."""
+        """Return the text form; `parse_barrier` reads it."""
         targets = ", ".join(f"{where} {kind}" for where, kind in self.before)
         tail = f" on {self.communicator}" if self.communicator else ""
         tail += " (blocking)" if self.blocking else ""
@@ -47,7 +47,7 @@ class Barrier:
 
 
 def parse_barrier(text: str) -> Barrier:
-    """Read a barrier from its text form. Raises ValueError for anything else.
+    """Return the barrier of a text form. Raises ValueError for anything else.
 
     >>> parse_barrier("CG = barrier CS -> last B, last I").before
     (('last', 'B'), ('last', 'I'))
@@ -71,7 +71,7 @@ class Program:
     """Every rank's passes in order.
 
     `ranks[r]`: the passes of rank r. `placement[s]`: the rank that holds stage s.
-    `microbatches`: how many a step has, numbered from 0.
+    `microbatches`: their number in a step; they are numbered from 0.
     """
 
     ranks: tuple[tuple[Pass, ...], ...]
@@ -82,29 +82,29 @@ class Program:
 
     @property
     def stages(self) -> int:
-        """How many stages the model has, over all ranks and chunks."""
+        """Return the number of stages, over all ranks and chunks."""
         return len(self.placement)
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages that a rank holds, in model order: its chunks 0, 1, ..."""
+        """Return the stages that a rank holds, in model order: its chunks 0, 1, ..."""
         return tuple(s for s, holder in enumerate(self.placement) if holder == rank)
 
     def chunk(self, stage: int) -> int:
-        """Which chunk of its rank a stage is."""
+        """Return the number of a stage among the chunks of its rank."""
         return self.placement[:stage].count(self.placement[stage])
 
     @property
     def passes(self) -> int:
-        """How many passes there are, over all ranks."""
+        """Return the number of passes, over all ranks."""
         return sum(map(len, self.ranks))
 
     def __str__(self) -> str:
-        """The grid; `parse_program` reads it."""
+        """Return the grid; `parse_program` reads it."""
         return format_program(self)
 
 
 def place(ranks: int, chunks: int = 1, shape: Shape = "loop") -> tuple[int, ...]:
-    """The rank of every stage. Raises ValueError for sizes below one or a V of odd chunks.
+    """Return the rank of every stage. Raises ValueError for sizes below one or a V of odd chunks.
 
     >>> place(3, 2)
     (0, 1, 2, 0, 1, 2)
@@ -120,7 +120,7 @@ def place(ranks: int, chunks: int = 1, shape: Shape = "loop") -> tuple[int, ...]
 
 
 def format_program(program: Program) -> str:
-    r"""Write a program as a header and a grid.
+    r"""Return a program as a header and a grid.
 
     >>> program = Program(((Pass(0, "F", 0), Pass(0, "B", 0)),), (0,), 1, name="tiny")
     >>> print(format_program(program))
@@ -146,7 +146,7 @@ def format_program(program: Program) -> str:
 
 
 def parse_program(text: str) -> Program:
-    """Read a program from its text form. Raises ValueError naming the line that is wrong."""
+    """Return the program of a text form. Raises ValueError naming the line that is wrong."""
     head: dict[str, str] = {}
     barriers: list[Barrier] = []
     rows: list[tuple[Pass, ...]] = []

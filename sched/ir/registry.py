@@ -1,7 +1,7 @@
-"""The registry of schedules: a name, a line that says what it is, a pure generator.
+"""The registry of schedules: each has a name, a one-line description and a pure generator.
 
-A generator takes `ranks` and `microbatches` (and options of its own) and returns a Program. To add
-one, decorate a function with `register`; examples/own_schedule.py does.
+A generator takes `ranks`, `microbatches` and options of its own, and returns a Program. To add
+one, decorate a function with `register`, as examples/own_schedule.py does.
 """
 
 import inspect
@@ -15,7 +15,7 @@ Generator = Callable[..., Program]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A registered generator. `options`: the names it takes besides ranks and microbatches."""
+    """A registered generator. `options`: its parameters besides ranks and microbatches."""
 
     name: str
     what: str
@@ -27,7 +27,10 @@ _REGISTRY: dict[str, Schedule] = {}
 
 
 def register(name: str, what: str) -> Callable[[Generator], Generator]:
-    """Register the decorated generator. Raises ValueError if another one has the name."""
+    """Return a decorator that registers a generator under a name; `what` describes it.
+
+    Raises ValueError if another generator has the name, or if it lacks ranks or microbatches.
+    """
 
     def add(generate: Generator) -> Generator:
         if name in _REGISTRY and _REGISTRY[name].generate is not generate:
@@ -43,15 +46,15 @@ def register(name: str, what: str) -> Callable[[Generator], Generator]:
 
 
 def schedules() -> tuple[Schedule, ...]:
-    """All registered schedules, by name."""
+    """Return all registered schedules, sorted by name."""
     return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
 
 
 def schedule(name: str, *, ranks: int, microbatches: int, **options: int | str | bool) -> Program:
-    """Make the program of a registered schedule.
+    """Return the program of a registered schedule.
 
-    Raises ValueError for an unknown name or option, for sizes below one, and for whatever the
-    schedule cannot do.
+    Raises ValueError for an unknown name or option, for sizes below one, and for sizes that the
+    schedule does not support.
 
     >>> print(schedule("1f1b", ranks=2, microbatches=3))
     schedule: 1f1b

@@ -1,10 +1,10 @@
-"""The CSV of torch.distributed.pipelining: one row per rank, one cell per action.
+"""Read and write the CSV of torch.distributed.pipelining: a row per rank, a cell per action.
 
 Torch's `_PipelineScheduleRuntime._load_csv` reads what `write_csv` writes: its "compute_only"
-form where a program has only forward and backward passes, its "compute_comms" form where it is
-lowered. `read_csv` reads both, and what torch's `_dump_csv` writes: an empty cell is an idle step
-and says nothing; `(0F7;7B3)OVERLAP_F_B` means that a rank may run two passes at once, and is read
-as the passes in it, in order. Torch's actions have no text form for kinds of ours (S, T, EF ...).
+form if a program has only forward and backward passes, its "compute_comms" form if it is lowered.
+`read_csv` reads both, and the output of torch's `_dump_csv`: an empty cell is an idle step and is
+skipped; `(0F7;7B3)OVERLAP_F_B` means that a rank may run two passes at once, and is read as these
+passes in order. Torch's actions have no text form for our other kinds (S, T, EF ...).
 """
 
 import csv
@@ -21,7 +21,7 @@ _GROUP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 
 
 def write_csv(program: Program) -> str:
-    r"""Write a program as torch's CSV. Raises ValueError if it has a kind that torch lacks.
+    r"""Return a program as torch's CSV. Raises ValueError if it has a kind that torch lacks.
 
     >>> row = (Pass(0, "F", 0), Pass(0, "B", 0))
     >>> write_csv(Program((row,), (0,), 1))
@@ -40,10 +40,10 @@ def write_csv(program: Program) -> str:
 
 
 def read_csv(text: str, name: str = "") -> Program:
-    r"""Read torch's CSV. The placement is what the rows say, microbatches are counted.
+    r"""Return the program of torch's CSV; the rows give its placement and microbatches.
 
     Raises ValueError for a cell that is no action of torch's (naming rank and cell), a stage on
-    two ranks, a stage that nobody holds, and a table without passes.
+    two ranks, a stage on no rank, and a table without passes.
 
     >>> read_csv("0F0,,0B0\n1F0,1B0\n").placement
     (0, 1)
@@ -53,7 +53,7 @@ def read_csv(text: str, name: str = "") -> Program:
     numbers = [item.microbatch for row in rows for item in row]
     microbatches = max(numbers, default=NO_MICROBATCH) + 1
     if not microbatches:
-        raise ValueError("the CSV holds no pass; give one row per rank, with cells such as 0F0")
+        raise ValueError("the CSV has no passes; give one row per rank, with cells such as 0F0")
     return Program(rows, _placement(rows), microbatches, name=name)
 
 

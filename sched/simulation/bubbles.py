@@ -1,4 +1,4 @@
-"""Idle time by cause, as `timeline` defines it."""
+"""Count the idle time of ranks by cause, as `timeline` defines the causes."""
 
 import numpy as np
 
@@ -8,30 +8,32 @@ from .timeline import Bubbles
 
 
 def count_bubbles(graph: Graph, start: Ints, end: Ints, makespan_ns: int) -> tuple[Bubbles, ...]:
-    """Every rank's bubbles. `start`, `end`: ns of every node of the graph."""
-    waits = _without_transfers(graph, end)
+    """Return every rank's bubbles. `start`, `end`: ns of every node of the graph."""
+    ready = _ready_without_transfers(graph, end)
     work = np.zeros(len(graph.start), np.int64)
     np.add.at(work, graph.rank, (end - start)[: graph.passes])
     borders = [*graph.start.tolist(), graph.passes]
     result = []
     for rank in range(len(graph.start)):
-        rows = slice(borders[rank], borders[rank + 1])
-        gaps = (
-            start[rows] - np.concatenate(([0], end[rows][:-1]))
-            if rows.stop > rows.start
-            else start[rows]
-        )
-        before = np.concatenate(([0], end[rows][:-1])) if len(gaps) else gaps
-        travel = start[rows] - np.maximum(before, waits[rows])
-        tail = makespan_ns - int(end[rows][-1]) if len(gaps) else makespan_ns
+        row = slice(borders[rank], borders[rank + 1])
+        # The time from which the rank was free for each of its passes, and after the last one.
+        free = np.concatenate(([0], end[row]))
+        gaps = start[row] - free[:-1]
+        travel = start[row] - np.maximum(free[:-1], ready[row])
+        tail = makespan_ns - int(free[-1])
         spare = int(work.max() - work[rank])
-        result.append(_sort(graph.kinds, graph.kind[rows], gaps, travel, tail, spare))
+        result.append(_by_cause(graph.kinds, graph.kind[row], gaps, travel, tail, spare))
     return tuple(result)
 
 
-def _sort(
+def _by_cause(
     kinds: tuple[str, ...], kind: Ints, gaps: Ints, travel: Ints, tail: int, spare: int
 ) -> Bubbles:
+    """Return a rank's bubbles.
+
+    `kind`: of each pass. `gaps`: idle ns before it. `travel`: the part of them spent waiting for
+    transfers. `tail`: idle ns at the end. `spare`: the work it has less than the busiest rank.
+    """
     backward = np.flatnonzero(np.isin(kind, [kinds.index(k) for k in BACKWARD if k in kinds]))
     forward = np.flatnonzero(kind == kinds.index("F")) if "F" in kinds else backward[:0]
     first = int(backward[0]) if len(backward) else len(kind)
@@ -44,13 +46,13 @@ def _sort(
     return Bubbles(warmup, steady - imbalance, cooldown, imbalance, int(travel.sum()))
 
 
-def _without_transfers(graph: Graph, end: Ints) -> Ints:
-    """When a pass could have started, as far as its inputs go, had nothing had to travel."""
+def _ready_without_transfers(graph: Graph, end: Ints) -> Ints:
+    """Return the time at which each pass's inputs would be ready if transfers took no time."""
     result = np.zeros(graph.nodes, np.int64)
     plain = graph.source < graph.passes
     np.maximum.at(result, graph.target[plain], end[graph.source[plain]])
-    # Barriers travel: what waits for one could have started when its passes had ended. A barrier
-    # can follow barriers, so this goes through them in the order of their ends.
+    # A barrier is a transfer, too: a pass that waits for one could have started when the barrier's
+    # passes had ended. Barriers can follow barriers, so visit them in the order of their ends.
     rest = np.flatnonzero(~plain)
     rest = rest[np.lexsort((graph.target[rest] < graph.passes, end[graph.source[rest]]))]
     for source, target in zip(

@@ -1,7 +1,7 @@
-"""What a program costs: nanoseconds and bytes, as integers.
+"""Costs of a program's passes, transfers and buffers, in integer nanoseconds and bytes.
 
-`Costs` is what `simulate` reads. A table is one number for all, one per stage, or one per stage
-and microbatch; for kinds cut over the ranks (vocabulary passes) "stage" means rank.
+`simulate` reads `Costs`. A table is one number for all, one per stage, or one per stage and
+microbatch; for kinds that are divided over the ranks (vocabulary passes) "stage" means rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,12 @@ Table = int | Sequence[int] | Sequence[Sequence[int]] | NDArray[np.int64]
 class Costs:
     """Times and sizes.
 
-    `pass_ns[kind]`: how long a pass takes. `p2p_ns`: from one rank to another, one number or a
-    table [from][to]; nothing between stages of one rank. `collective_ns[barrier]`: 0 if absent.
-    `buffer_bytes[buffer]`: what a buffer of a pass weighs (see `kinds`), 0 if absent; the default
-    counts live activations, so peaks are in microbatches. `parameter_bytes`: per rank, held
-    throughout. `overlap`: whether transfers and collectives run beside the passes.
+    `pass_ns[kind]`: the time of a pass. `p2p_ns`: the time of a message between two ranks, one
+    number or a table [from][to]; there are none between stages of one rank.
+    `collective_ns[barrier]`: 0 if absent. `buffer_bytes[buffer]`: the size of a pass's buffer (see
+    `kinds`), 0 if absent; the default counts live activations, so peaks are in microbatches.
+    `parameter_bytes`: per rank, held throughout. `overlap`: whether transfers and collectives run
+    beside the passes.
     """
 
     pass_ns: Mapping[str, Table]
@@ -34,10 +35,10 @@ class Costs:
 
 
 def unit_costs(forward: int = 1, backward: int = 2, output: int = 0) -> Costs:
-    """Costs for looking at shapes: a backward is twice a forward, I and W share it.
+    """Return simple costs for comparing schedules: I and W share the backward's time.
 
-    `output`: each output-layer pass's time; input-layer and encoder passes and what is done once a
-    step take none.
+    `output`: the time of each output-layer pass. Input-layer and encoder passes, and passes done
+    once a step, take no time.
 
     >>> unit_costs(10, 20).pass_ns["W"]
     10
@@ -50,7 +51,7 @@ def unit_costs(forward: int = 1, backward: int = 2, output: int = 0) -> Costs:
 
 
 def expand(what: str, table: Any, rows: int, columns: int) -> NDArray[np.int64]:
-    """The table as an array (rows, columns).
+    """Return a table as an array (rows, columns); `what` names it in errors.
 
     Raises ValueError for negative numbers, fractions, NaN, and tables of another size.
     """

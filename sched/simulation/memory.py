@@ -1,4 +1,4 @@
-"""Memory over time: buffers that passes take when they start and free when they end."""
+"""Compute memory over time: passes take buffers when they start and free them when they end."""
 
 from collections.abc import Iterator
 
@@ -12,9 +12,9 @@ from .timeline import Curve
 
 
 def memory_curves(graph: Graph, costs: Costs, start: Ints, end: Ints) -> tuple[Curve, ...]:
-    """Every rank's curve: parameters all the time, and what its passes hold.
+    """Return every rank's curve: its parameters throughout, plus the buffers that passes hold.
 
-    What is freed and taken in the same nanosecond is freed first.
+    Within a nanosecond buffers are freed before others are taken.
     """
     ranks = len(graph.program.ranks)
     parameters = expand("parameter_bytes", costs.parameter_bytes, ranks, 1)[:, 0]
@@ -26,7 +26,7 @@ def memory_curves(graph: Graph, costs: Costs, start: Ints, end: Ints) -> tuple[C
 def _changes(
     graph: Graph, costs: Costs, start: Ints, end: Ints
 ) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """(rank, ns, bytes) arrays, one for each kind and buffer."""
+    """Yield (rank, ns, bytes) arrays, one for each kind and buffer."""
     program = graph.program
     for code, name in enumerate(graph.kinds):
         if not is_kind(name):

@@ -1,13 +1,13 @@
-"""The simulator: a program and its costs give a timeline, in integer nanoseconds.
+"""Simulate a program with its costs: a timeline in integer nanoseconds.
 
-Every pass starts as soon as the rank has ended the pass before it and what it needs is there, so
-a start is the length of the longest path to it in the program's graph. What is counted:
+Every pass starts as soon as its rank has ended the pass before it and its inputs have arrived, so
+its start is the length of the longest path to it in the program's graph. The rules:
 
 - a pass takes `pass_ns`; on one rank passes never overlap and never change places;
-- between ranks an input arrives `p2p_ns` after the pass that made it; links have no contention;
+- an input from another rank arrives `p2p_ns` after its pass has ended; links have no contention;
 - a barrier starts when the last rank enters it and the communicator is free, and takes
   `collective_ns`;
-- with `overlap=False` the sender is held until its message has arrived, and every barrier holds
+- with `overlap=False` a sender is blocked until its message has arrived, and every barrier blocks
   its ranks.
 """
 
@@ -19,16 +19,16 @@ from ..ir.passes import NO_MICROBATCH, Pass
 from ..ir.paths import longest_paths
 from ..ir.program import Program
 from .bubbles import count_bubbles
-from .costs import Costs, expand
+from .costs import Costs, Table, expand
 from .memory import memory_curves
 from .timeline import Slot, Timeline
 
 
 def simulate(program: Program, costs: Costs) -> Timeline:
-    """Time every pass.
+    """Return the timeline of a program.
 
     Raises ValueError if a kind has no times, a number is not an integer of 0 or more, a table
-    does not fit, or the program cannot run to its end (`check` says why).
+    has the wrong size, or the program cannot run to its end (`check` shows why).
 
     >>> from counterpoise.sched import unit_costs
     >>> from counterpoise.sched import schedule
@@ -37,56 +37,64 @@ def simulate(program: Program, costs: Costs) -> Timeline:
     (33, (4, 3, 2, 1))
     """
     graph = make_graph(program)
-    duration = durations(graph, costs)
-    lag = lags(graph, costs)
+    duration = node_durations(graph, costs)
+    delay = transfer_delays(graph, costs)
     source, target = graph.source, graph.target
     if not costs.overlap:
-        extra = _held(graph, lag)
-        source, target, lag = (
-            np.concatenate(pair) for pair in zip((source, target, lag), extra, strict=True)
+        blocking = _blocking_edges(graph, delay)
+        source, target, delay = (
+            np.concatenate(pair) for pair in zip((source, target, delay), blocking, strict=True)
         )
-    found = longest_paths(source, target, lag + duration[source], graph.nodes)
+    found = longest_paths(source, target, delay + duration[source], graph.nodes)
     if found.stuck:
-        raise ValueError(f"the program stops: {len(found.stuck)} passes wait in a circle; check it")
+        raise ValueError(
+            f"deadlock: {len(found.stuck)} passes wait for each other; "
+            "run check(program) to see the cycle"
+        )
     start = np.array(found.start, np.int64)
-    return _timeline(graph, costs, start, start + duration, found.best)
+    return _timeline(graph, costs, start, start + duration, found.before)
 
 
-def durations(graph: Graph, costs: Costs) -> Ints:
-    """How long every node takes. Raises ValueError as `simulate` does."""
+def node_durations(graph: Graph, costs: Costs) -> Ints:
+    """Return the time of every pass and barrier. Raises ValueError as `simulate` does."""
     program = graph.program
     result = np.zeros(graph.nodes, np.int64)
+    barriers = {barrier.name for barrier in program.barriers}
     for code, name in enumerate(graph.kinds):
-        added = is_kind(name) and kind(name).role != "compute"
-        added = added or name in {barrier.name for barrier in program.barriers}
-        if name not in costs.pass_ns and added:
-            continue
-        if name not in costs.pass_ns:
+        if name in costs.pass_ns:
+            nodes = np.flatnonzero(graph.kind == code)
+            result[nodes] = _pass_times(graph, name, nodes, costs.pass_ns[name])
+        elif name not in barriers and not (is_kind(name) and kind(name).role != "compute"):
+            # Passes that lowering adds take no time of the rank unless the costs have any.
             have = " ".join(costs.pass_ns) or "none"
             raise ValueError(f"no times for kind {name!r}, which the program has; times: {have}")
-        held = (
-            len(program.ranks) if is_kind(name) and kind(name).scope == "rank" else program.stages
-        )
-        table = expand(f"times of {name}", costs.pass_ns[name], held, program.microbatches)
-        nodes = np.flatnonzero(graph.kind == code)
-        if outside := (nodes[graph.stage[nodes] >= held]).tolist():
-            raise ValueError(
-                f"{graph.name(outside[0])}: there are {held} stages; check the program"
-            )
-        column = np.where(graph.microbatch[nodes] == NO_MICROBATCH, 0, graph.microbatch[nodes])
-        if len(nodes) and column.max() >= program.microbatches:
-            raise ValueError(f"the program has microbatches up to {column.max()}; check it")
-        result[nodes] = table[graph.stage[nodes], column]
     for at, barrier in enumerate(program.barriers):
-        value = expand(
-            f"time of barrier {barrier.name}", costs.collective_ns.get(barrier.name, 0), 1, 1
-        )
+        ns = costs.collective_ns.get(barrier.name, 0)
+        value = expand(f"time of barrier {barrier.name}", ns, 1, 1)
         result[graph.passes + np.flatnonzero(graph.barrier == at)] = value[0, 0]
     return result
 
 
-def lags(graph: Graph, costs: Costs) -> Ints:
-    """How long every edge takes: the transfer where it crosses ranks, else nothing."""
+def _pass_times(graph: Graph, name: str, nodes: Ints, times: Table) -> Ints:
+    """Return the times of the passes of a kind, looked up in its table."""
+    program = graph.program
+    ranked = is_kind(name) and kind(name).scope == "rank"
+    rows = len(program.ranks) if ranked else program.stages
+    table = expand(f"times of {name}", times, rows, program.microbatches)
+    if outside := nodes[graph.stage[nodes] >= rows].tolist():
+        what = f"{graph.name(outside[0])}: there are {rows} {'ranks' if ranked else 'stages'}"
+        raise ValueError(f"{what}; run check(program)")
+    column = np.where(graph.microbatch[nodes] == NO_MICROBATCH, 0, graph.microbatch[nodes])
+    if len(nodes) and column.max() >= program.microbatches:
+        raise ValueError(
+            f"a pass has microbatch {column.max()}, the program has {program.microbatches}; "
+            "run check(program)"
+        )
+    return table[graph.stage[nodes], column]
+
+
+def transfer_delays(graph: Graph, costs: Costs) -> Ints:
+    """Return the time of the transfer on every edge, 0 within a rank."""
     ranks = len(graph.program.ranks)
     table = expand("p2p_ns", costs.p2p_ns, ranks, ranks)
     result = np.zeros(len(graph.source), np.int64)
@@ -95,21 +103,25 @@ def lags(graph: Graph, costs: Costs) -> Ints:
     return result
 
 
-def _held(graph: Graph, lag: Ints) -> tuple[Ints, Ints, Ints]:
-    """The edges that make transfers and barriers hold their ranks."""
-    chain = np.full(graph.passes, -1, np.int64)
+def _blocking_edges(graph: Graph, delay: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return (sources, targets, delays) of the edges that make transfers and barriers block.
+
+    They lead to the pass after the sending or entering one on its rank.
+    """
+    following = np.full(graph.passes, -1, np.int64)
     inner = np.flatnonzero(np.diff(graph.rank) == 0) if graph.passes else graph.start
-    chain[inner] = inner + 1
+    following[inner] = inner + 1
     messages = np.flatnonzero(graph.sender >= 0)
     entries = np.flatnonzero((graph.source < graph.passes) & (graph.target >= graph.passes))
-    holders = np.concatenate((graph.source[messages], graph.target[entries]))
-    held = chain[np.concatenate((graph.source[messages], graph.source[entries]))]
-    extra = np.concatenate((lag[messages], np.zeros(len(entries), np.int64)))
-    keep = held >= 0
-    return holders[keep], held[keep], extra[keep]
+    source = np.concatenate((graph.source[messages], graph.target[entries]))
+    target = following[np.concatenate((graph.source[messages], graph.source[entries]))]
+    delays = np.concatenate((delay[messages], np.zeros(len(entries), np.int64)))
+    # A rank's last pass blocks nothing.
+    keep = target >= 0
+    return source[keep], target[keep], delays[keep]
 
 
-def _timeline(graph: Graph, costs: Costs, start: Ints, end: Ints, best: list[int]) -> Timeline:
+def _timeline(graph: Graph, costs: Costs, start: Ints, end: Ints, before: list[int]) -> Timeline:
     program = graph.program
     makespan = int(end.max()) if len(end) else 0
     starts, ends = start.tolist(), end.tolist()
@@ -126,7 +138,7 @@ def _timeline(graph: Graph, costs: Costs, start: Ints, end: Ints, best: list[int
         makespan_ns=makespan,
         bubbles=count_bubbles(graph, start, end, makespan),
         memory=memory_curves(graph, costs, start, end),
-        critical=_critical(graph, starts, ends, best),
+        critical=_critical_path(graph, starts, ends, before),
     )
 
 
@@ -142,6 +154,7 @@ def _slot(graph: Graph, node: int, starts: list[int], ends: list[int]) -> Slot:
 
 
 def _lanes(graph: Graph, starts: list[int], ends: list[int]) -> dict[str, tuple[Slot, ...]]:
+    """Return each communicator's collectives in order."""
     lanes: dict[str, list[Slot]] = {}
     for at, index in enumerate(graph.barrier.tolist()):
         barrier = graph.program.barriers[index]
@@ -153,12 +166,13 @@ def _lanes(graph: Graph, starts: list[int], ends: list[int]) -> dict[str, tuple[
     }
 
 
-def _critical(
-    graph: Graph, starts: list[int], ends: list[int], best: list[int]
+def _critical_path(
+    graph: Graph, starts: list[int], ends: list[int], before: list[int]
 ) -> tuple[Slot, ...]:
+    """Return the longest path to the node that ends last, from a start at 0."""
     node = max(range(len(ends)), key=ends.__getitem__, default=-1)
     path = []
     while node >= 0:
         path.append(_slot(graph, node, starts, ends))
-        node = best[node] if starts[node] > 0 else -1
+        node = before[node] if starts[node] > 0 else -1
     return tuple(reversed(path))

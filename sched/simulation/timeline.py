@@ -1,13 +1,13 @@
-"""Timelines: a program with times, in integer nanoseconds.
+"""Timelines: programs with times, in integer nanoseconds, made by `simulate`.
 
-Made by `simulate`. The bubbles of a rank are its idle times within the makespan, each counted
-under exactly one cause, so the causes add up to the whole:
+The bubbles of a rank are its idle times within the makespan. Each idle nanosecond has exactly one
+cause, so the causes add up to the whole:
 
-- communication: the pass after the gap waited for bytes on their way, not for work;
-- warm-up: before the rank's first backward pass; cool-down: after its last forward pass
-  (where a schedule has its last forward before its first backward, as GPipe has, what lies
-  between is warm-up);
-- imbalance: of what is left, as much as the rank has less work than the busiest rank;
+- communication: the pass after the gap waited for a transfer, not for work;
+- warm-up: before the rank's first backward pass; cool-down: after its last forward pass (if the
+  last forward comes before the first backward, as in GPipe, the time between them is warm-up);
+- imbalance: of the remaining idle time, at most the difference between this rank's work and that
+  of the busiest rank;
 - steady: the rest.
 """
 
@@ -20,7 +20,7 @@ Curve = tuple[tuple[int, int], ...]
 
 
 class Slot(NamedTuple):
-    """A pass and when it ran. On a communicator's lane the pass's stage means nothing."""
+    """A pass with its times. On a communicator's lane the pass's stage is meaningless."""
 
     what: Pass
     start_ns: int
@@ -39,17 +39,17 @@ class Bubbles:
 
     @property
     def total_ns(self) -> int:
-        """All of it."""
+        """Return the idle time of all causes."""
         return sum(int(getattr(self, field.name)) for field in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When everything happens.
+    """A program with the times of its passes and collectives, its bubbles and its memory.
 
     `ranks[r]`: rank r's passes in order. `lanes`: per communicator, its collectives in order.
     `bubbles[r]`: rank r's idle time by cause. `memory[r]`: its use as (ns, bytes) steps, each
-    holding until the next, from ns 0. `critical`: a chain of passes and collectives that explains
+    valid until the next, from ns 0. `critical`: a chain of passes and collectives that explains
     the makespan, first to last.
     """
 
@@ -64,20 +64,20 @@ class Timeline:
 
     @property
     def work_ns(self) -> tuple[int, ...]:
-        """Each rank's busy time."""
+        """Return each rank's busy time."""
         return tuple(self.makespan_ns - idle.total_ns for idle in self.bubbles)
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """Each rank's highest memory use."""
+        """Return each rank's highest memory use."""
         return tuple(max((held for _, held in curve), default=0) for curve in self.memory)
 
     @property
     def bubble_ratios(self) -> tuple[float, ...]:
-        """Each rank's idle share of the makespan; 0 for an empty program."""
+        """Return each rank's idle share of the makespan; 0 for an empty program."""
         return tuple(idle.total_ns / max(1, self.makespan_ns) for idle in self.bubbles)
 
     @property
     def bubble_ratio(self) -> float:
-        """The idle share over all ranks."""
+        """Return the idle share over all ranks."""
         return sum(self.bubble_ratios) / max(1, len(self.bubbles))

@@ -1,20 +1,20 @@
-"""Lowering: the communication of a program made explicit.
+"""Lower a program: add passes for its sends, receives and collectives.
 
-Messages: after a pass whose result another rank needs, its rank gets a SEND and, in the same
-step, the other rank its RECV: *the sender places both*. So the receives of a pair of ranks stand
-in the order of the sends, which is all that tagless transfers (NCCL) can match by. The idea is
-torch's (`_add_send_recv`). A receive is posted when the message is on its way; only the pass that
-uses it waits for it.
+Messages: when a pass's result is needed on another rank, a SEND is placed after it and, at the same
+moment, the RECV on the other rank: *the sender places both*. So the receives of a pair of ranks are
+in the order of the sends, and tagless transfers (NCCL) can be matched by order alone. The idea is
+torch's (`_add_send_recv`). A receive is posted when the message is sent; only the pass that uses
+the message waits for it.
 
-Collectives: every rank enters a barrier with a pass of the barrier's name; it does not wait there,
-the passes that need the result do. Each barrier class has a communicator of its own: on a single
-one the ranks of Algorithm 1 would enter in different orders and stop, since the last rank
-broadcasts with its forward and the others come when their vocabulary pass needs it. Where a rank
-makes nothing for a barrier it enters with whatever it does when the barrier starts, so that nobody
+Collectives: every rank enters a barrier with a pass of the barrier's name. It does not wait there;
+the passes that need the result do. Each barrier class has its own communicator: on a common one the
+ranks of Algorithm 1 would enter in different orders and deadlock, because the last rank broadcasts
+with its forward and the others enter when their vocabulary pass needs the result. A rank that
+contributes nothing to a barrier enters it at the time when the barrier starts, so that no rank
 waits for it. A barrier that follows another one (Algorithm 2's reduction follows the statistics of
-the softmax) needs the ranks in between, to rescale: a continuation C, in front of the first pass
-that starts when the statistics are there. Both places are read off a simulated timeline, whose
-order of events they keep, so they cannot close a circle.
+the softmax) needs a computation on the ranks in between, to rescale: a continuation C, in front of
+the first pass that starts after the statistics are there. Both positions are taken from a simulated
+timeline and keep its order of events, so they cannot close a cycle.
 """
 
 from bisect import bisect_left
@@ -32,12 +32,12 @@ from ..simulation.timeline import Slot, Timeline
 
 
 def lower(program: Program, costs: Costs | None = None, *, continuations: bool = True) -> Program:
-    """The program with sends, receives, collectives and continuations.
+    """Return the program with sends, receives, collectives and continuations.
 
-    `costs`: what the places of late collectives are found with; only their proportions matter.
-    `continuations`: whether a rank continues a barrier between its passes, with C; without them
-    the second collective follows by itself, for runtimes that rescale on the collectives' stream.
-    Raises ValueError if the program has messages already or cannot run to its end.
+    `costs`: used to find the positions of late collectives; only their proportions matter.
+    `continuations`: whether ranks rescale between their passes, with C; False is for runtimes that
+    rescale on the collectives' stream. Raises ValueError if the program has messages already or
+    cannot run to its end.
 
     >>> from counterpoise.sched import schedule
     >>> for row in lower(schedule("1f1b", ranks=2, microbatches=1)).ranks:
@@ -54,7 +54,7 @@ def lower(program: Program, costs: Costs | None = None, *, continuations: bool =
 
 
 def _positive(costs: Costs | None) -> Costs:
-    """Costs in which every pass takes time, so that no two events of a rank coincide."""
+    """Return the costs with every pass taking time, so that no two events of a rank coincide."""
     costs = costs or unit_costs(10, 20, 3)
     return replace(
         costs, pass_ns={k: np.maximum(np.asarray(v), 1) for k, v in costs.pass_ns.items()}
@@ -83,20 +83,24 @@ def _enter(
     timeline: Timeline,
     continuations: bool,
 ) -> tuple[Pass, ...]:
-    """The rank's row with its collectives: some behind its passes, some by time."""
+    """Return the rank's row with the collectives that it enters."""
+    # Collectives to enter before the pass at an index: those that the timeline gives a position.
     front: dict[int, list[Pass]] = {}
     starts, ends = [slot.start_ns for slot in slots], [slot.end_ns for slot in slots]
     for barrier in program.barriers:
         if barrier.source == "barrier":
+            # A continuation goes in front of the first pass that starts after the barrier's end.
             for event in timeline.lanes[barrier.after] if continuations else ():
                 at = bisect_left(starts, event.end_ns)
                 pair = [Pass(rank, "C", event.what.microbatch)]
                 pair.append(Pass(rank, barrier.name, event.what.microbatch))
                 front.setdefault(at, []).extend(pair)
         elif barrier.source != "every" and rank != _source(barrier, program):
+            # The rank contributes nothing, so it enters when the barrier starts.
             for event in timeline.lanes[barrier.name]:
                 at = bisect_left(ends, event.start_ns)
                 front.setdefault(at, []).append(Pass(rank, barrier.name, event.what.microbatch))
+    # A rank that contributes enters right after the pass that makes its part.
     out = []
     for at, item in enumerate(slot.what for slot in slots):
         out += [*front.get(at, ()), item]
@@ -109,12 +113,12 @@ def _enter(
 
 
 def _source(barrier: Barrier, program: Program) -> int:
-    """The rank that makes what a barrier from the first or last stage carries."""
+    """Return the rank of the first or last stage, from which a barrier starts."""
     return program.placement[0 if barrier.source == "first" else -1]
 
 
 def _makes(barrier: Barrier, item: Pass, program: Program) -> bool:
-    """Whether the rank enters the barrier behind this pass."""
+    """Return whether the rank enters the barrier right after this pass."""
     if item.kind != barrier.after or barrier.source == "barrier":
         return False
     ends = {"first": 0, "last": program.stages - 1}
@@ -122,7 +126,7 @@ def _makes(barrier: Barrier, item: Pass, program: Program) -> bool:
 
 
 def _messages(program: Program) -> Program:
-    """Walk the program, a rank as far as it gets, and place each SEND with its RECV."""
+    """Run all ranks in turn, a pass at a time, and place each SEND with its RECV."""
     rows: list[list[Pass]] = [[] for _ in program.ranks]
     placed: set[Pass] = set()
     left = [deque(row) for row in program.ranks]
@@ -139,11 +143,12 @@ def _messages(program: Program) -> Program:
                 moved = True
         if not moved:
             heads = " ".join(str(row[0]) for row in left if row)
-            raise ValueError(f"the program stops at {heads}; check it")
+            raise ValueError(f"deadlock at {heads}; run check(program) to see the cycle")
     return replace(program, ranks=tuple(map(tuple, rows)))
 
 
 def _ready(item: Pass, placed: set[Pass], program: Program) -> bool:
+    """Return whether the inputs of a pass from other stages are computed."""
     if item.kind == "F" and item.stage > 0:
         return Pass(item.stage - 1, "F", item.microbatch) in placed
     if item.kind in BACKWARD and item.stage < program.stages - 1:
@@ -152,7 +157,7 @@ def _ready(item: Pass, placed: set[Pass], program: Program) -> bool:
 
 
 def _message(item: Pass, program: Program) -> tuple[Pass, Pass] | None:
-    """The SEND behind a pass and the RECV that it causes, if its result leaves the rank."""
+    """Return the SEND after a pass and the RECV on the peer, if its result leaves the rank."""
     step = 1 if item.kind == "F" else -1 if item.kind in BACKWARD else 0
     peer = item.stage + step
     if not step or not 0 <= peer < program.stages:

@@ -1,4 +1,4 @@
-"""The end of a step: gradients summed over the replicas, then the optimizer."""
+"""Add the end of a step: sum the gradients over the replicas, then run the optimizer."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from ..ir.program import Program
 
 
 def with_step_end(program: Program) -> Program:
-    """The program with a REDUCE_GRAD of each stage and an O on each rank behind its passes.
+    """Return the program with a REDUCE_GRAD per stage and an O per rank after its passes.
 
     A rank's stages reduce in the order in which their last pass ends. Raises ValueError if the
     program has such passes already.
@@ -19,7 +19,7 @@ def with_step_end(program: Program) -> Program:
     0F0 1F0 1I0 1W0 0I0 0W0 1REDUCE_GRAD 0REDUCE_GRAD 0O
     """
     if any(item.kind in ("REDUCE_GRAD", "O") for row in program.ranks for item in row):
-        raise ValueError("the program has a step's end already; add it only once")
+        raise ValueError("the program has REDUCE_GRAD or O already; add it only once")
     rows = []
     for rank, row in enumerate(program.ranks):
         order = {item.stage: at for at, item in enumerate(row) if kind(item.kind).scope == "stage"}

@@ -91,17 +91,17 @@ F1B1 = schedule("1f1b", ranks=2, microbatches=4)
         ),
         (
             lambda: simulate(Program(((Pass(3, "F", 0),),), (0,), 1), Costs({"F": 1})),
-            "3F0: there are 1 stages; check the program",
+            r"3F0: there are 1 stages; run check\(program\)",
         ),
         (
             lambda: simulate(Program(((Pass(0, "F", 5),),), (0,), 1), Costs({"F": 1})),
-            "the program has microbatches up to 5; check it",
+            "a pass has microbatch 5, the program has 1; run check",
         ),
         (
             lambda: simulate(
                 Program(((Pass(0, "B", 0), Pass(0, "F", 0)),), (0,), 1), Costs({"F": 1, "B": 1})
             ),
-            "the program stops: 2 passes wait in a circle; check it",
+            r"deadlock: 2 passes wait for each other; run check\(program\) to see the cycle",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...ir.graph import make_graph
-from ...simulation.simulator import lags
+from ...simulation.simulator import transfer_delays
 from ...simulation.timeline import Slot
 from ..plan.encoder_plans import Host
 from ..problem.gaps import BACKWARDS, COMPUTING, Gaps, Ints, fill_holes
@@ -89,7 +89,7 @@ def host_kernels_graph(host: Host) -> tuple[Kernels, _Host]:
     # Kernels of a rank run one after another; passes that wait for another rank's add an edge.
     chain = np.flatnonzero(np.diff(rank_of) == 0)
     crosses = np.flatnonzero((graph.sender >= 0) & (graph.target < graph.passes))
-    lag = lags(graph, host.costs)[crosses]
+    lag = transfer_delays(graph, host.costs)[crosses]
     kernels = Kernels(
         what.astype(np.int64),
         rank_of,

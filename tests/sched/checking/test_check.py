@@ -55,14 +55,14 @@ def test_a_pass_that_is_there_twice_is_marked_twice() -> None:
 def test_swapped_forward_and_backward() -> None:
     program = exchanged(schedule("1f1b", ranks=2, microbatches=4), 1, "1F0", "1B0")
     text = complaint(program)
-    assert text.startswith("1B0 stands before 1F0, which it needs")
+    assert text.startswith("1B0 comes before 1F0, which it needs")
     assert "[1B0]" in text
     assert "[1F0]" in text
 
 
 def test_weight_gradient_before_input_gradient() -> None:
     program = exchanged(schedule("zb-h1", ranks=2, microbatches=4), 0, "0I1", "0W1")
-    assert complaint(program).startswith("0W1 stands before 0I1, which it needs")
+    assert complaint(program).startswith("0W1 comes before 0I1, which it needs")
 
 
 def test_a_crossed_pair_of_collectives() -> None:
@@ -124,8 +124,8 @@ def test_a_cycle_over_three_ranks() -> None:
     stuck = exchanged(exchanged(program, 1, "1F1", "1F0"), 0, "3F0", "3F1")
     stuck = exchanged(stuck, 0, "3B0", "3B1")
     message = complaint(stuck)
-    assert message.startswith("deadlock, each waits for the one before it: ")
-    path = message.splitlines()[0].split(": ", 1)[1].split(" -> ")
+    assert message.startswith("deadlock: each of these waits for the one before it: ")
+    path = message.splitlines()[0].split(": ")[2].split(" -> ")
     assert {int(name[0]) % 3 for name in path} == {0, 1, 2}
 
 
@@ -144,12 +144,12 @@ def test_a_memory_limit_holds_exactly(name: str) -> None:
     [
         ({"1F0": "1QQ0"}, "1QQ0: unknown kind 'QQ'"),
         ({"1F0": "7F0"}, "7F0: there is no stage 7, only 2"),
-        ({"1F0": "0F0"}, "0F0: it stands on rank 1, not its own"),
+        ({"1F0": "0F0"}, "0F0: it is on rank 1, but belongs on rank 0"),
         ({"1F0": "1F9"}, "1F9: microbatches go from 0 to 3"),
         ({"1F0": "1F"}, "1F: microbatches go from 0 to 3"),
     ],
 )
-def test_words_that_mean_nothing(edit: dict[str, str | None], message: str) -> None:
+def test_passes_that_refer_to_nothing(edit: dict[str, str | None], message: str) -> None:
     program = edited(schedule("1f1b", ranks=2, microbatches=4), 1, edit)
     assert complaint(program).startswith(message)
 

@@ -104,8 +104,8 @@ def test_a_program_with_kinds_of_ours_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the CSV holds no pass"),
-        (",,\n,\n", "the CSV holds no pass"),
+        ("", "the CSV has no passes"),
+        (",,\n,\n", "the CSV has no passes"),
         ("0F0,hello", "rank 0, cell 2: 'hello' is not a pass"),
         ("0F0\n1S0", "rank 1, cell 1: torch has no kind 'S'"),
         ("0F0\n0B0", "stage 0 is on rank 0 and on rank 1"),

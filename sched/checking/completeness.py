@@ -1,0 +1,142 @@
+"""Prove that every pass refers to things that exist, is on its rank, and is there exactly once."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..ir.graph import Graph, Ints
+from ..ir.kinds import is_kind, kind
+from ..ir.passes import NO_MICROBATCH
+from ..ir.problem import Problem
+
+# Problems reported per proof and kind of pass: a wrong generator makes thousands alike.
+_SHOWN = 20
+
+
+def culprit(graph: Graph, node: int) -> tuple[int, int]:
+    """Return the place of a pass: its rank and its index in the rank's list."""
+    rank = int(graph.rank[node])
+    return rank, node - int(graph.start[rank])
+
+
+def references(graph: Graph) -> Iterator[Problem]:
+    """Check that all kinds, stages, microbatches and ranks exist, and that passes are on theirs."""
+    program = graph.program
+    ranks = len(program.ranks)
+    for stage, rank in enumerate(program.placement):
+        if not 0 <= rank < ranks:
+            # The checks below look up ranks by stage, so they cannot run.
+            what = f"stage {stage} is placed on rank {rank}; there are {ranks} ranks"
+            yield Problem("references", what)
+            return
+    barriers = {barrier.name for barrier in program.barriers}
+    for code, name in enumerate(graph.kinds):
+        nodes = np.flatnonzero(graph.kind == code)
+        if is_kind(name) or name in barriers:
+            yield from _stages(graph, name, nodes)
+            yield from _microbatches(graph, name, nodes)
+        else:
+            yield _reference(graph, int(nodes[0]), f"unknown kind {name!r}")
+
+
+def _stages(graph: Graph, name: str, nodes: Ints) -> Iterator[Problem]:
+    """Check that the stages of a kind's passes exist, and that each pass is on its stage's rank."""
+    staged = _is_staged(name)
+    count, what = _rows(graph, name), "stage" if staged else "rank"
+    exists = graph.stage[nodes] < count
+    for node in nodes[~exists][:_SHOWN].tolist():
+        yield _reference(graph, node, f"there is no {what} {graph.stage[node]}, only {count}")
+    nodes = nodes[exists]
+    placement = np.array(graph.program.placement)
+    home = placement[graph.stage[nodes]] if staged else graph.stage[nodes]
+    wrong = np.flatnonzero(graph.rank[nodes] != home)[:_SHOWN]
+    for node, own in zip(nodes[wrong].tolist(), home[wrong].tolist(), strict=True):
+        what = f"it is on rank {graph.rank[node]}, but belongs on rank {own}"
+        yield _reference(graph, node, what)
+
+
+def _microbatches(graph: Graph, name: str, nodes: Ints) -> Iterator[Problem]:
+    """Check that a kind's passes have a microbatch of the program, or none if done once a step."""
+    microbatch = graph.microbatch[nodes]
+    once = is_kind(name) and kind(name).once
+    wrong = (microbatch == NO_MICROBATCH) != once
+    wrong |= microbatch >= graph.program.microbatches
+    for node in nodes[wrong][:_SHOWN].tolist():
+        what = f"microbatches go from 0 to {graph.program.microbatches - 1}"
+        yield _reference(graph, node, what)
+
+
+def _reference(graph: Graph, node: int, what: str) -> Problem:
+    return Problem("references", f"{graph.name(node)}: {what}", (culprit(graph, node),))
+
+
+def completeness(graph: Graph) -> Iterator[Problem]:
+    """Check that every pass that a step needs is there, once.
+
+    Each stage and microbatch goes forward and backward once; what a barrier joins is on all ranks.
+    """
+    counts = {name: _count(graph, name) for name in graph.kinds}
+    for name, count in counts.items():
+        for stage, microbatch in np.argwhere(count > 1)[:_SHOWN].tolist():
+            yield _repeated(graph, name, stage, microbatch)
+    yield from _forward_and_backward(graph, counts)
+    yield from _on_all_ranks(graph, counts)
+
+
+def _forward_and_backward(graph: Graph, counts: dict[str, Ints]) -> Iterator[Problem]:
+    program = graph.program
+    none = np.zeros((program.stages, program.microbatches), np.int64)
+    full = np.ones_like(none)
+    yield from _missing("F", counts.get("F", none), full)
+    b, i, w = (counts.get(name, none) for name in ("B", "I", "W"))
+    # A program without any backward only evaluates, which is sound.
+    if not (b.any() or i.any() or w.any()):
+        return
+    yield from _missing("B (or I and W)", b + np.maximum(i, w), full)
+    yield from _missing("I", i, w)
+    yield from _missing("W", w, i)
+    for stage, microbatch in np.argwhere((b > 0) & (np.maximum(i, w) > 0))[:_SHOWN].tolist():
+        what = f"stage {stage} has both B and I or W of microbatch {microbatch}"
+        yield Problem("completeness", what)
+
+
+def _on_all_ranks(graph: Graph, counts: dict[str, Ints]) -> Iterator[Problem]:
+    program = graph.program
+    none = np.zeros((len(program.ranks), program.microbatches), np.int64)
+    joined = {b.after for b in program.barriers if b.source == "every"}
+    joined |= {name for b in program.barriers for where, name in b.before if where == "every"}
+    joined |= {b.name for b in program.barriers if b.name in counts}
+    for name in sorted(joined):
+        # Kinds that lowering adds (C) may be absent before it; compute kinds may not.
+        if name in counts or (is_kind(name) and kind(name).role == "compute"):
+            yield from _missing(name, counts.get(name, none), np.ones_like(none))
+
+
+def _is_staged(name: str) -> bool:
+    """Return whether the stage of this kind's passes is a model stage rather than a rank."""
+    return is_kind(name) and kind(name).scope == "stage"
+
+
+def _rows(graph: Graph, name: str) -> int:
+    return graph.program.stages if _is_staged(name) else len(graph.program.ranks)
+
+
+def _count(graph: Graph, name: str) -> Ints:
+    """Return the number of passes of a kind by (stage, microbatch), once-a-step ones as 0."""
+    microbatches = graph.program.microbatches
+    nodes = np.flatnonzero(graph.kind == graph.kinds.index(name))
+    flat = graph.stage[nodes] * microbatches + np.maximum(graph.microbatch[nodes], 0)
+    rows = _rows(graph, name)
+    return np.bincount(flat, minlength=rows * microbatches).reshape(rows, microbatches)
+
+
+def _missing(name: str, count: Ints, wanted: Ints) -> Iterator[Problem]:
+    for stage, microbatch in np.argwhere((count == 0) & (wanted > 0))[:_SHOWN].tolist():
+        yield Problem("completeness", f"stage {stage} has no {name} of microbatch {microbatch}")
+
+
+def _repeated(graph: Graph, name: str, stage: int, microbatch: int) -> Problem:
+    same = (graph.kind == graph.kinds.index(name)) & (graph.stage == stage)
+    nodes = np.flatnonzero(same & (np.maximum(graph.microbatch, 0) == microbatch)).tolist()
+    marks = tuple(culprit(graph, node) for node in nodes)
+    return Problem("completeness", f"{graph.name(nodes[0])} is there {len(nodes)} times", marks)
