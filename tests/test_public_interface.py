@@ -80,7 +80,7 @@ def test_every_public_name_is_there_and_listed(name: str) -> None:
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'counterpoise' has no attribute 'Dataloader'"):
-        _ = counterpoise.Dataloader
+        _ = counterpoise.Dataloader  # type: ignore[attr-defined]
     with pytest.raises(ImportError, match="cannot import name 'Dataloader'"):
         exec("from counterpoise import Dataloader")
 

@@ -154,7 +154,7 @@ def from_sampler(case: cases.Case, place: Place) -> Iterator[Record]:
         )
         for epoch in range(case.epochs):
             sampler.set_epoch(epoch)
-            loader = TorchLoader(data, batch_sampler=sampler, collate_fn=list)  # type: ignore[arg-type]
+            loader = TorchLoader(data, batch_sampler=sampler, collate_fn=list)
             for number, batch in enumerate(loader):
                 names = [sample["name"] for sample in batch]
                 yield f"{epoch} {number} {rank}", digest([names, len(sampler)])

@@ -17,7 +17,7 @@ from counterpoise.loader import DataLoader, RemoteDataset
 from .cluster import RANKS, SAMPLES_PER_STEP, STEPS
 from .leftovers import descriptors, more_descriptors
 
-SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 PATIENCE_S = 60.0
 POLL_S = 0.01
 

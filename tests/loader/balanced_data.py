@@ -5,6 +5,7 @@ import os
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ class Augmented:
 class Measured(Augmented):
     """The same samples, which have to be decoded to be measured."""
 
-    probe = None
+    probe: Any = None
 
 
 class Deadly:

@@ -193,7 +193,7 @@ def test_a_plan_that_cannot_be_is_one_line(workers, changes, reason):
 
 def test_a_dataset_that_cannot_be_sent_says_so():
     dataset = made.Augmented(30)
-    dataset.trap = lambda: 0
+    dataset.trap = lambda: 0  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="multiprocessing_context='fork'") as raised:
         list(make(dataset, num_workers=1))
     one_line(raised)

@@ -23,7 +23,7 @@ def costs(samples: int = 600, seed: int = 0) -> dict[str, np.ndarray]:
 def sampler(rank: int = 0, ranks: int = 2, **changes: object) -> BalancedBatchSampler:
     return BalancedBatchSampler(
         costs(), BUDGETS, rank=rank, ranks=ranks, **{"accumulate": 4, **changes}
-    )  # type: ignore[arg-type]
+    )
 
 
 @given(

@@ -20,8 +20,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["counterpoise.balancer", "counterpoise.workers"]):
-    from fuzz_targets import FRAMES, TARGETS
-    from hostile import Mutator, Wired
+    from tests.security.fuzz_targets import FRAMES, TARGETS
+    from tests.security.hostile import Mutator, Wired
 
 # libFuzzer ends here where memory grows, in MB; it is about 500 with torch loaded.
 MOST_MB = 1500

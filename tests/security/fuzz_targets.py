@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -218,7 +219,8 @@ class JobTarget:
     name = "job"
 
     def seeds(self):
-        balanced = replace(JOB.plan, grouping="balanced", batch_size=None, budgets=(9,))
+        plan: Any = JOB.plan
+        balanced = replace(plan, grouping="balanced", batch_size=None, budgets=(9,))
         auto = replace(balanced, accumulate="auto", mode="window")
         plans = (JOB.plan, balanced, auto, None)
         return [to_json(replace(JOB, plan=plan)).encode() for plan in plans]

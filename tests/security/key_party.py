@@ -5,6 +5,7 @@ import select
 import socket
 import threading
 import time
+from typing import Any
 
 import zmq
 
@@ -21,7 +22,7 @@ from counterpoise.workers.tar.dataset import TarDataset
 
 LIMIT_S = 20
 SAMPLES = 12
-SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 
 
 def keygen(*words):
@@ -170,7 +171,8 @@ class Peer:
         """Return what the balancer says, None if it says nothing."""
         if not self.socket.poll(int(1000 * wait_s)):
             return None
-        return receive(self.socket)[0]
+        answer: Any = receive(self.socket)
+        return answer[0]
 
     def __enter__(self):
         return self

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+from typing import Any
 
 import pytest
 import zmq
@@ -32,6 +33,8 @@ class Wire:
         self.spoil = spoil
         self.seen, self.connections = [], []
         self.behind = 0
+        self.server: Any = None
+        self.works = lambda: False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -232,7 +235,7 @@ def test_without_the_package_a_peer_goes_on_under_curve(
 def test_without_the_package_a_balancer_says_what_to_install(party, keys, monkeypatch):
     monkeypatch.setattr(bulk_server, "is_available", lambda: False)
     with pytest.raises(ValueError, match="pip install"):
-        bulk_server.ClearPayloadServer(zmq.Context(), ANY_PORT, None, None)
+        bulk_server.ClearPayloadServer(zmq.Context(), ANY_PORT, None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

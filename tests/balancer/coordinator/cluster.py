@@ -9,6 +9,7 @@ from counterpoise.balancer.protocol.messages import (
     DecodeDone,
     EpochPosition,
     Lease,
+    Message,
     Probed,
     ProbeDone,
     RankHello,
@@ -88,7 +89,7 @@ def do_leases(cluster, sent, peer=b"w"):
             for ref in lease.refs:
                 key = str(ref.ordinal)
                 if lease.kind == "probe":
-                    done = ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 1),))
+                    done: Message = ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 1),))
                 else:
                     done = DecodeDone(lease.lease, ref.ordinal, key, (1,), b"")
                 sent += cluster.say(peer, done)

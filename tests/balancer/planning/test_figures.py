@@ -1,6 +1,7 @@
 """The planning figures on the project's metadata; skipped where the data is not there."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def test_steps_of_sixteen_are_even(data: Path, name: str, mode: str, least: floa
     costs = costs[permutation(len(costs), 0, 0)[:60_000]]
     bound = least_groups(costs, budget_array(budgets))
     size = int(0.94 * 32 * 16 * len(costs) / bound)
-    accumulate = {"window": 16, "exact": "auto"}[mode]
+    accumulate: Any = {"window": 16, "exact": "auto"}[mode]
     config = PlanConfig(
         ranks=32, samples_per_step=size, accumulate=accumulate,
         accumulate_from=16 if mode == "exact" else 1,

@@ -318,7 +318,7 @@ def test_without_a_writable_cache_kernels_still_compile(monkeypatch: pytest.Monk
     def no_locator(*_: object, **settings: object) -> Any:
         if settings.get("cache"):
             raise RuntimeError("cannot cache function: no locator available")
-        return numba.njit(*_, **settings)
+        return numba.njit(*_, **settings)  # type: ignore[call-overload]
 
     monkeypatch.setattr(
         "counterpoise.balancer.planning.kernels.jit.nb", SimpleNamespace(njit=no_locator)

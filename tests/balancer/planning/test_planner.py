@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_a_short_window_must_be_the_last() -> None:
         ({"resources": ("tiles", "tiles")}, "name one twice"),
     ],
 )
-def test_a_wrong_configuration_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_wrong_configuration_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(BASE, **change)
 
@@ -140,7 +141,12 @@ def test_fixed_counts_must_agree() -> None:
 
 
 def test_the_digest_depends_on_every_field() -> None:
-    changes = [{"ranks": 3}, {"seed": 1}, {"budgets": (9, None)}, {"mode": "epoch"}]
+    changes: list[dict[str, Any]] = [
+        {"ranks": 3},
+        {"seed": 1},
+        {"budgets": (9, None)},
+        {"mode": "epoch"},
+    ]
     digests = {replace(BASE, **change).digest() for change in changes} | {BASE.digest()}
     assert len(digests) == 5
 

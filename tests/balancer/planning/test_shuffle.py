@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def test_it_equals_torch_randperm(count: int, seed: int) -> None:
 
 
 def test_it_is_what_distributed_sampler_deals() -> None:
-    samplers = [DistributedSampler(range(40), 4, rank, seed=3) for rank in range(4)]
+    data: Any = range(40)
+    samplers = [DistributedSampler(data, 4, rank, seed=3) for rank in range(4)]
     for sampler in samplers:
         sampler.set_epoch(2)
     drawn = np.array([list(sampler) for sampler in samplers]).T.reshape(-1)

@@ -66,7 +66,8 @@ def test_all_of_it_is_given_back_whichever_thread_took_it(figures):
 
 
 def test_it_is_given_back_as_long_as_the_process_rests(monkeypatch):
-    released = []
+    now = 0.0
+    released: list[float] = []
     monkeypatch.setattr(memory, "release_freed_memory", lambda: released.append(now))
     rest = memory.IdleTrimmer()
     for now in (0.0, 100.0):

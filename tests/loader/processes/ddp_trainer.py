@@ -47,7 +47,7 @@ def accumulate(model: nn.Module, step: Step, per: str) -> None:
     """Add up a rank's gradients; DDP averages them in the last microbatch."""
     for batch, info in zip(step.microbatches, step.infos, strict=True):
         syncing = info.last or not isinstance(model, DistributedDataParallel)
-        with nullcontext() if syncing else model.no_sync():
+        with nullcontext() if syncing else model.no_sync():  # type: ignore[operator]
             scale_loss(loss_sum(model(batch), batch, per), info, per).backward()
 
 

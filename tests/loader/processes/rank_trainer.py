@@ -76,7 +76,7 @@ def main(folder):
     came["broken"] = attempt(lambda: take(loader, 2))
 
     dataset = made.Augmented(COUNT)
-    dataset.trap = (lambda: 0) if rank == 0 else None
+    dataset.trap = (lambda: 0) if rank == 0 else None  # type: ignore[attr-defined]
     loader = make(dataset, **given)
     came["deaf"] = attempt(lambda: take(loader, 2))
 

@@ -57,7 +57,7 @@ class Rolled:
 class GloballyRolled(Rolled):
     """The same with random's, numpy's and torch's own generators."""
 
-    def __call__(self, raw):
+    def __call__(self, raw):  # type: ignore[override]
         """Make a sample."""
         noise = random.random() + float(np.random.rand()) + float(torch.rand(()))
         return super().__call__(raw, np.random.default_rng(int(noise * 1e6))) | {"more": noise}

@@ -123,6 +123,8 @@ def _keys(loader):
 class Counting(made.Augmented):
     """Notes the keys of what is decoded."""
 
+    decoded: list[str]
+
     def __getitem__(self, index):
         self.decoded.append(self.key(index))
         return super().__getitem__(index)

@@ -1,6 +1,7 @@
 """What users get wrong about filling, and what they are told."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,13 +29,13 @@ SETUP = replace(case_setup("A"), microbatches=4)
 ONE = (Kernel("k", "compute", 3),)
 
 
-def busy_problem(**more: object) -> FillProblem:
+def busy_problem(**more: Any) -> FillProblem:
     """One rank, no transfers, no collectives: the host never idles."""
     timeline = simulate(schedule("gpipe", ranks=1, microbatches=2), unit_costs(5, 10))
     gaps = find_gaps(timeline, {})
     return FillProblem(
         gaps, ((0,),), 1, make_work(ONE), make_work(ONE), 0, np.array([6], np.int64), **more
-    )  # type: ignore[arg-type]
+    )
 
 
 def test_without_bubbles_encoders_go_first_and_the_note_says_so() -> None:
@@ -163,7 +164,7 @@ def test_a_program_needs_the_layers() -> None:
         lambda: case_setup("4096"),
     ],
 )
-def test_options_out_of_range(wrong) -> None:  # type: ignore[no-untyped-def]
+def test_options_out_of_range(wrong) -> None:
     with pytest.raises(ValueError, match=r"give|known|cannot"):
         wrong()
 

@@ -3,6 +3,7 @@
 from functools import cache
 from math import ceil
 from random import Random
+from typing import Literal
 
 import numpy as np
 
@@ -49,13 +50,14 @@ def random_problem(seed: int) -> FillProblem:
     )
 
     def kernels(most: int) -> tuple[Kernel, ...]:
+        kinds: tuple[Literal["compute", "communication"], ...]
         kinds = ("compute", "compute", "communication")
         number = random.randint(1, most)
         return tuple(Kernel("k", random.choice(kinds), random.randint(1, 4)) for _ in range(number))
 
     forward = kernels(2)
     backward = kernels(2) if random.random() < 0.8 else ()
-    permille = (1000,)
+    permille: tuple[int, ...] = (1000,)
     if random.random() < 0.2:
         permille = tuple(random.choice((500, 1000, 2000)) for _ in range(count))
     ahead, back = make_work(forward, permille=permille), make_work(backward, permille=permille)

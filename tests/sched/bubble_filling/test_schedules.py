@@ -184,7 +184,7 @@ def test_a_stage_before_its_input_is_found() -> None:
 
 def test_a_late_forward_is_found() -> None:
     filled = fill_bubbles(problem())
-    assert "dependencies" in proofs(moved(filled, 0, np.int64(filled.step_ns)))
+    assert "dependencies" in proofs(moved(filled, 0, np.array(filled.step_ns)))
 
 
 def test_an_early_backward_is_found() -> None:

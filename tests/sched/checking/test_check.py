@@ -1,6 +1,7 @@
 """The checker finds what it must, says so in one line, and marks it in the grid."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def exchanged(program: Program, rank: int, one: str, two: str) -> Program:
     return edited(program, rank, {one: two, two: one})
 
 
-def complaint(program: Program, **options: int) -> str:
+def complaint(program: Program, **options: Any) -> str:
     with pytest.raises(ValueError, match=r"\n") as caught:
         check(program, **options)
     return str(caught.value)

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -55,7 +56,9 @@ def test_whatever_a_schedule_does_not_refuse_is_sound(
         "warmup": st.sampled_from(("megatron", "reduced")),
         "extra_warmup": st.integers(0, 3),
     }
-    options = {name: data.draw(values[name]) for name in found.options if name in values}
+    options: dict[str, Any] = {
+        name: data.draw(values[name]) for name in found.options if name in values
+    }
     try:
         program = schedule(found.name, ranks=ranks, microbatches=microbatches, **options)
     except ValueError:

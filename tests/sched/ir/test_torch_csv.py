@@ -26,7 +26,7 @@ NAMES = [
 ]
 
 
-def torch_runtime(ranks: int, stages: int, microbatches: int):  # type: ignore[no-untyped-def]
+def torch_runtime(ranks: int, stages: int, microbatches: int):
     """Torch's runtime without processes: its stages are mocks."""
     stage = mock.create_autospec(runtime._PipelineStageBase, instance=True)
     stage.group_rank, stage.group_size, stage.num_stages = 0, ranks, stages

@@ -3,7 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -173,7 +173,7 @@ def test_where_passes_are_narrower_than_a_pixel_their_area_is_their_time(
     monkeypatch.setattr(svg_module, "PASS_LIMIT", 10)
     timeline = simulate(schedule("1f1b", ranks=2, microbatches=600), COSTS)
     root = ElementTree.fromstring(render_svg([timeline]))
-    areas: Counter[str] = Counter()
+    areas: defaultdict[str, float] = defaultdict(float)
     for node in root.iter(f"{NS}path"):
         for width, height in re.findall(r"h([\d.]+)v([\d.]+)", node.get("d", "")):
             areas[node.get("class", "")] += float(width) * float(height)

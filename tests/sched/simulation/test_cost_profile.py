@@ -1,6 +1,7 @@
 """Cost profiles: JSON there and back, costs as functions of the resources, profiles of shapes."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,8 @@ def test_shapes_count_operations_as_the_formula_does() -> None:
 def test_the_stages_take_together_what_the_model_takes() -> None:
     profile = shape_profile(MODEL, ranks=4, chunks=2)
     costs = profile_costs(profile, [microbatch(4096, 4)])
-    total = sum(row[0] for row in costs.pass_ns["F"])  # type: ignore[union-attr,misc,index]
+    rows: Any = costs.pass_ns["F"]
+    total = sum(row[0] for row in rows)
     flops = 32 * MODEL.layer.forward_flops(tokens=4096, pairs=4096**2)
     flops += MODEL.vocabulary.forward_flops(4096)
     assert MODEL.encoder is not None

@@ -39,7 +39,7 @@ def test_lowering_leaves_the_passes_as_they_were(name: str) -> None:
 def test_sound_wherever_the_costs_put_the_late_collectives(name: str) -> None:
     program = schedule(name, ranks=4, microbatches=8, inputs=True)
     for output in (1, 30, 300):
-        kinds = unit_costs(10, 20, output).pass_ns | {"IF": 1, "IB": 0}
+        kinds = dict(unit_costs(10, 20, output).pass_ns) | {"IF": 1, "IB": 0}
         for barrier in (0, 50):
             check(lower(program, Costs(kinds, collective_ns={"CS": barrier, "CX": barrier})))
 

@@ -18,7 +18,7 @@ from counterpoise.workers import SampleError, TarDataset, VisionLanguage
 
 RANKS, COUNT, ACCUMULATE, TILE = 4, 4, 2, 307
 BUDGETS = {"tiles": 40, "tokens": 4000}
-SIZES = {"tile_size": 32, "max_tiles": 6, "tokens_per_tile": 4, "max_tokens": 2000}
+SIZES: dict[str, Any] = {"tile_size": 32, "max_tiles": 6, "tokens_per_tile": 4, "max_tokens": 2000}
 Cost = tuple[int, int]
 
 

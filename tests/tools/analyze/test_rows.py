@@ -69,7 +69,8 @@ def test_merging_is_associative(found: list[list[tuple[int, int, str]]], cut: in
 
 
 def test_parts_with_other_costs_are_refused() -> None:
-    other = Rows(("pixels",), *(np.zeros((1, 1), np.int64), *[np.zeros(1, np.int64)] * 2), ("s",))
+    none = np.zeros(1, np.int64)
+    other = Rows(("pixels",), np.zeros((1, 1), np.int64), none, none, ("s",))
     with pytest.raises(ValueError, match=r"tiles, tokens, another of pixels; .* --resource"):
         merge([rows([(1, 2)]), other])
 

@@ -10,7 +10,7 @@ import pytest
 
 from counterpoise.tools.analyze.scan.tables import read_table
 
-COLUMNS = {
+COLUMNS: dict[str, list[Any]] = {
     "tiles": [1, 0, 3],
     "tokens": [5, 7, 9],
     "key": ["a", "b", "c"],
@@ -20,7 +20,8 @@ COLUMNS = {
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:
     if path.suffix == ".npz":
-        np.savez(path, **{name: np.array(values) for name, values in columns.items()})
+        arrays: dict[str, Any] = {name: np.array(values) for name, values in columns.items()}
+        np.savez(path, **arrays)
     elif path.suffix == ".jsonl":
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -41,7 +42,7 @@ def test_all_formats_give_the_same_rows(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".npz", ".jsonl", ".parquet"])
 def test_rows_with_nan_stay_out_by_name(suffix: str, tmp_path: Path) -> None:
-    columns = {**COLUMNS, "tokens": [5.0, float("nan"), 9.0]}
+    columns: dict[str, list[Any]] = {**COLUMNS, "tokens": [5.0, float("nan"), 9.0]}
     found = read_table(write(tmp_path / f"costs{suffix}", columns))
     assert found.costs.tolist() == [[1, 5], [3, 9]]
     (bad,) = found.failures

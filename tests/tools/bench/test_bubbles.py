@@ -30,7 +30,7 @@ KEYS = {
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+def run(capsys: pytest.CaptureFixture[str]):
     """Run `counterpoise` with these words; its status, output and errors."""
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -43,17 +43,17 @@ def run(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(scope="module", params=SETTINGS)
-def setting(request: pytest.FixtureRequest) -> tuple[str, dict]:  # type: ignore[type-arg]
+def setting(request: pytest.FixtureRequest) -> tuple[str, dict]:
     return request.param, setting_report(request.param)
 
 
-def test_a_setting_has_exactly_the_promised_keys(setting) -> None:  # type: ignore[no-untyped-def]
+def test_a_setting_has_exactly_the_promised_keys(setting) -> None:
     _, report = setting
     assert set(report) == KEYS
     assert set(report["step_seconds"]) == {"balanced", "whole", "split", "llm_only"}
 
 
-def test_the_papers_table_7_is_reached(setting) -> None:  # type: ignore[no-untyped-def]
+def test_the_papers_table_7_is_reached(setting) -> None:
     name, report = setting
     coarse = PAPER[name][0]
     fine = {"1536": 57.5, "2048": 69.0, "3072": 85.0}[name]
@@ -63,7 +63,7 @@ def test_the_papers_table_7_is_reached(setting) -> None:  # type: ignore[no-unty
     assert report["eff_fine"] <= report["upper_bound"]
 
 
-def test_the_steps_are_as_long_as_promised(setting) -> None:  # type: ignore[no-untyped-def]
+def test_the_steps_are_as_long_as_promised(setting) -> None:
     name, report = setting
     steps = report["step_seconds"]
     assert steps["balanced"] == pytest.approx(PAPER[name][3], rel=0.04)
@@ -71,23 +71,23 @@ def test_the_steps_are_as_long_as_promised(setting) -> None:  # type: ignore[no-
     assert steps["llm_only"] <= steps["split"] <= steps["whole"] < steps["balanced"]
 
 
-def test_the_planners_own_choice_is_at_least_as_good(setting) -> None:  # type: ignore[no-untyped-def]
+def test_the_planners_own_choice_is_at_least_as_good(setting) -> None:
     _, report = setting
     assert report["best_plan"]["step_seconds"] <= report["step_seconds"]["split"]
     assert report["best_plan"]["memory_gb"] <= 80
 
 
 @pytest.fixture(scope="module")
-def whole() -> dict:  # type: ignore[type-arg]
+def whole() -> dict:
     return bench(("3072",))
 
 
-def test_the_report_has_settings_tables_and_jitter(whole) -> None:  # type: ignore[no-untyped-def]
+def test_the_report_has_settings_tables_and_jitter(whole) -> None:
     assert set(whole) == {"3072", "table3", "table6", "jitter"}
     json.dumps(whole)
 
 
-def test_tables_3_and_6_stand_beside_the_papers(whole) -> None:  # type: ignore[no-untyped-def]
+def test_tables_3_and_6_stand_beside_the_papers(whole) -> None:
     assert set(whole["table3"]["rows"]) == {"A", "B", "C", "D"}
     assert set(whole["table6"]["rows"]) == {"11+5", "22+5", "22+11"}
     for table in (whole["table3"], whole["table6"]):
@@ -98,7 +98,7 @@ def test_tables_3_and_6_stand_beside_the_papers(whole) -> None:  # type: ignore[
             assert row["whole_vs_megatron"] > 1
 
 
-def test_planning_again_takes_back_half_of_a_drift(whole) -> None:  # type: ignore[no-untyped-def]
+def test_planning_again_takes_back_half_of_a_drift(whole) -> None:
     assert whole["jitter"]["recovered_at_0.1"] >= 0.5
 
 
@@ -128,19 +128,19 @@ def test_the_chart_is_small_and_says_what_it_shows() -> None:
 # schedule fill
 
 
-def fill(run, *words: str) -> dict:  # type: ignore[no-untyped-def, type-arg]
+def fill(run, *words: str) -> dict:
     status, out, err = run("schedule", "fill", "--case", "A", *words, "--json")
     assert status == 0, err
     return json.loads(out.splitlines()[-1])
 
 
-def test_fill_names_the_best_plan_and_those_refused(run) -> None:  # type: ignore[no-untyped-def]
+def test_fill_names_the_best_plan_and_those_refused(run) -> None:
     report = fill(run)
     assert report["best"]["step_seconds"] >= report["llm_only_seconds"]
     assert report["best"]["eff"] <= report["best"]["upper_bound"] <= 1
 
 
-def test_fill_prints_bubbles_and_plans(run) -> None:  # type: ignore[no-untyped-def]
+def test_fill_prints_bubbles_and_plans(run) -> None:
     status, out, _ = run("schedule", "fill", "--case", "A", "--pp-enc", "2", "--tp-enc", "8")
     assert status == 0
     assert "reduce-scatter" in out
@@ -148,14 +148,14 @@ def test_fill_prints_bubbles_and_plans(run) -> None:  # type: ignore[no-untyped-
 
 
 @pytest.mark.parametrize("name", ["a.svg", "a.html", "a.json", "a.txt"])
-def test_fill_writes_what_the_suffix_says(run, tmp_path: Path, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_fill_writes_what_the_suffix_says(run, tmp_path: Path, name: str) -> None:
     fill(
         run, "--pp-enc", "2", "--tp-enc", "8", "--microbatches", "4", "--out", str(tmp_path / name)
     )
     assert (tmp_path / name).stat().st_size > 1000
 
 
-def test_fill_options_change_what_they_say(run) -> None:  # type: ignore[no-untyped-def]
+def test_fill_options_change_what_they_say(run) -> None:
     base = ("--pp-enc", "2", "--tp-enc", "8", "--microbatches", "4")
     whole = fill(run, *base, "--whole")
     assert {one["longest_piece_us"] for one in whole["plans"]} == {None}
@@ -173,7 +173,7 @@ def test_fill_options_change_what_they_say(run) -> None:  # type: ignore[no-unty
     assert slower["llm_only_seconds"] > whole["llm_only_seconds"]
 
 
-def test_fill_reads_a_profile_and_a_trace(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_fill_reads_a_profile_and_a_trace(run, tmp_path: Path) -> None:
     setup = case_setup("A")
     (tmp_path / "job.json").write_text(dump_setup(setup))
     found = fill(run, "--profile", str(tmp_path / "job.json"), "--pp-enc", "1", "--tp-enc", "8")
@@ -184,13 +184,13 @@ def test_fill_reads_a_profile_and_a_trace(run, tmp_path: Path) -> None:  # type:
     assert "traceEvents" in err
 
 
-def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:
     host = host_step(case_setup("A"))
     events = []
     for rank, one in enumerate(host.gaps.ranks):
-        rows = zip(one.start.tolist(), one.end.tolist(), one.kind.tolist(), strict=True)
+        parts = zip(one.start.tolist(), one.end.tolist(), one.kind.tolist(), strict=True)
         names = {COMPUTING: "gemm", COMMUNICATING: "nccl_gather"}
-        events += [(names[k], a, b, "kernel", rank) for a, b, k in rows if k != FREE]
+        events += [(names[k], a, b, "kernel", rank) for a, b, k in parts if k != FREE]
     end = host.gaps.step_ns
     events += [("nccl_gather", 0, 1000, "kernel", 0), ("nccl_all", end - 1000, end, "kernel", 0)]
     for at, need in enumerate(host.gaps.need_ns.tolist()):
@@ -222,14 +222,14 @@ def test_fill_takes_the_bubbles_of_a_measured_step(run, tmp_path: Path) -> None:
         (("--cost", "5"), "1 costs for 8 microbatches"),
     ],
 )
-def test_fill_says_what_is_wrong(run, words: tuple[str, ...], said: str) -> None:  # type: ignore[no-untyped-def]
+def test_fill_says_what_is_wrong(run, words: tuple[str, ...], said: str) -> None:
     status, _, err = run("schedule", "fill", "--case", "A", *words)
     assert status == 2
     assert said in err
     assert "Traceback" not in err
 
 
-def test_the_bench_writes_uneven_costs_as_json(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_bench_writes_uneven_costs_as_json(run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     file = tmp_path / "costs.npz"
     np.savez(file, tiles=rng.integers(0, 8, 4000), tokens=rng.integers(100, 2000, 4000))

@@ -15,7 +15,7 @@ from counterpoise.balancer.server.loop import serve
 from counterpoise.balancer.transport.keys import ServerKeys, server_keys
 from counterpoise.tools.doctor import installation as look
 from counterpoise.tools.doctor.command import command
-from counterpoise.tools.doctor.finding import BAD, GOOD, WARN
+from counterpoise.tools.doctor.finding import BAD, GOOD, WARN, Finding
 from counterpoise.tools.doctor.job import examine_job
 from counterpoise.tools.services.keygen import command as keygen
 from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter
@@ -69,7 +69,7 @@ def test_this_installation_is_sound() -> None:
         (look.judge_shadow(str(Path(look.__file__).parent.parent / "sched/__init__.py")), BAD),
     ],
 )
-def test_what_is_bad_comes_with_advice(finding: look.Finding, level: str) -> None:
+def test_what_is_bad_comes_with_advice(finding: Finding, level: str) -> None:
     assert finding.level == level
     assert bool(finding.advice) == (level != GOOD)
 

@@ -14,7 +14,7 @@ COMMANDS = ("list", "show", "check", "simulate", "compare", "export")
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+def run(capsys: pytest.CaptureFixture[str]):
     """Run `counterpoise schedule` with these words; its status, output and errors."""
 
     def call(*words: str) -> Said:

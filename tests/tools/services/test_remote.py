@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.loader import balanced_data
 
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 HERE = Path(__file__).parent
-SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 SAMPLES = 60
 LIMIT_S = 30
 
@@ -104,7 +105,11 @@ def address(processes, root):
 
 
 def make(dataset=None, **changes):
-    given = {"balance": "isf", "budgets": {"tiles": 16, "tokens": 3000}, "accumulate": "auto"}
+    given: dict[str, Any] = {
+        "balance": "isf",
+        "budgets": {"tiles": 16, "tokens": 3000},
+        "accumulate": "auto",
+    }
     given |= {"samples_per_step": 12, "virtual_ranks": 2, "shuffle": True, "timeout": LIMIT_S}
     given |= {"layout": "torch", "collate_fn": list, **changes}
     chosen = RemoteDataset("*.tar", arguments=SMALL) if dataset is None else dataset

@@ -115,7 +115,7 @@ def test_an_empty_dataset_is_refused():
 
 def test_what_is_no_dataset_is_refused():
     with pytest.raises(ValueError, match="map-style"):
-        PlainSource(iter(TEXTS))
+        PlainSource(iter(TEXTS))  # type: ignore[arg-type]
 
 
 def test_global_randomness_follows_from_seed_epoch_and_key_alone():
@@ -124,7 +124,11 @@ def test_global_randomness_follows_from_seed_epoch_and_key_alone():
     source = PlainSource(Rolling())
     torch.manual_seed(1)
     first = source.load(3, epoch=1, seed=5)
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    before = (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),  # type: ignore[index]
+        torch.get_rng_state().tolist(),
+    )
     torch.rand(7)
     random.random()
     state = random.getstate()

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import tarfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,7 +162,7 @@ def test_no_image_is_measured_wrongly_because_the_disk_failed(tmp_path, monkeypa
         with monkeypatch.context() as patched:
             patched.setattr(os, "pread", disk)
             try:
-                found = dataset.probe(0).cost
+                found: Any = dataset.probe(0).cost
             except Exception as error:
                 found = error
         if not disk.failed:

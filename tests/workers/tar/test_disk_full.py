@@ -3,15 +3,15 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
-from counterpoise.workers.tar import cache_files as kept_files
 from counterpoise.workers.tar.cache_files import replace_file
 
-SMALL = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
+SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 SAMPLES = 12
 
 
@@ -33,7 +33,7 @@ def fill(monkeypatch):
             os.write(self.handle, data[:10])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    return lambda: monkeypatch.setattr(kept_files.os, "fdopen", lambda handle, _: Full(handle))
+    return lambda: monkeypatch.setattr(os, "fdopen", lambda handle, _: Full(handle))
 
 
 def everything(pattern, cache):

@@ -174,6 +174,8 @@ def test_a_cache_that_cannot_be_written_is_done_without(shard, tmp_path):
 def test_arrays_are_read_back_only_about_the_same_state(tmp_path):
     path = tmp_path / "x.npz"
     assert kept_files.write_arrays(path, (1, 2), {"a": np.arange(3)})
-    assert kept_files.read_arrays(path, (1, 2))["a"].tolist() == [0, 1, 2]
+    found = kept_files.read_arrays(path, (1, 2))
+    assert found is not None
+    assert found["a"].tolist() == [0, 1, 2]
     assert kept_files.read_arrays(path, (1, 3)) is None
     assert kept_files.read_arrays(tmp_path / "none.npz", (1, 2)) is None

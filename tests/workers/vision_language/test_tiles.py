@@ -1,5 +1,7 @@
 """The grid is InternVL's; the tiles are the resized image, cut."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,8 +56,8 @@ def test_tiles_put_together_are_the_resized_image(width, height, most, thumbnail
         row, column = divmod(number, columns)
         place = np.s_[row * size : (row + 1) * size, column * size : (column + 1) * size]
         whole[place] = tile.transpose(1, 2, 0)
-    bicubic = {"resample": Image.Resampling.BICUBIC, "reducing_gap": 2.0}
-    assert np.array_equal(whole, image.resize((columns * size, rows * size), **bicubic))
+    bicubic: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "reducing_gap": 2.0}
+    assert np.array_equal(whole, np.asarray(image.resize((columns * size, rows * size), **bicubic)))
     if len(out) > rows * columns:
         small = np.asarray(image.resize((size, size), **bicubic))
         assert np.array_equal(out[-1].transpose(1, 2, 0), small)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from counterpoise.workers.sources.transform_registry import build, registered
 from counterpoise.workers.vision_language.tokenizer import ByteTokenizer
 from counterpoise.workers.vision_language.transform import VisionLanguage, image_members
 
-SMALL = {"tile_size": 8, "max_tiles": 4, "tokens_per_tile": 2}
+SMALL: dict[str, Any] = {"tile_size": 8, "max_tiles": 4, "tokens_per_tile": 2}
 
 
 def _cost(sample):
@@ -47,7 +48,7 @@ def test_a_probed_cost_is_what_decoding_turns_out(
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {} if kind == "GIF" else {"exif": exif}
-    raw = {"__key__": "k"}
+    raw: dict[str, Any] = {"__key__": "k"}
     for number, (width, height) in enumerate(sizes):
         raw[f"img{number}.{kind.lower()}"] = picture(width, height, kind, **options)
     texts = [text.replace("<image>", "") for text in texts]
