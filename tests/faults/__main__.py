@@ -1,14 +1,14 @@
-"""`make faults RUNS=n`: epochs with real processes over tcp that are killed, stopped and cut off.
+"""Runs `make faults RUNS=n`: epochs over tcp whose processes are killed, stopped and cut off.
 
-The report is one JSON object, the last line of standard output; exit status 1 if anything was lost,
-came twice, came in another batch, never came, or was left behind.
+The report is one JSON object, the last line of standard output. The exit status is 1 if a sample
+was lost, duplicated or in another batch, if an epoch did not finish, or something was left behind.
 """
 
 import argparse
 import json
 import sys
 
-from .processes import run_trials
+from .harness import run_trials
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""A cluster of real processes over tcp on this machine, to be killed, stopped and cut off."""
+"""Runs a cluster of real processes over tcp, and kills, stops and disconnects them."""
 
 import contextlib
 import json
@@ -9,36 +9,35 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import leftovers
-from .nursery import Nursery, Party
+from .epoch import RANKS, WORKERS
+from .process_starter import ChildProcess, ProcessStarter
 from .proxy import WAYS, ProxyNetwork
 
-RANKS, WORKERS = 2, 2
-STEPS, SAMPLES_PER_STEP = 20, 8
 END_S = 10.0
-# How long a worker may be silent: short, so that a worker that was stopped finds itself given up.
+# The heartbeat timeout: short, so that a stopped worker finds that it was given up.
 SILENCE_S = 2.5
 TRAINERS = tuple(f"rank {rank}" for rank in range(RANKS))
 PEERS = (*[f"worker {slot}" for slot in range(WORKERS)], *TRAINERS)
-PARTIES = ("balancer", *PEERS)
+PROCESSES = ("balancer", *PEERS)
 
 Line = tuple[int, object]
 
 
 class Cluster:
-    """A balancer, workers and ranks; `close` ends what is left of them."""
+    """A balancer, workers and ranks; `close` ends those that still run."""
 
-    def __init__(self, nursery: Nursery, folder: Path, shards: Path, step_s: float) -> None:
+    def __init__(self, starter: ProcessStarter, folder: Path, shards: Path, step_s: float) -> None:
         """`folder` is new, for logs and notes; each step takes a rank `step_s`."""
         folder.mkdir()
         self.folder = folder
-        self.given_again: list[tuple[int, Line]] = []
+        self.redelivered: list[tuple[int, Line]] = []
         self.history: list[str] = []
         self._started = time.monotonic()
-        self._nursery = nursery
+        self._starter = starter
         self._shards = shards
         self._step_s = step_s
-        self._running: dict[str, Party] = {}
-        # Bound for as long as the cluster lives: nobody else is given the port while it is down.
+        self._running: dict[str, ChildProcess] = {}
+        # Bound while the cluster lives: nobody else gets the port while the balancer is down.
         self._bound = socket.socket()
         self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._bound.bind(("127.0.0.1", 0))
@@ -46,45 +45,45 @@ class Cluster:
         self.network = ProxyNetwork(PEERS, self.port)
 
     def start_all(self) -> None:
-        """Start every party."""
-        for party in PARTIES:
-            self._start(party)
+        """Start every process."""
+        for name in PROCESSES:
+            self._start(name)
 
-    def kill(self, party: str, down_s: float) -> None:
-        """Kill a party at once, whatever it does, and start it again after so long.
+    def kill(self, name: str, down_s: float) -> None:
+        """Kill a process at once, and start it again after `down_s`.
 
-        A rank takes the others with it, as a job that is started anew by torch elastic.
+        All ranks are killed together, as torch elastic restarts a whole job.
         """
-        self._note(f"{party}: killed, back in {down_s:.2f} s")
-        together = TRAINERS if party in TRAINERS else (party,)
-        for each in sorted(together, key=lambda name: name != party):
+        self._note(f"{name}: killed, back in {down_s:.2f} s")
+        together = TRAINERS if name in TRAINERS else (name,)
+        for each in sorted(together, key=lambda each: each != name):
             self._kill(each)
         self.network.pump(down_s)
-        if party in TRAINERS:
+        if name in TRAINERS:
             self._align_notes()
         for each in together:
             self._start(each)
 
-    def hold(self, party: str, seconds: float) -> None:
-        """Stop a party for a while."""
-        self._note(f"{party}: stopped for {seconds:.2f} s")
-        self._running[party].send(signal.SIGSTOP)
+    def hold(self, name: str, seconds: float) -> None:
+        """Stop a process for a while."""
+        self._note(f"{name}: stopped for {seconds:.2f} s")
+        self._running[name].send(signal.SIGSTOP)
         self.network.pump(seconds)
-        self._running[party].send(signal.SIGCONT)
+        self._running[name].send(signal.SIGCONT)
 
-    def cut(self, party: str, seconds: float) -> None:
-        """End a peer's connections; it can make new ones after so long."""
-        self._note(f"{party}: cut off for {seconds:.2f} s")
-        cable = self.network.cables[party]
+    def cut(self, name: str, seconds: float) -> None:
+        """End a peer's connections; it can make new ones after `seconds`."""
+        self._note(f"{name}: cut off for {seconds:.2f} s")
+        cable = self.network.cables[name]
         cable.pulled = True
         cable.cut()
         self.network.pump(seconds)
         cable.pulled = False
 
-    def delay(self, party: str, way: str, seconds: float, lost: bool) -> None:
-        """Move nothing one way of a peer's connections for a while; then it comes, or is lost."""
-        self._note(f"{party}: {way} late by {seconds:.2f} s{', then lost' if lost else ''}")
-        cable = self.network.cables[party]
+    def delay(self, name: str, way: str, seconds: float, lost: bool) -> None:
+        """Hold back one direction of a peer's connections; afterwards deliver it, or lose it."""
+        self._note(f"{name}: {way} late by {seconds:.2f} s{', then lost' if lost else ''}")
+        cable = self.network.cables[name]
         cable.late = {way} & set(WAYS)
         self.network.pump(seconds)
         if lost:
@@ -92,59 +91,59 @@ class Cluster:
         cable.late = set()
 
     def steps_noted(self) -> int:
-        """How many steps the rank that is ahead has noted."""
+        """Return how many steps the rank that is ahead has written down."""
         return max(len(self.lines(rank)) for rank in range(RANKS))
 
     def over(self) -> bool:
-        """Whether some rank has ended."""
+        """Return whether some rank has ended."""
         return any(self._running[name].ended() for name in TRAINERS)
 
     def wait(self, done: Callable[[], bool], deadline: float) -> None:
-        """Let them run until something is done, or a moment of time.monotonic() has come."""
+        """Forward the network until `done()`, or until `deadline` by time.monotonic()."""
         self.network.pump(deadline - time.monotonic(), done)
 
     def finished(self) -> bool:
-        """Whether all ranks have ended."""
+        """Return whether all ranks have ended."""
         return all(self._running[name].ended() for name in TRAINERS)
 
     def lines(self, rank: int) -> list[Line]:
-        """Return what a rank has noted: (step, batches); a line cut short is not there."""
+        """Return a rank's notes, (step, batches); an incomplete last line is left out."""
         path = self._notes(rank)
         text = path.read_text() if path.exists() else ""
         return [tuple(json.loads(line)[:2]) for line in _whole(text)]
 
     def close(self) -> list[str]:
-        """End every process; return those that did not end when asked to."""
-        for party in self._running.values():
-            party.send(signal.SIGTERM)
+        """End every process; return one line for each that had to be killed."""
+        for child in self._running.values():
+            child.send(signal.SIGTERM)
         deadline = time.monotonic() + END_S
-        stubborn = []
-        for name, party in self._running.items():
-            self.network.pump(max(0.0, deadline - time.monotonic()), party.ended)
-            if not party.ended():
-                stubborn.append(f"{name} did not end within {END_S:.0f} s")
-                party.send(signal.SIGKILL)
-                party.ended(END_S)
-            party.close()
+        not_ended = []
+        for name, child in self._running.items():
+            self.network.pump(max(0.0, deadline - time.monotonic()), child.ended)
+            if not child.ended():
+                not_ended.append(f"{name} did not end within {END_S:.0f} s")
+                child.send(signal.SIGKILL)
+                child.ended(END_S)
+            child.close()
         self._running.clear()
         self.network.close()
         self._bound.close()
-        return stubborn
+        return not_ended
 
-    def last_words(self) -> list[str]:
-        """Return why ranks ended that did not end well, and what the others had open."""
-        words: list[str] = []
+    def errors(self) -> list[str]:
+        """Return the last line of each failed rank's log, and what the other ranks had open."""
+        errors: list[str] = []
         for rank in range(RANKS):
             try:
-                words += json.loads((self.folder / f"rank-{rank}.end").read_text())
+                errors += json.loads((self.folder / f"rank-{rank}.end").read_text())
             except FileNotFoundError:
                 log = self.folder / f"rank-{rank}.log"
-                said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-                words.append(f"rank {rank} did not end well: {said[-1] if said else 'no word'}")
-        return words
+                last = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+                errors.append(f"rank {rank} failed: {last[-1] if last else 'its log is empty'}")
+        return errors
 
     def leftovers(self) -> list[str]:
-        """Return who still listens where the balancer did."""
+        """Return the sockets that still listen on the balancer's port."""
         return leftovers.listeners(self.port)
 
     def _start(self, name: str) -> None:
@@ -160,30 +159,30 @@ class Cluster:
             else:
                 words = ["worker", address, "--root", str(self._shards)]
                 words += ["--cache", str(log.with_suffix(".cache"))]
-        self._running[name] = self._nursery.start(words, log)
+        self._running[name] = self._starter.start(words, log)
 
     def _note(self, event: str) -> None:
         steps = [len(self.lines(rank)) for rank in range(RANKS)]
         self.history.append(f"{time.monotonic() - self._started:.2f} s, steps {steps}: {event}")
 
     def _kill(self, name: str) -> None:
-        party = self._running[name]
-        party.send(signal.SIGKILL)
-        party.ended(END_S)
-        party.close()
+        child = self._running[name]
+        child.send(signal.SIGKILL)
+        child.ended(END_S)
+        child.close()
 
     def _notes(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.jsonl"
 
     def _align_notes(self) -> None:
-        """Let all ranks start again where the one that is farthest behind is."""
+        """Cut all ranks' notes to the length of the shortest, from where they will resume."""
         texts = [
             _whole(self._notes(rank).read_text()) if self._notes(rank).exists() else []
             for rank in range(RANKS)
         ]
         common = min(map(len, texts))
         for rank, lines in enumerate(texts):
-            self.given_again += [(rank, tuple(json.loads(line)[:2])) for line in lines[common:]]
+            self.redelivered += [(rank, tuple(json.loads(line)[:2])) for line in lines[common:]]
             self._notes(rank).write_text("".join(line + "\n" for line in lines[:common]))
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / f"rank-{rank}.end").unlink()

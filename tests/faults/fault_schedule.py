@@ -1,24 +1,25 @@
-"""The faults of one epoch, drawn from a seed: kills, a stop, and cuts of the network."""
+"""Injects the faults of one epoch, drawn from a seed: kills, a stop, and network cuts."""
 
 import random
 import time
 from collections.abc import Callable
 
-from .cluster import PARTIES, PEERS, STEPS, Cluster
+from .cluster import PEERS, PROCESSES, Cluster
+from .epoch import STEPS
 from .proxy import WAYS
 from .trials import Trials
 
 KILLS, STOPS, CUTS = 5, 1, 2
-# A party is stopped, or a peer cut off, for at most so long; a killed one comes back within.
+# The longest time that a process is stopped, a peer is cut off, and a killed process is away.
 LONGEST_STOP_S = 3.5
 LONGEST_CUT_S = 1.0
 LONGEST_DOWN_S = 0.4
-# A fault comes so long after the step it is drawn for, at most.
+# The latest that a fault comes after the step it is drawn for.
 LATE_S = 0.1
 
 
-def strike(cluster: Cluster, source: random.Random, trials: Trials, limit_s: float) -> None:
-    """Let the faults of one epoch happen, at steps that are drawn, within so many seconds."""
+def inject_faults(cluster: Cluster, source: random.Random, trials: Trials, limit_s: float) -> None:
+    """Inject the faults of one epoch at steps drawn from `source`, within `limit_s`."""
     kinds = [*["kill"] * KILLS, *["stop"] * STOPS, *["cut"] * CUTS]
     source.shuffle(kinds)
     moments = sorted(source.randint(0, STEPS - 3) for _ in kinds)
@@ -33,12 +34,12 @@ def strike(cluster: Cluster, source: random.Random, trials: Trials, limit_s: flo
 
 
 def _kill(cluster: Cluster, source: random.Random, trials: Trials) -> None:
-    cluster.kill(source.choice(PARTIES), source.uniform(0.0, LONGEST_DOWN_S))
+    cluster.kill(source.choice(PROCESSES), source.uniform(0.0, LONGEST_DOWN_S))
     trials.kills += 1
 
 
 def _stop(cluster: Cluster, source: random.Random, trials: Trials) -> None:
-    cluster.hold(source.choice(PARTIES), source.uniform(0.1, LONGEST_STOP_S))
+    cluster.hold(source.choice(PROCESSES), source.uniform(0.1, LONGEST_STOP_S))
     trials.stops += 1
 
 

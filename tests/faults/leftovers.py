@@ -1,4 +1,4 @@
-"""What processes that have ended may leave behind: looked for kind by kind, and named."""
+"""Finds what ended processes left behind: processes, sockets, shared memory, files."""
 
 import stat
 import time
@@ -7,13 +7,13 @@ from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
 LISTENING = "0A"
-# Kernel and peers need a moment to let go of what a killed process had.
+# Kernel and peers need a moment to release what a killed process had.
 WITHIN_S = 5.0
 LOOK_S = 0.02
 
 
 def settled(look: Callable[[], list[str]], within_s: float = WITHIN_S) -> list[str]:
-    """Return what is left when nothing is, or when the time is over."""
+    """Return what is left as soon as that is nothing, or when the time is over."""
     deadline = time.monotonic() + within_s
     while (left := look()) and time.monotonic() < deadline:
         time.sleep(LOOK_S)

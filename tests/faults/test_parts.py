@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.faults import leftovers
-from tests.faults.nursery import MARK, Nursery
+from tests.faults.process_starter import MARK, ProcessStarter
 from tests.faults.proxy import ProxyNetwork
 from tests.faults.trials import Trials, compare
 
@@ -160,16 +160,16 @@ def test_what_is_missing_what_comes_twice_and_what_differs_is_counted(found, wro
     assert (trials.lost, trials.duplicated, trials.digest_mismatches) == wrong
 
 
-def test_a_step_that_was_given_again_must_be_the_same():
+def test_a_step_that_was_redelivered_must_be_the_same():
     trials = Trials()
     due = [step(0, "a"), step(1, "b")]
     compare([due], [due], [(0, step(1, "b")), (0, step(1, "c"))], trials)
     assert trials.digest_mismatches == trials.wrong == 1
 
 
-def test_the_harness_says_that_its_nursery_has_ended(tmp_path, monkeypatch):
+def test_the_harness_says_that_its_process_starter_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/true")
-    nursery = Nursery(tmp_path, "nobody")
-    with pytest.raises(OSError, match="has ended; it says why above"):
-        nursery.start(["balancer"], tmp_path / "log")
-    nursery.close()
+    starter = ProcessStarter(tmp_path, "nobody")
+    with pytest.raises(OSError, match="has ended; its error is above"):
+        starter.start(["balancer"], tmp_path / "log")
+    starter.close()

@@ -1,8 +1,8 @@
-"""One rank of `make faults`: notes what it is given, with its ledger beside it.
+"""Trains as one rank of `make faults`: writes down each step it gets, with its ledger.
 
 Each step is one line of FOLDER/rank-N.jsonl: number, batches, ledger; the last whole line is where
-a rank that is started again goes on, as from a checkpoint. Before the last step it waits for
-FOLDER/struck: all faults must have been. At its end it notes what it still has open.
+a restarted rank resumes, as from a checkpoint. Before the last step it waits for
+FOLDER/faults-over. At its end it writes down what it still has open.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from counterpoise.loader import DataLoader, RemoteDataset
 
-from .cluster import RANKS, SAMPLES_PER_STEP, STEPS
+from .epoch import RANKS, SAMPLES_PER_STEP, STEPS
 from .leftovers import descriptors, more_descriptors
 
 SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
@@ -34,7 +34,7 @@ def digest(batch: Any) -> str:
 
 
 def main(words: list[str]) -> None:
-    """Train: ADDRESS FOLDER RANK SECONDS (that a step takes)."""
+    """Train with the arguments ADDRESS FOLDER RANK SECONDS_PER_STEP."""
     address, folder, rank, step_s = words
     before = descriptors(os.getpid())
     _train(address, Path(folder), int(rank), float(step_s))
@@ -43,7 +43,7 @@ def main(words: list[str]) -> None:
 
 
 def _train(address: str, folder: Path, rank: int, step_s: float) -> None:
-    """Take an epoch from a balancer, from where the notes end."""
+    """Train an epoch with a balancer, from where the notes end."""
     loader: Any = DataLoader(
         RemoteDataset("*.tar", arguments=SMALL),
         balance="isf",
@@ -77,5 +77,5 @@ def _train(address: str, folder: Path, rank: int, step_s: float) -> None:
 
 
 def _wait_for_faults(folder: Path, steps: int) -> None:
-    while steps == STEPS - 1 and not (folder / "struck").exists():
+    while steps == STEPS - 1 and not (folder / "faults-over").exists():
         time.sleep(POLL_S)

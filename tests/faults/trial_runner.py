@@ -1,4 +1,4 @@
-"""A lane of `make faults`: runs one epoch after another, and looks what is left."""
+"""Runs fault-injection epochs one after another, and reports leaked processes and files."""
 
 import random
 import time
@@ -7,30 +7,31 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import leftovers
-from .cluster import RANKS, STEPS, Cluster
-from .fault_schedule import strike
-from .nursery import MARK, Nursery
+from .cluster import Cluster
+from .epoch import RANKS, STEPS
+from .fault_schedule import inject_faults
+from .process_starter import MARK, ProcessStarter
 from .trials import Expected, Trials, compare
 
-# How long a rank takes for a step, and an epoch at most, in seconds.
+# Seconds that a rank takes for a step, and an epoch at most.
 STEP_S = 0.05
 LIMIT_S = 120.0
 
 
 class TrialRunner:
-    """Runs one epoch after another; what its processes write lies below its folder."""
+    """Runs one epoch after another; its processes write below its folder."""
 
     def __init__(self, folder: Path, shards: Path) -> None:
         (folder / "tmp").mkdir(parents=True)
         self.folder = folder
         self.mark = uuid.uuid4().hex
-        self.nursery = Nursery(folder / "tmp", self.mark)
+        self.starter = ProcessStarter(folder / "tmp", self.mark)
         self._shards = shards
 
     def reference(self) -> Expected:
-        """Return what each rank is given where nothing goes wrong; RuntimeError if it does not."""
-        cluster = Cluster(self.nursery, self.folder / "reference", self._shards, 0.0)
-        (cluster.folder / "struck").touch()
+        """Return each rank's steps of a run without faults; RuntimeError if that run fails."""
+        cluster = Cluster(self.starter, self.folder / "reference", self._shards, 0.0)
+        (cluster.folder / "faults-over").touch()
         trials = Trials()
         found = self._epoch(cluster, lambda: None, trials)
         if trials.notes or [len(lines) for lines in found] != [STEPS] * RANKS:
@@ -39,53 +40,53 @@ class TrialRunner:
 
     def run(self, seed: int, expected: Expected) -> Trials:
         """Run an epoch with the faults of a seed."""
-        cluster = Cluster(self.nursery, self.folder / f"run-{seed}", self._shards, STEP_S)
+        cluster = Cluster(self.starter, self.folder / f"run-{seed}", self._shards, STEP_S)
         trials, notes = Trials(runs=1), Trials()
-        shm, open_before = leftovers.segments(), leftovers.descriptors(self.nursery.pid)
+        shm, open_before = leftovers.segments(), leftovers.descriptors(self.starter.pid)
         found = self._epoch(
-            cluster, lambda: strike(cluster, random.Random(seed), trials, LIMIT_S), notes
+            cluster, lambda: inject_faults(cluster, random.Random(seed), trials, LIMIT_S), notes
         )
         trials.unfinished = notes.unfinished
         trials.left(leftovers.settled(lambda: self.left(shm, open_before, cluster)), notes.notes)
-        compare(expected, found, cluster.given_again, trials)
+        compare(expected, found, cluster.redelivered, trials)
         if trials.wrong:
             trials.notes = [f"seed {seed}: {note}" for note in (*cluster.history, *trials.notes)]
         return trials
 
     def close(self) -> None:
-        """End the nursery."""
-        self.nursery.close()
+        """End the process starter."""
+        self.starter.close()
 
     def survivors(self) -> list[str]:
-        """Return which processes outlive the nursery."""
+        """Return the processes that outlive the process starter."""
         return leftovers.settled(lambda: leftovers.processes(f"{MARK}={self.mark}", but=0))
 
     def left(self, shm: set[str], open_before: list[str], cluster: Cluster) -> list[str]:
-        """Return what an epoch that is over has left behind."""
+        """Return the processes, files and sockets that a finished epoch has left behind."""
         return [
-            *leftovers.processes(f"{MARK}={self.mark}", but=self.nursery.pid),
+            *leftovers.processes(f"{MARK}={self.mark}", but=self.starter.pid),
             *cluster.leftovers(),
             *leftovers.unix_sockets(self.folder),
             *leftovers.temporary_files(self.folder / "tmp"),
             *leftovers.shared_memory(shm),
-            *leftovers.more_descriptors(self.nursery.pid, open_before, "the nursery"),
+            *leftovers.more_descriptors(self.starter.pid, open_before, "the process starter"),
         ]
 
     def _epoch(self, cluster: Cluster, faults: Callable[[], None], trials: Trials) -> Expected:
         """Run one epoch; return the steps that each rank has noted."""
         deadline = time.monotonic() + LIMIT_S
-        stubborn: list[str] = []
+        not_ended: list[str] = []
         try:
             cluster.start_all()
             faults()
-            (cluster.folder / "struck").touch()
+            (cluster.folder / "faults-over").touch()
             cluster.wait(cluster.finished, deadline)
             if not cluster.finished():
                 trials.unfinished += 1
                 trials.notes.append(f"not over after {LIMIT_S:.0f} s")
         finally:
-            stubborn = cluster.close()
-        words = [*stubborn, *cluster.last_words()]
-        trials.unfinished += bool(words and not trials.unfinished)
-        trials.notes += words
+            not_ended = cluster.close()
+        errors = [*not_ended, *cluster.errors()]
+        trials.unfinished += bool(errors and not trials.unfinished)
+        trials.notes += errors
         return [cluster.lines(rank) for rank in range(RANKS)]

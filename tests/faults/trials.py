@@ -1,4 +1,4 @@
-"""What runs with faults have shown: figures, and the comparison with a run without faults."""
+"""Counts what runs with faults lost, duplicated or changed, against a run without faults."""
 
 import itertools
 from collections import Counter
@@ -12,7 +12,7 @@ Expected = list[list[Line]]
 
 @dataclass(slots=True)
 class Trials:
-    """What all runs together have shown."""
+    """The counts of all runs together."""
 
     runs: int = 0
     kills: int = 0
@@ -32,33 +32,33 @@ class Trials:
         return {name: getattr(self, name) for name in names} | {"seconds": round(self.seconds, 1)}
 
     def add(self, other: "Trials") -> None:
-        """Count another's runs in; its time passed within ours."""
+        """Add another's counts; its time passed within ours."""
         for name in self.__slots__:
             if name != "seconds":
                 setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def left(self, what: list[str], said: Sequence[str] = ()) -> None:
-        """Note what was left behind, and what there is to say besides."""
+        """Count what was left behind, and keep further notes."""
         self.leftovers += len(what)
         self.notes += [*what, *said]
 
     @property
     def wrong(self) -> int:
-        """How much was not as it should be."""
+        """Return the number of errors of all kinds."""
         found = self.lost + self.duplicated + self.digest_mismatches
         return found + self.unfinished + self.leftovers
 
 
 def compare(
-    expected: Expected, found: Expected, given_again: list[tuple[int, Line]], trials: Trials
+    expected: Expected, found: Expected, redelivered: list[tuple[int, Line]], trials: Trials
 ) -> None:
-    """Count what is missing, what came twice, what differs; steps given again may not differ."""
+    """Count missing, duplicated and different samples; redelivered steps must be the same."""
     for rank, due in enumerate(expected):
         came = found[rank]
         trials.lost += (_keys(due) - _keys(came)).total()
         trials.duplicated += (_keys(came) - _keys(due)).total()
         trials.digest_mismatches += sum(a != b for a, b in itertools.zip_longest(due, came))
-    for rank, line in given_again:
+    for rank, line in redelivered:
         trials.digest_mismatches += line not in expected[rank]
 
 

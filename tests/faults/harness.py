@@ -1,7 +1,7 @@
-"""Epochs with real processes over tcp that are killed, stopped and cut off, drawn from a seed.
+"""Runs epochs with real processes over tcp that are killed, stopped and cut off, by seeds.
 
-Several epochs run side by side, each in a lane with a nursery of its own (see
-tests/faults/nursery.py): most of an epoch with faults is waiting.
+Several epochs run side by side, each by a trial runner with its own process starter: most of an
+epoch with faults is waiting.
 """
 
 import os
@@ -15,41 +15,43 @@ from pathlib import Path
 from counterpoise.tools.demo.data import ensure_demo_data
 
 from . import leftovers
-from .cluster import SAMPLES_PER_STEP, STEPS
+from .epoch import SAMPLES_PER_STEP, STEPS
 from .trial_runner import TrialRunner
 from .trials import Expected, Trials
 
 
-def run_trials(runs: int, first: int, tell: Callable[[str], None], jobs: int = 2) -> Trials:
+def run_trials(runs: int, first: int, log: Callable[[str], None], jobs: int = 2) -> Trials:
     """Run epochs of seeds `first`, `first + 1`, ..., `jobs` at a time.
 
-    `tell` hears what comes and what is wrong, from several threads.
+    `log` is called with each line of progress and each error, from several threads.
     """
     trials, started = Trials(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="counterpoise-faults-") as place:
         folder = Path(place)
         count = STEPS * SAMPLES_PER_STEP
         shards = Path(ensure_demo_data(folder / "data", samples=count, shards=4)).parent
-        tell("a run without faults")
-        lanes = [TrialRunner(folder / f"lane-{lane}", shards) for lane in range(min(jobs, runs))]
+        log("a run without faults")
+        runners = [TrialRunner(folder / f"runner-{n}", shards) for n in range(min(jobs, runs))]
         try:
-            expected = lanes[0].reference()
+            expected = runners[0].reference()
             before = leftovers.descriptors(os.getpid())
-            seeds = _shared(range(first, first + runs), tell)
-            with ThreadPoolExecutor(len(lanes)) as pool:
-                for found in pool.map(lambda lane: _all(lane, seeds, expected, tell), lanes):
+            seeds = _shared(range(first, first + runs), log)
+            with ThreadPoolExecutor(len(runners)) as pool:
+                for found in pool.map(
+                    lambda runner: _run_all(runner, seeds, expected, log), runners
+                ):
                     trials.add(found)
             trials.left(leftovers.more_descriptors(os.getpid(), before, "the harness"))
         finally:
-            for lane in lanes:
-                lane.close()
-        for lane in lanes:
-            trials.left(lane.survivors())
+            for runner in runners:
+                runner.close()
+        for runner in runners:
+            trials.left(runner.survivors())
     trials.seconds = time.monotonic() - started
     return trials
 
 
-def _shared(seeds: range, tell: Callable[[str], None]) -> Iterator[int]:
+def _shared(seeds: range, log: Callable[[str], None]) -> Iterator[int]:
     """Hand out seeds to several threads."""
     lock, left = threading.Lock(), iter(seeds)
 
@@ -57,19 +59,19 @@ def _shared(seeds: range, tell: Callable[[str], None]) -> Iterator[int]:
         with lock:
             seed = next(left, None)
             if seed is not None:
-                tell(f"run {seed - seeds.start + 1} of {len(seeds)}: seed {seed}")
+                log(f"run {seed - seeds.start + 1} of {len(seeds)}: seed {seed}")
             return seed
 
     return iter(give, None)
 
 
-def _all(
-    lane: TrialRunner, seeds: Iterator[int], expected: Expected, tell: Callable[[str], None]
+def _run_all(
+    runner: TrialRunner, seeds: Iterator[int], expected: Expected, log: Callable[[str], None]
 ) -> Trials:
     trials = Trials()
     for seed in seeds:
-        found = lane.run(seed, expected)
+        found = runner.run(seed, expected)
         for note in found.notes:
-            tell(note)
+            log(note)
         trials.add(found)
     return trials

@@ -1,9 +1,10 @@
-"""Where the processes of `make faults` come from: one that has imported everything.
+"""Starts the processes of `make faults` by forking one that has imported everything.
 
-Importing torch takes longer than an epoch of the bench. The nursery does it once, and every party
-is forked from it: a process of its own with its own sockets, which runs the real command. It has
-one thread, opens no socket but the one to the harness, and ends with the harness; its children end
-with it. Nobody has to wait for children: the harness holds a pidfd of each.
+Importing torch takes longer than an epoch with faults, so one process does it once and forks every
+balancer, worker and trainer: processes of their own with their own sockets, which run the real
+commands. The forking process has one thread, opens no socket but the one to the harness, and ends
+with the harness; its children end with it. Nobody has to wait for children: the harness holds a
+pidfd of each.
 """
 
 import contextlib
@@ -31,11 +32,11 @@ PRELOADED = (
     "counterpoise.tools.services.worker",
     "counterpoise.workers.vision_language.transform",
 )
-MARK = "COUNTERPOISE_BENCH"
+MARK = "COUNTERPOISE_FAULTS"
 
 
-class Party:
-    """A running process; `close` it when it has ended."""
+class ChildProcess:
+    """A running process; call `close` when it has ended."""
 
     def __init__(self, pid: int, handle: int) -> None:
         """`handle` is a pidfd."""
@@ -43,56 +44,56 @@ class Party:
         self._handle = handle
 
     def send(self, number: int) -> None:
-        """Send a signal, if it is still there."""
+        """Send a signal, if the process still runs."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, number)
 
     def ended(self, within_s: float = 0.0) -> bool:
-        """Wait for its end; say whether it has come."""
+        """Return whether the process has ended, waiting for it up to `within_s`."""
         poller = select.poll()
         poller.register(self._handle, select.POLLIN)
         return bool(poller.poll(1000 * within_s))
 
     def close(self) -> None:
-        """Let go of the handle."""
+        """Close the handle."""
         os.close(self._handle)
 
 
-class Nursery:
-    """The harness' side: starts the nursery, and parties in it."""
+class ProcessStarter:
+    """Starts the forking process, and child processes from it."""
 
     def __init__(self, temporary: Path, mark: str) -> None:
-        """`temporary` is where its children put temporary files; `mark` is in their environment."""
+        """Children write temporary files to `temporary`, and have `mark` in their environment."""
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        surroundings = {MARK: mark, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+        environment = {MARK: mark, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
         words = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self._process = subprocess.Popen(
                 words,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **surroundings},
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
             )
         self.pid = self._process.pid
 
-    def start(self, words: Sequence[str], log: Path) -> Party:
-        """Start a party; OSError if the nursery is not there (any more)."""
+    def start(self, words: Sequence[str], log: Path) -> ChildProcess:
+        """Start a command, its output in a log; OSError if the forking process has ended."""
         answer, handles = b"", list[int]()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._link.send(json.dumps([list(words), str(log)]).encode())
             answer, handles, _, _ = socket.recv_fds(self._link, REQUEST_BYTES, 1)
         if not answer:
-            raise OSError("the process that starts the others has ended; it says why above")
-        return Party(int(answer), handles[0])
+            raise OSError("the process that starts the others has ended; its error is above")
+        return ChildProcess(int(answer), handles[0])
 
     def close(self) -> None:
-        """End it, and all that it has started."""
+        """End the forking process, and with it all that it has started."""
         self._link.close()
         self._process.wait()
 
 
 def main(link: socket.socket, harness: int) -> None:
-    """Fork a party for every request until the harness hangs up."""
+    """Fork a process for every request until the harness closes the link."""
     die_with(harness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import_everything()
@@ -114,19 +115,19 @@ def _import_everything() -> None:
 
 
 def _fork(link: socket.socket, words: list[str], log: Path) -> int:
-    nursery = os.getpid()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         link.close()
-        _be_party(nursery, words, log)
+        _run_as_child(parent, words, log)
     return pid
 
 
-def _be_party(nursery: int, words: list[str], log: Path) -> NoReturn:
-    """Run a command with its output in a log; `trainer` is the bench's own."""
+def _run_as_child(parent: int, words: list[str], log: Path) -> NoReturn:
+    """Run a command with its output in a log; `trainer` is the harness' own."""
     code = 1
     try:
-        die_with(nursery)
+        die_with(parent)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
