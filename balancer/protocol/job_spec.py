@@ -6,6 +6,7 @@ from typing import Any
 
 from ..planning.problem.config import PlanConfig
 from .error_policy import BALANCED, checked_on_error
+from .records import read_record
 
 # Bounds that no training comes near: a balancer makes room for what a job asks for.
 MAX_RANKS = 1 << 16
@@ -36,12 +37,12 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         checked_on_error(self.on_error, no_refill=BALANCED)
-        if self.buffer_bytes < 1:
-            raise ValueError(f"buffer_bytes is {self.buffer_bytes}, it must be positive")
-        if not (type(self.shuffle) is type(self.mixed_workers) is bool):
-            raise ValueError("shuffle and mixed_workers are true or false")
-        if type(self.buffer_bytes) is not int or type(self.source) is not dict:
-            raise ValueError("buffer_bytes is a whole number and source an object")
+        # JSON was checked against the annotations; what Python code gives was not.
+        if type(self.buffer_bytes) is not int or self.buffer_bytes < 1:
+            raise ValueError(f"buffer_bytes is {self.buffer_bytes!r}, needed is a positive integer")
+        for name in ("shuffle", "mixed_workers"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, needed is True or False")
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         if self.plan is not None:
@@ -107,16 +108,15 @@ def to_json(job: JobSpec) -> str:
 
 
 def from_json(text: str) -> JobSpec:
-    """Return the job in a JSON text; raise ValueError if it is none."""
+    """Return the job in a JSON text; raise ValueError, naming the field, if it is none."""
     try:
-        fields = json.loads(text)
-        plan = fields.pop("plan")
-        if plan is not None:
-            plan["resources"], plan["budgets"] = tuple(plan["resources"]), tuple(plan["budgets"])
-            plan = PlanConfig(**plan)
-        return JobSpec(plan=plan, **fields)
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a job: {error}") from error
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("the job's JSON is nested too deep") from None
+    # Every field has a default, but a text without a plan comes from something else.
+    if not isinstance(values, dict) or "plan" not in values:
+        raise ValueError('not a job: it is a JSON object with a "plan"')
+    return read_record(JobSpec, values, "job")
 
 
 def difference(mine: str, theirs: str) -> str:

@@ -156,7 +156,7 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
         ([1, 2], {"budgets": {"miles": 3}}, "budgets name miles, but samples cost samples"),
         ([1, 2], {"balance": "magic"}, "grouping is 'magic', allowed are"),
         ([1, 2], {"on_error": "hope"}, "on_error is 'hope', allowed are"),
-        ([1, 2], {"buffer_bytes": 0}, "buffer_bytes is 0, it must be positive"),
+        ([1, 2], {"buffer_bytes": 0}, "buffer_bytes is 0, needed is a positive integer"),
         ([1, 2], {"layout": "padded"}, "collate_fn belongs to layout 'torch', not 'padded'"),
         ([1, 2], {"layout": "round", "collate_fn": None}, "unknown layout 'round'"),
         ([1, 2], {"rank": 1}, "virtual_ranks plays all ranks"),
