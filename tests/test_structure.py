@@ -44,7 +44,6 @@ TO_BE_CLEANED = {
     "tools.bench.order._compare",
     "tools.bench.step.command",
     "tools.demo.measure.summarize",
-    "tools.doctor.status._workers",
     "tools.inputs.models.with_model",
     "tools.plan.orchestrate.orchestrate_command",
     "tools.plan.partition.partition_command",

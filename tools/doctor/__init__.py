@@ -1,1 +1,1 @@
-"""`counterpoise doctor`: what is wrong with an installation or a running job."""
+"""The command `counterpoise doctor`: checks an installation or a running job."""

@@ -1,4 +1,4 @@
-"""`counterpoise doctor`: an installation, a running job, a ledger or a dead-letter file."""
+"""The command `counterpoise doctor`: checks an installation, a job, a ledger or dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..console.reporting import emit
-from .dead_letters import examine_letters
-from .figures import as_report, job_tables, printable
+from .dead_letters import examine_dead_letters
+from .figures import job_tables, printable, report_fields
 from .finding import BAD, COLOURS, WARN, Finding
 from .installation import examine_installation
-from .job import Examined, examine_job
+from .job import Examination, examine_job
 from .ledger import examine_ledger
 
 
@@ -24,17 +24,17 @@ from .ledger import examine_ledger
     default="tcp://127.0.0.1:5555",
     show_default=True,
     metavar="ADDRESS",
-    help="The address that a balancer here is to have.",
+    help="Address to check: a balancer will listen there.",
 )
 @click.option(
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Look at the clock of this folder's file server, too.",
+    help="Also check the clock of this folder's file server.",
 )
 @click.option(
     "--keys",
     type=click.Path(path_type=Path),
-    help="A folder of keys, made by counterpoise keygen: look at it, or ask with it.",
+    help="Folder of keys made by counterpoise keygen: check it, or connect with it.",
 )
 @click.option(
     "--dead-letter",
@@ -47,7 +47,7 @@ from .ledger import examine_ledger
     default=500.0,
     show_default=True,
     metavar="MS",
-    help="Say so if a clock of the job is off by more milliseconds.",
+    help="Warn if a clock of the job is off by more milliseconds.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -62,10 +62,10 @@ def command(
     strict: bool,
     as_json: bool,
 ) -> int:
-    """Look at this installation, at the job at an ADDRESS, or at a LEDGER (a JSON file).
+    """Check this installation, the job at an ADDRESS, or a LEDGER (a JSON file).
 
-    Exit status: 0 if nothing is wrong (warnings may be there), 1 if something is, 2 if the job
-    could not be asked.
+    Exit status: 0 if nothing is wrong (there may be warnings), 1 if something is wrong, 2 if the
+    job did not answer.
 
     \b
     Example:
@@ -77,33 +77,33 @@ def command(
     if not 0 < timeout < 3600:
         raise ValueError(f"--timeout {timeout}: give seconds between 0 and an hour")
     if dead_letter is not None:
-        found = Examined(examine_letters(dead_letter))
+        found = Examination(examine_dead_letters(dead_letter))
     elif target is None:
-        found = Examined(examine_installation(listen, root, keys))
+        found = Examination(examine_installation(listen, root, keys))
     elif "://" in target:
         found = examine_job(target, timeout, keys, skew)
     elif Path(target).is_file():
-        found = Examined(examine_ledger(Path(target)))
+        found = Examination(examine_ledger(Path(target)))
     else:
         raise ValueError(
-            f"{target!r} is no address and no file; give one such as tcp://HOST:5555, a ledger's "
-            "file, or nothing"
+            f"{target!r} is not an address and not a file; give an address such as "
+            "tcp://HOST:5555, the file of a ledger, or nothing to check this machine"
         )
     return _report(found, as_json, strict)
 
 
-def _report(found: Examined, as_json: bool, strict: bool) -> int:
-    """Print what was found; return the exit status."""
+def _report(found: Examination, as_json: bool, strict: bool) -> int:
+    """Print the findings; return the exit status."""
     wrong = {BAD, WARN} if strict else {BAD}
     count = sum(one.level in wrong for one in found.findings)
     report: dict[str, object] = {"findings": [asdict(one) for one in found.findings]}
     report["wrong"] = count
     tables = [_table(found.findings)]
-    if found.overview is not None:
-        report["job"] = as_report(found.overview)
-        tables = [*job_tables(found.overview, Console().width), *tables]
+    if found.status is not None:
+        report["job"] = report_fields(found.status)
+        tables = [*job_tables(found.status, Console().width), *tables]
     emit(report, as_json, *tables)
-    if found.unasked:
+    if found.unanswered:
         return 2
     return 1 if count else 0
 

@@ -1,4 +1,4 @@
-"""Figures of a running job in the form that people read, and the tables of workers and trainers."""
+"""Computes the figures of a running job, and lays them out as tables of workers and trainers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,14 +11,14 @@ from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
 
 GIB = 2**30
-# Rows of a table; the most telling come first.
+# Rows of a table at most; the report lists peers with problems first.
 ROWS = 40
-# From this width on a table has all its columns.
+# A terminal at least this wide shows all columns.
 WIDE = 100
 
 
 def seconds(milliseconds: int) -> str:
-    """Return a duration for people.
+    """Return a duration as text, "-" if it is negative (not known).
 
     >>> seconds(350), seconds(12_000), seconds(190_000), seconds(-1)
     ('0.3 s', '12 s', '3 min', '-')
@@ -31,30 +31,30 @@ def seconds(milliseconds: int) -> str:
     return f"{whole} s" if whole < 120 else f"{whole // 60} min"
 
 
-def speed(note: WorkerStatus) -> float:
-    """Return samples decoded per second of work, 0 where nothing is known.
+def decode_rate(worker: WorkerStatus) -> float:
+    """Return samples decoded per second of work, 0 if nothing is known.
 
-    Where measuring takes decoding, that is what a probe lease is spent on.
+    If a cost is known only from the decoded sample, decoding is part of the time of probing.
     """
-    work_ms = note.recent_decode_ms if note.recent_decode_ms > 0 else note.recent_probe_ms
-    return 1000 * note.recent_decoded / work_ms if work_ms > 0 else 0.0
+    work_ms = worker.recent_decode_ms if worker.recent_decode_ms > 0 else worker.recent_probe_ms
+    return 1000 * worker.recent_decoded / work_ms if work_ms > 0 else 0.0
 
 
-def kept_busy(note: WorkerStatus) -> float | None:
-    """Return the part of the time that a worker was at work, None where it does not tell."""
-    work_ms = note.recent_probe_ms + note.recent_decode_ms
-    if note.recent_ms <= 0 or work_ms < 0 or not (work_ms or note.state == "ready"):
+def busy_share(worker: WorkerStatus) -> float | None:
+    """Return the share of time that a worker was at work, None if it does not report it."""
+    work_ms = worker.recent_probe_ms + worker.recent_decode_ms
+    if worker.recent_ms <= 0 or work_ms < 0 or not (work_ms or worker.state == "ready"):
         return None
-    return min(1.0, work_ms / note.recent_ms)
+    return min(1.0, work_ms / worker.recent_ms)
 
 
-def per_second(count: int, note: WorkerStatus) -> float:
-    """Return how much of something a worker does in a second, lately."""
-    return 1000 * count / note.recent_ms if note.recent_ms > 0 else 0.0
+def per_second(count: int, worker: WorkerStatus) -> float:
+    """Return a recent count of a worker per second."""
+    return 1000 * count / worker.recent_ms if worker.recent_ms > 0 else 0.0
 
 
 def clock_text(offset: Offset) -> str:
-    """Return how far a clock is ahead, in milliseconds.
+    """Return how far a clock is ahead as text, in milliseconds; "-" if it is not known.
 
     >>> clock_text(Offset(250_000, 400)), clock_text(Offset(100, 300)), clock_text(Offset())
     ('+250 ±0.4 ms', '±0.4 ms', '-')
@@ -66,38 +66,38 @@ def clock_text(offset: Offset) -> str:
     return f"{offset.ahead_us / 1000:+.3g} ±{offset.error_us / 1000:.1f} ms"
 
 
-def as_report(overview: StatusReport) -> dict[str, Any]:
-    """Return an overview as JSON-able fields, with each worker's rates."""
-    report = structs.asdict(overview)
+def report_fields(status: StatusReport) -> dict[str, Any]:
+    """Return a status report as JSON-able fields, with the rates of each worker."""
+    report = structs.asdict(status)
     del report["notes"]
     return report | {
-        "workers_known": [worker_report(note) for note in overview.notes],
-        "ranks": [structs.asdict(note) for note in overview.ranks],
-        "last_holes": [structs.asdict(hole) for hole in overview.last_holes],
+        "workers_known": [worker_fields(worker) for worker in status.notes],
+        "ranks": [structs.asdict(trainer) for trainer in status.ranks],
+        "last_holes": [structs.asdict(hole) for hole in status.last_holes],
     }
 
 
-def worker_report(note: WorkerStatus) -> dict[str, Any]:
-    """Return a worker's note with rates per second and the part of the time it was at work."""
+def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
+    """Return a worker's fields with rates per second and the share of time it was at work."""
     return {
-        **structs.asdict(note),
-        "decoded_per_s": per_second(note.recent_decoded, note),
-        "probed_per_s": per_second(note.recent_probed, note),
-        "bytes_per_s": per_second(note.recent_bytes, note),
-        "busy": kept_busy(note),
+        **structs.asdict(worker),
+        "decoded_per_s": per_second(worker.recent_decoded, worker),
+        "probed_per_s": per_second(worker.recent_probed, worker),
+        "bytes_per_s": per_second(worker.recent_bytes, worker),
+        "busy": busy_share(worker),
     }
 
 
-def job_tables(overview: StatusReport, width: int) -> Iterator[Table]:
-    """Return the tables of workers and of trainers, as far as there are any."""
-    if overview.notes:
-        yield _worker_table(overview, wide=width >= WIDE)
-    if overview.ranks:
-        yield _rank_table(overview)
+def job_tables(status: StatusReport, width: int) -> Iterator[Table]:
+    """Yield a table of workers and one of trainers, if there are any."""
+    if status.notes:
+        yield _worker_table(status, wide=width >= WIDE)
+    if status.ranks:
+        yield _rank_table(status)
 
 
 def printable(text: str) -> str:
-    r"""Return a peer's text without what would move the cursor or change colours.
+    r"""Return a peer's text without control characters, and with markup escaped.
 
     >>> print(printable("a\x1b[red]b"))
     a?\[red]b
@@ -105,8 +105,8 @@ def printable(text: str) -> str:
     return escape("".join(each if each.isprintable() else "?" for each in text))
 
 
-def _worker_table(overview: StatusReport, wide: bool) -> Table:
-    table = _table(f"workers: {overview.workers}")
+def _worker_table(status: StatusReport, wide: bool) -> Table:
+    table = _table(f"workers: {status.workers}")
     table.add_column("worker", overflow="fold")
     table.add_column("state", no_wrap=True)
     names = ["decoded/s", "MB/s", "busy", "decoded", "heard", "clock"]
@@ -114,53 +114,53 @@ def _worker_table(overview: StatusReport, wide: bool) -> Table:
         names = ["probed/s", *names[:3], "probed", "decoded", "failed", "leases", *names[4:]]
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
-    for note in overview.notes[:ROWS]:
-        cells = _worker_cells(note)
-        table.add_row(printable(note.name), _state(note), *[cells[name] for name in names])
-    _add_rest(table, overview.workers)
+    for worker in status.notes[:ROWS]:
+        cells = _worker_cells(worker)
+        table.add_row(printable(worker.name), _state(worker), *[cells[name] for name in names])
+    _add_rest(table, status.workers)
     return table
 
 
-def _worker_cells(note: WorkerStatus) -> dict[str, str]:
-    busy = kept_busy(note)
+def _worker_cells(worker: WorkerStatus) -> dict[str, str]:
+    busy = busy_share(worker)
     return {
-        "probed/s": f"{per_second(note.recent_probed, note):.1f}",
-        "decoded/s": f"{per_second(note.recent_decoded, note):.1f}",
-        "MB/s": f"{per_second(note.recent_bytes, note) / 1e6:.1f}",
+        "probed/s": f"{per_second(worker.recent_probed, worker):.1f}",
+        "decoded/s": f"{per_second(worker.recent_decoded, worker):.1f}",
+        "MB/s": f"{per_second(worker.recent_bytes, worker) / 1e6:.1f}",
         "busy": "-" if busy is None else f"{busy:.0%}",
-        "probed": str(note.probed),
-        "decoded": str(note.decoded),
-        "failed": str(note.failed),
-        "leases": str(note.leases),
-        "heard": seconds(note.heard_ms),
-        "clock": clock_text(Offset(note.ahead_us, note.error_us)),
+        "probed": str(worker.probed),
+        "decoded": str(worker.decoded),
+        "failed": str(worker.failed),
+        "leases": str(worker.leases),
+        "heard": seconds(worker.heard_ms),
+        "clock": clock_text(Offset(worker.ahead_us, worker.error_us)),
     }
 
 
-def _state(note: WorkerStatus) -> str:
-    if note.late:
+def _state(worker: WorkerStatus) -> str:
+    if worker.late:
         return "[yellow]late[/]"
-    if note.state == "ready":
-        return "at work" if note.leases else "idle"
-    return {"waiting": "no job", "preparing": "opening"}.get(note.state, printable(note.state))
+    if worker.state == "ready":
+        return "at work" if worker.leases else "idle"
+    return {"waiting": "no job", "preparing": "opening"}.get(worker.state, printable(worker.state))
 
 
-def _rank_table(overview: StatusReport) -> Table:
-    table = _table(f"trainer processes: {overview.trainers}")
+def _rank_table(status: StatusReport) -> Table:
+    table = _table(f"trainer processes: {status.trainers}")
     for name in ("ranks", "state", "asked for", "since", "needs", "clock"):
         table.add_column(name, overflow="fold")
-    for note in overview.ranks[:ROWS]:
-        table.add_row(*_rank_cells(note))
-    _add_rest(table, overview.trainers)
+    for trainer in status.ranks[:ROWS]:
+        table.add_row(*_rank_cells(trainer))
+    _add_rest(table, status.trainers)
     return table
 
 
-def _rank_cells(note: TrainerStatus) -> tuple[str, ...]:
-    asked = f"step {note.step}.{note.microbatch}" if note.asked_ms >= 0 else "-"
-    state = "[yellow]waits[/]" if note.waits else printable(note.state)
-    clock = clock_text(Offset(note.ahead_us, note.error_us))
-    since, needs = seconds(note.asked_ms), printable(note.needs) or "-"
-    return printable(note.ranks), state, asked, since, needs, clock
+def _rank_cells(trainer: TrainerStatus) -> tuple[str, ...]:
+    asked = f"step {trainer.step}.{trainer.microbatch}" if trainer.asked_ms >= 0 else "-"
+    state = "[yellow]waits[/]" if trainer.waits else printable(trainer.state)
+    clock = clock_text(Offset(trainer.ahead_us, trainer.error_us))
+    since, needs = seconds(trainer.asked_ms), printable(trainer.needs) or "-"
+    return printable(trainer.ranks), state, asked, since, needs, clock
 
 
 def _table(title: str) -> Table:

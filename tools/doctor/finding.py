@@ -1,4 +1,4 @@
-"""What the doctor finds: a fact, how bad it is, and what to do about it."""
+"""A finding of the doctor: a fact, its severity, and advice."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `level`: good, warn (slower or risky) or bad (will fail)."""
+    """The result of one check. level: good, warn (slower or risky) or bad (will fail)."""
 
     name: str
     level: str
@@ -17,7 +17,7 @@ class Finding:
 
 
 def judge(name: str, found: str, *, bad: str | bool = False, warn: str | bool = False) -> Finding:
-    """A finding: bad or warn where that is advice, good where both are empty.
+    """Return a finding: bad or warn if advice is given for that level, else good.
 
     >>> judge("port", "taken", warn="choose another").level
     'warn'

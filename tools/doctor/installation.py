@@ -1,7 +1,7 @@
-"""The doctor's look at this machine: versions, memory, processors, files, clocks, ports.
+"""Checks this machine before a job starts: versions, memory, processors, files, clocks, ports.
 
-Each check takes what was measured and judges it, so that it can be tested with any machine's
-figures; `examine_installation` measures and asks them all.
+Each `judge_*` function gets a measured value and returns a finding, so tests can pass the values of
+any machine; `examine_installation` measures and calls them all.
 """
 
 import os
@@ -21,10 +21,10 @@ from ...balancer.transport.keys import ROLES, SECRET, AllowList, peer_keys, serv
 from .finding import Finding, judge
 
 GIB = 2**30
-# A socket's path may have so many characters (Linux: 108 with the closing 0), and what we add
-# below the folder for temporary files.
+# The longest path of a socket (Linux: 108 with the closing 0), and the characters that are added
+# to the folder for temporary files.
 _LONGEST_PATH, _BELOW = 107, 40
-# The least that is comfortable: of files for a socket and a pipe a worker, of room for payloads.
+# Below these a job may fail: open files (a socket and a pipe per worker), and room for payloads.
 _FILES, _SHM_BYTES, _MEMORY_BYTES = 1024, GIB, 4 * GIB
 _CLOCK_S = 2.0
 _FAST_CLOCKS = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page")
@@ -33,7 +33,7 @@ _FAST_CLOCKS = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_
 def examine_installation(
     listen: str, root: Path | None = None, keys: Path | None = None
 ) -> list[Finding]:
-    """Everything there is to know before a job starts on this machine."""
+    """Return the findings about this machine, before a job starts on it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     temporary = tempfile.gettempdir()
     return [
@@ -55,7 +55,7 @@ def examine_installation(
 
 
 def judge_python(found: tuple[int, ...]) -> Finding:
-    """Python's version."""
+    """Return the finding about Python's version."""
     text = ".".join(map(str, found))
     return judge(
         "python",
@@ -67,7 +67,7 @@ def judge_python(found: tuple[int, ...]) -> Finding:
 def judge_packages(
     requirements: list[str], installed: Callable[[str], str | None]
 ) -> Iterator[Finding]:
-    """Every package that we need, against the least version. Extras are left out."""
+    """Yield a finding for each required package and its lowest version. Extras are left out."""
     for line in requirements:
         match = re.fullmatch(r"([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9.]+))?", line.strip())
         if match is None:
@@ -80,7 +80,7 @@ def judge_packages(
 
 
 def judge_shadow(origin: str | None) -> Finding:
-    """Whether the standard library's `sched` is the one that is imported."""
+    """Return a bad finding if our folder hides the standard library's `sched`."""
     ours = Path(__file__).resolve().parent.parent / "sched"
     hidden = origin is not None and Path(origin).resolve().parent == ours
     return judge(
@@ -91,7 +91,7 @@ def judge_shadow(origin: str | None) -> Finding:
 
 
 def judge_processors(allowed: int, quota: float | None, load: float) -> Finding:
-    """Processors that this process may use, and who else does."""
+    """Return the finding about the processors that this process may use, and their load."""
     usable = allowed if quota is None else min(float(allowed), quota)
     text = f"{usable:g} usable, load {load:.1f}"
     return judge(
@@ -103,7 +103,7 @@ def judge_processors(allowed: int, quota: float | None, load: float) -> Finding:
 
 
 def judge_memory(available: int | None) -> Finding:
-    """Memory that is free or can be freed."""
+    """Return the finding about memory that is free or can be freed."""
     if available is None:
         return judge("memory", "unknown")
     return judge(
@@ -114,7 +114,7 @@ def judge_memory(available: int | None) -> Finding:
 
 
 def judge_shared_memory(free: int | None) -> Finding:
-    """Room in /dev/shm, where loops without balancing and torch's own workers put batches."""
+    """Return the finding about /dev/shm, where plain loops and torch's own workers put batches."""
     if free is None:
         return judge("/dev/shm", "missing", warn="mount a tmpfs there: torch's workers need it")
     return judge(
@@ -125,7 +125,7 @@ def judge_shared_memory(free: int | None) -> Finding:
 
 
 def judge_files(soft: int, hard: int) -> Finding:
-    """Files that a process may have open."""
+    """Return the finding about the number of files that a process may open."""
     if soft == resource.RLIM_INFINITY:
         return judge("open files", "no limit")
     return judge(
@@ -136,27 +136,27 @@ def judge_files(soft: int, hard: int) -> Finding:
 
 
 def judge_temporary(folder: str, writable: bool) -> Finding:
-    """The folder for temporary files, where the embedded balancer's socket lies."""
+    """Return the finding about the temporary folder, where the embedded balancer's socket is."""
     room = _LONGEST_PATH - _BELOW - len(folder)
     return judge(
         "temporary files",
         folder,
         bad=not writable and "set TMPDIR to a folder that you may write to",
-        warn=room < 0 and "its name is long for a socket: sockets go to /tmp; set TMPDIR=/tmp",
+        warn=room < 0 and "its path is too long for a socket: sockets go to /tmp; set TMPDIR=/tmp",
     )
 
 
 def judge_port(address: str, error: str) -> Finding:
-    """Whether a balancer could listen at an address."""
+    """Return a warning if a balancer cannot listen at an address."""
     return judge(
         "address",
         f"{address}: {error or 'free'}",
-        warn=error and f"choose another, or see who it is: counterpoise doctor {address}",
+        warn=error and f"choose another, or ask who uses it: counterpoise doctor {address}",
     )
 
 
 def judge_clock_source(name: str | None) -> Finding:
-    """What the kernel reads the time from; all but the processor's counter are slow."""
+    """Return the finding about the kernel's clock source; only the processor's counter is fast."""
     fast = name is None or name in _FAST_CLOCKS
     return judge(
         "clock",
@@ -166,22 +166,24 @@ def judge_clock_source(name: str | None) -> Finding:
 
 
 def judge_folder_clock(folder: str, ahead_s: float) -> Finding:
-    """A file server's clock against this machine's: indexes are kept by their files' times."""
+    """Return the finding about a file server's clock: indexes are matched by their files' times."""
     return judge(
         f"clock of {folder}",
         f"{ahead_s:+.1f} s from this machine's",
-        warn=abs(ahead_s) > _CLOCK_S and "let both follow the same time server (chrony, ntpd)",
+        warn=abs(ahead_s) > _CLOCK_S and "synchronize both with one time server (chrony, ntpd)",
     )
 
 
 def judge_keys(folder: Path) -> Finding:
-    """A balancer's, worker's or trainer's folder of keys."""
+    """Return the finding about a balancer's, worker's or trainer's folder of keys."""
     try:
         role = find_role(folder)
         if role == "balancer":
             allowed = len(AllowList(server_keys(folder).allowed).roles())
-            advice = not allowed and "nobody may come in: counterpoise keygen FOLDER --worker NAME"
-            return judge("keys", f"a balancer's, {allowed} may come in", warn=advice)
+            advice = (
+                not allowed and "no peer is allowed: run counterpoise keygen FOLDER --worker NAME"
+            )
+            return judge("keys", f"a balancer's, {allowed} peers allowed", warn=advice)
         peer_keys(folder, role)
     except (OSError, ValueError) as error:
         return judge("keys", str(error), bad="see counterpoise keygen --help")
@@ -189,13 +191,13 @@ def judge_keys(folder: Path) -> Finding:
 
 
 def find_role(folder: Path) -> str:
-    """Whose keys a folder holds. Raises OSError if there are none to read."""
+    """Return the role whose keys a folder holds. Raises OSError if it has no readable key."""
     words = (folder / SECRET).read_text(encoding="utf-8", errors="replace").split()
     return words[1] if len(words) > 1 and words[1] in ROLES else "trainer"
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """The numbers that a version begins with."""
+    """Return the numbers that a version starts with."""
     match = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(map(int, match[0].split("."))) if match else (0,)
 
@@ -215,7 +217,7 @@ def _read(path: str) -> str | None:
 
 
 def _cpu_quota() -> float | None:
-    """Processors that the control group allows, or None without a limit."""
+    """Return the processors that the control group allows, None without a limit."""
     words = (_read("/sys/fs/cgroup/cpu.max") or "max").split()
     return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
 
@@ -238,7 +240,7 @@ def _free_bytes(folder: str) -> int | None:
 
 
 def _port_error(address: str) -> str:
-    """Why an address cannot be listened at; empty if it can. Only TCP is tried."""
+    """Return why a balancer cannot listen at an address, "" if it can. Only TCP is tried."""
     match = re.fullmatch(r"tcp://\[?([^\]]*)\]?:(\d+)", address)
     if match is None:
         return "" if address.startswith("ipc://") else "not an address such as tcp://127.0.0.1:5555"
@@ -262,4 +264,4 @@ def _folder_clocks(folders: list[Path]) -> Iterator[Finding]:
                 file.flush()
                 yield judge_folder_clock(str(folder), os.fstat(file.fileno()).st_mtime - before)
         except OSError as error:
-            yield judge(f"clock of {folder}", f"not looked at: {error.strerror or error}")
+            yield judge(f"clock of {folder}", f"not checked: {error.strerror or error}")

@@ -1,4 +1,4 @@
-"""The doctor's look at a running job: it asks the balancer a few times, as a visitor."""
+"""Asks a running job's balancer for its status, as a peer that takes no part in the run."""
 
 import os
 import re
@@ -14,61 +14,65 @@ from ...balancer.transport.keys import PeerKeys, peer_keys
 from ...balancer.transport.sockets import Handshakes, connect, receive, send, zmq  # type: ignore[attr-defined]
 from .finding import BAD, Finding
 from .installation import find_role
-from .status import judge_overview
+from .status import judge_status
 
 QUESTIONS = 5
-# A wait for an answer ends at least this often, to look whether the balancer turned us away.
-LOOK_MS = 200
+# Waiting for an answer is interrupted this often, to check for a refused handshake.
+POLL_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a balancer answered last (None: nothing), how long each answer took, and its clock.
+    """A balancer's last status report (None without an answer) and the seconds each answer took.
 
-    clock: how far this machine's is ahead of the balancer's; trouble: why there are no more.
+    clock: this machine's clock minus the balancer's; error: the reason why no more answers came.
     """
 
-    overview: StatusReport | None = None
+    status: StatusReport | None = None
     times_s: tuple[float, ...] = ()
     clock: Offset = NOT_MEASURED
-    trouble: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """What was found; of a job, its overview, or that it could not be asked."""
+class Examination:
+    """Findings; of a job also its status, or that it did not answer."""
 
     findings: list[Finding]
-    overview: StatusReport | None = None
-    unasked: bool = False
+    status: StatusReport | None = None
+    unanswered: bool = False
 
 
 def examine_job(
     address: str, timeout_s: float, keys: Path | None = None, skew_ms: float = 500.0
-) -> Examined:
-    """Ask the balancer at an address, and judge its answers.
+) -> Examination:
+    """Ask the balancer at an address for its status, and judge the answers.
 
-    `keys`: a trainer's folder. Raises ValueError for no address, or no such keys.
+    keys: a trainer's folder. Raises ValueError if the address is malformed or the keys are missing.
     """
     own = peer_keys(keys, find_role(keys)) if keys else None
-    # To a balancer with keys a bare connection is a peer without one, and is counted as such.
+    # A balancer with keys counts a bare TCP connection as a refused peer, so do not try one first.
     reason = "" if own else _unreachable(address, timeout_s)
-    answers = Answers(trouble=reason) if reason else ask(address, timeout_s, own)
-    if own and answers.overview is None:
+    answers = Answers(error=reason) if reason else ask(address, timeout_s, own)
+    if own and answers.status is None:
         reason = _unreachable(address, timeout_s)
     if reason:
-        advice = "is the balancer running there, and does a firewall let you through?"
-        return Examined([Finding("address", BAD, f"{address}: {reason}", advice)], unasked=True)
-    if answers.overview is None:
-        advice = "give --keys if it has keys; or something else listens there, or another version"
-        found = f"{address}: {answers.trouble or 'no answer'}"
-        return Examined([Finding("balancer", BAD, found, advice)], unasked=True)
-    judged = judge_overview(address, answers.overview, answers.times_s, answers.clock, skew_ms)
-    return Examined(judged, answers.overview)
+        advice = "check that the balancer runs there and that no firewall is in between"
+        return Examination(
+            [Finding("address", BAD, f"{address}: {reason}", advice)], unanswered=True
+        )
+    if answers.status is None:
+        advice = (
+            "give --keys if it has keys; otherwise another program or another version listens there"
+        )
+        found = f"{address}: {answers.error or 'no answer'}"
+        return Examination([Finding("balancer", BAD, found, advice)], unanswered=True)
+    judged = judge_status(address, answers.status, answers.times_s, answers.clock, skew_ms)
+    return Examination(judged, answers.status)
 
 
 def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
-    """Ask a few times; the last overview is the one that counts."""
+    """Ask for the status a few times, to measure times and clocks; keep the last answer."""
     clock, times, last = ClockFilter(), list[float](), None
     name = f"doctor.{os.getpid()}.{time.monotonic_ns()}".encode()
     with zmq.Context() as context, connect(context, address, name, keys, watched=True) as peer:
@@ -90,31 +94,31 @@ def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
 
 
 def _answer(peer: "zmq.Socket[bytes]", handshakes: Handshakes, until: float) -> StatusReport | str:
-    """Return the next overview, or why there is none."""
+    """Return the next status report, or the reason why there is none."""
     while (left := until - time.monotonic()) > 0:
-        if not peer.poll(max(1, min(LOOK_MS, int(1000 * left)))):
+        if not peer.poll(max(1, min(POLL_MS, int(1000 * left)))):
             if refusal := handshakes.refusal():
                 return refusal
             continue
         try:
             received = receive(peer)
         except WireError as error:
-            return f"it does not speak our protocol: {error}"
+            return f"it does not speak this protocol: {error}"
         if received is not None and isinstance(received[0], StatusReport):
             return received[0]
         if received is not None and isinstance(received[0], PeerRejected):
-            return f"it refuses: {received[0].reason}"
+            return f"it refuses the request: {received[0].reason}"
     return "no answer in time"
 
 
 def _unreachable(address: str, timeout_s: float) -> str:
-    """Why nothing can be reached at an address; empty if it can."""
+    """Return why an address cannot be reached, "" if it can."""
     match = re.fullmatch(r"tcp://\[?([^\]]+)\]?:(\d+)", address)
     if match is None:
         if address.startswith("ipc://"):
             path = address.removeprefix("ipc://")
             return "" if os.path.exists(path) else "there is no such socket"  # noqa: PTH110
-        raise ValueError(f"{address!r} is no address; give one such as tcp://HOST:5555")
+        raise ValueError(f"{address!r} is not an address; give one such as tcp://HOST:5555")
     try:
         with socket.create_connection((match[1], int(match[2])), timeout_s):
             return ""

@@ -19,27 +19,27 @@ from ...loader.resume.ledger import (
 from .finding import Finding, judge
 
 NAMED = 10
-# A ledger of an older format has no kind; it is found by a field that it had.
-MARKS = ("kind", "window_step")
+# Fields that only a ledger has; the older format has no kind.
+LEDGER_FIELDS = ("kind", "window_step")
 
 
 def examine_ledger(path: Path) -> list[Finding]:
-    """Explain the ledger in a JSON file; ValueError if there is none, OSError if no file."""
-    ledger = parse_ledger(_find(json.loads(path.read_text())))
+    """Explain the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
+    state = _find(json.loads(path.read_text()))
+    if state is None:
+        raise ValueError("this JSON holds no ledger; give one that loader.state_dict() returned")
+    ledger = parse_ledger(state)
     return [_version(ledger), _position(ledger), _holes(ledger), _needs(ledger)]
 
 
 def _find(content: Any) -> Any:
-    """Return the ledger in a JSON value: itself, or the first one inside (a whole checkpoint)."""
-    if isinstance(content, dict) and any(mark in content for mark in MARKS):
-        return content
-    inside = content.values() if isinstance(content, dict) else ()
-    for each in inside:
-        if isinstance(each, dict) and (found := _find(each)) is not None:
-            return found
-    if isinstance(content, dict) and inside:
+    """Return the first ledger in a JSON value (it may be a whole checkpoint), None without one."""
+    if not isinstance(content, dict):
         return None
-    raise ValueError("this JSON holds no ledger: give what loader.state_dict() returned")
+    if any(name in content for name in LEDGER_FIELDS):
+        return content
+    found = (_find(each) for each in content.values())
+    return next((state for state in found if state is not None), None)
 
 
 def _version(ledger: Ledger) -> Finding:
@@ -50,7 +50,7 @@ def _version(ledger: Ledger) -> Finding:
     if ledger.planner == PLANNER_VERSION:
         return judge("versions", found)
     mine = f"this counterpoise has planner {PLANNER_VERSION}"
-    return judge("versions", found, warn=f"{mine}: resume with the one that wrote it")
+    return judge("versions", found, warn=f"{mine}: resume with the version that wrote the ledger")
 
 
 def _position(ledger: Ledger) -> Finding:
@@ -75,7 +75,7 @@ def _window(ledger: PlannedLedger) -> str:
 
 
 def _holes(ledger: Ledger) -> Finding:
-    advice = "counterpoise doctor --dead-letter FILE says which and why"
+    advice = "list them with counterpoise doctor --dead-letter FILE"
     if isinstance(ledger, PlainLedger) and ledger.left_out:
         return judge("holes", f"{ledger.left_out} samples were left out", warn=advice)
     if not isinstance(ledger, BalancedLedger) or not ledger.holes:
@@ -95,7 +95,7 @@ def _needs(ledger: Ledger) -> Finding:
         return judge("to resume", f"{found}; any number of workers")
     assert isinstance(ledger, PlannedLedger)
     same = f"seed {ledger.seed}, shuffle {ledger.shuffle}"
-    plan = f"the very same plan ({ledger.digest[:12]})"
+    plan = f"the identical plan ({ledger.digest[:12]})"
     if not isinstance(ledger, BalancedLedger):
         return judge("to resume", f"{same}, the same costs, and {plan}")
     same += f", samples_per_step {ledger.samples_per_step}, mode {ledger.mode!r}"

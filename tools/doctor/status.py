@@ -1,4 +1,4 @@
-"""What the doctor thinks of a running job: a balancer's overview in, findings in words out."""
+"""Judges a running job: turns a balancer's status report into findings."""
 
 import statistics
 from collections import Counter
@@ -7,221 +7,247 @@ from collections.abc import Iterator, Sequence
 from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
 from ...balancer.protocol.software_version import VERSION
-from .figures import GIB, clock_text, kept_busy, seconds, speed
+from .figures import GIB, busy_share, clock_text, decode_rate, seconds
 from .finding import Finding, judge
 
 # A balancer that takes longer than this to answer is busy with something else.
 SLOW_ANSWER_S = 0.1
-# Workers say every second that they are alive.
+# Workers send a heartbeat every second.
 SILENT_MS = 3_000
-# A worker this much slower than the median is named, if it has done so many samples lately.
-SLOW_SHARE, ENOUGH = 0.5, 8
-# What was lost longer ago than this is history.
-LATELY_MS = 600_000
-# Workers at work for this part of the time are the bottleneck.
-BUSY = 0.8
+# A worker below this share of the median speed is slow, if it decoded enough samples recently.
+SLOW_SHARE, ENOUGH_SAMPLES = 0.5, 8
+# Losses longer ago than this are listed without a warning.
+RECENT_MS = 600_000
+# Workers that are at work for this share of the time are the bottleneck.
+BUSY_SHARE = 0.8
 NAMED = 3
 
 
-def judge_overview(
-    address: str, overview: StatusReport, times_s: Sequence[float], clock: Offset, skew_ms: float
+def judge_status(
+    address: str, status: StatusReport, times_s: Sequence[float], clock: Offset, skew_ms: float
 ) -> list[Finding]:
-    """Return what to think of an overview, which took `times_s` to come.
+    """Return the findings about a balancer's status report.
 
-    clock: how far this machine's clock is ahead of the balancer's; skew_ms: how much is too much.
+    times_s: seconds that each answer took; clock: this machine's clock minus the balancer's;
+    skew_ms: the largest clock difference that is acceptable.
     """
     answer_s = statistics.median(times_s) if times_s else 0.0
     return [
         judge(
             "balancer",
             f"{address} answers in {1000 * answer_s:.1f} ms",
-            warn=answer_s > SLOW_ANSWER_S and "it is busy or far away: batches will be late, too",
+            warn=answer_s > SLOW_ANSWER_S
+            and "it is busy or far away: expect batches to be late, too",
         ),
-        *_workers(address, overview),
-        *_versions(overview),
-        *_clocks(overview, clock, skew_ms),
-        _run(overview),
-        *_ranks(overview),
-        _payloads(overview),
-        *_losses(overview),
+        *_workers(address, status),
+        *_versions(status),
+        *_clocks(status, clock, skew_ms),
+        _run(status),
+        *_waiting_ranks(status),
+        _payloads(status),
+        *_losses(status),
     ]
 
 
-def _workers(address: str, overview: StatusReport) -> Iterator[Finding]:
-    ready = [note for note in overview.notes if note.state == "ready"]
-    unready = overview.workers - len(ready) if len(overview.notes) == overview.workers else 0
-    found = f"{overview.workers - unready} ready" + (f", {unready} not yet" if unready else "")
-    busy = _mean_busy(overview)
+def _workers(address: str, status: StatusReport) -> Iterator[Finding]:
+    ready = [worker for worker in status.notes if worker.state == "ready"]
+    # The report lists a bounded number of workers: unless it has all, who is not ready is unknown.
+    is_complete = len(status.notes) == status.workers
+    unready = status.workers - len(ready) if is_complete else 0
+    found = f"{status.workers - unready} ready" + (f", {unready} not yet" if unready else "")
+    busy = _mean_busy(status)
     found += "" if busy is None else f", at work {busy:.0%} of the time"
     start = f"start some: counterpoise worker {address} --root FOLDER"
-    yield judge("workers", found, bad=not overview.workers and start)
-    silent = [note for note in overview.notes if note.heard_ms > SILENT_MS]
+    yield judge("workers", found, bad=not status.workers and start)
+    yield from _silent_and_late(status.notes)
+    if slow := slow_workers(ready):
+        names = [f"{worker.name} ({share:.0%} of the median speed)" for worker, share in slow]
+        advice = "check its machine: other load, a slow disk, too few processors"
+        yield judge("slow workers", _join(names), warn=advice)
+    if status.turned_away:
+        yield judge("turned away", _join(status.turned_away), bad="fix the reason given for each")
+
+
+def _silent_and_late(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
+    """Yield findings about workers that send nothing, and about those whose lease expired."""
+    silent = [
+        f"{worker.name} ({seconds(worker.heard_ms)})"
+        for worker in workers
+        if worker.heard_ms > SILENT_MS
+    ]
     if silent:
-        told = [f"{note.name} ({seconds(note.heard_ms)})" for note in silent]
-        advice = "each is stopped, hangs, or is cut off: look at it; its work goes to others"
-        yield judge("silent workers", _named(told), bad=advice)
-    late = [note.name for note in overview.notes if note.late]
+        advice = "each is stopped, hung or cut off: check it; its work goes to others"
+        yield judge("silent workers", _join(silent), bad=advice)
+    late = [worker.name for worker in workers if worker.late]
     if late:
-        advice = "each let a lease run out and has shown no result since: what is it doing?"
-        yield judge("late workers", _named(late), warn=advice)
-    slow = slow_workers(ready)
-    if slow:
-        told = [f"{note.name} ({share:.0%} of the median speed)" for note, share in slow]
-        advice = "is its machine shared, its disk slow, or is it short of processors?"
-        yield judge("slow workers", _named(told), warn=advice)
-    if overview.turned_away:
-        yield judge("turned away", _named(overview.turned_away), bad="see the reasons")
+        advice = "each let a lease expire and has sent no result since: check what it is doing"
+        yield judge("late workers", _join(late), warn=advice)
 
 
-def slow_workers(notes: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, float]]:
-    """Return the workers much slower than the median, slowest first, with their share of it.
+def slow_workers(workers: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, float]]:
+    """Return the workers much slower than the median, slowest first, each with its share of it.
 
-    Speed is samples decoded per second of work, so that a worker with nothing to do is not slow.
+    Speed is samples decoded per second of work, so a worker without work does not count as slow.
     """
-    speeds = [(note, speed(note)) for note in notes if note.recent_decoded >= ENOUGH]
-    known = [(note, found) for note, found in speeds if found > 0]
+    rates = [
+        (worker, decode_rate(worker))
+        for worker in workers
+        if worker.recent_decoded >= ENOUGH_SAMPLES
+    ]
+    known = [(worker, rate) for worker, rate in rates if rate > 0]
     if len(known) < 2:
         return []
-    middle = statistics.median(found for _, found in known)
-    slow = [(note, found / middle) for note, found in known if found < SLOW_SHARE * middle]
+    median = statistics.median(rate for _, rate in known)
+    slow = [(worker, rate / median) for worker, rate in known if rate < SLOW_SHARE * median]
     return sorted(slow, key=lambda each: (each[1], each[0].name))
 
 
-def _versions(overview: StatusReport) -> Iterator[Finding]:
-    mine, theirs = f"counterpoise {VERSION}", overview.software
-    told = [f"the balancer has {theirs}"] if mine not in theirs.split(", ") else []
-    told += different_software(overview.notes)
-    prints = Counter(note.fingerprint for note in overview.notes if note.fingerprint)
+def _versions(status: StatusReport) -> Iterator[Finding]:
+    mine, theirs = f"counterpoise {VERSION}", status.software
+    texts = [f"the balancer has {theirs}"] if mine not in theirs.split(", ") else []
+    texts += different_software(status.notes)
+    prints = Counter(worker.fingerprint for worker in status.notes if worker.fingerprint)
     if len(prints) > 1:
-        rare = [n.name for n in overview.notes if n.fingerprint == prints.most_common()[-1][0]]
-        told.append(f"{len(prints)} fingerprints of data and transform; rare: {_named(rare)}")
+        rare = [n.name for n in status.notes if n.fingerprint == prints.most_common()[-1][0]]
+        texts.append(f"{len(prints)} fingerprints of data and transform; rare: {_join(rare)}")
     yield judge(
         "versions",
-        _named(told) if told else f"all have {mine}",
-        warn=bool(told) and "install the same everywhere, or samples may differ in their bytes",
+        _join(texts) if texts else f"all have {mine}",
+        warn=bool(texts)
+        and "install the same versions everywhere, or samples may differ in their bytes",
     )
 
 
-def different_software(notes: Sequence[WorkerStatus]) -> list[str]:
-    """Return which workers have other versions than most, and of what.
+def different_software(workers: Sequence[WorkerStatus]) -> list[str]:
+    """Return a text for each worker whose versions differ from the most common ones.
 
     >>> different_software([])
     []
     """
-    texts = Counter(note.software for note in notes if note.software)
+    texts = Counter(worker.software for worker in workers if worker.software)
     if len(texts) < 2:
         return []
     usual = texts.most_common(1)[0][0]
     found = []
-    for note in notes:
-        own = sorted(set(note.software.split(", ")) - set(usual.split(", ")))
-        if note.software and own:
-            found.append(f"{note.name} has {', '.join(own)}")
+    for worker in workers:
+        own = sorted(set(worker.software.split(", ")) - set(usual.split(", ")))
+        if worker.software and own:
+            found.append(f"{worker.name} has {', '.join(own)}")
     return found
 
 
-def _clocks(overview: StatusReport, clock: Offset, skew_ms: float) -> Iterator[Finding]:
+def _clocks(status: StatusReport, clock: Offset, skew_ms: float) -> Iterator[Finding]:
     here = Offset(-clock.ahead_us, clock.error_us)
     peers = [("the balancer, from this machine,", here)]
-    peers += [(n.name, Offset(n.ahead_us, n.error_us)) for n in overview.notes]
-    peers += [(f"ranks {n.ranks}", Offset(n.ahead_us, n.error_us)) for n in overview.ranks]
+    peers += [(n.name, Offset(n.ahead_us, n.error_us)) for n in status.notes]
+    peers += [(f"ranks {n.ranks}", Offset(n.ahead_us, n.error_us)) for n in status.ranks]
     known = [(name, offset) for name, offset in peers if offset.is_known]
     off = [(name, offset) for name, offset in known if offset.least_us() > 1000 * skew_ms]
     off.sort(key=lambda each: -each[1].least_us())
     if off:
-        found = _named([f"{name} {clock_text(offset)}" for name, offset in off])
+        found = _join([f"{name} {clock_text(offset)}" for name, offset in off])
     else:
         found = f"{len(known)} of {len(peers)} known, all within {skew_ms:g} ms"
-    advice = "let all follow one time server (chrony): logs and files' times do not fit together"
+    advice = (
+        "synchronize all with one time server (chrony): times in logs and of files do not match"
+    )
     yield judge("clocks", found, warn=bool(off) and advice)
 
 
-def _run(overview: StatusReport) -> Finding:
-    if overview.trouble:
-        return judge("run", overview.trouble, bad="the run has ended: see the reason")
-    if overview.epoch < 0:
-        return judge("run", f"none: waits for {overview.waiting}")
-    at = f"step {overview.front}" if overview.front >= 0 else "before its first planned step"
-    return judge("run", f"epoch {overview.epoch}, {at}, trainer processes: {overview.trainers}")
+def _run(status: StatusReport) -> Finding:
+    if status.trouble:
+        return judge(
+            "run", status.trouble, bad="the run has ended: fix the reason, then start it again"
+        )
+    if status.epoch < 0:
+        return judge("run", f"none: waiting for {status.waiting}")
+    at = f"step {status.front}" if status.front >= 0 else "before its first planned step"
+    return judge("run", f"epoch {status.epoch}, {at}, trainer processes: {status.trainers}")
 
 
-def _ranks(overview: StatusReport) -> Iterator[Finding]:
-    waiting = [note for note in overview.ranks if note.waits]
+def _waiting_ranks(status: StatusReport) -> Iterator[Finding]:
+    waiting = [trainer for trainer in status.ranks if trainer.waits]
     if waiting:
-        found = _named([waits_text(note) for note in waiting])
-        yield judge("ranks that wait", found, warn=_why_they_wait(overview, waiting))
+        found = _join([waits_text(trainer) for trainer in waiting])
+        yield judge("ranks that wait", found, warn=_why_they_wait(status, waiting))
 
 
-def waits_text(note: TrainerStatus) -> str:
-    """Say what a trainer waits for, and since when."""
-    needs = note.needs or "it to arrive: it is sent"
-    place = f"step {note.step}, microbatch {note.microbatch}"
-    return f"ranks {note.ranks} for {seconds(note.asked_ms)} ({place}): {needs}"
+def waits_text(trainer: TrainerStatus) -> str:
+    """Return a text that says how long a trainer has waited, and for what."""
+    needs = trainer.needs or "it has been sent and must arrive"
+    place = f"step {trainer.step}, microbatch {trainer.microbatch}"
+    return f"ranks {trainer.ranks} for {seconds(trainer.asked_ms)} ({place}): {needs}"
 
 
-def _why_they_wait(overview: StatusReport, waiting: Sequence[TrainerStatus]) -> str:
-    busy = _mean_busy(overview)
-    if not overview.workers:
+def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> str:
+    """Return the advice for the first bottleneck that explains why ranks wait."""
+    busy = _mean_busy(status)
+    if not status.workers:
         return "there are no workers: start some"
-    if any("to be planned" in note.needs for note in waiting):
-        if any(note.recent_decoded and not note.recent_decode_ms for note in overview.notes):
-            return "samples are decoded to be measured: give cost= a table, or a probe to the data"
-        return "costs are not known in time: run counterpoise analyze once, it keeps them"
-    if busy is not None and busy > BUSY:
+    if any("to be planned" in trainer.needs for trainer in waiting):
+        # Samples decoded under a probe lease: their cost is known only once they are loaded.
+        if any(worker.recent_decoded and not worker.recent_decode_ms for worker in status.notes):
+            return "samples are decoded to be measured: give cost= a table, or the data set a probe"
+        return "costs are not known in time: run counterpoise analyze once, it writes them to files"
+    if busy is not None and busy > BUSY_SHARE:
         return "the workers are busy all the time: add some, or make decoding cheaper"
-    if is_full(overview):
+    if is_full(status):
         return "the byte budget is full: raise buffer_bytes"
     return "the workers are not busy: their disk or the network may be slow"
 
 
-def _mean_busy(overview: StatusReport) -> float | None:
-    """Return the part of the time that workers are at work, None where nobody tells."""
-    busy = [share for note in overview.notes if (share := kept_busy(note)) is not None]
+def _mean_busy(status: StatusReport) -> float | None:
+    """Return the mean share of time that workers are at work, None if no worker reports it."""
+    busy = [share for worker in status.notes if (share := busy_share(worker)) is not None]
     return statistics.fmean(busy) if busy else None
 
 
-def is_full(overview: StatusReport) -> bool:
-    """Whether the byte budget has no room for another sample."""
-    used = overview.held_bytes + overview.reserved_bytes
-    return overview.epoch >= 0 and used + overview.largest_bytes > overview.budget_bytes
+def is_full(status: StatusReport) -> bool:
+    """Return True if the byte budget has no room for another sample."""
+    used = status.held_bytes + status.reserved_bytes
+    return status.epoch >= 0 and used + status.largest_bytes > status.budget_bytes
 
 
-def _payloads(overview: StatusReport) -> Finding:
-    held, budget = overview.held_bytes / GIB, overview.budget_bytes / GIB
+def _payloads(status: StatusReport) -> Finding:
+    held, budget = status.held_bytes / GIB, status.budget_bytes / GIB
     found = f"{held:.2f} GiB held" + (f" of {budget:.2f} GiB" if 0 < budget < 2**20 else "")
-    if any(note.waits for note in overview.ranks):
+    if any(trainer.waits for trainer in status.ranks):
         return judge("payloads", found)
-    if is_full(overview):
-        found += ", full: the trainer is the bottleneck, which is as it should be"
-    elif overview.settled:
-        found += ", all that is planned is decoded: the trainer is the bottleneck"
+    if is_full(status):
+        found += ", full: the trainer is the bottleneck, as it should be"
+    elif status.settled:
+        found += ", everything planned is decoded: the trainer is the bottleneck"
     return judge("payloads", found)
 
 
-def _losses(overview: StatusReport) -> Iterator[Finding]:
-    if overview.expired:
-        lately = overview.expired_ms < LATELY_MS
-        found = f"{overview.expired} ran out, the last {seconds(overview.expired_ms)} ago"
-        advice = "a worker hung, or took longer for a sample than lease_s allows"
-        yield judge("leases", found, warn=lately and advice)
-    if overview.lost:
-        lately = overview.lost_ms < LATELY_MS
-        last = f"the last {seconds(overview.lost_ms)} ago: {_named(overview.last_lost[::-1])}"
-        advice = "see their own output, and dmesg for processes killed for memory"
-        yield judge("lost workers", f"{overview.lost}, {last}", warn=lately and advice)
-    if overview.refused:
-        advice = "the balancer's log says why: keys, versions, or something that is no peer"
-        yield judge("refused", f"{overview.refused} messages or peers", warn=advice)
-    if overview.dropped:
-        yield judge("dropped", f"{overview.dropped} messages that came late or twice")
-    if overview.holes:
-        told = [f"{hole.key!r}: {hole.reason}" for hole in overview.last_holes]
+def _losses(status: StatusReport) -> Iterator[Finding]:
+    if status.expired:
+        recent = status.expired_ms < RECENT_MS
+        found = f"{status.expired} expired, the last {seconds(status.expired_ms)} ago"
         advice = (
-            "counterpoise doctor --dead-letter FILE groups them, if the loader has dead_letter="
+            "a worker hung, or took longer than lease_s for a sample: check it, or raise lease_s"
         )
-        yield judge("dead letters", f"{overview.holes} in this run; {_named(told)}", warn=advice)
+        yield judge("leases", found, warn=recent and advice)
+    if status.lost:
+        recent = status.lost_ms < RECENT_MS
+        last = f"the last {seconds(status.lost_ms)} ago: {_join(status.last_lost[::-1])}"
+        advice = "see their output, and dmesg for processes killed for lack of memory"
+        yield judge("lost workers", f"{status.lost}, {last}", warn=recent and advice)
+    if status.refused:
+        advice = (
+            "see the balancer's log for the reason: keys, versions, or a program that is not a peer"
+        )
+        yield judge("refused", f"{status.refused} messages or peers", warn=advice)
+    if status.dropped:
+        yield judge("dropped", f"{status.dropped} messages that arrived late or twice")
+    if status.holes:
+        texts = [f"{hole.key!r}: {hole.reason}" for hole in status.last_holes]
+        advice = (
+            "group them with counterpoise doctor --dead-letter FILE, if the loader has dead_letter="
+        )
+        yield judge("dead letters", f"{status.holes} in this run; {_join(texts)}", warn=advice)
 
 
-def _named(texts: Sequence[str]) -> str:
+def _join(texts: Sequence[str]) -> str:
     more = f"; and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
     return "; ".join(texts[:NAMED]) + more

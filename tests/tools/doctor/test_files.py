@@ -11,7 +11,7 @@ from counterpoise.balancer.protocol.messages import EpochPosition
 from counterpoise.loader import BalancedBatchSampler, DataLoader
 from counterpoise.loader.resume.balanced_position import ResumePosition, write_position
 from counterpoise.tools.doctor.command import command
-from counterpoise.tools.doctor.dead_letters import examine_letters
+from counterpoise.tools.doctor.dead_letters import examine_dead_letters
 from counterpoise.tools.doctor.ledger import examine_ledger
 from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter
 
@@ -42,13 +42,13 @@ def test_a_ledger_inside_a_step_says_what_it_needs(ledger):
     found = ledger(ResumePosition(EpochPosition(640, 10, 10, 2), 1, (7, 650)))
     assert "2 microbatches of step 10" in found["position"].found
     assert "1 of the virtual ranks" in found["position"].found
-    assert "the very same plan" in found["to resume"].found
+    assert "the identical plan" in found["to resume"].found
     assert "2 samples were left out: those at 7, 650" in found["holes"].found
 
 
 def test_a_ledger_inside_a_checkpoint_is_found(ledger):
     found = ledger(
-        ResumePosition(EpochPosition(0, 0, 0, 0)), lambda state: {"step": 1, "loader": {"a": state}}
+        ResumePosition(EpochPosition(0, 0, 0, 0)), lambda state: {"step": 1, "model": {}, "loader": {"a": state}}
     )
     assert "before its first step" in found["position"].found
 
@@ -75,7 +75,7 @@ def test_a_ledger_of_a_sampler_is_explained(tmp_path):
     found = examined(tmp_path, sampler.state_dict())
     assert "BalancedBatchSampler, planner" in found["versions"]
     assert "this rank was given 1 microbatches" in found["position"]
-    assert "the very same plan" in found["to resume"]
+    assert "the identical plan" in found["to resume"]
 
 
 def test_a_ledger_of_the_older_format_is_refused_with_the_reason(tmp_path):
@@ -96,19 +96,19 @@ def test_letters_are_grouped_by_source_and_reason(tmp_path):
     for number in range(5):
         append_letter(path, DeadLetter(f"k{number}", "a.tar", f"image {number} is cut", "data"))
     append_letter(path, DeadLetter("x", "b.tar", "timed out after 3 s", "io"))
-    first, second = examine_letters(path)
+    first, second = examine_dead_letters(path)
     assert first.name == "a.tar (data)"
     assert first.found.startswith("5 samples (k0, k1, k2, ...)")
-    assert (second.name, second.advice) == ("b.tar (io)", "look at the storage")
+    assert (second.name, second.advice) == ("b.tar (io)", "check the storage")
 
 
 def test_what_is_no_dead_letter_file_is_refused(tmp_path):
     path = tmp_path / "letters.jsonl"
-    with pytest.raises(ValueError, match="there is no dead-letter file"):
-        examine_letters(path)
+    with pytest.raises(ValueError, match="there is no file"):
+        examine_dead_letters(path)
     path.write_text("{}\n")
-    with pytest.raises(ValueError, match="is no dead-letter file"):
-        examine_letters(path)
+    with pytest.raises(ValueError, match="is not a dead-letter file"):
+        examine_dead_letters(path)
 
 
 def test_the_command_takes_both(tmp_path):

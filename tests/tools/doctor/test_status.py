@@ -15,7 +15,7 @@ from counterpoise.loader import DataLoader
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.figures import job_tables
 from counterpoise.tools.doctor.finding import BAD, GOOD, WARN
-from counterpoise.tools.doctor.status import judge_overview
+from counterpoise.tools.doctor.status import judge_status
 from tests.loader import balanced_data
 
 LIMIT_S = 30.0
@@ -47,7 +47,7 @@ JOB = StatusReport(
 
 
 def judged(overview, times_s=(0.001,), clock=HERE):
-    found = judge_overview("tcp://h:1", overview, times_s, clock, 500.0)
+    found = judge_status("tcp://h:1", overview, times_s, clock, 500.0)
     names = [one.name for one in found]
     assert len(set(names)) == len(names)
     assert all(bool(one.advice) == (one.level != GOOD) for one in found)
@@ -85,12 +85,12 @@ UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=750_000, error_us=400_0
         ({"notes": UNSURE}, "clocks", GOOD, "within 500 ms"),
         ({"ranks": (replace(FINE, ahead_us=-(10**7), error_us=10),)}, "clocks", WARN, "ranks 0-3"),
         ({"trouble": "sample 'k': cut"}, "run", BAD, "sample 'k': cut"),
-        ({"epoch": -1, "waiting": "ranks to begin"}, "run", GOOD, "waits for ranks to begin"),
+        ({"epoch": -1, "waiting": "ranks to begin"}, "run", GOOD, "waiting for ranks to begin"),
         ({"ranks": (WAITS,)}, "ranks that wait", WARN,
          "ranks 0-3 for 4.2 s (step 12, microbatch 1): 3 of 8 samples to be decoded"),
         ({"held_bytes": 1 << 30}, "payloads", GOOD, "full: the trainer is the bottleneck"),
         ({"settled": True}, "payloads", GOOD, "the trainer is the bottleneck"),
-        ({"expired": 3, "expired_ms": 9000}, "leases", WARN, "3 ran out, the last 9.0 s ago"),
+        ({"expired": 3, "expired_ms": 9000}, "leases", WARN, "3 expired, the last 9.0 s ago"),
         ({"expired": 3, "expired_ms": 3_600_000}, "leases", GOOD, "the last 60 min ago"),
         ({"lost": 2, "lost_ms": 5000, "last_lost": ("a", "b")}, "lost workers", WARN,
          "2, the last 5.0 s ago: b; a"),
