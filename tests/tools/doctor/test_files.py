@@ -48,7 +48,8 @@ def test_a_ledger_inside_a_step_says_what_it_needs(ledger):
 
 def test_a_ledger_inside_a_checkpoint_is_found(ledger):
     found = ledger(
-        ResumePosition(EpochPosition(0, 0, 0, 0)), lambda state: {"step": 1, "model": {}, "loader": {"a": state}}
+        ResumePosition(EpochPosition(0, 0, 0, 0)),
+        lambda state: {"model": {}, "loader": {"a": state}},
     )
     assert "before its first step" in found["position"].found
 
