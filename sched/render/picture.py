@@ -1,4 +1,4 @@
-"""What a picture of a timeline holds, whatever draws it: rows, kinds, chunks."""
+"""Select what a picture of a timeline shows: its rows, kinds and chunks, in any format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,24 +42,24 @@ def _is_seen(slot: Slot) -> bool:
 
 
 def kind_names(timelines: Sequence[Timeline]) -> tuple[str, ...]:
-    """Return the kinds that are drawn, in the order of the palette, then by name."""
+    """Return the kinds of passes that are drawn, in the palette's order, then by name."""
     found = {slot.what.kind for t in timelines for row in rows(t) for slot in row.slots}
     order = {name: place for place, name in enumerate(PAINTS)}
     return tuple(sorted(found, key=lambda name: (order.get(name, len(order)), name)))
 
 
 def chunks(timeline: Timeline) -> int:
-    """Return how many chunks the fullest rank holds, at least 1."""
+    """Return the largest number of chunks on a rank, at least 1."""
     return max(map(timeline.placement.count, timeline.placement), default=1)
 
 
 def is_staged(name: str) -> bool:
-    """Whether passes of this kind belong to a stage of the model rather than to a rank."""
+    """Return whether passes of this kind belong to a model stage rather than to a rank."""
     return is_kind(name) and kind(name).scope == "stage"
 
 
 def chunk_of(what: Pass, placement: tuple[int, ...]) -> int:
-    """Return which chunk of its rank a pass belongs to; 0 for work that is not cut by stages.
+    """Return the number of a pass's chunk on its rank; 0 for work that is not divided by stages.
 
     >>> chunk_of(Pass(3, "F", 0), (0, 1, 1, 0))
     1
@@ -70,7 +70,7 @@ def chunk_of(what: Pass, placement: tuple[int, ...]) -> int:
 
 
 def label(slot: Slot, bare: bool) -> str:
-    """Return the name of a pass; bare, without its stage (which means nothing on a lane).
+    """Return the name of a pass; bare: without its stage, which is meaningless on a lane.
 
     >>> label(Slot(Pass(2, "F", 3), 0, 1), bare=True)
     'F3'
@@ -82,7 +82,7 @@ def label(slot: Slot, bare: bool) -> str:
 
 
 def word(name: str, names: tuple[str, ...] = ()) -> str:
-    """Return what a legend says of a kind.
+    """Return the words for a kind in a legend.
 
     >>> word("W"), word("RESHARD"), word("XY")
     ('backward, weights', 'drop the gathered parameters', 'collective')
@@ -93,7 +93,7 @@ def word(name: str, names: tuple[str, ...] = ()) -> str:
 
 
 def nice_step(rough: float) -> int:
-    """Return the next of 1, 2, 5, 10, ... nanoseconds that is no less than `rough`.
+    """Return the smallest of 1, 2, 5, 10, ... nanoseconds that is `rough` or more.
 
     >>> nice_step(3), nice_step(60), nice_step(0)
     (5, 100, 1)

@@ -1,4 +1,4 @@
-"""The key figures of a timeline, as pages, tables and reports show them."""
+"""Compute and format the key figures of a timeline, for pages, tables and reports."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,10 @@ from ..simulation.timeline import Bubbles, Timeline
 
 @dataclass(frozen=True, slots=True)
 class MemoryUnit:
-    """What a timeline's memory counts: `size` of its numbers are `one`, more are `word`."""
+    """The unit of a timeline's memory: `size` of its numbers are one unit.
+
+    `word` names several units, `one` a single unit.
+    """
 
     word: str = "bytes"
     size: int = 1
@@ -20,7 +23,7 @@ CAUSES = ("work", "warm-up", "steady", "cool-down", "imbalance", "communication"
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most memory that a rank holds, which rank that is, and since when."""
+    """The highest memory use of any rank: its amount, its rank and its time."""
 
     bytes: int = 0
     rank: int = 0
@@ -28,7 +31,7 @@ class Peak:
 
 
 def peak(timeline: Timeline) -> Peak:
-    """Return the highest point of all ranks' memory; of equal ones the first in time."""
+    """Return the highest point of all ranks' memory, the first in time if several are equal."""
     points = (
         Peak(held, rank, time) for rank, curve in enumerate(timeline.memory) for time, held in curve
     )
@@ -36,7 +39,7 @@ def peak(timeline: Timeline) -> Peak:
 
 
 def causes(timeline: Timeline) -> tuple[float, ...]:
-    """Return the share of all ranks' time that goes into each of CAUSES; they add up to 1."""
+    """Return the share of each of CAUSES in all ranks' time; the shares add up to 1."""
     whole = timeline.makespan_ns * len(timeline.ranks)
     if not whole:
         return (1.0,) + (0.0,) * (len(CAUSES) - 1)
@@ -64,7 +67,7 @@ def bubble_words(idle: Bubbles) -> dict[str, int]:
 
 
 def figures(timeline: Timeline, unit: MemoryUnit = BYTES) -> tuple[str, ...]:
-    """Return the key figures in words: makespan, bubble, and peak memory where there is any."""
+    """Return the key figures in words: makespan, bubble, and peak memory if there is any."""
     words = [format_time(timeline.makespan_ns), f"bubble {100 * timeline.bubble_ratio:.1f} %"]
     if most := peak(timeline).bytes:
         words.append(f"peak {format_memory(most, unit)}")
@@ -72,33 +75,33 @@ def figures(timeline: Timeline, unit: MemoryUnit = BYTES) -> tuple[str, ...]:
 
 
 def format_time(ns: int) -> str:
-    """Write a time in the unit that suits it.
+    """Return a time in its largest unit of 1 or more.
 
     >>> format_time(1_500), format_time(24_000_000), format_time(0)
     ('1.5 µs', '24 ms', '0 ns')
     """
     for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
         if ns >= size:
-            return f"{_three(ns / size)} {unit}"
+            return f"{_three_digits(ns / size)} {unit}"
     return f"{ns} ns"
 
 
 def format_memory(held: int, unit: MemoryUnit = BYTES) -> str:
-    """Write memory in binary multiples of bytes, or as a count of whatever the unit is.
+    """Return memory in binary multiples of bytes, or as a number of other units.
 
     >>> format_memory(3 * 2**29), format_memory(9, MemoryUnit("tiles", 2, "tile"))
     ('1.5 GiB', '4.5 tiles')
     """
     if unit.word != "bytes":
-        return f"{_three(held / unit.size)} {unit.one if held == unit.size else unit.word}"
+        return f"{_three_digits(held / unit.size)} {unit.one if held == unit.size else unit.word}"
     value, name = float(held), "B"
     for name in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or name == "TiB":
             break
         value /= 1024
-    return f"{_three(value)} {name}"
+    return f"{_three_digits(value)} {name}"
 
 
-def _three(value: float) -> str:
+def _three_digits(value: float) -> str:
     digits = 1 if value >= 100 else 2 if value >= 10 else 3
     return f"{value:.{digits}f}".rstrip("0").rstrip(".")

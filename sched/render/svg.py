@@ -77,15 +77,7 @@ def render_svg(
     """
     if not timelines:
         raise ValueError("nothing to draw: got no timelines; give at least one")
-    span_ns = max(timeline.makespan_ns for timeline in timelines)
-    axes = Axes(
-        Scale(0, max(span_ns, 1), start=MARGIN + GUTTER, end=width - MARGIN),
-        max(peak(timeline).bytes for timeline in timelines),
-        kind_names(timelines),
-        unit,
-        sum(len(row.slots) for t in timelines for row in rows(t)) > PASS_LIMIT,
-        max(map(chunks, timelines)),
-    )
+    axes = _axes(timelines, unit, width)
     parts: list[str] = []
     y = float(MARGIN)
     if title:
@@ -104,6 +96,19 @@ def render_svg(
         title=title or ", ".join(t.name for t in timelines),
         style=STYLE + fills(axes.names, axes.chunks),
         defs=PATTERNS,
+    )
+
+
+def _axes(timelines: Sequence[Timeline], unit: MemoryUnit, width: int) -> Axes:
+    span_ns = max(timeline.makespan_ns for timeline in timelines)
+    passes = sum(len(row.slots) for timeline in timelines for row in rows(timeline))
+    return Axes(
+        Scale(0, max(span_ns, 1), start=MARGIN + GUTTER, end=width - MARGIN),
+        max(peak(timeline).bytes for timeline in timelines),
+        kind_names(timelines),
+        unit,
+        passes > PASS_LIMIT,
+        max(map(chunks, timelines)),
     )
 
 

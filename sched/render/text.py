@@ -1,15 +1,14 @@
-"""A timeline as text, to scale: a line per rank.
+"""Draw a timeline as text, to scale, with a line per rank.
 
-Where there is room, a column for each tick, the longest time that divides all starts and ends; a
-pass fills its ticks with its name, idle ticks are dots:
+If there is room, every tick has a column; a tick is the longest time that divides all starts and
+ends. A pass fills its ticks with its name, and idle ticks are dots:
 
     rank 0  F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 ...
 
-Else a character for each piece of time; a pass is its name and a line, as far as there is room:
+Otherwise every character is an equal piece of time. A pass is its name followed by dashes, as far
+as there is room, and a pass shorter than a character may be invisible:
 
     rank 0  F0-F1-F2-F3-..................B0---- ...
-
-There a pass shorter than a character may not be seen.
 """
 
 from collections.abc import Iterator
@@ -28,8 +27,8 @@ Cell = tuple[str, str]
 def render_text(timeline: Timeline, columns: int | None = None, unit: MemoryUnit = BYTES) -> str:
     """Return the timeline as text. Raises ValueError if there is no room for anything.
 
-    `columns`: how wide it may be; by default as wide as it wants, within reason.
-    `unit`: what the timeline's memory counts.
+    `columns`: the greatest width; by default as wide as the timeline needs, within limits.
+    `unit`: the unit of the timeline's memory.
     """
     lines = text_lines(timeline, columns, unit)
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
@@ -38,9 +37,9 @@ def render_text(timeline: Timeline, columns: int | None = None, unit: MemoryUnit
 def text_lines(
     timeline: Timeline, columns: int | None = None, unit: MemoryUnit = BYTES
 ) -> list[list[Cell]]:
-    """Return the lines of `render_text` in pieces, each with the kind of pass it stands for.
+    """Return the lines of `render_text` in pieces: (text, kind of the pass that it shows).
 
-    What stands for no pass has the kind PLAIN.
+    Text that shows no pass has the kind PLAIN.
     """
     drawn = rows(timeline)
     head = max((len(row.label) for row in drawn), default=0) + 2
@@ -71,7 +70,7 @@ def _bare(row: Row, timeline: Timeline) -> bool:
 
 
 def _ticks(row: Row, words: list[str], tick: int, count: int, width: int) -> Iterator[Cell]:
-    """A row of the grid: each tick the name of its pass, or dots."""
+    """Yield a row of the grid: in each tick the name of its pass, or dots."""
     at = 0
     for slot, name in zip(row.slots, words, strict=True):
         first, last = slot.start_ns // tick, slot.end_ns // tick
@@ -84,7 +83,7 @@ def _ticks(row: Row, words: list[str], tick: int, count: int, width: int) -> Ite
 
 
 def _dense(row: Row, words: list[str], room: int, whole: int) -> Iterator[Cell]:
-    """A row of characters: each pass its name and a line, or as much of it as there is room for."""
+    """Yield a row of characters: each pass as its name and dashes, or as much of it as fits."""
     at = 0
     for slot, name in zip(row.slots, words, strict=True):
         first, last = (round(time * room / whole) for time in (slot.start_ns, slot.end_ns))
@@ -97,7 +96,7 @@ def _dense(row: Row, words: list[str], room: int, whole: int) -> Iterator[Cell]:
 
 
 def _axis(makespan_ns: int, columns: int, every_ns: int) -> str:
-    """A mark at every round time; so many columns stand for so many nanoseconds."""
+    """Return a line with a mark at every round time; `columns` columns are `every_ns` long."""
     line = ""
     for time in range(0, makespan_ns + 1, nice_step(12 * every_ns / columns)):
         line = line.ljust(time * columns // every_ns) + (format_time(time) if time else "0")

@@ -1,8 +1,9 @@
-"""Timelines as a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
+"""Write timelines as a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
 
-A process for each timeline, a thread for each rank, a thread for each communicator that takes
-time, a counter for each rank's memory, and arrows from each forward to the next stage's (and each
-backward to the one before). Times are microseconds with three decimals: whole nanoseconds.
+A timeline is a process. It has a thread per rank, a thread per communicator that takes time, a
+counter for each rank's memory, and arrows from each forward to that of the next stage (and from
+each backward to that of the previous stage). Times are microseconds with three decimals, so whole
+nanoseconds.
 
 The format: "Trace Event Format", Chromium project.
 """
@@ -60,21 +61,22 @@ def _complete(slot: Slot, timeline: Timeline, process: int, thread: int, lane: b
 
 
 def _arrows(timeline: Timeline, process: int) -> Iterator[Event]:
-    """Where a pass's output goes, for those that leave their rank."""
+    """Yield an arrow for every output that leaves its rank, to the pass that uses it."""
     number = process << 32
     found = {slot.what: (rank, slot) for rank, row in enumerate(timeline.ranks) for slot in row}
     for what, (rank, slot) in found.items():
-        for heir in _heirs(what):
-            if heir not in found or found[heir][0] == rank:
+        for user in _users(what):
+            if user not in found or found[user][0] == rank:
                 continue
-            there, taken = found[heir]
+            there, taken = found[user]
             number += 1
             both: Event = {"name": format_pass(what), "cat": "flow", "id": number, "pid": process}
             yield {**both, "ph": "s", "tid": rank, "ts": slot.start_ns / 1000}
             yield {**both, "ph": "f", "bp": "e", "tid": there, "ts": taken.start_ns / 1000}
 
 
-def _heirs(what: Pass) -> tuple[Pass, ...]:
+def _users(what: Pass) -> tuple[Pass, ...]:
+    """Return the passes of other stages that may use a pass's output."""
     if what.kind == "F":
         return (Pass(what.stage + 1, "F", what.microbatch),)
     if what.kind in ("B", "I"):

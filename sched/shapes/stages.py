@@ -1,11 +1,12 @@
-"""Layers to stages: the contiguous partition whose slowest stage is fastest.
+"""Split layers into contiguous stages so that the slowest stage is as fast as possible.
 
-The dynamic programme of Optimus (2024), Appendix B, after Alpa: F(l, m), the least longest stage of
-the first l layers on m stages, is the minimum over j of max(F(j, m - 1), time of layers j + 1..l).
-Many partitions reach it, and the published programme leaves open which to take. This one takes the
-most even stages (least squares, exactly) and then, where ranks hold several chunks, moves single
-layers while the ranks get more even (a local search, so not always the best there is). Ties go to
-more layers on later stages, which hold fewer microbatches in 1F1B.
+The dynamic program of Optimus (2024), Appendix B, after Alpa: let F(l, m) be the smallest possible
+time of the slowest of m stages that hold the first l layers; it is the minimum over j of
+max(F(j, m - 1), time of layers j + 1..l). Many partitions reach the minimum, and the published
+program leaves open which to take. This one takes the most even stages (least squares, exactly).
+Then, if ranks hold several chunks, it moves single layers while the ranks get more even: a local
+search, so the result is not always the best. Ties go to more layers on later stages, which hold
+fewer microbatches in 1F1B.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 def partition(layers_ns: Sequence[int], placement: Sequence[int]) -> tuple[int, ...]:
-    """How many layers each stage gets.
+    """Return the number of layers of each stage.
 
     `layers_ns`: the layers' times in model order. `placement[s]`: the rank of stage s. Raises
     ValueError for negative times or fewer layers than stages.
@@ -41,7 +42,7 @@ def partition(layers_ns: Sequence[int], placement: Sequence[int]) -> tuple[int, 
 
 
 def least_longest_stage(until: Ints, stages: int) -> int:
-    """F(L, m): the least longest stage. `until[l]`: the time of the first l layers."""
+    """Return F(L, m), the time of the slowest stage; `until[l]`: the time of the first l layers."""
     best = until.copy()
     for stage in range(1, stages):
         worse = best.copy()
@@ -53,7 +54,7 @@ def least_longest_stage(until: Ints, stages: int) -> int:
 
 
 def _even_stages(until: Ints, stages: int, longest: int) -> list[int]:
-    """The partition of least squares with no stage longer than that: where each stage begins."""
+    """Return the most even stages of which none is longer than `longest`: their borders."""
     count = len(until) - 1
     far = np.iinfo(np.int64).max // 2
     scale = max(1, int(until[-1]) // 2**20)
@@ -79,11 +80,11 @@ def _even_stages(until: Ints, stages: int, longest: int) -> list[int]:
 def _even_ranks(
     until: Ints, borders: list[int], placement: Sequence[int], longest: int
 ) -> list[int]:
-    """Move single layers while it helps and no stage gets longer than that.
+    """Return better borders, found by moving single layers; no stage gets longer than `longest`.
 
-    What is lessened is the sum of two bounds of the steady phase's pace: the slowest rank, and the
-    slowest stage of each chunk, summed over the chunks (the ranks go through a chunk together). A
-    move gives one layer from a stage to another, those in between shifted.
+    The search minimizes the sum of two bounds on the time of a microbatch in the steady phase: the
+    slowest rank, and the slowest stage of each chunk, summed over the chunks (the ranks go through
+    a chunk together). A move takes a layer from a stage to another and shifts those in between.
     """
     stages = len(placement)
     first, last = np.triu_indices(stages - 1)
@@ -103,7 +104,7 @@ def _even_ranks(
         slowest = (times @ holder).max(axis=1)
         rounds = sum(times[:, group].max(axis=1) for group in chunks)
         spread = ((times / times.mean()) ** 2).sum(axis=1)
-        # Row 0 is to stay: only a move that is better ends elsewhere.
+        # Row 0 keeps the borders, so another row is taken only if it is better.
         best = int(np.lexsort((spread, slowest + rounds))[0])
         if (slowest[best] + rounds[best], spread[best]) >= (slowest[0] + rounds[0], spread[0]):
             return [int(border) for border in current]

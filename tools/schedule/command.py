@@ -27,7 +27,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON o
 
 @click.group(name="schedule")
 def command() -> None:
-    """Look at pipeline schedules: as text, pictures, figures.
+    """Show, check, simulate and compare pipeline schedules.
 
     A program is given as NAME[:OPTION=VALUE,...] (see `list`) or as a file: torch's CSV, or the
     grid that `export --format text` writes. Times are milliseconds.
@@ -42,7 +42,7 @@ command.add_command(fill_command)
 @command.command("list")
 @as_json
 def list_(as_json: bool) -> None:
-    """Print the schedules that can be named, and their options.
+    """List the registered schedules and their options.
 
     Example: counterpoise schedule list
     """
@@ -53,11 +53,11 @@ def list_(as_json: bool) -> None:
 
 @command.command()
 @click.argument("target")
-@click.option("--passes", is_flag=True, help="The passes in order, not to scale.")
+@click.option("--passes", is_flag=True, help="Print the passes in order, not to scale.")
 @with_size
 @with_costs
 def show(target: str, passes: bool, size: Size, prices: Prices) -> None:
-    """Print a program as it would run, to scale, or with --passes as its grid.
+    """Print a program's timeline to scale, or with --passes its grid.
 
     Example: counterpoise schedule show zb-h1 --stages 4 --microbatches 8
     """
@@ -76,7 +76,7 @@ def show(target: str, passes: bool, size: Size, prices: Prices) -> None:
 @with_size
 @as_json
 def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
-    """Prove that a program is complete, ordered and free of deadlock; else exit with status 1.
+    """Prove that a program is complete, ordered and free of deadlock; exit with status 1 if not.
 
     Example: counterpoise schedule check program.csv --limit 8
     """
@@ -105,7 +105,7 @@ def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
 @with_costs
 @as_json
 def simulate_(target: str, size: Size, prices: Prices, as_json: bool) -> None:
-    """Time a program: makespan, each rank's bubbles by cause, peak memory.
+    """Simulate a program: print its makespan, each rank's bubbles by cause, and peak memory.
 
     Example: counterpoise schedule simulate 1f1b --stages 8 --microbatches 64 --p2p 0.1
     """
@@ -129,7 +129,7 @@ def compare(
     prices: Prices,
     as_json: bool,
 ) -> None:
-    """Put several programs side by side: a table, and with --out a page to look at.
+    """Compare several programs in a table, and with --out on a page.
 
     Example: counterpoise schedule compare 1f1b zb-h1 zbv --stages 8 --out page.html
     """
@@ -152,7 +152,7 @@ def _compared(
         return render_html(timelines, title=title, subtitle=subtitle, unit=unit)
     if out.suffix == ".json":
         return render_trace(timelines)
-    raise ValueError(f"--out {out} is no page; end it in .html, .svg or .json (a trace)")
+    raise ValueError(f"--out got {out}; end it in .html, .svg or .json (a trace)")
 
 
 def _subtitle(programs: list[Program]) -> str:
@@ -164,20 +164,24 @@ def _subtitle(programs: list[Program]) -> str:
 @command.command()
 @click.argument("target")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by --out's suffix.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where to; default standard output.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Output file; default: standard output."
+)
 @with_size
 @with_costs
 def export(target: str, form: str | None, out: Path | None, size: Size, prices: Prices) -> None:
-    """Write a program as torch's CSV or as text, its timeline as SVG, page, trace or text.
+    """Write a program as torch's CSV or as text, or its timeline as SVG, page, trace or text.
 
-    `text` is the grid that all commands read again; `timeline` is to scale; `trace` opens in
+    `text` is the grid, which all commands can read; `timeline` is text to scale; `trace` opens in
     ui.perfetto.dev.
 
     Example: counterpoise schedule export zbv --out zbv.csv
     """
     chosen = form or SUFFIXES.get(out.suffix if out else ".txt")
     if chosen is None:
-        raise ValueError(f"--out {out} does not say which format; add --format {'|'.join(FORMATS)}")
+        raise ValueError(
+            f"--out {out} has no suffix of a known format; add --format {'|'.join(FORMATS)}"
+        )
     text = _exported(read_program(target, size), chosen, prices)
     if out is None:
         sys.stdout.write(text)

@@ -1,9 +1,10 @@
-"""`counterpoise schedule fill`: hide encoder work in a language model's bubbles."""
+"""`counterpoise schedule fill`: hide the encoders' work in a language model's bubbles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
@@ -46,90 +47,118 @@ SHOWN = 8
 GATHER_NS, SCATTER_NS = 2 * 10**18 // (45 * 10**9), 4 * 10**18 // (45 * 10**9)
 
 
+@dataclass(frozen=True, slots=True)
+class FillOptions:
+    """The options that change the job or limit the plans; None leaves a choice open."""
+
+    trace: Path | None
+    microbatches: int | None
+    pp_enc: int | None
+    tp_enc: int | None
+    warmup: str | None
+    whole: bool
+    printed: bool
+    frozen: bool
+    fixed: bool
+    costs: tuple[int, ...]
+    guard: int
+    slack: float
+    encoder_collectives: bool
+
+
 @click.command("fill")
 @click.option("--case", default="3072", show_default=True, type=click.Choice(list(CASES)))
 @click.option("--profile", type=click.Path(path_type=Path), help="A measured job (JSON) instead.")
 @click.option("--trace", type=click.Path(path_type=Path), help="A measured step (Chrome trace).")
-@click.option("--microbatches", type=int, help="Another number of microbatches.")
-@click.option("--pp-enc", type=int, help="Only encoder pipelines of so many ranks.")
-@click.option("--tp-enc", type=int, help="Only encoders over so many GPUs.")
+@click.option("--microbatches", type=int, help="Change the number of microbatches.")
+@click.option("--pp-enc", type=int, help="Only encoder pipelines of this number of ranks.")
+@click.option("--tp-enc", type=int, help="Only encoders over this number of tensor-parallel GPUs.")
 @click.option("--warmup", type=click.Choice(["megatron", "reduced"]), help="Only this warm-up.")
 @click.option("--whole", is_flag=True, help="Keep kernels whole.")
-@click.option("--printed", is_flag=True, help="Algorithm 2 as printed; give --pp-enc.")
-@click.option("--frozen", is_flag=True, help="The encoders do not train: no backward.")
-@click.option("--fixed", is_flag=True, help="The language model keeps its microbatches' order.")
+@click.option("--printed", is_flag=True, help="Use Algorithm 2 as printed; needs --pp-enc.")
+@click.option("--frozen", is_flag=True, help="Do not train the encoders: no backward.")
+@click.option("--fixed", is_flag=True, help="Keep the order of the microbatches.")
 @click.option("--cost", "costs", multiple=True, type=int, help="Permille, one for each microbatch.")
 @click.option("--guard", default=0, show_default=True, help="Percent of each bubble left free.")
 @click.option("--slack", default=0.0, show_default=True, help="Milliseconds before each need.")
-@click.option("--encoder-collectives", is_flag=True, help="Model the encoders' own, at 45 GB/s.")
+@click.option(
+    "--encoder-collectives", is_flag=True, help="Add the encoders' own collectives, at 45 GB/s."
+)
 @click.option("--out", type=click.Path(path_type=Path), help=".svg, .html, .json (trace) or .txt.")
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
-    case: str, profile: Path | None, trace: Path | None, microbatches: int | None,
-    pp_enc: int | None, tp_enc: int | None, warmup: str | None, whole: bool, printed: bool,
-    frozen: bool, fixed: bool, costs: tuple[int, ...], guard: int, slack: float,
-    encoder_collectives: bool, out: Path | None, dump_profile: bool, as_json: bool,
+    case: str, profile: Path | None, out: Path | None, dump_profile: bool, as_json: bool,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Fill a language model's bubbles with its encoders' kernels, and choose the encoders' plan.
 
-    Without --profile the job is one of the Optimus paper's under the constants of set R.
+    Without --profile the job is one of the Optimus paper's, with the constants of set R.
 
     Example: counterpoise schedule fill --case 3072 --pp-enc 2 --tp-enc 8
     """
+    options = FillOptions(**given)
+    if out is not None and options.trace is not None:
+        raise ValueError("--out draws simulated steps; leave out --trace, or --out")
     setup = load_setup(profile.read_text("utf-8")) if profile else case_setup(case)
-    setup = _changed(setup, microbatches, frozen)
-    if encoder_collectives:
-        setup = replace(setup, encoder_gather_ns=GATHER_NS, encoder_scatter_ns=SCATTER_NS)
+    setup = _changed(setup, options)
     if dump_profile:
         click.echo(dump_setup(setup))
         return
-    wanted = _wanted(setup, pp_enc, tp_enc, warmup)
-    how: tuple[Splitting | None, ...] = (None,) if whole else (None, *fitting(setup))
-    permille = costs or None
-    slack_ns = round(slack * 1e6)
-
-    def guarding(problem: FillProblem) -> FilledSchedule:
-        return fill_plan(guarded(problem, guard, slack_ns))
-
-    ways = dict.fromkeys(how, guarding)
-    if trace is not None:
-        measured = _traced(setup, trace)
-        once = [plan for plan in wanted if plan.warmup == wanted[0].warmup]
-        found = _each(setup, once, lambda _: measured, ways, permille, fixed)
-    elif printed:
-        found = _each(setup, wanted, partial(host_step, setup), {None: fill_optimus})
-    elif guard or slack_ns:
-        found = _each(setup, wanted, partial(host_step, setup), ways, permille, fixed)
-    else:
-        found = scan(setup, candidates=wanted, splittings=how, permille=permille, fixed=fixed)
+    found = _scan(setup, options)
     best = found.best
-    if out is not None and trace is not None:
-        raise ValueError("--out draws simulated steps; leave out --trace, or --out")
     if out is not None:
         out.write_text(_picture(best, out), "utf-8")
         progress_console.print(f"wrote {out}")
-    emit(_report(found), as_json, _bubble_table(best, trace is None), _plan_table(found))
+    tables = _bubble_table(best, options.trace is None), _plan_table(found)
+    emit(_report(found), as_json, *tables)
     if best.filled.note and not as_json:
         click.echo(best.filled.note)
 
 
-def _changed(setup: FillSetup, microbatches: int | None, frozen: bool) -> FillSetup:
-    if microbatches is not None:
-        setup = replace(setup, microbatches=microbatches)
-    if frozen:
+def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
+    """Return the job with the changes that the options ask for."""
+    if options.microbatches is not None:
+        setup = replace(setup, microbatches=options.microbatches)
+    if options.frozen:
         encoders = {
             width: tuple(replace(stack, trainable=False) for stack in row)
             for width, row in setup.encoders.items()
         }
         setup = replace(setup, encoders=encoders)
+    if options.encoder_collectives:
+        setup = replace(setup, encoder_gather_ns=GATHER_NS, encoder_scatter_ns=SCATTER_NS)
     return setup
+
+
+def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
+    """Fill the plans asked for, in the ways asked for."""
+    plans_wanted = _wanted(setup, options.pp_enc, options.tp_enc, options.warmup)
+    how: tuple[Splitting | None, ...] = (None,) if options.whole else (None, *fitting(setup))
+    permille, fixed = options.costs or None, options.fixed
+    slack_ns = round(options.slack * 1e6)
+
+    def fill_guarded(problem: FillProblem) -> FilledSchedule:
+        return fill_plan(guarded(problem, options.guard, slack_ns))
+
+    ways = dict.fromkeys(how, fill_guarded)
+    simulated = partial(host_step, setup)
+    if options.trace is not None:
+        measured = _traced(setup, options.trace)
+        # The warm-up is part of what was measured, so each plan is filled once.
+        once = [plan for plan in plans_wanted if plan.warmup == plans_wanted[0].warmup]
+        return _fill_each(setup, once, lambda _: measured, ways, permille, fixed)
+    if options.printed:
+        return _fill_each(setup, plans_wanted, simulated, {None: fill_optimus})
+    if options.guard or slack_ns:
+        return _fill_each(setup, plans_wanted, simulated, ways, permille, fixed)
+    return scan(setup, candidates=plans_wanted, splittings=how, permille=permille, fixed=fixed)
 
 
 def _wanted(
     setup: FillSetup, stages: int | None, tensor: int | None, warmup: str | None
 ) -> Sequence[EncoderPlan]:
-    """The plans asked for; one that does not divide stays, to be refused with its reason."""
+    """Return the plans asked for; one that does not divide is kept, to be rejected later."""
     if stages is not None and tensor is not None:
         warmups = [warmup] if warmup else ["megatron", "reduced"]
         return [EncoderPlan(stages, tensor, True, one) for one in warmups]
@@ -144,7 +173,7 @@ def _wanted(
     ]
 
 
-def _each(
+def _fill_each(
     setup: FillSetup,
     wanted: Sequence[EncoderPlan],
     host_of: Callable[[EncoderPlan], Host],
@@ -152,9 +181,9 @@ def _each(
     permille: tuple[int, ...] | None = None,
     fixed: bool = False,
 ) -> PlanScan:
-    """Fill every plan in each of these ways; those that are not possible are refused."""
+    """Fill every plan in each of these ways; plans that are not possible are rejected."""
     chosen: list[Chosen] = []
-    refused: list[RejectedPlan] = []
+    rejected: list[RejectedPlan] = []
     for plan in wanted:
         host = host_of(plan)
         for splitting, fill in fills.items():
@@ -163,15 +192,15 @@ def _each(
                     setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
                 )
             except ValueError as error:
-                refused.append(RejectedPlan(plan, str(error)))
+                rejected.append(RejectedPlan(plan, str(error)))
                 break
             chosen.append(Chosen(plan, splitting, fill(problem), host, memory(setup, plan, host)))
     chosen.sort(key=lambda one: one.filled.step_ns)
-    return PlanScan(tuple(chosen), tuple(refused), 0)
+    return PlanScan(tuple(chosen), tuple(rejected), 0)
 
 
 def _traced(setup: FillSetup, trace: Path) -> Host:
-    """The host with a measured step's gaps; the profile says the encoders' kernels."""
+    """Return the host with a measured step's gaps; the encoders' kernels come from the profile."""
     gaps = read_trace(trace.read_text("utf-8"))
     if len(gaps.ranks) != setup.stages or len(gaps.need_ns) != setup.microbatches:
         raise ValueError(
@@ -193,7 +222,7 @@ def _picture(best: Chosen, out: Path) -> str:
         return render_trace(both) + "\n"
     if out.suffix == ".txt":
         return format_program(fill_program(best.host, best.filled).program) + "\n"
-    raise ValueError(f"--out {out} does not say what; end it in .svg, .html, .json or .txt")
+    raise ValueError(f"--out got {out}; end it in .svg, .html, .json or .txt")
 
 
 def _report(found: PlanScan) -> dict[str, object]:

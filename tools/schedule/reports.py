@@ -1,4 +1,4 @@
-"""What the schedule commands print: reports for programs, tables and pictures for people."""
+"""Make what the schedule commands print: JSON reports, tables, and timelines in colour."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ from ...sched.render.text import text_lines
 
 
 def timeline_report(timeline: Timeline, unit: MemoryUnit) -> dict[str, object]:
-    """Return a timeline's figures: nanoseconds, shares of time, memory in the unit's words."""
+    """Return a timeline's figures: nanoseconds, shares of time, and memory in the unit."""
     return {
         "name": timeline.name,
         "ranks": len(timeline.ranks),
@@ -45,7 +45,7 @@ def list_table(found: Sequence[Schedule]) -> Table:
 
 
 def rank_table(timeline: Timeline, unit: MemoryUnit) -> Table:
-    """Return where each rank's time goes, and its peak memory."""
+    """Return a table of each rank's time by cause and its peak memory."""
     title = f"{timeline.name}: {format_time(timeline.makespan_ns)}, "
     title += f"{100 * timeline.bubble_ratio:.1f} % bubble; peak in {unit.word}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
@@ -68,7 +68,7 @@ def rank_table(timeline: Timeline, unit: MemoryUnit) -> Table:
 
 
 def compare_table(timelines: Sequence[Timeline], unit: MemoryUnit) -> Table:
-    """Return one line of key figures for each timeline."""
+    """Return a table of key figures, a line for each timeline."""
     table = Table(box=None, pad_edge=False)
     table.add_column("schedule")
     for name in ("makespan", "against first", "bubble", "peak"):
@@ -87,7 +87,7 @@ def compare_table(timelines: Sequence[Timeline], unit: MemoryUnit) -> Table:
 def picture(timeline: Timeline, unit: MemoryUnit, columns: int | None = None) -> Text:
     """Return the timeline to scale, coloured like the other pictures.
 
-    `columns`: how wide the terminal is; None for as wide as it wants.
+    `columns`: the terminal's width; None if there is no limit.
     """
     names = kind_names([timeline])
     drawn = Text()

@@ -148,7 +148,7 @@ def test_a_lowered_program_keeps_its_makespan(run) -> None:
         (("simulate", "1f1b", "--f", "nan"), "--f got 'nan'; give milliseconds"),
         (("simulate", "1f1b", "--b", "-2"), "--b got '-2'; give milliseconds"),
         (("simulate", "1f1b", "--p2p", "soon"), "--p2p got 'soon'; give milliseconds"),
-        (("compare", "1f1b", "--out", "page.doc"), "--out page.doc is no page"),
+        (("compare", "1f1b", "--out", "page.doc"), "--out got page.doc; end it in .html"),
         (("export", "1f1b", "--out", "one.doc"), "add --format"),
         (("export", "1f1b-alg1", "--format", "csv"), "torch's CSV has no kind"),
     ],
