@@ -237,7 +237,7 @@ def _start(fetching: Fetching, workers: int, method: str) -> Pool:
 
 
 def _serve(_: Fetching, directory: str, ready: Ready) -> None:
-    coordinator = Coordinator(PLAIN_JOB, silence_s=math.inf)
+    coordinator = Coordinator(PLAIN_JOB, heartbeat_timeout_s=math.inf)
     serve(coordinator, f"ipc://{directory}/balancer", ready)
 
 

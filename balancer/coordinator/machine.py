@@ -1,34 +1,80 @@
 """The coordinator: order, leases, plan and delivery, without a socket and without a clock.
 
-Theory of operation. `handle` takes a peer's message and returns what to send; `tick` does the same
-for the passing of time. Each looks up (state of the peer, message) in the table, calls the action
-of that name, and then *settles*: plans what can be planned, sends every microbatch that is asked
-for and ready, and gives idle workers leases. Nothing else sends anything.
+Theory of operation. `handle` receives a peer's message and returns what to send; `tick` does the
+same for the passing of time, `unreachable` for a message that could not be delivered. Each looks up
+(state of the peer, event) in the table of `protocol/transitions.py`, calls the handler of the row's
+action, and sets the state that the row has for the handler's outcome: states change here only. Then
+the coordinator *settles*: it plans what can be planned, sends every microbatch that is asked for
+and ready, and leases samples to idle workers.
 
-There is one job at a time, and of it one run. A rank that begins the next run (the next epoch)
-waits until all ranks have left the one before.
+The parts, from the outside in: `WorkerHandlers` and `RankHandlers` have the actions, `RankChecks`
+what depends on the time, `RunControl` starts and stops the run, `EpochRun` is one run, and
+`CoordinatorState` is the data that they share.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ..protocol.messages import Bye, EpochEnd, Lease, Message, RequestBatch, Revoke
-from .peers import Send, WorkerPeer
+from ..planning.planner import make_planner
+from ..planning.problem.config import PlanConfig
+from ..protocol.job_spec import JobSpec
+from ..protocol.messages import (
+    Bye,
+    DecodeDone,
+    EpochEnd,
+    Lease,
+    Message,
+    RequestBatch,
+    Revoke,
+)
+from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
+from .effects import Send
+from .notices import send_pong
+from .peers.records import WorkerPeer
+from .rank_checks import RankChecks
 from .rank_handlers import RankHandlers
-from .run.epoch import LEASES_PER_WORKER, EpochRun
-from .worker_handlers import WorkerHandlers
+from .run.epoch import EpochRun
+from .run.planning_feed import WindowPlanner
+from .run_control import RunControl
+from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState
+from .worker_handlers import DecodedSample, WorkerHandlers
 
-# A worker that has not been heard of for so long is told something every second, which fails at
+# A worker without a heartbeat for this long is sent something every PROBE_WORKER_S, which fails at
 # once if its connection is closed.
-WORKER_DOUBT_S = 2.5
-# A rank may be silent for as long as it likes (it trains). This often peers are told that we are
-# here, which also shows whether they still are.
-NOTICE_S = 10.0
+DOUBT_WORKER_S = 2.5
+PROBE_WORKER_S = 1.0
+# A rank may be silent for any time (it trains). Peers are sent something this often, which shows
+# them that the balancer is here, and the server whether they are.
+KEEPALIVE_S = 10.0
+# Revoking this lease has no effect: a message to see whether a worker can be reached.
 NO_LEASE = 0
+# The next tick is due this long after a deadline, so that it has passed then.
+MARGIN_S = 0.01
 
 
-class Coordinator(WorkerHandlers, RankHandlers):
+class Coordinator:
     """The state machine behind the balancer's socket."""
+
+    def __init__(
+        self,
+        job: JobSpec | None = None,
+        plan_with: Callable[[PlanConfig], WindowPlanner] = make_planner,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+        incarnation: int = 0,
+    ) -> None:
+        """`job` is given where the balancer is started for it; else the first rank brings it.
+
+        A worker that sends nothing for `heartbeat_timeout_s` is taken to be dead: infinity where a
+        supervisor reports at once that one died (a call that holds Python's lock for long would
+        be done again elsewhere otherwise). `incarnation` must differ from that of every balancer
+        before at this address: it separates their lease numbers.
+        """
+        self.state = CoordinatorState(job, plan_with, heartbeat_timeout_s, incarnation)
+        self.runs = RunControl(self.state)
+        self.workers = WorkerHandlers(self.state, self.runs, self._apply)
+        self.ranks = RankHandlers(self.state, self.runs, self._apply)
+        self._rank_checks = RankChecks(self.runs)
+        self.handlers = {**self.workers.table(), **self.ranks.table()}
 
     # --- events in, effects out
 
@@ -40,130 +86,180 @@ class Coordinator(WorkerHandlers, RankHandlers):
         nbytes: int = 0,
         now: float = 0.0,
     ) -> list[Send]:
-        """Take in one message with its payload frames (`nbytes` in all); return what to send."""
-        self._now = now
-        if peer in self._workers:
-            self._workers[peer].heard = now
-        self._step(peer, type(message).__name__, message, payloads, nbytes)
+        """Receive one message with its payload frames (`nbytes` in all); return what to send."""
+        self.state.now = now
+        if peer in self.state.workers:
+            self.state.workers[peer].heard_at = now
+        content = (
+            DecodedSample(message, payloads[0], nbytes)
+            if isinstance(message, DecodeDone)
+            else message
+        )
+        if not self._apply(peer, type(message).__name__, content):
+            self.state.dropped += 1
         return self._settle()
 
-    def gone(self, peer: bytes, undelivered: Message, now: float) -> list[Send]:
-        """Take in that a peer cannot be reached any more: this message did not get there."""
-        self._now = now
-        if self.run is not None and isinstance(undelivered, Lease):
-            self.run.withdraw(undelivered.lease)
-        self._step(peer, "gone", None)
+    def unreachable(self, peer: bytes, undelivered: Message, now: float) -> list[Send]:
+        """Handle that a message could not be delivered: the peer is gone."""
+        self.state.now = now
+        if self.state.run is not None and isinstance(undelivered, Lease):
+            self.state.run.lost_leases.return_undelivered(undelivered.lease)
+        self._apply(peer, Event.UNREACHABLE)
         return self._settle()
 
     def tick(self, now: float) -> list[Send]:
-        """Take in the time: silent workers, late leases, peers to be told that we are here."""
-        self._now = now
-        for worker in list(self._workers.values()):
-            silent, untold = now - worker.heard, now - worker.told
-            if silent > self._silence_s():
-                self._step(worker.peer, "silence", None)
-            elif untold > (1.0 if silent > WORKER_DOUBT_S else NOTICE_S):
-                if self._states.get(worker.peer) == "worker preparing":
-                    self._send_job(worker.peer, None)
-                else:
-                    self._send(worker.peer, Revoke(NO_LEASE))
-        if self.run is not None:
-            for held in self.run.expire(now, self._surely_in_hand):
-                self.books.expired, self.books.expired_at = self.books.expired + 1, now
-                self._send(held.worker, Revoke(held.number))
-                if held.worker in self._workers:
-                    self._workers[held.worker].late = True
-                    self._send_job(held.worker, None)
-        for peer, hello in self._knocking.items():
-            if peer in self._states:
-                continue
-            self._states[peer] = "rank attached"
-            self._admit(peer, hello)
-            if self._states.get(peer) == "absent":
-                del self._states[peer]
-        self._knocking.clear()
-        self._look_apart()
-        self._look_missing()
-        self._look_held_up()
-        for rank in self._ranks.values():
-            if now - rank.told > NOTICE_S:
-                self._answer(rank.peer, None)
+        """Handle the passing of time: heartbeat timeouts, expired leases, keepalives."""
+        self.state.now = now
+        self._check_heartbeats()
+        self._expire_leases()
+        self._admit_postponed()
+        self._rank_checks.check()
+        for rank in self.state.ranks.values():
+            if now - rank.sent_at > KEEPALIVE_S:
+                send_pong(self.runs, rank.peer)
         return self._settle()
 
     def stop(self) -> list[Send]:
         """Return what to send before the balancer ends."""
-        self._fail("protocol", "the balancer was stopped: start it again, and the trainer")
+        reason = "the balancer was stopped: start it again, and then the trainer"
+        self.runs.fail("protocol", reason)
         return self._settle()
 
     def next_deadline(self) -> float:
         """Return the latest time at which `tick` must be called."""
-        silence = min((w.heard for w in self._workers.values()), default=math.inf)
-        notice = min((r.told for r in self._ranks.values()), default=math.inf)
-        lease = self.run.next_deadline() if self.run else math.inf
-        apart = self._now + 1.0 if self._apart_since < math.inf else math.inf
-        return min(silence + self._silence_s(), notice + NOTICE_S, lease, apart) + 0.01
+        state = self.state
+        heard_at = min((w.heard_at for w in state.workers.values()), default=math.inf)
+        sent_at = min((r.sent_at for r in state.ranks.values()), default=math.inf)
+        lease = state.run.next_deadline() if state.run else math.inf
+        apart = state.now + 1.0 if state.apart_since < math.inf else math.inf
+        timeout, keepalive = heard_at + self._heartbeat_timeout_s(), sent_at + KEEPALIVE_S
+        return min(timeout, keepalive, lease, apart) + MARGIN_S
 
-    def _silence_s(self) -> float:
-        """How long a worker may be silent: never for longer than a lease lasts."""
-        return min(self.silence_s, self.run.job.lease_s) if self.run else self.silence_s
+    # --- the table
 
-    def _settle(self) -> list[Send]:
-        self._guard(lambda run: run.advance())
-        self._deliver()
-        self._revoke_useless()
-        self._grant()
-        self._let_go()
-        out, self._out = self._out, []
-        return out
-
-    def _deliver(self) -> None:
-        run = self.run
-        for ask, peer in self._asks.of(run.number) if run is not None else []:
-            end = run.past_end(ask.step) if run is not None else None
-            if self.trouble is not None:
-                self._finish(peer, self.trouble)
-            elif end is not None:
-                self._finish(peer, EpochEnd(ask.run, end))
-            elif run is None or not self._hand_out(run, ask, peer):
-                continue
-            self._asks.done(ask)
-
-    def _revoke_useless(self) -> None:
-        for held in self.run.leases.take_useless() if self.run is not None else []:
-            self._send(held.worker, Revoke(held.number))
-
-    def _hand_out(self, run: EpochRun, ask: RequestBatch, peer: bytes) -> bool:
-        """Send a microbatch if it is ready; one that cannot be used ends the run."""
-        parcel = run.parcel(ask.rank, ask.step, ask.microbatch, self._now)
-        if parcel is None:
+    def _apply(self, peer: bytes, event: str, content: object = None) -> bool:
+        """Apply an event to a peer, by the table; return False if there is no row for it."""
+        states = self.state.peer_states
+        row = COORDINATOR.get((states.get(peer, ABSENT), event))
+        if row is None:
             return False
-        if parcel.fatal is not None:
-            self._fail("data", f"sample {parcel.fatal.key!r}: {parcel.fatal.reason}")
+        outcome = self.handlers[row.action](peer, content) or Outcome.DONE
+        if outcome is Outcome.OUTDATED:
+            self.state.dropped += 1
+        after = row.after[outcome]
+        if after == ABSENT:
+            states.pop(peer, None)
         else:
-            self._send(peer, parcel.message, parcel.payloads)
-            run.delivery.sent(ask.rank, ask.step, ask.microbatch, self._now)
+            states[peer] = after
         return True
 
-    def _let_go(self) -> None:
-        """Say goodbye to ranks that have left, once no other needs this balancer's run."""
-        if self._leaving and all(r.finished or not r.begun for r in self._ranks.values()):
-            for peer in sorted(self._leaving):
-                self._send(peer, Bye())
-            self._leaving.clear()
+    # --- time
 
-    def _grant(self) -> None:
-        """Give leases to those who have fewest, until nobody can take any."""
-        run = self.run
-        if run is None or self.trouble is not None:
+    def _heartbeat_timeout_s(self) -> float:
+        """Return how long a worker may be silent: never longer than a lease lasts."""
+        timeout_s, run = self.state.heartbeat_timeout_s, self.state.run
+        return min(timeout_s, run.job.lease_s) if run else timeout_s
+
+    def _check_heartbeats(self) -> None:
+        """Lose workers whose heartbeat timed out; send the others something now and then."""
+        for worker in list(self.state.workers.values()):
+            silent_s, unsent_s = self.state.now - worker.heard_at, self.state.now - worker.sent_at
+            if silent_s > self._heartbeat_timeout_s():
+                self._apply(worker.peer, Event.HEARTBEAT_TIMEOUT)
+            elif unsent_s > (PROBE_WORKER_S if silent_s > DOUBT_WORKER_S else KEEPALIVE_S):
+                # A worker that has not opened the source may never have had the job.
+                if self.state.state_of(worker.peer) == W_PREPARING:
+                    self.workers.send_job(worker.peer)
+                else:
+                    self.state.send(worker.peer, Revoke(NO_LEASE))
+
+    def _expire_leases(self) -> None:
+        """Revoke expired leases; their workers get no more work before they answer."""
+        state = self.state
+        if state.run is None:
             return
-        ready = list(self._ready_workers())
-        idle = [w for w in ready if run.leases.count(w.peer) < LEASES_PER_WORKER]
+        for lease in state.run.lost_leases.return_expired(state.now, self.workers.work_in_progress):
+            state.diagnostics.record_expired(state.now)
+            state.send(lease.worker, Revoke(lease.number))
+            if lease.worker in state.workers:
+                state.workers[lease.worker].unresponsive = True
+                self.workers.send_job(lease.worker)
+
+    def _admit_postponed(self) -> None:
+        """Admit the ranks of another job: those of the current one had time to show up."""
+        for peer, hello in self.state.postponed.items():
+            self._apply(peer, Event.POSTPONED_HELLO, hello)
+        self.state.postponed.clear()
+
+    # --- settling
+
+    def _settle(self) -> list[Send]:
+        self.runs.guard(lambda run: run.plan_ahead())
+        self._answer_requests()
+        self._revoke_useless_leases()
+        self._grant_leases()
+        self._say_goodbye()
+        return self.state.take_outbox()
+
+    def _answer_requests(self) -> None:
+        """Send what was asked for: a microbatch that is ready, the end of the epoch, a failure."""
+        state = self.state
+        run = state.run
+        if run is None:
+            return
+        for request, peer in state.requests.of_run(run.number):
+            end = run.epoch_end(request.step)
+            # Sending a microbatch may fail the run, and then fails the requests after it.
+            if state.failure is not None:
+                self.runs.finish(peer, state.failure)
+            elif end is not None:
+                self.runs.finish(peer, EpochEnd(request.run, end))
+            elif not self._send_batch(run, request, peer):
+                continue
+            state.requests.remove(request)
+
+    def _send_batch(self, run: EpochRun, request: RequestBatch, peer: bytes) -> bool:
+        """Send a microbatch if it is ready; one that cannot be used ends the run."""
+        rank, step, microbatch = request.rank, request.step, request.microbatch
+        batch = run.delivery.ready(rank, step, microbatch, self.state.now)
+        if batch is None:
+            return False
+        if batch.fatal is not None:
+            self.runs.fail("data", f"sample {batch.fatal.key!r}: {batch.fatal.reason}")
+        else:
+            self.state.send(peer, batch.message, batch.payloads)
+            run.delivery.mark_sent(rank, step, microbatch, self.state.now)
+        return True
+
+    def _revoke_useless_leases(self) -> None:
+        """Revoke leases whose samples others have done, or nobody needs any more."""
+        for lease in self.state.run.leases.take_useless() if self.state.run is not None else []:
+            self.state.send(lease.worker, Revoke(lease.number))
+
+    def _grant_leases(self) -> None:
+        """Grant one lease after another to the workers with the fewest, until none takes any."""
+        run = self.state.run
+        if run is None or self.state.failure is not None:
+            return
+        ready = self.state.assignable_workers()
+        idle = [w for w in ready if run.granter.may_have_another(w.peer)]
         while idle:
             idle.sort(key=lambda worker: run.leases.count(worker.peer))
-            still: list[WorkerPeer] = []
+            served: list[WorkerPeer] = []
             for worker in idle:
-                lease = run.grant(worker.view, self._now, len(ready))
+                lease = run.granter.grant(
+                    worker.peer, worker.hello.slot, self.state.now, len(ready)
+                )
                 if lease is not None:
-                    self._send(worker.peer, lease)
-                    still.append(worker)
-            idle = still
+                    self.state.send(worker.peer, lease)
+                    served.append(worker)
+            idle = served
+
+    def _say_goodbye(self) -> None:
+        """Answer ranks that have left, once no other rank needs this balancer's run."""
+        state = self.state
+        ranks = state.ranks.values()
+        if state.leaving and all(r.finished or not r.started for r in ranks):
+            for peer in sorted(state.leaving):
+                state.send(peer, Bye())
+            state.leaving.clear()

@@ -1,6 +1,14 @@
-"""What the coordinator does with ranks: the actions of their rows in the table."""
+"""Handlers of what ranks send: hello, the start of a run, requests, acknowledgements, goodbye.
 
-import math
+Each is named in a row of `protocol/transitions.py` and returns the outcome that the row maps to the
+rank's next state, or None where there is only one.
+
+A trainer is restarted as a whole, but its processes come one by one, and the end of the processes
+before may be noticed late. So when a rank comes back, the processes that may be left of the former
+launch are ended or asked to introduce themselves again; see `peers/launches.py`.
+"""
+
+from collections.abc import Callable, Mapping
 
 from msgspec import structs
 
@@ -11,7 +19,6 @@ from ..protocol.messages import (
     GetStatus,
     PeerRejected,
     Ping,
-    Pong,
     RankBye,
     RankHello,
     Ready,
@@ -21,248 +28,265 @@ from ..protocol.messages import (
     SubmitTask,
     UnknownPeer,
 )
-from .peers import NOTHING, RankPeer, remember, why_apart, why_rank_refused
+from ..protocol.transitions import Action, Event, Outcome
+from .effects import Handler
+from .notices import send_pong, waiting_reason
+from .peers.admission import why_apart, why_rank_refused
+from .peers.records import NOTHING, RankPeer
 from .run.epoch import EpochRun
+from .run_control import RunControl
 from .state import CoordinatorState
-from .status_report import overview
+from .status_report import make_status_report
 
-# Ranks that begin at different places may be of two launches, the former not known to have gone.
-APART_S = 5.0
-# Ranks that are not there hold up those that are for so long at most: they may have had all.
-HELD_UP_S = 5.0
-# A rank that has gone while others begin the next epoch may come back for so long.
-MISSING_S = 120.0
-ANOTHER = "another process now plays this rank: start all anew"
+REPLACED = RunFailed("protocol", "another process now plays this rank: restart all ranks")
 
 
-class RankHandlers(CoordinatorState):
-    """Ranks bring the job, begin runs, ask for microbatches and go; see protocol/transitions.py."""
+class RankHandlers:
+    """What the coordinator does with ranks."""
 
-    def _greet_rank(self, peer: bytes, hello: RankHello) -> None:
-        """Let a rank in; if others are at another job, see first (by telling) if they are there."""
-        known = self._ranks.get(peer)
-        if known is not None and known.hello == hello:
-            self._tell_ready(peer)
-        elif known is not None:
-            self._send(peer, PeerRejected("this rank said another hello before: start it anew"))
-            self._release_rank(peer, None)
-            self._states[peer] = "absent"
-        elif self._ranks and not self.fixed_job and hello.job != to_json(self.job or JobSpec()):
-            for rank in self._ranks.values():
-                self._answer(rank.peer, None)
-            self._knocking[peer] = hello
-            self._states[peer] = "absent"
-        else:
-            self._admit(peer, hello)
+    def __init__(
+        self, state: CoordinatorState, runs: RunControl, apply: Callable[[bytes, Event], object]
+    ) -> None:
+        """`apply` applies an event to another peer than the one whose message is handled."""
+        self.state = state
+        self.runs = runs
+        self.apply = apply
 
-    def _admit(self, peer: bytes, hello: RankHello) -> None:
-        reason = why_rank_refused(self.job, hello, self.plan_with)
+    def table(self) -> Mapping[Action, Handler]:
+        """Return the handler of each action that concerns ranks."""
+        return {
+            Action.GREET_RANK: self.greet,
+            Action.ADMIT_RANK: self.admit,
+            Action.CHECK_RANK: self.check_hello,
+            Action.START_RUN: self.start_run,
+            Action.ADD_TASK: self.add_task,
+            Action.RECORD_REQUEST: self.record_request,
+            Action.ACKNOWLEDGE: self.acknowledge,
+            Action.IDENTIFY_RANK: self.identify,
+            Action.ANSWER_PING: self.answer_ping,
+            Action.REPORT_STATUS: self.report_status,
+            Action.RELEASE_RANK: self.release,
+            Action.LOSE_RANK: self.lose,
+            Action.END_REPLACED_RANK: self.end_replaced,
+            Action.END_DOUBTED_RANK: self.end_doubted,
+        }
+
+    # --- joining
+
+    def greet(self, peer: bytes, hello: RankHello) -> Outcome:
+        """Admit a rank; if ranks of another job are connected, find out first if they are here."""
+        state = self.state
+        is_other_job = hello.job != to_json(state.job or JobSpec())
+        if state.ranks and not state.job_is_fixed and is_other_job:
+            # Those that cannot be reached are lost before the next tick, which admits this one.
+            for rank in state.ranks.values():
+                send_pong(self.runs, rank.peer)
+            state.postponed[peer] = hello
+            return Outcome.POSTPONED
+        return self.admit(peer, hello)
+
+    def admit(self, peer: bytes, hello: RankHello) -> Outcome:
+        """Admit a rank to the job; the first one may bring it."""
+        state = self.state
+        reason = why_rank_refused(state.job, hello, state.plan_with)
         if reason:
-            self._send(peer, PeerRejected(reason))
-            self._states[peer] = "absent"
-            return
-        known, mine = self._launches.get(peer, self._launch), set(hello.ranks)
-        if any(r.launch > known and mine.intersection(r.hello.ranks) for r in self._ranks.values()):
-            self._send(peer, RunFailed("protocol", ANOTHER))
-            self._states[peer] = "absent"
-            return
-        self._end_former_life(hello)
-        launch = remember(self._launches, peer, self._launch)
-        self._ranks[peer] = RankPeer(peer, hello, told=self._now, launch=launch)
-        if self.job is None:
+            state.send(peer, PeerRejected(reason))
+            return Outcome.REFUSED
+        launch, ranks = state.launches.of(peer), set(hello.ranks)
+        same = [old for old in state.ranks.values() if ranks.intersection(old.hello.ranks)]
+        if any(old.launch > launch for old in same):
+            state.send(peer, REPLACED)  # a late message of a process that was replaced
+            return Outcome.REFUSED
+        self._end_former_launch(same)
+        launch = state.launches.admit(peer)
+        state.ranks[peer] = RankPeer(peer, hello, sent_at=state.now, launch=launch)
+        if state.job is None:
             self._start_job(from_json(hello.job))
-        self._tell_ready(peer)
+        self._send_ready(peer)
+        return Outcome.ADMITTED
 
-    def _tell_ready(self, peer: bytes) -> None:
-        if self._is_ready():
-            self._send(peer, Ready(self.count, self.fingerprint))
-        if self.trouble is not None:
-            self._send(peer, self.trouble)
+    def check_hello(self, peer: bytes, hello: RankHello) -> Outcome:
+        """Answer a repeated hello; a process cannot change its ranks or its job."""
+        if self.state.ranks[peer].hello == hello:
+            self._send_ready(peer)
+            return Outcome.REPEATED
+        reason = "this rank is registered with another hello: restart this trainer process"
+        self.state.send(peer, PeerRejected(reason))
+        self.lose(peer)
+        return Outcome.REFUSED
 
-    def _end_former_life(self, hello: RankHello) -> None:
-        """A rank has started anew: the run that it was in is over for all who were in it.
+    def _start_job(self, job: JobSpec) -> None:
+        self.state.job = job
+        self.state.last_welcome += 1
+        for worker in list(self.state.workers):
+            self.apply(worker, Event.JOB_STARTED)
 
-        Where the former life was in a run of a later number, it would count as having left.
-        Ranks start anew together and come one by one; those who have come already are of a later
-        launch than the one that is replaced, and stay. Who is of which cannot always be told (the
-        last words of a rank that is dead may come late), so the others are asked who they are: one
-        of the former launch stands elsewhere.
+    def _send_ready(self, peer: bytes) -> None:
+        state = self.state
+        if state.is_ready:
+            state.send(peer, Ready(state.count, state.fingerprint))
+        if state.failure is not None:
+            state.send(peer, state.failure)
+
+    # --- restarts of the trainer
+
+    def _end_former_launch(self, replaced: list[RankPeer]) -> None:
+        """End what is left of a launch of which these processes, now replaced, were part.
+
+        The run that they were in is over for all. Ranks of a later launch may be here already: they
+        stay. Which launch a process belongs to cannot always be told, so those that were in a run
+        are asked to introduce themselves again rather than ended: one of the former launch is at
+        another position, if it still exists.
         """
-        mine = set(hello.ranks)
-        replaced = [r for r in self._ranks.values() if mine.intersection(r.hello.ranks)]
         if not replaced:
             return
+        state = self.state
         last = max(old.launch for old in replaced)
-        self._launch = max(self._launch, last + 1)
-        others = [r for r in self._ranks.values() if r.begun is not None and r.launch <= last]
+        state.launches.end(last)
+        ranks = state.ranks.values()
+        others = [r for r in ranks if r.started is not None and r.launch <= last]
         for old in replaced:
-            self._end_rank(old, RunFailed("protocol", ANOTHER))
-            remember(self._replaced, old.peer, old.launch)
+            self.apply(old.peer, Event.REPLACED)
         for old in others:
             if old not in replaced:
-                self._end_rank(old, UnknownPeer())
+                self.apply(old.peer, Event.DOUBTED)
 
-    def _end_rank(self, old: RankPeer, last: RunFailed | UnknownPeer) -> None:
-        """Forget a rank after a last word, and stop the run if it was in one."""
-        self._send(old.peer, last)
-        self._states.pop(old.peer, None)
-        self._drop_rank(old.peer)
-        if old.begun is not None:
-            self._stop_run()
+    def _doubt_former_launch(self, rank: RankPeer, start: StartRun) -> None:
+        """Doubt ranks that seem to be of a former launch, at another position of the same run.
 
-    def _ask_former_launch(self, rank: RankPeer, begin: StartRun) -> None:
-        """Those who seem to be of an earlier launch and stand elsewhere in this run may have gone.
-
-        Ranks that come one by one after quick restarts may be of one launch and be counted to two:
-        they are asked, and those who are there come back.
+        After quick restarts the ranks of one launch may be counted to two. So they are asked to
+        introduce themselves again, and those that are here do.
         """
-        for old in list(self._ranks.values()):
+        for old in list(self.state.ranks.values()):
             if (
                 old.launch < rank.launch
-                and old.begun is not None
-                and old.begun.run == begin.run
-                and why_apart([(old, old.begun), (rank, begin)])
+                and old.started is not None
+                and old.started.run == start.run
+                and why_apart([(old, old.started), (rank, start)])
             ):
-                self._end_rank(old, UnknownPeer())
+                self.apply(old.peer, Event.DOUBTED)
 
-    def _begin(self, peer: bytes, begin: StartRun) -> None:
-        rank = self._ranks[peer]
-        if rank.begun is not None and not begin.is_after(rank.begun):
+    def end_replaced(self, peer: bytes, _: object = None) -> None:
+        """Forget a rank that another process now plays, and stop the run that it was in."""
+        launch = self.state.ranks[peer].launch
+        self._end(peer, REPLACED)
+        self.state.launches.replace(peer, launch)
+
+    def end_doubted(self, peer: bytes, _: object = None) -> None:
+        """Forget a rank that may be gone, and stop its run; if it is here, it comes back."""
+        self._end(peer, UnknownPeer())
+
+    def _end(self, peer: bytes, last: RunFailed | UnknownPeer) -> None:
+        rank = self.state.ranks[peer]
+        self.state.send(peer, last)
+        self._forget(peer)
+        if rank.started is not None:
+            self.runs.stop()
+
+    # --- running
+
+    def start_run(self, peer: bytes, start: StartRun) -> None:
+        """Record that a rank has started a run; start or restart that run if its time has come."""
+        state, rank = self.state, self.state.ranks[peer]
+        if rank.started is not None and not start.is_after(rank.started):
             return
-        rank.begun, rank.had = begin, NOTHING
+        rank.started, rank.taken_until = start, NOTHING
         rank.finished = False
-        self._ask_former_launch(rank, begin)
-        if self._why_apart():
-            self._stop_run()
-            self._apart_since = min(self._apart_since, self._now)
-        elif self.run is not None and self.run.is_past(begin, rank.hello.ranks):
-            self._keep_knowledge(self.run, rank)
-            self._stop_run()
-        self._heed(rank)
-        self._switch_run()
+        self._doubt_former_launch(rank, start)
+        if self.runs.why_apart():
+            self.runs.stop()
+            state.apart_since = min(state.apart_since, state.now)
+        elif state.run is not None and state.run.starts_after(start, rank.hello.ranks):
+            # This rank needs microbatches that the run has forgotten, or never had.
+            self._keep_progress(state.run, rank)
+            self.runs.stop()
+        self.runs.apply_progress(rank)
+        self.runs.start_next()
 
-    def _keep_knowledge(self, run: EpochRun, behind: RankPeer) -> None:
-        """What the others have had of a run that starts again is not decoded again."""
-        steps, holes = run.delivery.known()
-        for rank in self._ranks.values():
-            if rank is not behind and rank.begun is not None and rank.begun.run == run.number:
-                rank.begun = structs.replace(rank.begun, known=steps, holes=holes)
-                rank.had = run.delivery.needed(rank.hello.ranks)
+    def _keep_progress(self, run: EpochRun, behind: RankPeer) -> None:
+        """Keep what the other ranks have taken of a run that starts again: no need to decode it."""
+        steps, holes = run.delivery.known_holes()
+        for rank in self.state.ranks.values():
+            if rank is not behind and rank.started is not None and rank.started.run == run.number:
+                rank.started = structs.replace(rank.started, known=steps, holes=holes)
+                rank.taken_until = run.delivery.progress.needed(rank.hello.ranks)
 
-    def _look_apart(self) -> None:
-        """Fail when ranks stay at different places; tell them something, in case one has gone."""
-        reason = self._why_apart()
-        if not reason:
-            self._apart_since = math.inf
-        elif self._now - self._apart_since > APART_S:
-            if self.trouble is None:
-                self._fail("protocol", reason)
-        else:
-            for rank in self._ranks.values():
-                if self._now - rank.told > 1.0:
-                    self._answer(rank.peer, None)
+    def add_task(self, _: bytes, task: SubmitTask) -> None:
+        """Add a batch of a loop without balancing to its run."""
+        if self.state.run is not None and self.state.run.number == task.run:
+            self.state.run.add_task(task)
 
-    def _look_missing(self) -> None:
-        """Fail when ranks that others wait for have gone and stay away."""
-        missing = self._missing()
-        if not missing:
-            self._missing_since = math.inf
-            return
-        self._missing_since = min(self._missing_since, self._now)
-        if self._now - self._missing_since > MISSING_S and self.trouble is None:
-            self._fail(
-                "protocol",
-                f"ranks {missing} have gone, and the others have waited {MISSING_S:.0f} s for them "
-                "to begin the next epoch: let all ranks run the same epochs, or start all anew",
-            )
+    def record_request(self, peer: bytes, request: RequestBatch) -> None:
+        """Record which microbatch a rank waits for.
 
-    def _missing(self) -> tuple[int, ...]:
-        """Return the ranks that are not there while others have begun a later run."""
-        run, present = self.run, self._ranks.values()
-        if run is None or not any(r.begun and r.begun.run > run.number for r in present):
-            return ()
-        return self._absent(run)
-
-    def _absent(self, run: EpochRun) -> tuple[int, ...]:
-        there = {number for rank in self._ranks.values() for number in rank.hello.ranks}
-        return tuple(sorted(set(range(run.job.ranks)) - there))
-
-    def _look_held_up(self) -> None:
-        """Plan on without ranks that are not there, if others wait for what is not planned yet.
-
-        One that had the rest of its epoch from a balancer that died, or that left before this run
-        began again, does not come; one that does come starts the run again.
+        If it is in a later run than the one that we know it to be in, its StartRun was lost.
         """
-        run = self.run
-        if run is None or run.feed is None or not (absent := self._absent(run)):
-            return
-        waits = self._asks.first_of(run.number).values()
-        if any(a.step >= run.feed.step and self._now - since > HELD_UP_S for a, since in waits):
-            run.delivery.leave(absent)
-            run.end_useless_leases()
+        rank = self.state.ranks[peer]
+        if request.rank in rank.hello.ranks:
+            self.state.requests.add(peer, request, self.state.now)
+            if rank.started is not None and request.run > rank.started.run:
+                self.state.send(peer, UnknownPeer())
 
-    def _take_offer(self, _: bytes, offer: SubmitTask) -> None:
-        if self.run is not None and self.run.number == offer.run:
-            self.run.offer(offer)
+    def identify(self, peer: bytes, _: RequestBatch) -> None:
+        """Ask an unknown rank to introduce itself again, unless it was replaced."""
+        replaced = self.state.launches.is_replaced(peer)
+        self.state.send(peer, REPLACED if replaced else UnknownPeer())
 
-    def _note_ask(self, peer: bytes, ask: RequestBatch) -> None:
-        """Note what a rank waits for; if it asks in a run that it has not begun, that was lost."""
-        rank = self._ranks[peer]
-        if ask.rank in rank.hello.ranks:
-            self._asks.note(peer, ask, self._now)
-            if rank.begun is not None and ask.run > rank.begun.run:
-                self._send(peer, UnknownPeer())
+    def acknowledge(self, peer: bytes, ack: Ack) -> None:
+        """Forget a microbatch that a rank has taken."""
+        run = self.state.run
+        is_own = ack.rank in self.state.ranks[peer].hello.ranks
+        if is_own and run is not None and run.number == ack.run:
+            run.acknowledge(ack.rank, ack.step, ack.microbatch)
 
-    def _ask_who(self, peer: bytes, _: RequestBatch) -> None:
-        """Somebody asks whom we do not know (any more): let it say again who and where it is."""
-        if peer in self._replaced:
-            self._send(peer, RunFailed("protocol", ANOTHER))
-        else:
-            self._send(peer, UnknownPeer())
-
-    def _free(self, peer: bytes, ack: Ack) -> None:
-        mine = ack.rank in self._ranks[peer].hello.ranks
-        if mine and self.run is not None and self.run.number == ack.run:
-            self.run.taken(ack.rank, ack.step, ack.microbatch)
-
-    def _answer(self, peer: bytes, ping: Ping | None) -> None:
-        rank = self._ranks.get(peer)
-        if rank is not None and ping is not None:
-            rank.pinged = self._now
+    def answer_ping(self, peer: bytes, ping: Ping) -> None:
+        """Answer a rank that waits."""
+        rank = self.state.ranks.get(peer)
+        if rank is not None:
+            rank.pinged_at = self.state.now
             rank.clock = Offset(bounded(ping.ahead_us), bounded(ping.error_us))
-        ready = sum(self._states.get(peer) == "worker ready" for peer in self._workers)
-        held = self.run.delivery.held_bytes if self.run else 0
-        number, clock_us = ping.number if ping else 0, self.books.clock_us(self._now)
-        self._send(peer, Pong(ready, held, self._waiting(), number, clock_us))
-        if self.trouble is not None and peer in self._ranks:
-            self._finish(peer, self.trouble)
+        send_pong(self.runs, peer, ping)
 
-    def _give_overview(self, peer: bytes, question: GetStatus) -> None:
-        self._send(peer, overview(self, question.number, self._waiting()))
+    def report_status(self, peer: bytes, question: GetStatus) -> None:
+        """Send the status report that `counterpoise doctor` shows."""
+        report = make_status_report(self.state, question.number, waiting_reason(self.state))
+        self.state.send(peer, report)
 
-    def _waiting(self) -> str:
-        """Say in a few words what the ranks wait for."""
-        if not self._workers:
-            return "a worker to connect"
-        if missing := self._missing():
-            return f"ranks {missing}, which have gone"
-        if self.job is None:
-            return "a trainer to bring a job"
-        if self.run is not None:
-            return self.run.waiting()
-        return "ranks to begin" if self._is_ready() else "a worker to open the data"
+    # --- leaving
 
-    def _release_rank(self, peer: bytes, bye: RankBye | None) -> None:
-        rank = self._ranks.get(peer)
-        self._drop_rank(peer)
-        if bye is None and rank is not None and rank.begun is not None:
-            self._launch = max(self._launch, rank.launch + 1)
-        if bye is not None:
-            if self.run is not None and rank is not None:
-                self.run.delivery.leave(rank.hello.ranks)
-                self.run.end_useless_leases()
-            self._leaving.add(peer)
-        if not self._ranks:
-            self._end_job()
-        else:
-            self._switch_run()
+    def release(self, peer: bytes, _: RankBye) -> None:
+        """Forget a rank that says goodbye, and answer it when no other rank needs this run."""
+        state = self.state
+        rank = state.ranks[peer]
+        self._forget(peer)
+        if state.run is not None:
+            state.run.leave(rank.hello.ranks)
+        state.leaving.add(peer)
+        self._continue_without()
+
+    def lose(self, peer: bytes, _: object = None) -> None:
+        """Forget a rank that cannot be reached; one that was in a run ends its launch."""
+        rank = self.state.ranks[peer]
+        self._forget(peer)
+        if rank.started is not None:
+            self.state.launches.end(rank.launch)
+        self._continue_without()
+
+    def _forget(self, peer: bytes) -> None:
+        self.state.ranks.pop(peer)
+        self.state.requests.remove_peer(peer)
+
+    def _continue_without(self) -> None:
+        """Start the next run if others waited for the rank that left; with the last, end the job.
+
+        A job that came with the ranks is forgotten with them.
+        """
+        state = self.state
+        if state.ranks:
+            self.runs.start_next()
+            return
+        self.runs.stop()
+        if not state.job_is_fixed:
+            for worker in list(state.workers):
+                self.apply(worker, Event.JOB_ENDED)
+            state.job, state.count, state.fingerprint = None, 0, ""

@@ -1,4 +1,11 @@
-"""What the coordinator does with workers: the actions of their rows in the table."""
+"""Handlers of what workers send: hello, ready, results, heartbeats, goodbye.
+
+Each is named in a row of `protocol/transitions.py` and returns the outcome that the row maps to the
+worker's next state, or None where there is only one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import to_json
@@ -19,156 +26,239 @@ from ..protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from .peers import WorkerPeer, why_worker_refused
-from .run.poison_samples import EMPTY_HAND, Hand
+from ..protocol.parts import IDLE, WorkInProgress
+from ..protocol.transitions import Action, Event, Outcome
+from .effects import Handler
+from .peers.admission import why_worker_refused
+from .peers.records import WorkerPeer
+from .peers.worker_stats import WorkerStats
+from .run_control import RunControl
 from .state import CoordinatorState
-from .worker_stats import WorkerStats
 
-# What a beat says of the work in hand is taken to be so still for so long.
-BEAT_FRESH_S = 2.5
-# A worker that says twice that it does nothing does not have what it was given so long ago.
+# A heartbeat's report of the work in progress is believed for this long.
+HEARTBEAT_FRESH_S = 2.5
+# A worker that reports twice to be idle does not have what it was leased this long ago.
 IDLE_S = 2.0
 
 
-class WorkerHandlers(CoordinatorState):
-    """Workers come, get the job, do its leases and go; see protocol/transitions.py."""
+@dataclass(frozen=True, slots=True)
+class DecodedSample:
+    """A decoded sample as it arrived: the message, and its payload of `nbytes` bytes."""
 
-    def _greet_worker(self, peer: bytes, hello: WorkerHello) -> None:
-        if peer in self._workers and self._workers[peer].hello == hello:
-            return  # it waits for a job, and says so again
-        namesakes = [w for w in self._workers.values() if w.hello.name == hello.name]
-        if any(old.hello.incarnation > hello.incarnation for old in namesakes):
-            self._send(peer, Bye())
-            if peer in self._workers:
-                self._lose_worker(peer, None)
-            self._states[peer] = "absent"
-            return
-        for old in namesakes:
-            self._lose_worker(old.peer, None)
-        self._see_worker(hello.name, hello.incarnation)
-        for old in namesakes:
-            if old.peer != peer:
-                self._states.pop(old.peer, None)
-        tally = WorkerStats(self._now)
-        self._workers[peer] = WorkerPeer(peer, hello, self._now, self._now, tally=tally)
-        if self.job is not None:
-            self._step(peer, "job", None)
+    message: DecodeDone
+    payload: object
+    nbytes: int
 
-    def _hear_again(self, _: bytes, __: WorkerHello) -> None:
-        """A worker said hello once more than it had to."""
 
-    def _send_job(self, peer: bytes, _: None) -> None:
-        source = self.job is not None and self.job.source
-        text = to_json(self.job) if self.job and source else ""
-        self._send(peer, Welcome(text, self._welcome))
+class WorkerHandlers:
+    """What the coordinator does with workers."""
 
-    def _forget_source(self, peer: bytes, _: None) -> None:
-        if self.run is not None:
-            self.run.lose_worker(peer)
+    def __init__(
+        self, state: CoordinatorState, runs: RunControl, apply: Callable[[bytes, Event], object]
+    ) -> None:
+        """`apply` applies an event to another peer than the one whose message is handled."""
+        self.state = state
+        self.runs = runs
+        self.apply = apply
 
-    def _hear_ready(self, peer: bytes, ready: WorkerReady) -> None:
-        """A worker has answered a welcome again: it is there, and not at work on a lease."""
-        if ready.number == self._welcome:
-            self._workers[peer].late = False
+    def table(self) -> Mapping[Action, Handler]:
+        """Return the handler of each action that concerns workers."""
+        return {
+            Action.REGISTER_WORKER: self.register,
+            Action.SEND_JOB: self.send_job,
+            Action.IGNORE: self.ignore,
+            Action.CLOSE_SOURCE: self.close_source,
+            Action.ACCEPT_WORKER: self.accept,
+            Action.CONFIRM_WORKER: self.confirm,
+            Action.REPORT_WORKER_FAILURE: self.report_failure,
+            Action.STORE_COSTS: self.store_costs,
+            Action.STORE_PAYLOAD: self.store_payload,
+            Action.STORE_FAILURE: self.store_failure,
+            Action.RELEASE_WORKER: self.release,
+            Action.LOSE_WORKER: self.lose,
+            Action.RECORD_HEARTBEAT: self.record_heartbeat,
+        }
 
-    def _accept_worker(self, peer: bytes, ready: WorkerReady) -> None:
-        if ready.number != self._welcome:
-            self._states[peer] = "worker preparing"
-            self.dropped += 1
-            return
-        first = not self.fingerprint
-        reason = why_worker_refused(self.job, self.count, self.fingerprint, ready)
+    # --- joining
+
+    def register(self, peer: bytes, hello: WorkerHello) -> Outcome:
+        """Register a worker process, and forget those that it replaces."""
+        state = self.state
+        known = state.workers.get(peer)
+        if known is not None and known.hello == hello:
+            return Outcome.REPEATED  # it still waits for a job
+        same_name = [w for w in state.workers.values() if w.hello.name == hello.name]
+        if any(old.hello.incarnation > hello.incarnation for old in same_name):
+            # This process was replaced, and goes on after a pause: its successor stays.
+            state.send(peer, Bye())
+            self.lose(peer)
+            return Outcome.REFUSED
+        for old in same_name:
+            if old.peer == peer:
+                self.lose(peer)
+            else:
+                self.apply(old.peer, Event.REPLACED)
+        self._see(hello.name, hello.incarnation)
+        stats = WorkerStats(state.now)
+        state.workers[peer] = WorkerPeer(peer, hello, state.now, state.now, stats=stats)
+        if state.job is None:
+            return Outcome.NO_JOB
+        self.send_job(peer)
+        return Outcome.JOB_SENT
+
+    def send_job(self, peer: bytes, _: object = None) -> None:
+        """Send the job; a worker that has its source open answers that it is ready."""
+        job = self.state.job
+        text = to_json(job) if job is not None and job.source else ""
+        self.state.send(peer, Welcome(text, self.state.last_welcome))
+
+    def ignore(self, _: bytes, __: object) -> None:
+        """Do nothing: a hello was repeated that was answered already."""
+
+    def accept(self, peer: bytes, ready: WorkerReady) -> Outcome:
+        """Accept a worker that has opened the source, if its data are those of the others."""
+        state = self.state
+        if ready.number != state.last_welcome:
+            return Outcome.OUTDATED
+        is_first = not state.fingerprint
+        reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
         if reason:
-            self._send(peer, PeerRejected(reason))
-            self.books.turn_away(self._workers[peer].hello.name, reason)
-            self._workers.pop(peer, None)
-            self._states[peer] = "absent"
+            state.send(peer, PeerRejected(reason))
+            state.diagnostics.record_refused(state.workers[peer].hello.name, reason)
+            state.workers.pop(peer)
+            return Outcome.REFUSED
+        state.workers[peer].fingerprint = ready.fingerprint
+        if is_first:
+            state.count, state.fingerprint = ready.count, ready.fingerprint
+            for rank in state.ranks.values():
+                state.send(rank.peer, Ready(state.count, state.fingerprint))
+            self.runs.start_next()
+        return Outcome.ADMITTED
+
+    def confirm(self, peer: bytes, ready: WorkerReady) -> None:
+        """Lease samples again to a worker that has answered: it is not stuck with a sample."""
+        if ready.number == self.state.last_welcome:
+            self.state.workers[peer].unresponsive = False
+
+    def report_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
+        """Fail the run: a worker could not open the source."""
+        if failed.number != self.state.last_welcome:
+            return Outcome.OUTDATED
+        name = self.state.workers[peer].hello.name
+        self.runs.fail("worker", f"worker {name}: {failed.reason}")
+        return Outcome.DONE
+
+    # --- results
+
+    def store_costs(self, peer: bytes, message: ProbeDone) -> None:
+        """Store the costs of probed samples."""
+        self._count_results(peer, probed=len(message.results))
+        self.runs.guard(lambda run: run.store_costs(peer, message, self.state.now))
+
+    def store_payload(self, peer: bytes, decoded: DecodedSample) -> None:
+        """Store the payload of a decoded sample."""
+        message, payload, nbytes = decoded.message, decoded.payload, decoded.nbytes
+        self._count_results(peer, decoded=1, nbytes=nbytes)
+        self.runs.guard(
+            lambda run: run.store_payload(peer, message, payload, nbytes, self.state.now)
+        )
+
+    def store_failure(self, peer: bytes, message: SampleFailed) -> None:
+        """Store that a sample cannot be used."""
+        self._count_results(peer, failed=1)
+        self.runs.guard(lambda run: run.store_failure(peer, message, self.state.now))
+
+    def _count_results(self, peer: bytes, **counts: int) -> None:
+        worker = self.state.workers[peer]
+        worker.unresponsive = False
+        worker.stats.add(self.state.now, **counts)
+
+    # --- leaving
+
+    def close_source(self, peer: bytes, _: object = None) -> None:
+        """Take a worker's leases back: its job has ended."""
+        if self.state.run is not None:
+            self.state.run.lost_leases.return_worker(peer)
+
+    def release(self, peer: bytes, _: WorkerBye) -> None:
+        """Forget a worker that says goodbye, and return its leases."""
+        self.state.workers.pop(peer)
+        if self.state.run is not None:
+            self.state.run.lost_leases.return_worker(peer)
+
+    def lose(self, peer: bytes, _: object = None) -> None:
+        """Forget a worker that is silent, unreachable or replaced, and return its leases."""
+        worker = self.state.workers.pop(peer, None)
+        if worker is None:
             return
-        self._workers[peer].fingerprint = ready.fingerprint
-        if first:
-            self.count, self.fingerprint = ready.count, ready.fingerprint
-            for rank in self._ranks.values():
-                self._send(rank.peer, Ready(self.count, self.fingerprint))
-            self._switch_run()
-
-    def _report_worker(self, peer: bytes, failed: WorkerFailed) -> None:
-        if failed.number != self._welcome:
-            self._states[peer] = "worker preparing"
-            self.dropped += 1
-            return
-        self._fail("worker", f"worker {self._workers[peer].hello.name}: {failed.reason}")
-
-    def _take_costs(self, peer: bytes, message: ProbeDone) -> None:
-        self._note_done(peer, probed=len(message.results))
-        if self.run is not None:
-            self._guard(lambda run: run.probed(peer, message, self._now))
-
-    def _take_payload(self, peer: bytes, message: DecodeDone, payload: object, nbytes: int) -> None:
-        self._note_done(peer, decoded=1, nbytes=nbytes)
-        self._guard(lambda run: run.decoded(peer, message, payload, nbytes, self._now))
-
-    def _take_failure(self, peer: bytes, message: SampleFailed) -> None:
-        self._note_done(peer, failed=1)
-        self._guard(lambda run: run.failed(peer, message, self._now))
-
-    def _note_done(self, peer: bytes, **counts: int) -> None:
-        worker = self._workers[peer]
-        worker.late = False
-        worker.tally.add(self._now, **counts)
-
-    def _release_worker(self, peer: bytes, _: WorkerBye) -> None:
-        self._workers.pop(peer, None)
-        if self.run is not None:
-            self.run.lose_worker(peer)
-
-    def _lose_worker(self, peer: bytes, _: None) -> None:
-        """A worker is not heard of, or another process has its name."""
-        worker = self._workers.pop(peer, None)
-        if worker is not None:
-            self.books.lose(worker.hello.name, self._now)
-        if self.run is not None and worker is not None:
+        self.state.diagnostics.record_lost(worker.hello.name, self.state.now)
+        if self.state.run is not None:
             name, incarnation = worker.hello.name, worker.hello.incarnation
-            self.run.miss_worker(peer, name, incarnation, worker.hand, worker.heard)
+            self.state.run.lost_leases.return_missing_worker(
+                peer, name, incarnation, worker.in_progress, worker.heard_at
+            )
 
-    def _see_worker(self, name: str, incarnation: int) -> None:
-        """A worker shows that it is there."""
-        self._guard(lambda run: run.see_worker(name, incarnation))
+    # --- heartbeats
 
-    def _surely_in_hand(self, peer: bytes) -> Hand:
-        """Return what a worker works on, if it has said so lately."""
-        worker = self._workers.get(peer)
-        if worker is None or self._now - worker.beaten > BEAT_FRESH_S:
-            return EMPTY_HAND
-        return worker.hand
+    def record_heartbeat(self, peer: bytes, heartbeat: WorkerHeartbeat) -> None:
+        """Record a heartbeat, which comes over a connection of its own.
 
-    def _note_beat(self, peer: bytes, beat: WorkerHeartbeat) -> None:
-        """A beat comes by a connection of its own; a worker we have lost must introduce itself."""
-        known = False
-        self._see_worker(beat.name, beat.incarnation)
-        for worker in self._workers.values():
-            if (worker.hello.name, worker.hello.incarnation) == (beat.name, beat.incarnation):
-                worker.heard, worker.beaten, known = self._now, self._now, True
-                self._note_hand(worker, (beat.lease, beat.ordinal))
-                worker.tally.at_work(self._now, bounded(beat.probe_ms), bounded(beat.decode_ms))
-                worker.clock = Offset(bounded(beat.ahead_us), bounded(beat.error_us))
-        if not known:
-            self._send(peer, UnknownPeer())
-        elif beat.number:
-            self._send(peer, HeartbeatAck(beat.number, self.books.clock_us(self._now)))
+        A worker that is not registered (any more) is asked to introduce itself.
+        """
+        state = self.state
+        self._see(heartbeat.name, heartbeat.incarnation)
+        process = heartbeat.name, heartbeat.incarnation
+        senders = [
+            worker
+            for worker in state.workers.values()
+            if (worker.hello.name, worker.hello.incarnation) == process
+        ]
+        for worker in senders:
+            worker.heard_at = worker.heartbeat_at = state.now
+            self._record_progress(worker, (heartbeat.lease, heartbeat.ordinal))
+            probe_ms, decode_ms = bounded(heartbeat.probe_ms), bounded(heartbeat.decode_ms)
+            worker.stats.record_work(state.now, probe_ms, decode_ms)
+            worker.clock = Offset(bounded(heartbeat.ahead_us), bounded(heartbeat.error_us))
+        if not senders:
+            state.send(peer, UnknownPeer())
+        elif heartbeat.number:
+            clock_us = state.diagnostics.clock_us(state.now)
+            state.send(peer, HeartbeatAck(heartbeat.number, clock_us))
 
-    def _note_hand(self, worker: WorkerPeer, hand: Hand) -> None:
-        """A worker that has another sample in hand gets on; one that has none may want a lease."""
-        before, worker.hand = worker.hand, hand
-        if hand not in (before, EMPTY_HAND) and self.run is not None:
-            self.run.leases.renew(worker.peer, self._now)
-        if before == hand == EMPTY_HAND:
-            self._look_idle(worker)
+    def work_in_progress(self, peer: bytes) -> WorkInProgress:
+        """Return what a worker works on, IDLE if it has not reported it lately."""
+        worker = self.state.workers.get(peer)
+        if worker is None or self.state.now - worker.heartbeat_at > HEARTBEAT_FRESH_S:
+            return IDLE
+        return worker.in_progress
 
-    def _look_idle(self, worker: WorkerPeer) -> None:
-        """Take back leases that were lost on their way, there or back, and be sure it is heard."""
-        lost = self.run.take_back_lost(worker.peer, self._now - IDLE_S) if self.run else []
-        for held in lost:
-            self._send(worker.peer, Revoke(held.number))
-        if lost or worker.late:
-            worker.late = True
-            self._send_job(worker.peer, None)
+    def _record_progress(self, worker: WorkerPeer, now: WorkInProgress) -> None:
+        """Record the sample that a worker works on.
+
+        With another sample than before it makes progress, which renews its leases. Idle twice in a
+        row, it does not have the leases that we think it has.
+        """
+        before, worker.in_progress = worker.in_progress, now
+        if now not in (before, IDLE) and self.state.run is not None:
+            self.state.run.leases.renew(worker.peer, self.state.now)
+        if before == now == IDLE:
+            self._return_leases_of_idle(worker)
+
+    def _return_leases_of_idle(self, worker: WorkerPeer) -> None:
+        """Return leases that were lost on their way to a worker, or whose results were.
+
+        The worker gets no other work before it has answered a Welcome: the connection may be lost
+        in one direction only.
+        """
+        state = self.state
+        before = state.now - IDLE_S
+        lost = state.run.lost_leases.return_idle(worker.peer, before) if state.run else []
+        for lease in lost:
+            state.send(worker.peer, Revoke(lease.number))
+        if lost or worker.unresponsive:
+            worker.unresponsive = True
+            self.send_job(worker.peer)
+
+    def _see(self, name: str, incarnation: int) -> None:
+        """Record that a worker process is alive: a new one shows that the one before died."""
+        self.runs.guard(lambda run: run.lost_leases.see_worker(name, incarnation))

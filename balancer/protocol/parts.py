@@ -61,3 +61,9 @@ class EpochPosition(ArrayRecord, frozen=True):
 
 
 NO_PLACE = EpochPosition(-1, -1, -1, -1)
+
+# What a worker works on: (lease, ordinal of the sample).
+WorkInProgress = tuple[int, int]
+IDLE: WorkInProgress = (0, -1)
+# The worker has not reported it yet.
+NOT_REPORTED: WorkInProgress = (-1, -1)

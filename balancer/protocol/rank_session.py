@@ -5,8 +5,9 @@ within a microbatch rank by rank where one process plays several. It asks `prefe
 How many microbatches a step has is known once the first of them has come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
@@ -28,7 +29,7 @@ from .messages import (
     SubmitTask,
     UnknownPeer,
 )
-from .transitions import RANK
+from .transitions import BEGIN, RANK, Outcome, RankAction
 
 Position = tuple[int, int, int]
 # The holes of so many steps are kept, for a balancer that has forgotten them.
@@ -79,6 +80,15 @@ class RankSession:
         self._start = (0, 0)
         self._next: Position = (0, 0, 0)
         self._frontier: Position = (0, 0, 0)
+        self.handlers: dict[RankAction, Callable[[Any], Outcome | None]] = {
+            RankAction.STORE_READY: self._note_ready,
+            RankAction.STORE_BATCH: self._take_batch,
+            RankAction.STORE_END: self._note_end,
+            RankAction.STORE_STATUS: self._note_status,
+            RankAction.RETURN: self._come_back,
+            RankAction.FAIL: self._fail,
+            RankAction.LEAVE: self._note_bye,
+        }
 
     def handle(self, message: Message, payloads: Sequence[object] = ()) -> None:
         """Take in one message; what it changes is seen through `take`, `ready`, `trouble`."""
@@ -86,13 +96,11 @@ class RankSession:
         if row is None:
             self.dropped += 1
             return
-        self.state, action = row
-        if action != "come_back":
+        if row.action != RankAction.RETURN:
             self._came_back = False
-        if action == "take_batch":
-            self._take_batch(message, payloads)  # type: ignore[arg-type]
-        else:
-            getattr(self, f"_{action}")(message)
+        arrival = Arrival(message, tuple(payloads)) if isinstance(message, Batch) else message
+        outcome = self.handlers[row.action](arrival)
+        self.state = row.after[outcome or Outcome.DONE]
 
     def begin(
         self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
@@ -102,8 +110,9 @@ class RankSession:
         Inside a step, `holes` are the step's samples that could not be used, and `served` is how
         many of this process' ranks have had the microbatch there.
         """
+        if (row := RANK.get((self.state, BEGIN))) is not None:
+            self.state = row.after[Outcome.DONE]
         self.run += 1
-        self.state = "running"
         self.end = None
         self._counts.clear()
         self._asked.clear()
@@ -181,17 +190,19 @@ class RankSession:
         """Return what the balancer may not have heard: what was taken, and what is asked for."""
         return [*self._acks.values(), *[self._ask(position) for position in sorted(self._asked)]]
 
-    def _come_back(self, _: UnknownPeer) -> None:
+    def _come_back(self, _: UnknownPeer) -> Outcome:
         """The balancer does not know us (any more): say again who and where we are, once."""
         if self._offered or self._begun is None:
-            self.state, self.trouble_kind = "failed", "protocol"
+            self.trouble_kind = "protocol"
             self.trouble = "this balancer does not know the rank (was it restarted?): start anew"
-        elif not self._came_back:
+            return Outcome.REFUSED
+        if not self._came_back:
             self._came_back = True
             holes = tuple(sorted({hole for each in self._known.values() for hole in each}))
             known = tuple(self._known)
             begun = structs.replace(self._begun, here=self.here, holes=holes, known=known)
             self._returning = [self.hello, begun, *self._open_business()]
+        return Outcome.DONE
 
     def _ask(self, position: Position) -> RequestBatch:
         step, microbatch, index = position
@@ -216,10 +227,9 @@ class RankSession:
 
     def _note_ready(self, message: Ready) -> None:
         self.ready = message
-        if self.state == "joining":
-            self.state = "attached"
 
-    def _take_batch(self, batch: Batch, payloads: Sequence[object]) -> None:
+    def _take_batch(self, arrival: Arrival) -> None:
+        batch = arrival.batch
         if batch.run != self.run or batch.rank not in self.ranks:
             return
         self._counts[batch.step] = batch.microbatches
@@ -228,7 +238,7 @@ class RankSession:
             del self._known[min(self._known)]
         position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
         if self._asked.pop(position, False):
-            self._arrived[position] = Arrival(batch, tuple(payloads))
+            self._arrived[position] = arrival
 
     def _note_end(self, message: EpochEnd) -> None:
         if message.run == self.run:

@@ -1,90 +1,258 @@
-"""The protocol as tables: what each side does with each message, in each state.
+"""The protocol as tables: for each party, what it does with an event in a state, and what follows.
 
-The coordinator and the sessions only walk these; `docs/protocol.md` is written from them. A pair
-that is not in a table is dropped and counted.
+A row is looked up by (state, event) and names an action. The action's handler returns an outcome,
+and the row maps it to the next state; nothing else changes a state. The coordinator and the two
+sessions only walk these tables, and `docs/protocol.md` is generated from them. A message for which
+there is no row is dropped and counted.
+
+An event is the class name of a message, or one of the party's own events in small letters.
 """
 
-Table = dict[tuple[str, str], tuple[str, str]]
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
 
-# What the coordinator does with a peer's message: (state, message) -> (next state, action).
-COORDINATOR: Table = {
-    ("absent", "WorkerHello"): ("worker waiting", "greet_worker"),
-    ("worker waiting", "WorkerHello"): ("worker waiting", "greet_worker"),
-    ("worker preparing", "WorkerHello"): ("worker preparing", "send_job"),
-    ("worker ready", "WorkerHello"): ("worker ready", "hear_again"),
-    ("worker waiting", "job"): ("worker preparing", "send_job"),
-    ("worker waiting", "job ended"): ("worker waiting", "forget_source"),
-    ("worker ready", "job ended"): ("worker waiting", "forget_source"),
-    ("worker preparing", "job ended"): ("worker waiting", "forget_source"),
-    ("worker preparing", "WorkerReady"): ("worker ready", "accept_worker"),
-    ("worker preparing", "WorkerFailed"): ("worker waiting", "report_worker"),
-    ("worker ready", "WorkerReady"): ("worker ready", "hear_ready"),
-    ("worker ready", "ProbeDone"): ("worker ready", "take_costs"),
-    ("worker ready", "DecodeDone"): ("worker ready", "take_payload"),
-    ("worker ready", "SampleFailed"): ("worker ready", "take_failure"),
-    ("worker waiting", "WorkerBye"): ("absent", "release_worker"),
-    ("worker preparing", "WorkerBye"): ("absent", "release_worker"),
-    ("worker ready", "WorkerBye"): ("absent", "release_worker"),
-    ("worker waiting", "silence"): ("absent", "lose_worker"),
-    ("worker preparing", "silence"): ("absent", "lose_worker"),
-    ("worker ready", "silence"): ("absent", "lose_worker"),
-    ("absent", "WorkerHeartbeat"): ("absent", "note_beat"),
-    ("absent", "RankHello"): ("rank attached", "greet_rank"),
-    ("rank attached", "RankHello"): ("rank attached", "greet_rank"),
-    ("rank running", "RankHello"): ("rank running", "greet_rank"),
-    ("rank attached", "StartRun"): ("rank running", "begin"),
-    ("rank running", "StartRun"): ("rank running", "begin"),
-    ("rank running", "SubmitTask"): ("rank running", "take_offer"),
-    ("rank running", "RequestBatch"): ("rank running", "note_ask"),
-    ("rank running", "Ack"): ("rank running", "free"),
-    ("absent", "RequestBatch"): ("absent", "ask_who"),
-    ("rank attached", "RequestBatch"): ("rank attached", "ask_who"),
-    ("absent", "Ping"): ("absent", "answer"),
-    ("rank attached", "Ping"): ("rank attached", "answer"),
-    ("rank running", "Ping"): ("rank running", "answer"),
-    ("absent", "GetStatus"): ("absent", "give_overview"),
-    ("rank attached", "RankBye"): ("absent", "release_rank"),
-    ("rank running", "RankBye"): ("absent", "release_rank"),
-    ("rank attached", "gone"): ("absent", "release_rank"),
-    ("rank running", "gone"): ("absent", "release_rank"),
-    ("worker waiting", "gone"): ("absent", "lose_worker"),
-    ("worker preparing", "gone"): ("absent", "lose_worker"),
-    ("worker ready", "gone"): ("absent", "lose_worker"),
+State = str
+ABSENT = "absent"
+W_WAITING, W_PREPARING, W_READY = "worker waiting", "worker preparing", "worker ready"
+R_ATTACHED, R_RUNNING = "rank attached", "rank running"
+
+
+class Outcome(StrEnum):
+    """The result of an action, as far as the next state depends on it."""
+
+    DONE = "done"
+    ADMITTED = "admitted"
+    NO_JOB = "no job yet"
+    JOB_SENT = "job sent"
+    REPEATED = "same hello"
+    REFUSED = "refused"
+    POSTPONED = "postponed"
+    # The message answers a Welcome that is not the latest one.
+    OUTDATED = "outdated"
+
+
+class Event(StrEnum):
+    """Events of the coordinator that are not messages."""
+
+    JOB_STARTED = "job started"
+    JOB_ENDED = "job ended"
+    # Nothing was received from a worker for the heartbeat timeout.
+    HEARTBEAT_TIMEOUT = "heartbeat timeout"
+    # A message to the peer could not be delivered.
+    UNREACHABLE = "unreachable"
+    # A newer process has the worker's name, or plays one of the rank's ranks.
+    REPLACED = "replaced"
+    # A rank may have ended with a former launch of the trainer: if not, it introduces itself again.
+    DOUBTED = "doubted"
+    # The hello of a rank of another job was kept until it was known if the job's ranks are here.
+    POSTPONED_HELLO = "postponed hello"
+
+
+class Action(StrEnum):
+    """What the coordinator does; `Coordinator` has a handler for each."""
+
+    REGISTER_WORKER = "register worker"
+    SEND_JOB = "send job"
+    IGNORE = "ignore"
+    CLOSE_SOURCE = "close source"
+    ACCEPT_WORKER = "accept worker"
+    CONFIRM_WORKER = "confirm worker"
+    REPORT_WORKER_FAILURE = "report worker failure"
+    STORE_COSTS = "store costs"
+    STORE_PAYLOAD = "store payload"
+    STORE_FAILURE = "store failure"
+    RELEASE_WORKER = "release worker"
+    LOSE_WORKER = "lose worker"
+    RECORD_HEARTBEAT = "record heartbeat"
+    GREET_RANK = "greet rank"
+    ADMIT_RANK = "admit rank"
+    CHECK_RANK = "check rank"
+    START_RUN = "start run"
+    ADD_TASK = "add task"
+    RECORD_REQUEST = "record request"
+    ACKNOWLEDGE = "acknowledge"
+    IDENTIFY_RANK = "identify rank"
+    ANSWER_PING = "answer ping"
+    REPORT_STATUS = "report status"
+    RELEASE_RANK = "release rank"
+    LOSE_RANK = "lose rank"
+    END_REPLACED_RANK = "end replaced rank"
+    END_DOUBTED_RANK = "end doubted rank"
+
+
+class WorkerAction(StrEnum):
+    """What a worker does with the coordinator's messages."""
+
+    OPEN_SOURCE = "open source"
+    QUEUE_LEASE = "queue lease"
+    DROP_LEASE = "drop lease"
+    SAY_HELLO = "say hello"
+    END = "end"
+
+
+class RankAction(StrEnum):
+    """What a rank does with the coordinator's messages."""
+
+    BEGIN = "begin"
+    STORE_READY = "store ready"
+    STORE_BATCH = "store batch"
+    STORE_END = "store end"
+    STORE_STATUS = "store status"
+    RETURN = "return"
+    FAIL = "fail"
+    LEAVE = "leave"
+
+
+A = TypeVar("A", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[A]):
+    """An action, and the next state for each outcome that it can have."""
+
+    action: A
+    after: Mapping[Outcome, State]
+
+
+Table = Mapping[tuple[State, str], Row[A]]
+
+
+def _to(action: A, state: State) -> Row[A]:
+    """Return a row with one next state."""
+    return Row(action, {Outcome.DONE: state})
+
+
+COORDINATOR: dict[tuple[State, str], Row[Action]] = {
+    (ABSENT, "WorkerHello"): Row(
+        Action.REGISTER_WORKER,
+        {Outcome.NO_JOB: W_WAITING, Outcome.JOB_SENT: W_PREPARING, Outcome.REFUSED: ABSENT},
+    ),
+    (W_WAITING, "WorkerHello"): Row(
+        Action.REGISTER_WORKER,
+        {
+            Outcome.REPEATED: W_WAITING,
+            Outcome.NO_JOB: W_WAITING,
+            Outcome.JOB_SENT: W_PREPARING,
+            Outcome.REFUSED: ABSENT,
+        },
+    ),
+    (W_PREPARING, "WorkerHello"): _to(Action.SEND_JOB, W_PREPARING),
+    (W_READY, "WorkerHello"): _to(Action.IGNORE, W_READY),
+    (W_WAITING, Event.JOB_STARTED): _to(Action.SEND_JOB, W_PREPARING),
+    (W_WAITING, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
+    (W_PREPARING, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
+    (W_READY, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
+    (W_PREPARING, "WorkerReady"): Row(
+        Action.ACCEPT_WORKER,
+        {
+            Outcome.ADMITTED: W_READY,
+            Outcome.REFUSED: ABSENT,
+            Outcome.OUTDATED: W_PREPARING,
+        },
+    ),
+    (W_PREPARING, "WorkerFailed"): Row(
+        Action.REPORT_WORKER_FAILURE,
+        {Outcome.DONE: W_WAITING, Outcome.OUTDATED: W_PREPARING},
+    ),
+    (W_READY, "WorkerReady"): _to(Action.CONFIRM_WORKER, W_READY),
+    (W_READY, "ProbeDone"): _to(Action.STORE_COSTS, W_READY),
+    (W_READY, "DecodeDone"): _to(Action.STORE_PAYLOAD, W_READY),
+    (W_READY, "SampleFailed"): _to(Action.STORE_FAILURE, W_READY),
+    (W_WAITING, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
+    (W_PREPARING, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
+    (W_READY, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
+    (W_WAITING, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
+    (W_PREPARING, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
+    (W_READY, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
+    (W_WAITING, Event.UNREACHABLE): _to(Action.LOSE_WORKER, ABSENT),
+    (W_PREPARING, Event.UNREACHABLE): _to(Action.LOSE_WORKER, ABSENT),
+    (W_READY, Event.UNREACHABLE): _to(Action.LOSE_WORKER, ABSENT),
+    (W_WAITING, Event.REPLACED): _to(Action.LOSE_WORKER, ABSENT),
+    (W_PREPARING, Event.REPLACED): _to(Action.LOSE_WORKER, ABSENT),
+    (W_READY, Event.REPLACED): _to(Action.LOSE_WORKER, ABSENT),
+    # Heartbeats come over a connection of their own, whose peer has no state.
+    (ABSENT, "WorkerHeartbeat"): _to(Action.RECORD_HEARTBEAT, ABSENT),
+    (ABSENT, "RankHello"): Row(
+        Action.GREET_RANK,
+        {
+            Outcome.ADMITTED: R_ATTACHED,
+            Outcome.POSTPONED: ABSENT,
+            Outcome.REFUSED: ABSENT,
+        },
+    ),
+    (ABSENT, Event.POSTPONED_HELLO): Row(
+        Action.ADMIT_RANK, {Outcome.ADMITTED: R_ATTACHED, Outcome.REFUSED: ABSENT}
+    ),
+    (R_ATTACHED, "RankHello"): Row(
+        Action.CHECK_RANK, {Outcome.REPEATED: R_ATTACHED, Outcome.REFUSED: ABSENT}
+    ),
+    (R_RUNNING, "RankHello"): Row(
+        Action.CHECK_RANK, {Outcome.REPEATED: R_RUNNING, Outcome.REFUSED: ABSENT}
+    ),
+    (R_ATTACHED, "StartRun"): _to(Action.START_RUN, R_RUNNING),
+    (R_RUNNING, "StartRun"): _to(Action.START_RUN, R_RUNNING),
+    (R_RUNNING, "SubmitTask"): _to(Action.ADD_TASK, R_RUNNING),
+    (R_RUNNING, "RequestBatch"): _to(Action.RECORD_REQUEST, R_RUNNING),
+    (R_RUNNING, "Ack"): _to(Action.ACKNOWLEDGE, R_RUNNING),
+    (ABSENT, "RequestBatch"): _to(Action.IDENTIFY_RANK, ABSENT),
+    (R_ATTACHED, "RequestBatch"): _to(Action.IDENTIFY_RANK, R_ATTACHED),
+    (ABSENT, "Ping"): _to(Action.ANSWER_PING, ABSENT),
+    (R_ATTACHED, "Ping"): _to(Action.ANSWER_PING, R_ATTACHED),
+    (R_RUNNING, "Ping"): _to(Action.ANSWER_PING, R_RUNNING),
+    (ABSENT, "GetStatus"): _to(Action.REPORT_STATUS, ABSENT),
+    (R_ATTACHED, "RankBye"): _to(Action.RELEASE_RANK, ABSENT),
+    (R_RUNNING, "RankBye"): _to(Action.RELEASE_RANK, ABSENT),
+    (R_ATTACHED, Event.UNREACHABLE): _to(Action.LOSE_RANK, ABSENT),
+    (R_RUNNING, Event.UNREACHABLE): _to(Action.LOSE_RANK, ABSENT),
+    (R_ATTACHED, Event.REPLACED): _to(Action.END_REPLACED_RANK, ABSENT),
+    (R_RUNNING, Event.REPLACED): _to(Action.END_REPLACED_RANK, ABSENT),
+    (R_RUNNING, Event.DOUBTED): _to(Action.END_DOUBTED_RANK, ABSENT),
 }
 
-# What a worker does with the coordinator's messages.
-WORKER: Table = {
-    ("joining", "Welcome"): ("serving", "open_source"),
-    ("serving", "Welcome"): ("serving", "open_source"),
-    ("serving", "Lease"): ("serving", "queue_lease"),
-    ("serving", "Revoke"): ("serving", "drop_lease"),
-    ("joining", "UnknownPeer"): ("joining", "say_hello"),
-    ("serving", "UnknownPeer"): ("serving", "say_hello"),
-    ("joining", "PeerRejected"): ("ended", "end"),
-    ("serving", "PeerRejected"): ("ended", "end"),
-    ("joining", "Bye"): ("ended", "end"),
-    ("serving", "Bye"): ("ended", "end"),
+JOINING, SERVING, ENDED = "joining", "serving", "ended"
+WORKER: dict[tuple[State, str], Row[WorkerAction]] = {
+    (JOINING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
+    (SERVING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
+    (SERVING, "Lease"): _to(WorkerAction.QUEUE_LEASE, SERVING),
+    (SERVING, "Revoke"): _to(WorkerAction.DROP_LEASE, SERVING),
+    (JOINING, "UnknownPeer"): _to(WorkerAction.SAY_HELLO, JOINING),
+    (SERVING, "UnknownPeer"): _to(WorkerAction.SAY_HELLO, SERVING),
+    (JOINING, "PeerRejected"): _to(WorkerAction.END, ENDED),
+    (SERVING, "PeerRejected"): _to(WorkerAction.END, ENDED),
+    (JOINING, "Bye"): _to(WorkerAction.END, ENDED),
+    (SERVING, "Bye"): _to(WorkerAction.END, ENDED),
 }
 
-# What a rank does with the coordinator's messages.
-RANK: Table = {
-    ("joining", "Ready"): ("attached", "note_ready"),
-    ("attached", "Ready"): ("attached", "note_ready"),
-    ("running", "Ready"): ("running", "note_ready"),
-    ("running", "Batch"): ("running", "take_batch"),
-    ("running", "EpochEnd"): ("running", "note_end"),
-    ("running", "UnknownPeer"): ("running", "come_back"),
-    ("joining", "RunFailed"): ("failed", "fail"),
-    ("attached", "RunFailed"): ("failed", "fail"),
-    ("running", "RunFailed"): ("failed", "fail"),
-    ("joining", "Pong"): ("joining", "note_status"),
-    ("attached", "Pong"): ("attached", "note_status"),
-    ("running", "Pong"): ("running", "note_status"),
-    ("joining", "PeerRejected"): ("failed", "fail"),
-    ("attached", "PeerRejected"): ("failed", "fail"),
-    ("running", "PeerRejected"): ("failed", "fail"),
-    ("joining", "Bye"): ("ended", "note_bye"),
-    ("attached", "Bye"): ("ended", "note_bye"),
-    ("running", "Bye"): ("ended", "note_bye"),
-    ("failed", "Bye"): ("ended", "note_bye"),
+ATTACHED, RUNNING, FAILED = "attached", "running", "failed"
+# The rank's own event: its training loop starts the next run.
+BEGIN = "begin"
+RANK: dict[tuple[State, str], Row[RankAction]] = {
+    (JOINING, BEGIN): _to(RankAction.BEGIN, RUNNING),
+    (ATTACHED, BEGIN): _to(RankAction.BEGIN, RUNNING),
+    (RUNNING, BEGIN): _to(RankAction.BEGIN, RUNNING),
+    (FAILED, BEGIN): _to(RankAction.BEGIN, RUNNING),
+    (JOINING, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
+    (ATTACHED, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
+    (RUNNING, "Ready"): _to(RankAction.STORE_READY, RUNNING),
+    (RUNNING, "Batch"): _to(RankAction.STORE_BATCH, RUNNING),
+    (RUNNING, "EpochEnd"): _to(RankAction.STORE_END, RUNNING),
+    # A loop without balancing cannot go on with a balancer that has lost its batches.
+    (RUNNING, "UnknownPeer"): Row(
+        RankAction.RETURN, {Outcome.DONE: RUNNING, Outcome.REFUSED: FAILED}
+    ),
+    (JOINING, "RunFailed"): _to(RankAction.FAIL, FAILED),
+    (ATTACHED, "RunFailed"): _to(RankAction.FAIL, FAILED),
+    (RUNNING, "RunFailed"): _to(RankAction.FAIL, FAILED),
+    (JOINING, "Pong"): _to(RankAction.STORE_STATUS, JOINING),
+    (ATTACHED, "Pong"): _to(RankAction.STORE_STATUS, ATTACHED),
+    (RUNNING, "Pong"): _to(RankAction.STORE_STATUS, RUNNING),
+    (JOINING, "PeerRejected"): _to(RankAction.FAIL, FAILED),
+    (ATTACHED, "PeerRejected"): _to(RankAction.FAIL, FAILED),
+    (RUNNING, "PeerRejected"): _to(RankAction.FAIL, FAILED),
+    (JOINING, "Bye"): _to(RankAction.LEAVE, ENDED),
+    (ATTACHED, "Bye"): _to(RankAction.LEAVE, ENDED),
+    (RUNNING, "Bye"): _to(RankAction.LEAVE, ENDED),
+    (FAILED, "Bye"): _to(RankAction.LEAVE, ENDED),
 }

@@ -4,10 +4,12 @@ Messages in, actions out; no socket, no clock. The shell that drives it is worke
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .messages import Bye, Lease, Message, PeerRejected, Revoke, SampleRef, UnknownPeer, Welcome
-from .transitions import WORKER
+from .transitions import WORKER, Outcome, WorkerAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,9 @@ class EndWorker:
     reason: str
 
 
+Effect = OpenSource | RepeatReady | SayHello | EndWorker
+
+
 @dataclass(frozen=True, slots=True)
 class SampleTask:
     """One sample to probe or to decode under a lease."""
@@ -56,18 +61,22 @@ class WorkerSession:
         self.dropped = 0
         self._tasks: deque[SampleTask] = deque()
         self._welcome: Welcome | None = None
+        self.handlers: dict[WorkerAction, Callable[[Any], Effect | None]] = {
+            WorkerAction.OPEN_SOURCE: self._open_source,
+            WorkerAction.QUEUE_LEASE: self._queue_lease,
+            WorkerAction.DROP_LEASE: self._drop_lease,
+            WorkerAction.SAY_HELLO: self._say_hello,
+            WorkerAction.END: self._end,
+        }
 
-    def handle(self, message: Message) -> OpenSource | RepeatReady | SayHello | EndWorker | None:
+    def handle(self, message: Message) -> Effect | None:
         """Take in one message; return what the shell must do, if anything."""
         row = WORKER.get((self.state, type(message).__name__))
         if row is None:
             self.dropped += 1
             return None
-        self.state, action = row
-        result: OpenSource | RepeatReady | SayHello | EndWorker | None = getattr(
-            self, f"_{action}"
-        )(message)
-        return result
+        self.state = row.after[Outcome.DONE]
+        return self.handlers[row.action](message)
 
     def next_task(self) -> SampleTask | None:
         """Return the next sample to work on, oldest lease first."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from ..coordinator.peers import Send
+from ..coordinator.effects import Send
 from ..protocol.messages import ClearPayloadOffer, GetStatus, Message, WorkerHeartbeat
 from ..protocol.wire import WireError
 from ..transport.authentication import KeyAuthenticator

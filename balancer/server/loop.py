@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from ..coordinator.effects import Send
 from ..coordinator.machine import Coordinator
-from ..coordinator.peers import Send
 from ..protocol.messages import Bye, ClearPayloadOffer, Message, PeerRejected
 from ..protocol.software_version import VERSION
 from ..protocol.wire import WireError
@@ -47,11 +47,11 @@ def serve(
     """
     keep_freed_memory()
     poller = zmq.Poller()
-    books = coordinator.books
-    books.software = SOFTWARE
+    diagnostics = coordinator.state.diagnostics
+    diagnostics.software = SOFTWARE
 
     def refuse(reason: str) -> None:
-        books.refused += 1
+        diagnostics.refused += 1
         refused(reason)
 
     with (
@@ -66,7 +66,7 @@ def serve(
         ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
         shell = _Shell(coordinator, socket, gate, keys, refuse, bulk)
         while not stop():
-            books.wall_ahead_s = time.time() - time.monotonic()
+            diagnostics.wall_ahead_s = time.time() - time.monotonic()
             timeout_ms = 1000 * (coordinator.next_deadline() - time.monotonic())
             poller.poll(int(min(max(timeout_ms, 0), 1000)))
             shell.drop(gate.attend(time.monotonic()))
@@ -142,13 +142,13 @@ class _Shell:
                     raise
                 self._forget(effect.peer)
                 now = time.monotonic()
-                waiting.extend(self.coordinator.gone(effect.peer, effect.message, now))
+                waiting.extend(self.coordinator.unreachable(effect.peer, effect.message, now))
 
     def drop(self, peers: list[bytes]) -> None:
         """Let go of peers whose key is not allowed any more."""
         for peer in peers:
             self._forget(peer)
-            self.send_all(self.coordinator.gone(peer, Bye(), time.monotonic()))
+            self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
             self._refuse(peer, NOT_ALLOWED)
 
     def _take(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:

@@ -66,7 +66,7 @@ def _say(text: str) -> None:
 def _serve(payload: PoolConfig, directory: str, ready: Ready) -> None:
     keep_freed_memory()
     prepare_planning(payload.job)
-    coordinator = Coordinator(payload.job, silence_s=math.inf)
+    coordinator = Coordinator(payload.job, heartbeat_timeout_s=math.inf)
     serve(coordinator, f"ipc://{directory}/balancer", ready)
 
 

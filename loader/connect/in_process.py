@@ -7,8 +7,8 @@ samples are measured and decoded while the trainer waits.
 from collections import deque
 from typing import Any
 
+from ...balancer.coordinator.effects import Send
 from ...balancer.coordinator.machine import Coordinator
-from ...balancer.coordinator.peers import Send
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.protocol.messages import (
     DecodeDone,

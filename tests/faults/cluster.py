@@ -14,8 +14,8 @@ from .process_starter import ChildProcess, ProcessStarter
 from .proxy import WAYS, ProxyNetwork
 
 END_S = 10.0
-# The heartbeat timeout: short, so that a stopped worker finds that it was given up.
-SILENCE_S = 2.5
+# Short, so that a stopped worker finds that it was given up.
+HEARTBEAT_TIMEOUT_S = 2.5
 TRAINERS = tuple(f"rank {rank}" for rank in range(RANKS))
 PEERS = (*[f"worker {slot}" for slot in range(WORKERS)], *TRAINERS)
 PROCESSES = ("balancer", *PEERS)
@@ -151,7 +151,7 @@ class Cluster:
         log = self.folder / f"{name.replace(' ', '-')}.log"
         if name == "balancer":
             words = ["balancer", "--listen", f"tcp://127.0.0.1:{self.port}"]
-            words += ["--silence", str(SILENCE_S)]
+            words += ["--heartbeat-timeout", str(HEARTBEAT_TIMEOUT_S)]
         else:
             address = f"tcp://127.0.0.1:{self.network.cables[name].port}"
             if kind == "rank":

@@ -29,21 +29,22 @@ MOST_STATE = 5_000
 
 def state_size(coordinator):
     """How many things a coordinator remembers."""
-    run = coordinator.run
+    state = coordinator.state
+    run = state.run
     tables = [
-        coordinator._states, coordinator._workers, coordinator._ranks, coordinator._knocking,
-        coordinator._leaving, coordinator._asks._asks, coordinator._replaced, coordinator._launches,
+        state.peer_states, state.workers, state.ranks, state.postponed, state.leaving,
+        state.requests, state.launches,
     ]  # fmt: skip
-    tables += [run.delivery._samples, run.leases._leases, run.delivery.steps] if run else []
+    tables += [run.delivery.planned.samples, run.leases, run.delivery.steps] if run else []
     return sum(map(len, tables))
 
 
-def on_the_books(coordinator):
+def are_registered(coordinator):
     """Whether exactly those who are in a worker's or a rank's state are known as such."""
-    states = coordinator._states.items()
+    states = coordinator.state.peer_states.items()
     workers = {peer for peer, state in states if state.startswith("worker")}
     ranks = {peer for peer, state in states if state.startswith("rank")}
-    return (workers, ranks) == (set(coordinator._workers), set(coordinator._ranks))
+    return (workers, ranks) == (set(coordinator.state.workers), set(coordinator.state.ranks))
 
 
 def attack(mutator, frames, on_refused=lambda: None):
@@ -63,7 +64,7 @@ def attack(mutator, frames, on_refused=lambda: None):
             cluster.step()
         said += 1
         assert state_size(cluster.coordinator) < MOST_STATE
-        assert on_the_books(cluster.coordinator)
+        assert are_registered(cluster.coordinator)
     return said
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from counterpoise.balancer.coordinator.peers import why_rank_refused
+from counterpoise.balancer.coordinator.peers.admission import why_rank_refused
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
 from counterpoise.balancer.protocol.messages import FROM_WORKER, EpochPosition, RankHello
@@ -31,7 +31,7 @@ from counterpoise.workers.sources.file_patterns import MAX_NAMES, depth, names_i
 from counterpoise.workers.sources.interface import SampleError
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.tar.index import BLOCK
-from tests.security.fuzz import MOST_STATE, on_the_books, state_size, to_peers
+from tests.security.fuzz import MOST_STATE, are_registered, state_size, to_peers
 from tests.security.hostile import JOB, Cluster, Wired, corpus, introduces
 
 STRANGERS = [b"stranger-%d" % n for n in range(4)]
@@ -96,7 +96,8 @@ class StrangerTarget:
             return
         self.cluster.tell(wired)
         self.cluster.heard.clear()
-        assert set(self.cluster.coordinator._states) <= {*self.cluster.workers, *self.cluster.ranks}
+        honest = {*self.cluster.workers, *self.cluster.ranks}
+        assert set(self.cluster.coordinator.state.peer_states) <= honest
         assert state_size(self.cluster.coordinator) < MOST_STATE
         for _ in range(control >> 4 & 3):
             if not self.cluster.step():
@@ -139,10 +140,10 @@ class InsiderTarget:
             self.cluster.step()
         coordinator = self.cluster.coordinator
         assert state_size(coordinator) < MOST_STATE
-        assert on_the_books(coordinator)
-        if coordinator.run is not None:
-            held = coordinator.run.delivery.held_bytes
-            assert 0 <= held <= coordinator.job.buffer_bytes + SAMPLE_BYTES
+        assert are_registered(coordinator)
+        if coordinator.state.run is not None:
+            held = coordinator.state.run.delivery.budget.held_bytes
+            assert 0 <= held <= coordinator.state.job.buffer_bytes + SAMPLE_BYTES
         self.said += 1
         if self.cluster.trouble or self.said % LIFE == 0:
             self._renew()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgpack
 
-from counterpoise.balancer.coordinator import peers
 from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.coordinator.peers import admission
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
@@ -31,7 +31,7 @@ from counterpoise.balancer.protocol.worker_session import OpenSource, WorkerSess
 from counterpoise.workers.codec.frames import encode as encode_sample
 
 # Room for an order is made when a worker says how many samples there are: here, not too much.
-peers.MAX_SAMPLES = 1 << 20
+admission.MAX_SAMPLES = 1 << 20
 COUNT = 40
 TICK_S = 0.02
 JOB = JobSpec(

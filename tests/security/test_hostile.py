@@ -10,8 +10,8 @@ import msgpack
 import pytest
 import zmq
 
-from counterpoise.balancer.coordinator import peers
-from counterpoise.balancer.coordinator.peers import why_rank_refused
+from counterpoise.balancer.coordinator.peers import launches
+from counterpoise.balancer.coordinator.peers.admission import why_rank_refused
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
 from counterpoise.balancer.protocol.messages import (
@@ -63,7 +63,7 @@ def test_a_stranger_that_says_anything_but_a_valid_hello_changes_nothing(heard, 
             wired = Wired(b"stranger-%d" % (next(said) % 3), header, payloads)
             if not introduces(wired):
                 cluster.tell(wired)
-        assert len(cluster.coordinator._states) <= 4
+        assert len(cluster.coordinator.state.peer_states) <= 4
 
     assert Cluster(seed).run(disturb) == honest
     assert next(said) > 400
@@ -121,7 +121,7 @@ def test_a_balancer_that_was_attacked_serves_the_next_job_as_ever(heard, honest)
         attacked.tell(Wired(mutator.random.choice(names), header, payloads))
         attacked.step()
     for name in names:
-        attacked.coordinator.gone(name, Ping(), attacked.now)
+        attacked.coordinator.unreachable(name, Ping(), attacked.now)
     after = Cluster(7)
     after.now, after.coordinator = attacked.now, attacked.coordinator
     assert after.run() == honest
@@ -163,7 +163,7 @@ def short_work(cluster, name):
 
 @pytest.mark.parametrize("come", [goodbye, takeover, short_work])
 def test_peers_that_come_and_go_leave_no_more_than_so_much_behind(monkeypatch, come):
-    monkeypatch.setattr(peers, "MAX_REMEMBERED", 100)
+    monkeypatch.setattr(launches, "MAX_REMEMBERED", 100)
     cluster = Cluster(0)
     for _ in range(60):
         cluster.step()
@@ -252,14 +252,14 @@ def test_a_job_that_asks_for_too_much_is_refused(changes):
         from_json(json.dumps(job))
     cluster = Cluster(honest_ranks=False)
     cluster.tell(Wired(b"h", encode(RankHello((0,), json.dumps(job)))))
-    assert cluster.coordinator.job is None
+    assert cluster.coordinator.state.job is None
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"plan": null}', "nan", '{"plan": {}}'])
 def test_a_job_that_is_none_is_refused(text):
     cluster = Cluster(honest_ranks=False)
     cluster.tell(Wired(b"h", encode(RankHello((0,), text))))
-    assert cluster.coordinator.job is None
+    assert cluster.coordinator.state.job is None
 
 
 def test_a_refusal_does_not_say_a_whole_job_again():
@@ -276,7 +276,7 @@ def test_a_deep_description_and_a_loop_without_balancing_are_refused():
     cluster = Cluster(honest_ranks=False)
     for text in (json.dumps(job | {"source": deep}), json.dumps(job | {"plan": None})):
         cluster.tell(Wired(b"h", encode(RankHello((0,), text))))
-        assert cluster.coordinator.job is None
+        assert cluster.coordinator.state.job is None
 
 
 @pytest.mark.parametrize("count", [-1, 1 << 40, (1 << 63) - 1])
@@ -286,8 +286,8 @@ def test_a_worker_with_an_impossible_number_of_samples_is_refused(count, honest)
         cluster.step()
     cluster.tell(Wired(b"h", encode(WorkerHello("w9", 0, "h", 0))))
     cluster.tell(Wired(b"h", encode(WorkerReady(count, "x"))))
-    assert not cluster.coordinator._workers
-    assert not cluster.coordinator.fingerprint
+    assert not cluster.coordinator.state.workers
+    assert not cluster.coordinator.state.fingerprint
 
 
 # --- on real sockets

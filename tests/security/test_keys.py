@@ -55,7 +55,7 @@ def test_a_peer_with_a_foreign_key_gets_nothing_and_is_counted(party, keys):
         balancer.wait(lambda: balancer.refused("wrong idea of this balancer's"))
         balancer.wait(lambda: balancer.refused("a peer at 127.0.0.1 came with a key"))
         assert stranger.answer(0) is insider.answer(0) is None
-    assert not balancer.coordinator._states
+    assert not balancer.coordinator.state.peer_states
 
 
 def test_a_peer_with_a_revoked_key_gets_nothing_more(party, keys):
@@ -105,7 +105,7 @@ def test_a_key_speaks_only_for_its_role(party, keys):
     ):
         assert "Ping is for a worker" in rank.answer().reason
         assert "WorkerHello is for a trainer" in worker.answer().reason
-    assert not balancer.coordinator._workers
+    assert not balancer.coordinator.state.workers
 
 
 def test_a_peer_does_not_talk_to_a_balancer_that_it_does_not_know(party, keys):

@@ -4,8 +4,18 @@ from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 from ...balancer.protocol import messages, parts
-from ...balancer.protocol.transitions import COORDINATOR, RANK, WORKER, Table
+from ...balancer.protocol.transitions import (
+    BEGIN,
+    COORDINATOR,
+    RANK,
+    WORKER,
+    Event,
+    Outcome,
+    Row,
+    Table,
+)
 
+OWN_EVENTS = ", ".join(f"*{event}*" for event in (*Event, BEGIN))
 INTRODUCTION = f"""# The protocol
 
 *Written by `make docs` from `balancer/protocol/` (`transitions.py`, `messages.py`); do not edit.*
@@ -22,9 +32,10 @@ with `Refused`.
 Every message may be lost with its connection and may be said twice: a rank that has waited for a
 second says its open `Ask`s again; a second `Ack`, result or hello changes nothing.
 
-What a pair (state, message) does stands in one table per party. A pair that is not in the table is
-dropped and counted. `silence`, `gone`, `job` and `job ended` are no messages: they are what the
-shell and the clock tell the coordinator.
+Each party has one table: for a state and an event, the action and the next state, by the outcome of
+the action where it has several. Nothing else changes a state. A message for which there is no row
+is dropped and counted. Events in small letters are not messages:
+{OWN_EVENTS}.
 """
 
 
@@ -67,27 +78,29 @@ worker                    coordinator                     rank
 """
 
 
-def table(rows: Table) -> str:
+def table(rows: Table[Any]) -> str:
     """Return a table of transitions as Markdown.
 
-    >>> print(table({("joining", "Bye"): ("ended", "end")}))
-    | state | message | action | next state |
+    >>> print(table({("joining", "Bye"): Row(WorkerAction.END, {Outcome.DONE: "ended"})}))
+    | state | event | action | next state |
     |---|---|---|---|
     | joining | `Bye` | end | ended |
     <BLANKLINE>
     """
-    lines = ["| state | message | action | next state |", "|---|---|---|---|"]
-    for (state, event), (after, action) in rows.items():
-        lines.append(f"| {state} | `{event}` | {action.replace('_', ' ')} | {after} |")
+    lines = ["| state | event | action | next state |", "|---|---|---|---|"]
+    for (state, event), row in rows.items():
+        after = ", ".join(f"{next_}{_condition(row, o)}" for o, next_ in row.after.items())
+        lines.append(f"| {state} | {_event(event)} | {row.action} | {after} |")
     return "\n".join(lines) + "\n"
 
 
-def diagram(rows: Table) -> str:
+def diagram(rows: Table[Any]) -> str:
     """Return the moves between states as a Mermaid diagram; what stays in a state is left out."""
     moves: dict[tuple[str, str], list[str]] = {}
-    for (state, event), (after, _) in rows.items():
-        if state != after:
-            moves.setdefault((state, after), []).append(event)
+    for (state, event), row in rows.items():
+        for outcome, after in row.after.items():
+            if state != after:
+                moves.setdefault((state, after), []).append(event + _condition(row, outcome))
     lines = ["```mermaid", "stateDiagram-v2"]
     for (state, after), events in moves.items():
         lines.append(f"    {_word(state)} --> {_word(after)}: {', '.join(events)}")
@@ -120,6 +133,16 @@ def _name(hint: Any) -> str:
     if isinstance(hint, type) and not getattr(hint, "__args__", ()):
         return hint.__name__
     return f"[{_name(hint.__args__[0])}]"
+
+
+def _event(event: str) -> str:
+    """Return a message's name as code, another event as words."""
+    return f"`{event}`" if event[0].isupper() else str(event)
+
+
+def _condition(row: Row[Any], outcome: Outcome) -> str:
+    """Return under which outcome a row leads to a state, empty if it leads to one only."""
+    return f" ({outcome})" if len(row.after) > 1 else ""
 
 
 def _word(state: str) -> str:

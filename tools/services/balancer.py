@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ...balancer.coordinator.machine import Coordinator
-from ...balancer.coordinator.state import WORKER_SILENCE_S
+from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
 from ...balancer.planning.warmup import compile_for
 from ...balancer.server.loop import serve
 from ...balancer.transport.keys import ServerKeys, server_keys
@@ -30,12 +30,12 @@ INCARNATION_BITS = 30
     help="The balancer's keys, made by counterpoise keygen; only allowed ones may come in.",
 )
 @click.option(
-    "--silence",
+    "--heartbeat-timeout",
     type=click.FloatRange(min=2.0),
-    default=WORKER_SILENCE_S,
+    default=HEARTBEAT_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="Give up a worker that has said nothing for so long (it says something every second).",
+    help="Give up a worker without a heartbeat for this long (one is sent every second).",
 )
 @click.option(
     "--plain-payloads",
@@ -45,7 +45,11 @@ INCARNATION_BITS = 30
 )
 @click.option("--insecure", is_flag=True, help="Without keys, allow an address that others reach.")
 def command(
-    listen: str, keys: Path | None, silence: float, plain_payloads: int | None, insecure: bool
+    listen: str,
+    keys: Path | None,
+    heartbeat_timeout: float,
+    plain_payloads: int | None,
+    insecure: bool,
 ) -> None:
     """Serve one training job at a time: trainers bring it, workers decode for it.
 
@@ -64,7 +68,10 @@ def command(
     refusals = RejectedPeers(logger.warning)
     with wish_to_end() as stop:
         serve(
-            Coordinator(silence_s=silence, incarnation=time.time_ns() >> INCARNATION_BITS),
+            Coordinator(
+                heartbeat_timeout_s=heartbeat_timeout,
+                incarnation=time.time_ns() >> INCARNATION_BITS,
+            ),
             listen,
             ready=_prepare,
             stop=stop,

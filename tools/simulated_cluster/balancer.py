@@ -1,7 +1,7 @@
 """The balancer's process in a simulated cluster: a coordinator without a socket."""
 
+from ...balancer.coordinator.effects import Send
 from ...balancer.coordinator.machine import Coordinator
-from ...balancer.coordinator.peers import Send
 from ...balancer.protocol.messages import Message
 from .watch import Watch
 from .world import World
@@ -24,7 +24,7 @@ class BalancerProcess:
         self.coordinator = Coordinator(
             settings.job if settings.fixed_job else None,
             settings.plan_with,
-            settings.silence_s,
+            settings.heartbeat_timeout_s,
             self._lives,
         )
         self._lives += 1
@@ -65,8 +65,8 @@ class BalancerProcess:
         coordinator = self.coordinator
         if coordinator is None:
             return
-        if coordinator.run is not None:
-            held = coordinator.run.delivery.held_bytes
+        if coordinator.state.run is not None:
+            held = coordinator.state.run.delivery.budget.held_bytes
             self.world.outcome.most_held = max(self.world.outcome.most_held, held)
         for effect in effects:
             broken = self.watch.sent(coordinator, effect)
@@ -84,7 +84,7 @@ class BalancerProcess:
             if found is not None:
                 found[1](message, effect.payloads)
             elif coordinator is self.coordinator:
-                self._emit(coordinator.gone(peer, message, world.now))
+                self._emit(coordinator.unreachable(peer, message, world.now))
 
         if known is None:
             world.network.at(world.soon(), arrive)

@@ -17,7 +17,7 @@ RANKS = 2
 WORKERS = 3
 LEASE_S = 5.0
 LONG_LEASE_S = 120.0
-SILENCE_S = 3.0
+HEARTBEAT_TIMEOUT_S = 3.0
 PLAN = PlanConfig(
     ranks=RANKS,
     samples_per_step=16,
@@ -44,7 +44,7 @@ PLAIN = ClusterSettings(
     workers=WORKERS,
     processes=((0,), (1,)),
     open_s=0.1,
-    silence_s=SILENCE_S,
+    heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
 )
 
 

@@ -4,8 +4,8 @@ No two leases of the balancers at an address have one number; what all know to b
 decoded again; a worker process is not let in while its successor is there.
 """
 
+from ...balancer.coordinator.effects import Send
 from ...balancer.coordinator.machine import Coordinator
-from ...balancer.coordinator.peers import Send
 from ...balancer.coordinator.run.epoch import EpochRun
 from ...balancer.protocol.messages import Ack, Batch, Lease, Message, Welcome, WorkerHello
 
@@ -33,7 +33,7 @@ class Watch:
             self._greeted(coordinator, peer, message)
 
     def _greeted(self, coordinator: Coordinator, peer: bytes, hello: WorkerHello) -> None:
-        there = [each.hello for each in coordinator._workers.values()]
+        there = [each.hello for each in coordinator.state.workers.values()]
         newer = [h for h in there if h.name == hello.name and h.incarnation > hello.incarnation]
         if newer:
             self._replaced.add(peer)
@@ -42,9 +42,9 @@ class Watch:
 
     def _acknowledged(self, coordinator: Coordinator, peer: bytes, ack: Ack) -> None:
         """Note what a rank has had, if the coordinator is in a position to take it in."""
-        self._turn_to(coordinator.run)
-        run = coordinator.run
-        running = coordinator._states.get(peer) == "rank running"
+        self._turn_to(coordinator.state.run)
+        run = coordinator.state.run
+        running = coordinator.state.state_of(peer) == "rank running"
         if running and run is not None and run.number == ack.run:
             place = ack.step, ack.microbatch
             self._had[ack.rank] = max(place, self._had.get(ack.rank, place))
@@ -53,7 +53,7 @@ class Watch:
         """Return which promise a message breaks, if any."""
         message = effect.message
         if isinstance(message, Batch):
-            self._turn_to(coordinator.run)
+            self._turn_to(coordinator.state.run)
             place = message.rank, (message.step, message.microbatch)
             self._place |= {item.ordinal: place for item in message.items}
         if isinstance(message, Welcome) and effect.peer in self._replaced:
@@ -66,7 +66,7 @@ class Watch:
         return self._again(coordinator, message) if message.kind == "decode" else ""
 
     def _again(self, coordinator: Coordinator, lease: Lease) -> str:
-        self._turn_to(coordinator.run)
+        self._turn_to(coordinator.state.run)
         self.leased += len(lease.refs)
         had = [ref.ordinal for ref in lease.refs if self._is_had(ref.ordinal)]
         return f"samples {had} were delivered and are decoded again" if had else ""

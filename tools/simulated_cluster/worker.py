@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...balancer.coordinator.run.poison_samples import EMPTY_HAND, Hand
 from ...balancer.protocol.messages import (
     DecodeDone,
     Message,
@@ -15,6 +14,7 @@ from ...balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
+from ...balancer.protocol.parts import IDLE, WorkInProgress
 from ...balancer.protocol.worker_session import (
     EndWorker,
     OpenSource,
@@ -47,7 +47,7 @@ class WorkerProcess:
     session: WorkerSession = field(default_factory=WorkerSession)
     inbox: deque[Message] = field(default_factory=deque)
     busy: bool = False
-    hand: Hand = EMPTY_HAND
+    hand: WorkInProgress = IDLE
     slow_until: float = 0.0
     stopped_until: float = 0.0
     hung_until: float = 0.0

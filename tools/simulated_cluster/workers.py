@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
-from ...balancer.coordinator.run.poison_samples import EMPTY_HAND
 from ...balancer.protocol.messages import Lease, Message, Probed
+from ...balancer.protocol.parts import IDLE
 from ...balancer.protocol.worker_session import EndWorker, OpenSource, SampleTask
 from .faults import Fault
 from .worker import Disk, Say, WorkerProcess
@@ -137,7 +137,7 @@ class Workers:
         """Begin with the next task, if there is one; costs that are known take no time."""
         task = worker.next_task()
         worker.busy = task is not None
-        worker.hand = (task.lease, task.ref.ordinal) if task is not None else EMPTY_HAND
+        worker.hand = (task.lease, task.ref.ordinal) if task is not None else IDLE
         if task is not None:
             slow = SLOW if self.world.now < worker.slow_until else 1.0
             work_s = self.world.random.random() * 2 * self.world.settings.work_s * slow

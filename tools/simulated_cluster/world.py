@@ -62,7 +62,7 @@ class ClusterSettings:
     leaves_at: int | None = None
     start: SimulatedLedger = BEGINNING
     limit_s: float = 10_000.0
-    silence_s: float = 10.0
+    heartbeat_timeout_s: float = 10.0
     fixed_job: bool = True
     faults: tuple[Fault, ...] = ()
     plan_with: Callable[[PlanConfig], WindowPlanner] = make_planner

@@ -5,9 +5,9 @@ One thread works, another beats. What they share is one tuple that is replaced a
 
 import threading
 
-from ...balancer.coordinator.run.poison_samples import EMPTY_HAND, Hand
 from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.messages import HeartbeatAck, WorkerHeartbeat
+from ...balancer.protocol.parts import IDLE, WorkInProgress
 
 
 class WorkerActivity:
@@ -26,16 +26,16 @@ class WorkerActivity:
         self.forgotten = threading.Event()
         self.clock = ClockFilter()
         # Seconds of probing and decoding that are over, and what began when, if it is not over.
-        self._work: tuple[float, float, str, float, Hand] = (0.0, 0.0, "", 0.0, EMPTY_HAND)
+        self._work: tuple[float, float, str, float, WorkInProgress] = (0.0, 0.0, "", 0.0, IDLE)
 
-    def begin(self, kind: str, hand: Hand, now: float) -> None:
+    def begin(self, kind: str, hand: WorkInProgress, now: float) -> None:
         """Work of a kind ("probe" or "decode") on a lease's sample begins."""
         probe_s, decode_s, *_ = self._work
         self._work = probe_s, decode_s, kind, now, hand
 
     def end(self, now: float) -> None:
         """The work that began last is over."""
-        self._work = (*self._seconds(now), "", 0.0, EMPTY_HAND)
+        self._work = (*self._seconds(now), "", 0.0, IDLE)
 
     def work_ms(self, now: float) -> tuple[int, int]:
         """Return the milliseconds spent so far, probing and decoding."""

@@ -1,1 +1,1 @@
-"""Planned steps until they are acknowledged: samples, payloads, and the byte budget."""
+"""The planned steps of a run, until the ranks have taken them."""

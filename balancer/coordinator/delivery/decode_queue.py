@@ -1,10 +1,11 @@
-"""What is to be decoded, in the order of need."""
+"""The samples to be decoded, in the order of need."""
 
 import heapq
 from collections.abc import Callable
 
 from .sample import ANY_SLOT, Sample, Slot
 
+# (step, microbatch, rank, ordinal): sorts by need.
 Entry = tuple[int, int, int, int]
 
 
@@ -12,7 +13,7 @@ class DecodeQueue:
     """Planned samples: those never decoded, by the slot that may do it, and those dropped since."""
 
     def __init__(self, is_wanted: Callable[[int], bool]) -> None:
-        """`is_wanted` tells by its ordinal whether a sample must still be decoded."""
+        """`is_wanted` returns by its ordinal whether a sample must still be decoded."""
         self._is_wanted = is_wanted
         self._fresh: dict[Slot, list[Entry]] = {ANY_SLOT: []}
         self._dropped: list[Entry] = []
@@ -24,10 +25,15 @@ class DecodeQueue:
         heapq.heappush(heap, entry)
 
     def nearest(self, slot: Slot, front: tuple[int, int]) -> list[Entry] | None:
-        """Return the heap to serve: what the front has lost first, then what was never decoded."""
+        """Return the heap to take the next sample from, None if all are empty.
+
+        Dropped samples wait until the front needs them or nothing else is left: decoded earlier,
+        they would be dropped again.
+        """
         fresh = [self._fresh.get(slot) if slot != ANY_SLOT else None, self._fresh[ANY_SLOT]]
         heaps = [heap for heap in fresh if heap]
         for heap in (*heaps, self._dropped):
+            # Entries are not removed when a sample arrives or is taken, but here.
             while heap and not self._is_wanted(heap[0][3]):
                 heapq.heappop(heap)
         heaps = [heap for heap in heaps if heap]

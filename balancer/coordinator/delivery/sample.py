@@ -8,12 +8,14 @@ ANY_SLOT: Slot = -1
 
 @dataclass(slots=True)
 class Sample:
-    """A sample on its way: what is known of it, who has it, where it will go.
+    """What is known of a sample, which work is done on it, and where it is delivered.
 
-    `nbytes` is the payload's expected size until it arrives, then the size; `reason` says why the
-    sample is a hole, `fatal` that the hole ends the run when its microbatch is due; `settled` means
-    that the sample was decoded once or is a hole; `lent` that a rank was sent it and has not said
-    that it took it.
+    `pin` is the slot of the worker that must decode it, ANY_SLOT if any may. `nbytes` is the
+    payload's expected size until it arrives, then its size; `reserved` the bytes of the budget that
+    are reserved while it is leased for decoding. `settled` means that it was decoded once or is a
+    hole; `reason` why it is a hole, `fatal` that the hole ends the run when its microbatch is due.
+    `lent` means that a rank was sent it and has not acknowledged it. `crash_count` is how many
+    workers died or hung while they worked on it.
     """
 
     ordinal: int
@@ -32,15 +34,15 @@ class Sample:
     settled: bool = False
     reason: str = ""
     fatal: bool = False
-    strikes: int = 0
+    crash_count: int = 0
     lent: bool = False
 
     @property
-    def where(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """The step and the microbatch that need it."""
         return self.step, self.microbatch
 
     @property
-    def is_open(self) -> bool:
-        """Whether it is neither here nor lent nor a hole."""
+    def is_missing(self) -> bool:
+        """Whether it is neither held nor lent nor a hole."""
         return self.payload is None and not self.lent and not self.reason

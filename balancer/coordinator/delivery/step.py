@@ -1,4 +1,4 @@
-"""A planned step on its way: its microbatches, what they miss, and what leaves in the end."""
+"""A planned step: its microbatches, the samples they miss, and the messages they become."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,29 +12,31 @@ Ranks = Sequence[Sequence[Sequence[Sample]]]
 
 @dataclass(slots=True)
 class PendingMicrobatch:
-    """Samples that leave together; `missing` of them are neither here nor lent nor holes.
+    """The samples of one microbatch of one rank.
 
-    `sent` is when they left, the last time.
+    `missing` of them are neither held nor lent nor holes. `sent_at` is when they were sent last;
+    `taken` means that the rank has acknowledged them.
     """
 
     samples: tuple[Sample, ...]
     missing: int
     taken: bool = False
-    sent: float = -math.inf
+    sent_at: float = -math.inf
 
 
 @dataclass(slots=True)
 class PendingStep:
-    """A step's microbatches by rank; `unsettled` samples may still turn out to be holes.
+    """A step's microbatches by rank.
 
-    `gated`: none of it leaves before all are settled; `untaken` microbatches are left, and all
-    ranks have taken those before `front`; `holes` are the ordinals of all its holes.
+    `unsettled` samples may still turn out to be holes: if the step `waits_for_holes`, none of it is
+    sent before all are settled, as the loss weights leave the holes out. `untaken` microbatches are
+    left; all ranks have taken those before `front`. `holes` are the ordinals of the step's holes.
     """
 
     number: int
     after: EpochPosition
     ranks: list[list[PendingMicrobatch]]
-    gated: bool
+    waits_for_holes: bool
     unsettled: int = 0
     untaken: int = 0
     front: int = 0
@@ -42,9 +44,9 @@ class PendingStep:
     weights: dict[tuple[int, int], Weights] = field(default_factory=dict)
 
     @property
-    def shut(self) -> bool:
-        """Whether the step waits for its holes to be known."""
-        return self.gated and self.unsettled > 0
+    def is_blocked(self) -> bool:
+        """Whether the step cannot be sent yet, because its holes are not known."""
+        return self.waits_for_holes and self.unsettled > 0
 
     def samples(self) -> Iterator[Sample]:
         """Return all samples, rank by rank."""
@@ -59,22 +61,25 @@ class PendingStep:
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatch:
-    """A microbatch that is ready: the message, its payload frames, and what makes it unusable."""
+    """A microbatch that is ready: the message, its payload frames, and a hole that ends the run."""
 
     message: Batch
     payloads: tuple[object, ...]
     fatal: Sample | None
 
 
-def plan_step(number: int, ranks: Ranks, after: EpochPosition, gated: bool) -> PendingStep:
-    """Return a step as it was planned; its samples learn where they belong."""
+def plan_step(
+    number: int, ranks: Ranks, after: EpochPosition, waits_for_holes: bool
+) -> PendingStep:
+    """Return a step of planned samples, and set in these where they belong."""
     for r, batches in enumerate(ranks):
         for m, samples in enumerate(batches):
             for sample in samples:
                 sample.step, sample.microbatch, sample.rank = number, m, r
-    step = PendingStep(
-        number, after, [[_microbatch(s) for s in batches] for batches in ranks], gated
-    )
+    microbatches = [[_microbatch(samples) for samples in batches] for batches in ranks]
+    step = PendingStep(number, after, microbatches, waits_for_holes)
+    step.untaken = sum(map(len, microbatches))
+    step.unsettled = sum(not sample.settled for sample in step.samples())
     step.holes = {sample.ordinal for sample in step.samples() if sample.reason}
     return step
 
@@ -91,7 +96,7 @@ def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
 
 
 def pack(step: PendingStep, rank: int, microbatch: int, run: int, label: int) -> ReadyBatch:
-    """Make a complete microbatch ready to leave; `label` as in Delivery."""
+    """Return the message of a complete microbatch; `label` as in DeliveryTracker."""
     samples = step.ranks[rank][microbatch].samples
     good = [sample for sample in samples if not sample.reason]
     if not step.weights:
@@ -114,11 +119,12 @@ def pack(step: PendingStep, rank: int, microbatch: int, run: int, label: int) ->
 
 
 def _microbatch(samples: Sequence[Sample]) -> PendingMicrobatch:
-    return PendingMicrobatch(tuple(samples), sum(sample.is_open for sample in samples))
+    return PendingMicrobatch(tuple(samples), sum(sample.is_missing for sample in samples))
 
 
 def _all_weights(step: PendingStep, label: int) -> dict[tuple[int, int], Weights]:
-    """Count samples and label tokens without holes, for every microbatch of a step."""
+    """Return the weights of every microbatch (rank, microbatch) of a step, holes left out."""
+    # (samples, label tokens) per microbatch, then per rank, then of the step.
     counts = [[_count(batch.samples, label) for batch in batches] for batches in step.ranks]
     of_ranks = [(sum(c[0] for c in mbs), sum(c[1] for c in mbs)) for mbs in counts]
     whole = (sum(c[0] for c in of_ranks), sum(c[1] for c in of_ranks))
@@ -130,5 +136,6 @@ def _all_weights(step: PendingStep, label: int) -> dict[tuple[int, int], Weights
 
 
 def _count(samples: Sequence[Sample], label: int) -> tuple[int, int]:
+    """Count samples and label tokens without holes."""
     good = [sample for sample in samples if not sample.reason]
     return len(good), sum(s.cost[label] for s in good if s.cost) if label >= 0 else 0

@@ -1,23 +1,24 @@
-"""What has been planned and not yet delivered: samples, their payloads, and the byte budget.
+"""The planned part of a run: from planned steps to acknowledged microbatches.
 
-Theory of operation. A step enters with its microbatches; its samples are decoded nearest first
-while the bytes held and under way stay within the budget. Decoded payloads are a cache: when the
-budget is exceeded the latest are dropped and decoded again later, identically. The front (the
-earliest microbatch that some rank has not taken) may always be decoded, whatever the budget says,
-so that the line cannot jam. What was sent to a rank is in its memory, and counts; the copy here is
-the first to go, and is made again if the rank asks again. Where holes are allowed a step is
-*gated*: none of its microbatches leaves before all its samples have been decoded once, because
-every weight in the step counts the holes out.
+Theory of operation. A step is added with its microbatches; its samples are decoded nearest first,
+as far as the byte budget allows (`decoding.py`). A complete microbatch is ready to be sent. Once
+sent it is in a rank's memory, and counts against the budget; the copy here is the first to be
+dropped, and is made again if the rank asks again. An acknowledged microbatch is forgotten.
+
+Where holes are allowed a step *waits for holes*: none of its microbatches is sent before all its
+samples have been decoded once, because every weight in the step leaves the holes out. When a run
+resumes inside a step, the ranks tell the step's holes, and nothing waits.
 """
 
-import heapq
 import math
 from collections.abc import Iterable, Sequence
 
 from ...protocol.messages import EpochPosition
 from .byte_budget import ByteBudget
-from .decode_queue import DecodeQueue
-from .sample import Sample, Slot
+from .decoding import DecodeScheduler
+from .planned_steps import PlannedSteps
+from .rank_progress import RankProgress
+from .sample import Sample
 from .step import (
     PendingMicrobatch,
     PendingStep,
@@ -30,218 +31,213 @@ from .step import (
 
 # A step after all others.
 BEYOND = 1 << 62
-# What was sent so long ago and is asked for again was lost on its way.
-LOST_S = 5.0
+# A microbatch that was sent this long ago and is asked for again was lost on its way.
+LOST_AFTER_S = 5.0
 
 
 class DeliveryTracker:
-    """The planned part of a run, from planned steps to acknowledged microbatches."""
+    """The planned steps of a run, and what ranks and workers do to them.
 
-    def __init__(self, run: int, budget_bytes: int, gated: bool, label: int = -1) -> None:
+    `budget` counts the bytes, `decoding` chooses what is decoded, `progress` is that of the ranks.
+    """
+
+    def __init__(self, run: int, limit_bytes: int, waits_for_holes: bool, label: int = -1) -> None:
         """`label` is the position of the resource that counts label tokens, -1 where none does."""
         self.run = run
-        self.gated = gated
+        self.waits_for_holes = waits_for_holes
         self.label = label
-        # Steps of which all holes are known beforehand, and these.
-        self._known: set[int] = set()
+        self.budget = ByteBudget(limit_bytes)
+        self.planned = PlannedSteps()
+        self.decoding = DecodeScheduler(self.planned, self.budget)
+        self.progress = RankProgress()
+        # Steps of which all holes are known beforehand, and these holes.
+        self._known_steps: set[int] = set()
         self._known_holes: set[int] = set()
-        # The first (step, microbatch) that each rank may still need.
-        self._next: dict[int, tuple[int, int]] = {}
-        self.steps: dict[int, PendingStep] = {}
-        self._samples: dict[int, Sample] = {}
-        # Whether something that is being decoded was forgotten.
-        self._in_vain = False
-        self.bytes = ByteBudget(budget_bytes)
-        self._queue = DecodeQueue(self._is_wanted)
+        # Whether a sample was forgotten while it was being decoded.
+        self._has_useless_work = False
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of decoded payload that are held."""
-        return self.bytes.held_bytes
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes that are expected of what is being decoded."""
-        return self.bytes.reserved_bytes
+    def steps(self) -> dict[int, PendingStep]:
+        """The planned steps by number."""
+        return self.planned.by_number
 
     @property
     def front(self) -> tuple[int, int]:
         """The earliest (step, microbatch) that some rank has not taken, or (-1, -1)."""
-        if not self.steps:
-            return -1, -1
-        first = self.steps[min(self.steps)]
-        return first.number, first.front
+        return self.planned.front
+
+    # --- planning
 
     def add_step(self, number: int, ranks: Ranks, after: EpochPosition) -> None:
-        """Take in a planned step.
+        """Add a planned step; `after` is the position after it.
 
         Raises ValueError if one microbatch per rank cannot fit into the budget.
         """
-        step = plan_step(number, ranks, after, self.gated)
-        refuse_small_budget(step, self.bytes.most)
-        step.untaken = sum(map(len, step.ranks))
+        step = plan_step(number, ranks, after, self.waits_for_holes)
+        refuse_small_budget(step, self.budget.limit_bytes)
         for sample in step.samples():
-            step.unsettled += not sample.settled
-            self._samples[sample.ordinal] = sample
-            self._want(sample)
+            self.planned.samples[sample.ordinal] = sample
+            self.decoding.queue(sample)
         self.steps[number] = step
-        self._make_known(step)
-        self._catch_up(step)
+        self._apply_known_holes(step)
+        self._catch_up(step, self.progress)
 
-    def know(self, steps: Iterable[int], holes: Iterable[int]) -> None:
-        """Learn that these steps, begun before, have no other holes than these ordinals.
+    def learn_holes(self, steps: Iterable[int], holes: Iterable[int]) -> None:
+        """Learn that these steps have no other holes than these ordinals.
 
-        A rank that has had some of a step knows all its holes; a run that begins there is told, and
-        nothing of that step is decoded but what is still to be handed out.
+        A rank that has taken some of a step knows all its holes. A run that resumes there is told,
+        and decodes nothing of the step but what is still to be delivered.
         """
-        self._known.update(steps)
+        self._known_steps.update(steps)
         self._known_holes.update(holes)
         for step in list(self.steps.values()):
-            self._make_known(step)
-            self._catch_up(step)
+            self._apply_known_holes(step)
+            self._catch_up(step, self.progress)
 
-    def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the steps of which all holes are known, and these, for a run that starts again."""
-        open_steps = [step for step in self.steps.values() if not step.shut]
-        holes = self._known_holes.union(*[step.holes for step in open_steps])
-        return tuple(sorted(self._known.union(s.number for s in open_steps))), tuple(sorted(holes))
+    def known_holes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the steps of which all holes are known, and the holes: see `learn_holes`."""
+        settled = [step for step in self.steps.values() if not step.is_blocked]
+        holes = self._known_holes.union(*[step.holes for step in settled])
+        steps = self._known_steps.union(step.number for step in settled)
+        return tuple(sorted(steps)), tuple(sorted(holes))
 
-    def needed(self, ranks: Sequence[int]) -> tuple[int, int]:
-        """Return the first (step, microbatch) that one of these ranks may still need."""
-        return min(self._next.get(rank, (0, 0)) for rank in ranks)
+    def _apply_known_holes(self, step: PendingStep) -> None:
+        """Turn known holes of a step into holes; if it has no others, it need not wait."""
+        for sample in step.samples():
+            if sample.ordinal in self._known_holes:
+                self.fail(sample, "could not be used before the run was resumed")
+        if step.number in self._known_steps:
+            step.waits_for_holes = False
 
-    def work(self, slot: Slot, most: int) -> list[Sample]:
-        """Return up to `most` samples of one microbatch for a worker to decode, nearest first.
+    # --- results of decoding
 
-        One that is suspected of killing workers comes alone.
-        """
-        chosen: list[Sample] = []
-        while len(chosen) < most:
-            heap = self._queue.nearest(slot, self.front)
-            if heap is None:
-                break
-            sample = self._samples[heap[0][3]]
-            if chosen and (sample.strikes or sample.where != chosen[0].where):
-                break
-            if not self._has_credit(sample):
-                break
-            heapq.heappop(heap)
-            self.bytes.reserve(sample)
-            chosen.append(sample)
-            if sample.strikes:
-                break
-        return chosen
-
-    def give_back(self, sample: Sample) -> None:
-        """Take back a sample whose lease was lost."""
-        if sample.ordinal in self._samples and sample.reserved:
-            self.bytes.release(sample)
-            self._want(sample)
-
-    def arrived(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
-        """Take in a decoded payload; a sample that is not wanted (any more) is ignored."""
-        self.bytes.release(sample)
-        if not sample.is_open or (sample.step >= 0 and sample.ordinal not in self._samples):
+    def store(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
+        """Store a decoded payload; one that is not needed (any more) is ignored."""
+        self.budget.release(sample)
+        is_forgotten = sample.step >= 0 and sample.ordinal not in self.planned.samples
+        if not sample.is_missing or is_forgotten:
             return
-        self.bytes.keep(sample, header, payload, nbytes)
+        self.budget.hold(sample, header, payload, nbytes)
         self._settle(sample)
-        self._change_missing(sample, -1)
-        self._evict()
+        self.planned.change_missing(sample, -1)
+        self.decoding.evict()
 
-    def failed(self, sample: Sample, reason: str, fatal: bool = False) -> None:
-        """Turn a sample into a hole."""
-        self.bytes.release(sample)
-        if not sample.is_open:
+    def fail(self, sample: Sample, reason: str, fatal: bool = False) -> None:
+        """Turn a sample into a hole; a `fatal` one ends the run when its microbatch is due."""
+        self.budget.release(sample)
+        if not sample.is_missing:
             return
         sample.reason, sample.fatal = reason, fatal
         if sample.step in self.steps:
             self.steps[sample.step].holes.add(sample.ordinal)
         self._settle(sample)
-        self._change_missing(sample, -1)
+        self.planned.change_missing(sample, -1)
 
     def refuse(self, sample: Sample, reason: str) -> None:
         """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
-        self.bytes.drop(sample)
-        self.failed(sample, reason)
+        self.budget.drop(sample)
+        self.fail(sample, reason)
 
     def discard_unplanned(self, sample: Sample) -> None:
         """Drop the payload of a sample that no step took (it was decoded to be measured)."""
         if sample.step < 0:
-            self.bytes.drop(sample)
+            self.budget.drop(sample)
+
+    def _settle(self, sample: Sample) -> None:
+        """Count a sample as decoded once, or as a hole; the last one may unblock its step."""
+        if sample.settled:
+            return
+        sample.settled = True
+        step = self.steps.get(sample.step)
+        if step is not None:
+            step.unsettled -= 1
+            if step.waits_for_holes and not step.unsettled:
+                self._catch_up(step, self.progress)
+
+    # --- sending
 
     def ready(
         self, rank: int, number: int, microbatch: int, now: float = math.inf
     ) -> ReadyBatch | None:
-        """Return a microbatch if it is complete and may leave; `now` also tells what is lost."""
-        step = self.steps.get(number)
-        batch = step.find(rank, microbatch) if step is not None else None
-        if step is None or batch is None or batch.taken or step.shut:
+        """Return a microbatch that a rank asks for, if it is complete and may be sent."""
+        found = self.planned.find(rank, number, microbatch)
+        if found is None:
             return None
-        if not self._is_here(batch, now):
+        step, batch = found
+        if batch.taken or step.is_blocked or not self._is_complete(batch, now):
             return None
         return pack(step, rank, microbatch, self.run, self.label)
 
-    def sent(self, rank: int, number: int, microbatch: int, now: float = 0.0) -> None:
-        """Note that a microbatch is on its way to its rank, or there."""
-        step = self.steps.get(number)
-        batch = step.find(rank, microbatch) if step is not None else None
-        if batch is None:
+    def mark_sent(self, rank: int, number: int, microbatch: int, now: float = 0.0) -> None:
+        """Record that a microbatch was sent."""
+        found = self.planned.find(rank, number, microbatch)
+        if found is None:
             return
-        batch.sent = now
+        _, batch = found
+        batch.sent_at = now
         for sample in batch.samples:
-            self.bytes.lend(sample)
-        self._evict()
+            self.budget.lend(sample)
+        self.decoding.evict()
 
-    def taken(self, rank: int, number: int, microbatch: int) -> None:
-        """Forget an acknowledged microbatch and all before it; saying it twice changes nothing."""
-        step = self.steps.get(number)
-        planned = step is not None and step.find(rank, microbatch) is not None
-        # A run that was started again may not have planned yet what its ranks have had.
-        if planned or number > max(self.steps, default=-1):
-            self.passed((rank,), number, microbatch + 1)
+    def _is_complete(self, batch: PendingMicrobatch, now: float) -> bool:
+        """Return whether a microbatch that is asked for can be sent.
 
-    def passed(self, ranks: Sequence[int], number: int, microbatch: int) -> None:
-        """Learn that these ranks need nothing that is before a microbatch."""
+        Samples that were sent before and dropped here must be decoded again, once they had time to
+        arrive: a busy rank asks again for a microbatch that is on its way.
+        """
+        dropped = [sample for sample in batch.samples if sample.lent and sample.payload is None]
+        if dropped and now >= batch.sent_at + LOST_AFTER_S:
+            for sample in dropped:
+                self.budget.end_loan(sample)
+                batch.missing += 1
+                self.decoding.queue(sample)
+        return not dropped and not batch.missing
+
+    # --- progress of ranks
+
+    def acknowledge(self, rank: int, number: int, microbatch: int) -> None:
+        """Forget a microbatch that a rank has taken, and all before it."""
+        is_planned = self.planned.find(rank, number, microbatch) is not None
+        # A run that was started again may not have planned yet what its ranks have taken.
+        if is_planned or number > max(self.steps, default=-1):
+            self.skip_to((rank,), number, microbatch + 1)
+
+    def skip_to(self, ranks: Sequence[int], number: int, microbatch: int) -> None:
+        """Forget what is before a microbatch: these ranks do not need it."""
         for rank in ranks:
-            self._move_on(rank, number, microbatch)
+            self.progress.move_on(rank, (number, microbatch))
         for step in list(self.steps.values()):
             self._catch_up(step, ranks)
 
-    def take_in_vain(self) -> bool:
-        """Return, once, whether something is being decoded that nobody needs any more."""
-        in_vain, self._in_vain = self._in_vain, False
-        return in_vain
-
     def leave(self, ranks: Sequence[int]) -> None:
         """Wait no longer for these ranks: they take nothing more."""
-        self.passed(ranks, BEYOND, 0)
+        self.skip_to(ranks, BEYOND, 0)
 
-    def _move_on(self, rank: int, number: int, microbatch: int) -> None:
-        self._next[rank] = max((number, microbatch), self._next.get(rank, (0, 0)))
+    def take_has_useless_work(self) -> bool:
+        """Return, once, whether samples are being decoded that nobody needs any more."""
+        has_useless_work, self._has_useless_work = self._has_useless_work, False
+        return has_useless_work
 
-    def _make_known(self, step: PendingStep) -> None:
-        """Make those samples holes that are known to be; if these are all, nothing need wait."""
-        for sample in step.samples():
-            if sample.ordinal in self._known_holes:
-                self.failed(sample, "could not be used before the run was resumed")
-        if step.number in self._known:
-            step.gated = False
+    def _catch_up(self, step: PendingStep, ranks: Iterable[int]) -> None:
+        """Forget the microbatches of a step that ranks do not need, and a step that all have.
 
-    def _catch_up(self, step: PendingStep, ranks: Iterable[int] | None = None) -> None:
-        """Forget what ranks do not need; of a gated step not before its holes are known."""
-        for rank in () if step.shut else self._next if ranks is None else ranks:
+        While a step is blocked even a microbatch that was taken is kept: its samples may be holes.
+        """
+        for rank in () if step.is_blocked else ranks:
             if 0 <= rank < len(step.ranks):
-                self._take(step, step.ranks[rank], *self._next[rank])
+                self._take_before(step, rank)
         while step.front < len(step.ranks[0]) and all(r[step.front].taken for r in step.ranks):
             step.front += 1
         if not step.untaken:
             self.steps.pop(step.number, None)
 
-    def _take(
-        self, step: PendingStep, batches: list[PendingMicrobatch], number: int, microbatch: int
-    ) -> None:
-        """Forget what a rank has before a place; what was not decoded yet need not be any more."""
-        end = microbatch if step.number == number else len(batches) * (step.number < number)
+    def _take_before(self, step: PendingStep, rank: int) -> None:
+        """Count as taken what a rank does not need of a step."""
+        batches = step.ranks[rank]
+        number, microbatch = self.progress[rank]
+        if number < step.number:
+            return
+        end = microbatch if number == step.number else len(batches)
         for batch in batches[:end]:
             if not batch.taken:
                 for sample in batch.samples:
@@ -249,69 +245,11 @@ class DeliveryTracker:
                 self._forget(batch)
                 step.untaken -= 1
 
-    def _is_here(self, batch: PendingMicrobatch, now: float) -> bool:
-        """Whether a microbatch that is asked for can be sent.
-
-        What was sent before and dropped here must be decoded again, once it had time to arrive: a
-        busy rank asks again for what is on its way.
-        """
-        gone = [sample for sample in batch.samples if sample.lent and sample.payload is None]
-        if gone and now >= batch.sent + LOST_S:
-            for sample in gone:
-                self.bytes.take_back(sample)
-                batch.missing += 1
-                self._want(sample)
-        return not gone and not batch.missing
-
     def _forget(self, batch: PendingMicrobatch) -> None:
         batch.taken = True
         for sample in batch.samples:
-            self.bytes.drop(sample)
-            self.bytes.take_back(sample)
-            self._in_vain |= sample.reserved > 0
-            self.bytes.release(sample)
-            self._samples.pop(sample.ordinal, None)
-
-    def _settle(self, sample: Sample) -> None:
-        if not sample.settled:
-            sample.settled = True
-            step = self.steps.get(sample.step)
-            if step is not None:
-                step.unsettled -= 1
-                if step.gated and not step.unsettled:
-                    self._catch_up(step)
-
-    def _is_wanted(self, ordinal: int) -> bool:
-        sample = self._samples.get(ordinal)
-        return sample is not None and sample.is_open
-
-    def _want(self, sample: Sample) -> None:
-        if sample.is_open:
-            self._queue.push(sample)
-
-    def _has_credit(self, sample: Sample) -> bool:
-        if self.bytes.has_room(sample) or sample.where == self.front:
-            return True
-        # A gated step needs each of its samples decoded once, one at a time if there is no room.
-        first = self.steps[sample.step].gated and sample.step == self.front[0]
-        return first and not sample.settled and not self.reserved_bytes
-
-    def _change_missing(self, sample: Sample, by: int) -> None:
-        step = self.steps.get(sample.step)
-        if step is not None:
-            step.ranks[sample.rank][sample.microbatch].missing += by
-
-    def _evict(self) -> None:
-        """Drop what ranks have, then the latest, until the budget holds; the front stays."""
-        while self.bytes.is_exceeded:
-            copy = self.bytes.latest_copy()
-            if copy is not None:
-                self.bytes.drop(copy)
-                continue
-            latest = self.bytes.latest()
-            if latest.step >= 0 and latest.where <= self.front:
-                return
-            self.bytes.drop(latest)
-            if latest.step >= 0:
-                self._change_missing(latest, 1)
-                self._want(latest)
+            self.budget.drop(sample)
+            self.budget.end_loan(sample)
+            self._has_useless_work |= sample.reserved > 0
+            self.budget.release(sample)
+            self.planned.samples.pop(sample.ordinal, None)

@@ -1,1 +1,1 @@
-"""One run of an epoch: planning windows, leasing work to workers, detecting poison samples."""
+"""One run of an epoch: plan windows, lease samples to workers, find poison samples."""

@@ -1,9 +1,12 @@
-"""Who works on what, until when.
+"""Leases: which worker works on which samples, until when.
 
-A lease names samples and a deadline; every result, and each sample that a worker says it has begun,
-renews its worker's leases. When one runs out, or its worker is lost, what is left of it goes back.
-A lease that ran out is *lapsed*: its worker is late, not gone, and what it has in hand still counts
-if it comes before anybody else's. A worker that is lost, or says hello again, has lost these, too.
+A lease names samples and has a deadline. Every result, and each sample that the worker reports to
+have begun, renews all leases of that worker. A lease ends when all its samples are done, when it
+expires, or when its worker is lost; `lost_leases.py` returns what is left of it to be leased again.
+
+An expired lease is *still usable*: its worker is late, not gone, and a result under it counts if it
+comes before anybody else's. This ends when the worker is lost, gets another lease, or shows a
+result of a later lease.
 """
 
 import math
@@ -16,10 +19,10 @@ from ..delivery.sample import Sample
 
 @dataclass(slots=True)
 class GrantedLease:
-    """A lease that has been granted: its open samples by ordinal, in the order of work.
+    """A lease: its open samples by ordinal, in the order of work.
 
-    `touched` is when the worker last showed a result; `shared` that another worker has the same
-    samples, too.
+    `shown_at` is when the worker last showed a result; `shared` if another worker has been leased
+    the same samples as well.
     """
 
     number: int
@@ -27,21 +30,25 @@ class GrantedLease:
     worker: bytes
     deadline: float
     samples: dict[int, Sample] = field(default_factory=dict)
-    touched: float = 0.0
+    shown_at: float = 0.0
     shared: bool = False
 
 
 class LeaseTable:
-    """All leases, by number."""
+    """All leases, by number. Methods named `take_...` remove and return leases."""
 
     def __init__(self, lease_s: float = math.inf, last: int = 0) -> None:
-        """`lease_s` is how long a lease may go without a result; numbers go on after `last`."""
+        """`lease_s` is how long a lease lasts without a result; numbers continue after `last`."""
         self.lease_s = lease_s
         self.last = last
         self._leases: dict[int, GrantedLease] = {}
-        # Those that ran out: what their workers have in hand still counts if it comes first.
-        self._lapsed: dict[int, GrantedLease] = {}
+        self._expired_but_usable: dict[int, GrantedLease] = {}
         self._useless: list[GrantedLease] = []
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    # --- granting and results
 
     def grant(
         self,
@@ -51,105 +58,101 @@ class LeaseTable:
         now: float,
         shared: GrantedLease | None = None,
     ) -> GrantedLease:
-        """Write down a new lease; `shared` is the one that already has these samples."""
-        self._end_lapsed(worker)
+        """Record a new lease; `shared` is the lease that already has these samples, if any."""
+        self._forget_expired(worker)
         self.last += 1
-        held = GrantedLease(self.last, kind, worker, now + self.lease_s, touched=now)
-        held.samples = {sample.ordinal: sample for sample in samples}
+        lease = GrantedLease(self.last, kind, worker, now + self.lease_s, shown_at=now)
+        lease.samples = {sample.ordinal: sample for sample in samples}
         if shared is not None:
-            held.shared = shared.shared = True
-        self._leases[self.last] = held
-        return held
+            lease.shared = shared.shared = True
+        self._leases[self.last] = lease
+        return lease
 
-    def result(
+    def complete(
         self, worker: bytes, number: int, ordinal: int, now: float
     ) -> tuple[str, Sample] | None:
-        """Take one sample off all leases; None for one that is not (or no longer) the worker's."""
-        lapsed = number in self._lapsed
-        held = self._lapsed.get(number) if lapsed else self._leases.get(number)
-        if held is None or held.worker != worker:
+        """Take a sample off all leases: its result has come. Return the kind of work and it.
+
+        Return None if the sample is not on this lease (any more), or the lease not the worker's.
+        """
+        is_expired = number in self._expired_but_usable
+        leases = self._expired_but_usable if is_expired else self._leases
+        lease = leases.get(number)
+        if lease is None or lease.worker != worker:
             return None
         self.renew(worker, now)
-        for each in self.of(worker):
-            each.touched = now
-        sample = held.samples.pop(ordinal, None)
-        if not held.samples:
-            del (self._lapsed if lapsed else self._leases)[number]
+        for each in self.of_worker(worker):
+            each.shown_at = now
+        sample = lease.samples.pop(ordinal, None)
+        if not lease.samples:
+            del leases[number]
         if sample is None:
             return None
-        if held.shared or lapsed or self._lapsed:
-            self._take_from_others(held.kind, sample)
-        return held.kind, sample
+        # Only then can somebody else have been leased the same sample.
+        if lease.shared or is_expired or self._expired_but_usable:
+            self._take_from_others(lease.kind, sample)
+        return lease.kind, sample
 
     def renew(self, worker: bytes, now: float) -> None:
-        """Put the deadlines of a worker's leases off: it has shown that it gets on."""
-        for held in self.of(worker):
-            held.deadline = now + self.lease_s
+        """Put off the deadlines of a worker's leases: it makes progress."""
+        for lease in self.of_worker(worker):
+            lease.deadline = now + self.lease_s
 
-    def passed_over(self, worker: bytes, number: int) -> list[GrantedLease]:
-        """Remove and return a worker's leases before this one.
-
-        A worker does its leases in order: when one shows a result, what is open of those before
-        was lost on its way, there or back.
-        """
-        self._end_lapsed(worker, number)
-        over = [held for held in self.of(worker) if held.number < number]
-        for held in over:
-            del self._leases[held.number]
-        return over
-
-    def slowest(self, before: float) -> GrantedLease | None:
-        """Return the lease without a result for longest, if it is since before a time.
-
-        A lease that two have, and one with a suspected sample, is nobody else's.
-        """
-        alone = [
-            held
-            for held in self._leases.values()
-            if held.touched <= before
-            and not held.shared
-            and not any(sample.strikes for sample in held.samples.values())
-        ]
-        return min(alone, key=lambda held: held.touched, default=None)
-
-    def is_held(self, sample: Sample) -> bool:
-        """Whether somebody has a sample."""
-        return any(sample.ordinal in held.samples for held in self._leases.values())
+    def remove_samples(self, is_useless: Callable[[Sample], bool]) -> None:
+        """Take samples off all leases that nobody needs any more."""
+        for lease in list(self._leases.values()):
+            for sample in [each for each in lease.samples.values() if is_useless(each)]:
+                self._remove_sample(lease, sample)
 
     def take_useless(self) -> list[GrantedLease]:
-        """Return, once, the leases whose samples others have done."""
+        """Return, once, the leases whose samples others have done, or nobody needs."""
         useless, self._useless = self._useless, []
         return useless
 
-    def forget(self, is_useless: Callable[[Sample], bool]) -> None:
-        """Take samples off all leases that nobody needs any more."""
-        for held in list(self._leases.values()):
-            for sample in [each for each in held.samples.values() if is_useless(each)]:
-                self._remove(held, sample)
+    # --- lost leases
 
-    def _take_from_others(self, kind: str, sample: Sample) -> None:
-        for held in [*self._leases.values(), *self._lapsed.values()]:
-            if held.kind == kind and sample.ordinal in held.samples:
-                self._remove(held, sample)
+    def take_expired(self, now: float) -> list[GrantedLease]:
+        """Take the leases whose deadline has passed; they are still usable."""
+        return self._expire([held for held in self._leases.values() if held.deadline <= now])
 
-    def _lapse(self, leases: list[GrantedLease]) -> list[GrantedLease]:
-        for held in leases:
-            self._lapsed[held.number] = self._leases.pop(held.number)
+    def take_without_result(self, worker: bytes, since: float) -> list[GrantedLease]:
+        """Take a worker's leases without a result since a time; they are still usable."""
+        return self._expire([held for held in self.of_worker(worker) if held.shown_at <= since])
+
+    def take_skipped(self, worker: bytes, number: int) -> list[GrantedLease]:
+        """Take a worker's leases before this one, of which it has shown a result.
+
+        A worker works on its leases in order, so what is open of the former ones was lost on its
+        way to the worker or back.
+        """
+        self._forget_expired(worker, number)
+        skipped = [held for held in self.of_worker(worker) if held.number < number]
+        for lease in skipped:
+            del self._leases[lease.number]
+        return skipped
+
+    def take_of_worker(self, worker: bytes) -> list[GrantedLease]:
+        """Take all leases of a worker."""
+        self._forget_expired(worker)
+        lost = self.of_worker(worker)
+        for lease in lost:
+            del self._leases[lease.number]
+        return lost
+
+    def take(self, number: int) -> GrantedLease | None:
+        """Take one lease, None if there is none of this number."""
+        return self._leases.pop(number, None)
+
+    def clear(self) -> list[GrantedLease]:
+        """Take all leases."""
+        leases = list(self._leases.values())
+        self._leases.clear()
+        self._expired_but_usable.clear()
         return leases
 
-    def _end_lapsed(self, worker: bytes, before: float = math.inf) -> None:
-        """Forget a worker's leases that ran out: nothing of them can come any more."""
-        for held in [each for each in self._lapsed.values() if each.worker == worker]:
-            if held.number < before:
-                del self._lapsed[held.number]
+    # --- questions
 
-    def _remove(self, held: GrantedLease, sample: Sample) -> None:
-        del held.samples[sample.ordinal]
-        if not held.samples and self._lapsed.pop(held.number, None) is None:
-            del self._leases[held.number]
-            self._useless.append(held)
-
-    def of(self, worker: bytes) -> list[GrantedLease]:
+    def of_worker(self, worker: bytes) -> list[GrantedLease]:
         """Return a worker's leases, oldest first."""
         return [held for held in self._leases.values() if held.worker == worker]
 
@@ -157,37 +160,54 @@ class LeaseTable:
         """Return how many leases a worker has."""
         return sum(held.worker == worker for held in self._leases.values())
 
-    def per_worker(self) -> Counter[bytes]:
+    def count_per_worker(self) -> Counter[bytes]:
         """Return how many leases each worker has."""
         return Counter(held.worker for held in self._leases.values())
 
-    def lose(self, worker: bytes) -> list[GrantedLease]:
-        """Remove and return all leases of a worker."""
-        self._end_lapsed(worker)
-        lost = self.of(worker)
-        for held in lost:
-            del self._leases[held.number]
-        return lost
+    def is_leased(self, sample: Sample) -> bool:
+        """Return whether a sample is on a lease that has not expired."""
+        return any(sample.ordinal in held.samples for held in self._leases.values())
 
-    def withdraw(self, number: int) -> GrantedLease | None:
-        """Remove and return one lease."""
-        return self._leases.pop(number, None)
+    def slowest(self, before: float) -> GrantedLease | None:
+        """Return the lease without a result for longest, if its last is not after `before`.
 
-    def expired(self, now: float) -> list[GrantedLease]:
-        """Remove and return the leases whose deadline has passed; a late result still counts."""
-        return self._lapse([held for held in self._leases.values() if held.deadline <= now])
-
-    def untouched(self, worker: bytes, since: float) -> list[GrantedLease]:
-        """Remove and return a worker's leases without a result since; a late one still counts."""
-        return self._lapse([held for held in self.of(worker) if held.touched <= since])
-
-    def clear(self) -> list[GrantedLease]:
-        """Remove and return all leases."""
-        every = list(self._leases.values())
-        self._leases.clear()
-        self._lapsed.clear()
-        return every
+        Leases that are shared already are left out, and those with a suspected sample, which must
+        not kill another worker meanwhile.
+        """
+        waiting = [
+            held
+            for held in self._leases.values()
+            if held.shown_at <= before
+            and not held.shared
+            and not any(sample.crash_count for sample in held.samples.values())
+        ]
+        return min(waiting, key=lambda held: held.shown_at, default=None)
 
     def next_deadline(self) -> float:
         """Return the earliest deadline, infinity if there is none."""
         return min((held.deadline for held in self._leases.values()), default=math.inf)
+
+    # --- inside
+
+    def _expire(self, leases: list[GrantedLease]) -> list[GrantedLease]:
+        for lease in leases:
+            self._expired_but_usable[lease.number] = self._leases.pop(lease.number)
+        return leases
+
+    def _forget_expired(self, worker: bytes, before: float = math.inf) -> None:
+        """Forget a worker's expired leases: no result of them can come any more."""
+        expired = self._expired_but_usable
+        for lease in [held for held in expired.values() if held.worker == worker]:
+            if lease.number < before:
+                del expired[lease.number]
+
+    def _take_from_others(self, kind: str, sample: Sample) -> None:
+        for lease in [*self._leases.values(), *self._expired_but_usable.values()]:
+            if lease.kind == kind and sample.ordinal in lease.samples:
+                self._remove_sample(lease, sample)
+
+    def _remove_sample(self, lease: GrantedLease, sample: Sample) -> None:
+        del lease.samples[sample.ordinal]
+        if not lease.samples and self._expired_but_usable.pop(lease.number, None) is None:
+            del self._leases[lease.number]
+            self._useless.append(lease)

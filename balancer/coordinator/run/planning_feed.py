@@ -1,8 +1,8 @@
-"""From the epoch's order to planned steps: what to probe next, when a window can be planned.
+"""Turn the epoch's order into planned steps: what to probe next, and when to plan a window.
 
-Descriptors may arrive in any order; a window is planned when the last of its costs is known.
-Nothing but the position (a window's first ordinal and first step) carries over from one window to
-the next, so a run can start at any of them.
+Costs may arrive in any order; a window is planned when the last of its costs is known. Only the
+position (a window's first ordinal and first step) carries over from one window to the next, so that
+a run can start at any of them.
 """
 
 from collections import deque
@@ -23,14 +23,14 @@ class WindowPlanner(Protocol):
 
     @property
     def window_samples(self) -> int:
-        """How many ordinals to show at once."""
+        """The number of samples of a window."""
 
     def plan(self, window: Window) -> Planned:
         """Return the steps of a window."""
 
 
 class PlanningFeed:
-    """Probes ahead, plans windows, and hands the steps to a Delivery."""
+    """Probes ahead, plans windows, and adds the steps to the delivery."""
 
     def __init__(
         self,
@@ -57,31 +57,31 @@ class PlanningFeed:
         self._unknown = 0
         self._open_window()
 
-    def work(self, most: int, workers: int = 1) -> list[Sample]:
+    def next_samples(self, most: int, workers: int = 1) -> list[Sample]:
         """Return up to `most` samples to probe, in the order of need; a suspected one alone.
 
-        Nobody gets more than a share for one of `workers`: planning waits for the last of them.
+        No worker gets more than its share among `workers`, as planning waits for the last sample.
         """
         most = min(most, -(-len(self._to_probe) // workers))
         chosen: list[Sample] = []
         while self._to_probe and len(chosen) < most:
-            if chosen and (chosen[0].strikes or self._to_probe[0].strikes):
+            if chosen and (chosen[0].crash_count or self._to_probe[0].crash_count):
                 break
             sample = self._to_probe.popleft()
-            # A worker that is late may have said it after all.
+            # A late worker may have reported its costs after the lease expired.
             if sample.cost is None:
                 chosen.append(sample)
         return chosen
 
-    def give_back(self, sample: Sample) -> None:
-        """Take back a sample whose probe lease was lost."""
+    def requeue(self, sample: Sample) -> None:
+        """Queue a sample whose probe lease was lost to be probed again, before all others."""
         if sample.cost is None:
             self._to_probe.appendleft(sample)
 
-    def probed(self, sample: Sample, key: str, cost: tuple[int, ...], nbytes: int) -> None:
-        """Take in a sample's costs; saying it twice changes nothing.
+    def store_costs(self, sample: Sample, key: str, cost: tuple[int, ...], nbytes: int) -> None:
+        """Store a sample's costs, once.
 
-        Raises ValueError when the number of costs is not that of the resources.
+        Raises ValueError unless there is one non-negative cost per resource.
         """
         if sample.cost is not None:
             return
@@ -92,11 +92,11 @@ class PlanningFeed:
         sample.key, sample.cost, sample.nbytes = key, cost, max(nbytes, sample.nbytes)
         self._unknown -= sample.ordinal < self._window_end
 
-    def failed(self, sample: Sample, key: str) -> None:
-        """Take in a sample that cannot be probed: it costs nothing and keeps its place."""
-        self.probed(sample, key, (0,) * self.resources, 0)
+    def store_failure(self, sample: Sample, key: str) -> None:
+        """Store that a sample cannot be probed: it costs nothing and keeps its place."""
+        self.store_costs(sample, key, (0,) * self.resources, 0)
 
-    def advance(self, steps_ahead: int) -> None:
+    def plan_ahead(self, steps_ahead: int) -> None:
         """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
 
         Raises ValueError, as the planner does, when a step cannot be planned within its budgets.
@@ -109,7 +109,7 @@ class PlanningFeed:
         return min(self.start + self.planner.window_samples, len(self.order))
 
     def _open_window(self) -> None:
-        """Ask for the costs of the next window, those not known already."""
+        """Queue the samples of the next window to be probed, those not known already."""
         end = self._window_end
         for ordinal in range(self._horizon, end):
             sample = Sample(ordinal, int(self.order[ordinal]))
@@ -129,12 +129,11 @@ class PlanningFeed:
         last = self.step + len(planned.batches)
         refused = planned.oversize if planned.refused else ()
         for batch in planned.batches:
-            done = batch.step + 1 == last
-            after = (
-                EpochPosition(after_window, last, last, 0)
-                if done
-                else EpochPosition(self.start, self.step, batch.step + 1, 0)
-            )
+            # A run that resumes after this step plans this window again, after the last the next.
+            if batch.step + 1 == last:
+                after = EpochPosition(after_window, last, last, 0)
+            else:
+                after = EpochPosition(self.start, self.step, batch.step + 1, 0)
             self._deliver(batch, after, refused if batch is planned.batches[0] else ())
         for ordinal in range(self.start, after_window):
             self.delivery.discard_unplanned(self.samples.pop(ordinal))
@@ -143,9 +142,9 @@ class PlanningFeed:
         self._open_window()
 
     def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:
-        """Hand one step over; samples refused as oversize stand in it as holes."""
+        """Add one step to the delivery; samples refused as oversize are holes in it."""
         if batch.step < self.first.step:
-            return
+            return  # of the window that the run starts in, but before its position
         ranks = [[[self.samples[o] for o in mb.ordinals] for mb in mbs] for mbs in batch.ranks]
         for ordinal in refused:
             sample = self.samples[ordinal]

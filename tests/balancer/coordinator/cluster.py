@@ -46,7 +46,7 @@ class Cluster:
         return [(send.peer, send.message) for send in self.coordinator.tick(self.now)]
 
     def gone(self, peer, undelivered):
-        sent = self.coordinator.gone(peer, undelivered, self.now)
+        sent = self.coordinator.unreachable(peer, undelivered, self.now)
         return [(send.peer, send.message) for send in sent]
 
     def worker(self, peer=b"w", incarnation=0, count=20):
@@ -55,7 +55,7 @@ class Cluster:
 
     def probe_all(self, peer):
         """Say what all samples of a worker's probe leases cost."""
-        for held in self.coordinator.run.leases.of(peer):
+        for held in self.coordinator.state.run.leases.of_worker(peer):
             found = tuple(Probed(ordinal, f"k{ordinal}", (1,), 1) for ordinal in held.samples)
             if held.kind == "probe":
                 self.say(peer, ProbeDone(held.number, found))

@@ -3,6 +3,7 @@
 test_mutants.py plants them one by one and expects the simulated trials to notice each.
 """
 
+from counterpoise.balancer.protocol.transitions import COORDINATOR, Action, Event, Outcome, Row
 from tests.balancer.coordinator.planting import Mutant, Plant, constant, edit, row
 
 
@@ -15,50 +16,50 @@ MUTANTS = (
     # --- fencing, and results that come twice
     mutant(
         "an older incarnation is let in",
-        edit("coordinator.worker_handlers:WorkerHandlers._greet_worker",
-             "any(old.hello.incarnation > hello.incarnation for old in namesakes)", "False"),
+        edit("coordinator.worker_handlers:WorkerHandlers.register",
+             "any(old.hello.incarnation > hello.incarnation for old in same_name)", "False"),
         seed=249,
     ),
     mutant(
-        "an older incarnation keeps its place",
-        edit("coordinator.worker_handlers:WorkerHandlers._greet_worker",
-             "for old in namesakes: self._lose_worker(old.peer, None)", ""),
+        "an older incarnation keeps its leases",
+        row("protocol.transitions:COORDINATOR", ("worker ready", Event.REPLACED),
+            Row(Action.IGNORE, {Outcome.DONE: "absent"})),
         seed=3,
     ),
     mutant(
         "a second hello is of a new worker",
         row("protocol.transitions:COORDINATOR", ("worker ready", "WorkerHello"),
-            ("worker waiting", "greet_worker")),
+            COORDINATOR["worker waiting", "WorkerHello"]),
         seed=12,
     ),
     mutant(
         "lease numbers start anew with every run",
-        edit("coordinator.state:CoordinatorState._switch_run",
-             "EpochRun(begin, self.job, order, planner, self._lease)",
-             "EpochRun(begin, self.job, order, planner)"),
+        edit("coordinator.run_control:RunControl.start_next",
+             "EpochRun(start, state.job, order, planner, state.last_lease)",
+             "EpochRun(start, state.job, order, planner)"),
         seed=0,
     ),
     mutant(
         "lease numbers start anew with every balancer",
         edit("coordinator.state:CoordinatorState.__init__",
-             "self._lease = incarnation * NUMBERS", "self._lease = 0"),
+             "self.last_lease = incarnation * NUMBERS_PER_INCARNATION", "self.last_lease = 0"),
         seed=0,
     ),
     mutant(
         "a result is taken from any lease, any number of times",
-        edit("coordinator.run.leases:LeaseTable.result",
-             "held.samples.pop(ordinal, None)", "held.samples.get(ordinal)"),
+        edit("coordinator.run.leases:LeaseTable.complete",
+             "lease.samples.pop(ordinal, None)", "lease.samples.get(ordinal)"),
         seed=30,
     ),
     mutant(
         "what two workers have stays with the slower",
-        edit("coordinator.run.leases:LeaseTable.result",
-             "held.shared or lapsed or self._lapsed", "False"),
+        edit("coordinator.run.leases:LeaseTable.complete",
+             "lease.shared or is_expired or self._expired_but_usable", "False"),
         seed=109,
     ),
     mutant(
         "costs said twice count twice",
-        edit("coordinator.run.planning_feed:PlanningFeed.probed",
+        edit("coordinator.run.planning_feed:PlanningFeed.store_costs",
              "sample.cost is not None", "False"),
         seed=2,
     ),
@@ -84,50 +85,57 @@ MUTANTS = (
     mutant(
         "leases are not renewed",
         edit("coordinator.run.leases:LeaseTable.renew",
-             "held.deadline = now + self.lease_s", ""),
+             "lease.deadline = now + self.lease_s", ""),
         seed=13,
     ),
     mutant(
         "leases never end",
-        edit("coordinator.run.leases:LeaseTable.expired", "held.deadline <= now", "False"),
+        edit("coordinator.run.leases:LeaseTable.take_expired", "held.deadline <= now", "False"),
         seed=184,
     ),
     mutant(
         "a lease of a lost worker is lost",
-        edit("coordinator.run.epoch:EpochRun.lose_worker", "self._take_back(held)", "None"),
+        edit("coordinator.run.lost_leases:LostLeases.return_worker",
+             "self._return(self.leases.take_of_worker(worker))",
+             "self.leases.take_of_worker(worker)"),
         seed=3,
     ),
     mutant(
         "a lease that ran out is lost",
-        edit("coordinator.run.epoch:EpochRun.expire", "self._take_back(held)", "None"),
+        edit("coordinator.run.lost_leases:LostLeases.return_expired",
+             "self._return(expired)", "None"),
         seed=15,
     ),
     mutant(
         "what a worker passed over is lost",
-        edit("coordinator.run.epoch:EpochRun._result", "self._take_back(held)", "None"),
+        edit("coordinator.run.lost_leases:LostLeases.return_skipped",
+             "self._return(self.leases.take_skipped(worker, number))",
+             "self.leases.take_skipped(worker, number)"),
         seed=7,
     ),
     mutant(
         "a probe lease that was lost is not done again",
-        edit("coordinator.run.planning_feed:PlanningFeed.give_back",
+        edit("coordinator.run.planning_feed:PlanningFeed.requeue",
              "self._to_probe.appendleft(sample)", "None"),
         seed=4,
     ),
     mutant(
         "a late worker is never forgiven",
-        edit("coordinator.worker_handlers:WorkerHandlers._note_done", "worker.late = False", ""),
-        edit("coordinator.worker_handlers:WorkerHandlers._hear_ready",
-             "self._workers[peer].late = False", "pass"),
+        edit("coordinator.worker_handlers:WorkerHandlers._count_results",
+             "worker.unresponsive = False", ""),
+        edit("coordinator.worker_handlers:WorkerHandlers.confirm",
+             "self.state.workers[peer].unresponsive = False", ""),
         seed=15,
     ),
     mutant(
         "one death is enough to give a sample up",
-        constant("coordinator.run.epoch:DEADLY_STRIKES", 1),
+        constant("coordinator.run.failed_samples:MAX_CRASHES", 1),
         seed=1,
     ),
     mutant(
         "nobody is suspected",
-        edit("coordinator.run.epoch:EpochRun._strike", "sample.strikes += 1", ""),
+        edit("coordinator.run.failed_samples:FailedSamples.count_crash",
+             "sample.crash_count += 1", ""),
         seed=3,
     ),
     # --- the byte budget
@@ -140,26 +148,27 @@ MUTANTS = (
     ),
     mutant(
         "the front has no credit of its own",
-        edit("coordinator.delivery.tracker:DeliveryTracker._has_credit",
-             "self.bytes.has_room(sample) or sample.where == self.front",
-             "self.bytes.has_room(sample)"),
+        edit("coordinator.delivery.decoding:DecodeScheduler._fits",
+             "self.budget.has_room(sample) or sample.position == front",
+             "self.budget.has_room(sample)"),
         seed=4,
     ),
     mutant(
         "the front is dropped, too",
-        edit("coordinator.delivery.tracker:DeliveryTracker._evict",
-             "latest.step >= 0 and latest.where <= self.front", "False"),
+        edit("coordinator.delivery.decoding:DecodeScheduler.evict",
+             "is_planned and latest.position <= self.planned.front", "False"),
         seed=31,
     ),
     mutant(
         "what was dropped is never decoded again",
-        edit("coordinator.delivery.tracker:DeliveryTracker._evict", "self._want(latest)", "None"),
+        edit("coordinator.delivery.decoding:DecodeScheduler.evict", "self.queue(latest)", "None"),
         seed=4,
     ),
     # --- holes
     mutant(
         "a step leaves before all its holes are known",
-        edit("coordinator.delivery.step:PendingStep.shut", "self.gated and self.unsettled > 0",
+        edit("coordinator.delivery.step:PendingStep.is_blocked",
+             "self.waits_for_holes and self.unsettled > 0",
              "False"),
         seed=2,
     ),
@@ -170,21 +179,21 @@ MUTANTS = (
     ),
     mutant(
         "holes of the ledger are forgotten",
-        edit("coordinator.delivery.tracker:DeliveryTracker.know",
+        edit("coordinator.delivery.tracker:DeliveryTracker.learn_holes",
              "self._known_holes.update(holes)", "None"),
         seed=103,
     ),
     # --- asking and acknowledging
     mutant(
         "an acknowledgement is of its own microbatch only",
-        edit("coordinator.delivery.tracker:DeliveryTracker._take",
+        edit("coordinator.delivery.tracker:DeliveryTracker._take_before",
              "batches[:end]", "batches[max(0, end - 1) : end]"),
         seed=24,
     ),
     mutant(
         "an acknowledgement that comes before its step is planned is forgotten",
-        edit("coordinator.delivery.tracker:DeliveryTracker.taken",
-             "planned or number > max(self.steps, default=-1)", "planned"),
+        edit("coordinator.delivery.tracker:DeliveryTracker.acknowledge",
+             "is_planned or number > max(self.steps, default=-1)", "is_planned"),
         seed=40,
     ),
     mutant(
@@ -196,29 +205,30 @@ MUTANTS = (
     ),
     mutant(
         "a batch that was asked for again is not sent again",
-        edit("coordinator.peers:PendingRequests.note",
+        edit("coordinator.peers.requests:PendingRequests.add",
              """
              if known is not None and known.peer == peer:
                  return
              """,
              """
              seen = self.__dict__.setdefault("seen", set())
-             if (place, peer) in seen:
+             if (key, peer) in seen:
                  return
-             seen.add((place, peer))
+             seen.add((key, peer))
              """),
         seed=2,
     ),
     mutant(
         "a rank that is not known is not answered",
-        edit("coordinator.rank_handlers:RankHandlers._ask_who",
-             "self._send(peer, UnknownPeer())", "None"),
+        edit("coordinator.rank_handlers:RankHandlers.identify",
+             "self.state.send(peer, REPLACED if replaced else UnknownPeer())",
+             "replaced and self.state.send(peer, REPLACED)"),
         seed=0,
     ),
     mutant(
         "a lease that was lost is waited for until it runs out",
-        edit("coordinator.worker_handlers:WorkerHandlers._note_hand",
-             "before == hand == EMPTY_HAND", "False"),
+        edit("coordinator.worker_handlers:WorkerHandlers._record_progress",
+             "before == now == IDLE", "False"),
         seed=14,
     ),
     mutant(
@@ -237,7 +247,7 @@ MUTANTS = (
     ),
     mutant(
         "the end of the epoch is one step late",
-        edit("coordinator.run.epoch:EpochRun.past_end",
+        edit("coordinator.run.epoch:EpochRun.epoch_end",
              "step < self.feed.step", "step <= self.feed.step"),
         seed=0,
     ),
@@ -263,27 +273,26 @@ MUTANTS = (
     ),
     mutant(
         "the next run starts before all have left the last",
-        edit("coordinator.state:CoordinatorState._switch_run",
-             "not later or (self.run is not None and len(covered) < self.job.ranks)",
-             "not later"),
+        edit("coordinator.run_control:RunControl._next_start",
+             "run is not None and len(self._ranks_beyond(current)) < job.ranks", "False"),
         seed=32,
     ),
     mutant(
         "a run goes on from where the farthest rank is",
-        edit("coordinator.state:CoordinatorState._switch_run",
+        edit("coordinator.run_control:RunControl._next_start",
              "min(later, key=lambda each: (each.run, each.start.step, each.start.microbatch))",
              "max(later, key=lambda each: (each.run, each.start.step, each.start.microbatch))"),
         seed=29,
     ),
     mutant(
         "a run is not put back for a rank that is behind",
-        edit("coordinator.rank_handlers:RankHandlers._begin",
-             "self.run is not None and self.run.is_past(begin, rank.hello.ranks)", "False"),
+        edit("coordinator.rank_handlers:RankHandlers.start_run",
+             "state.run is not None and state.run.starts_after(start, rank.hello.ranks)", "False"),
         seed=53,
     ),
     mutant(
-        "former lives are not ended",
-        edit("coordinator.rank_handlers:RankHandlers._end_former_life",
+        "former launches are not ended",
+        edit("coordinator.rank_handlers:RankHandlers._end_former_launch",
              "not replaced", "True"),
         seed=410,
     ),

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from counterpoise.balancer.coordinator.delivery.sample import ANY_SLOT, Sample
-from counterpoise.balancer.coordinator.delivery.tracker import LOST_S, DeliveryTracker
+from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S, DeliveryTracker
 from counterpoise.balancer.protocol.messages import EpochPosition
 
 AFTER = EpochPosition(0, 0, 1, 0)
@@ -33,20 +33,20 @@ def filled(delivery, ranks=2, microbatches=2, size=2, steps=1, nbytes=10):
 
 def arrive(delivery, *samples, nbytes=10):
     for each in samples:
-        delivery.arrived(each, b"", b"x" * nbytes, nbytes)
+        delivery.store(each, b"", b"x" * nbytes, nbytes)
 
 
 def take_all(delivery):
     """Decode and take until nothing is left; return the ordinals in the order of decoding."""
     decoded, idle = [], 0
     while delivery.steps:
-        work = delivery.work(ANY_SLOT, 3)
+        work = delivery.decoding.next_samples(ANY_SLOT, 3)
         decoded += [each.ordinal for each in work]
         arrive(delivery, *work)
         number, microbatch = delivery.front
         for rank in range(2):
             if delivery.ready(rank, number, microbatch):
-                delivery.taken(rank, number, microbatch)
+                delivery.acknowledge(rank, number, microbatch)
                 idle = 0
         idle += not work
         assert idle < 3, "stuck"
@@ -57,9 +57,9 @@ def take_all(delivery):
 
 
 def test_samples_are_decoded_in_the_order_of_need():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery, steps=2)
-    order = [each for _ in range(8) for each in delivery.work(ANY_SLOT, 2)]
+    order = [each for _ in range(8) for each in delivery.decoding.next_samples(ANY_SLOT, 2)]
     assert [(each.step, each.microbatch, each.rank) for each in order] == sorted(
         (step, microbatch, rank)
         for step in (0, 1) for microbatch in (0, 1) for rank in (0, 1) for _ in range(2)
@@ -67,69 +67,74 @@ def test_samples_are_decoded_in_the_order_of_need():
 
 
 def test_one_piece_of_work_is_of_one_microbatch():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery)
-    assert len({(each.step, each.microbatch) for each in delivery.work(ANY_SLOT, 100)}) == 1
+    assert (
+        len(
+            {(each.step, each.microbatch) for each in delivery.decoding.next_samples(ANY_SLOT, 100)}
+        )
+        == 1
+    )
 
 
 def test_nothing_beyond_the_budget_is_given_out_but_the_front():
-    delivery = DeliveryTracker(0, 40, gated=False)
+    delivery = DeliveryTracker(0, 40, waits_for_holes=False)
     filled(delivery)
-    assert [each.microbatch for each in delivery.work(ANY_SLOT, 9)] == [0, 0, 0, 0]
-    assert delivery.work(ANY_SLOT, 9) == []
+    assert [each.microbatch for each in delivery.decoding.next_samples(ANY_SLOT, 9)] == [0, 0, 0, 0]
+    assert delivery.decoding.next_samples(ANY_SLOT, 9) == []
 
 
 def test_what_comes_back_from_a_lost_lease_is_given_out_again():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery)
-    work = delivery.work(ANY_SLOT, 2)
+    work = delivery.decoding.next_samples(ANY_SLOT, 2)
     for each in work:
-        delivery.give_back(each)
-    assert delivery.reserved_bytes == 0
-    assert delivery.work(ANY_SLOT, 2) == work
+        delivery.decoding.requeue(each)
+    assert delivery.budget.reserved_bytes == 0
+    assert delivery.decoding.next_samples(ANY_SLOT, 2) == work
 
 
 def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_again():
-    delivery = DeliveryTracker(0, 100, gated=False)
+    delivery = DeliveryTracker(0, 100, waits_for_holes=False)
     samples = filled(delivery)
     first = [each for each in samples.values() if each.microbatch == 0]
     later = [each for each in samples.values() if each.microbatch == 1]
     arrive(delivery, *later, nbytes=20)
     arrive(delivery, *first, nbytes=20)
-    assert delivery.held_bytes == 100
+    assert delivery.budget.held_bytes == 100
     assert all(each.payload is not None for each in first)
     assert [each.ordinal for each in later if each.payload is not None] == [later[0].ordinal]
     for rank in (0, 1):
         assert delivery.ready(rank, 0, 0) is not None
         assert delivery.ready(rank, 0, 1) is None
-        delivery.taken(rank, 0, 0)
-    arrive(delivery, *delivery.work(ANY_SLOT, 9), nbytes=20)
+        delivery.acknowledge(rank, 0, 0)
+    arrive(delivery, *delivery.decoding.next_samples(ANY_SLOT, 9), nbytes=20)
     assert delivery.ready(0, 0, 1) is not None
     assert delivery.ready(1, 0, 1) is not None
 
 
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("waits_for_holes", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_line_never_jams_and_forgets_everything(seed, gated):
+def test_the_line_never_jams_and_forgets_everything(seed, waits_for_holes):
     chance = random.Random(seed)
     size, ranks = chance.randint(1, 3), 2
-    delivery = DeliveryTracker(0, ranks * size * 10 + chance.randint(0, 30), gated)
+    delivery = DeliveryTracker(0, ranks * size * 10 + chance.randint(0, 30), waits_for_holes)
     filled(delivery, ranks, chance.randint(1, 4), size, steps=chance.randint(1, 3))
     take_all(delivery)
-    assert (delivery.held_bytes, delivery.reserved_bytes) == (0, 0)
+    assert (delivery.budget.held_bytes, delivery.budget.reserved_bytes) == (0, 0)
 
 
 def test_a_budget_below_one_microbatch_per_rank_names_what_is_needed():
     with pytest.raises(ValueError, match="step 0 needs 40; raise buffer_bytes to at least that"):
-        filled(DeliveryTracker(0, 39, gated=False))
+        filled(DeliveryTracker(0, 39, waits_for_holes=False))
 
 
 def test_pinned_samples_are_given_to_their_slot_only():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     batch = [sample(0, pin=1), sample(1, pin=0), sample(2)]
     delivery.add_step(0, [[batch]], AFTER)
-    assert [each.ordinal for each in delivery.work(0, 9)] == [1, 2]
-    assert [each.ordinal for each in delivery.work(1, 9)] == [0]
+    assert [each.ordinal for each in delivery.decoding.next_samples(0, 9)] == [1, 2]
+    assert [each.ordinal for each in delivery.decoding.next_samples(1, 9)] == [0]
 
 
 # --- what ranks have, and have not acknowledged
@@ -137,58 +142,62 @@ def test_pinned_samples_are_given_to_their_slot_only():
 
 def lent(budget=100):
     """Return a delivery of which both ranks were sent their first microbatch, 40 bytes each."""
-    delivery = DeliveryTracker(0, budget, gated=False)
+    delivery = DeliveryTracker(0, budget, waits_for_holes=False)
     samples = filled(delivery, nbytes=20).values()
     arrive(delivery, *[each for each in samples if each.microbatch == 0], nbytes=20)
     for rank in (0, 1):
         assert delivery.ready(rank, 0, 0) is not None
-        delivery.sent(rank, 0, 0)
+        delivery.mark_sent(rank, 0, 0)
     return delivery
 
 
 def test_what_a_rank_was_sent_is_held_twice_only_while_there_is_room():
     delivery = lent(budget=160)
-    assert (delivery.held_bytes, delivery.bytes.lent_bytes) == (80, 80)
+    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (80, 80)
     delivery = lent(budget=100)
-    assert (delivery.held_bytes, delivery.bytes.lent_bytes) == (20, 80)
-    arrive(delivery, *delivery.work(ANY_SLOT, 9), nbytes=20)
-    assert (delivery.held_bytes, delivery.bytes.lent_bytes) == (20, 80)
-    assert delivery.work(ANY_SLOT, 9) == []
-    delivery.taken(0, 0, 0)
-    assert delivery.bytes.lent_bytes == 40
-    assert len(delivery.work(ANY_SLOT, 9)) == 2
+    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (20, 80)
+    arrive(delivery, *delivery.decoding.next_samples(ANY_SLOT, 9), nbytes=20)
+    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (20, 80)
+    assert delivery.decoding.next_samples(ANY_SLOT, 9) == []
+    delivery.acknowledge(0, 0, 0)
+    assert delivery.budget.lent_bytes == 40
+    assert len(delivery.decoding.next_samples(ANY_SLOT, 9)) == 2
 
 
 def test_what_was_lost_on_its_way_is_decoded_again_when_it_is_asked_for():
     delivery = lent()
-    assert delivery.ready(1, 0, 0, LOST_S - 0.1) is None
-    assert delivery.bytes.lent_bytes == 80
-    assert delivery.ready(1, 0, 0, LOST_S) is None
-    again = delivery.work(ANY_SLOT, 9)
+    assert delivery.ready(1, 0, 0, LOST_AFTER_S - 0.1) is None
+    assert delivery.budget.lent_bytes == 80
+    assert delivery.ready(1, 0, 0, LOST_AFTER_S) is None
+    again = delivery.decoding.next_samples(ANY_SLOT, 9)
     assert {(each.rank, each.microbatch) for each in again} == {(1, 0)}
     arrive(delivery, *again, nbytes=20)
     assert delivery.ready(1, 0, 0) is not None
-    delivery.sent(1, 0, 0)
-    assert delivery.bytes.lent_bytes == 80
+    delivery.mark_sent(1, 0, 0)
+    assert delivery.budget.lent_bytes == 80
 
 
 def test_of_what_was_sent_nothing_is_counted_once_it_is_acknowledged():
     delivery = lent()
     for rank in (0, 1):
-        delivery.taken(rank, 0, 0)
+        delivery.acknowledge(rank, 0, 0)
     take_all(delivery)
-    assert (delivery.held_bytes, delivery.bytes.lent_bytes, delivery.reserved_bytes) == (0, 0, 0)
+    assert (
+        delivery.budget.held_bytes,
+        delivery.budget.lent_bytes,
+        delivery.budget.reserved_bytes,
+    ) == (0, 0, 0)
 
 
 # --- holes and gates
 
 
 def test_a_gated_step_waits_for_all_its_samples_and_counts_without_holes():
-    delivery = DeliveryTracker(0, 1000, gated=True, label=0)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=True, label=0)
     samples = filled(delivery)
     arrive(delivery, *[samples[n] for n in range(7)])
     assert delivery.ready(0, 0, 0) is None
-    delivery.failed(samples[7], "broken")
+    delivery.fail(samples[7], "broken")
     weights = delivery.ready(0, 0, 0).message.weights
     assert (weights.samples, weights.rank_samples, weights.step_samples) == (2, 4, 7)
     assert weights.step_label_tokens == 7
@@ -199,15 +208,15 @@ def test_a_gated_step_waits_for_all_its_samples_and_counts_without_holes():
 
 @pytest.mark.parametrize("early", [True, False])
 def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(early):
-    delivery = DeliveryTracker(0, 1000, gated=True, label=0)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=True, label=0)
     if early:
-        delivery.know([0], [1, 6])
+        delivery.learn_holes([0], [1, 6])
     samples = filled(delivery)
-    delivery.taken(1, 0, 0)
+    delivery.acknowledge(1, 0, 0)
     if not early:
         assert delivery.ready(0, 0, 0) is None
-        delivery.know([0], [1, 6])
-    order = [each.ordinal for _ in range(4) for each in delivery.work(ANY_SLOT, 9)]
+        delivery.learn_holes([0], [1, 6])
+    order = [each.ordinal for _ in range(4) for each in delivery.decoding.next_samples(ANY_SLOT, 9)]
     assert order == [0, 2, 3, 7]
     arrive(delivery, samples[0])
     message = delivery.ready(0, 0, 0).message
@@ -216,29 +225,29 @@ def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(earl
 
 
 def test_what_is_decoded_in_vain_is_told_once():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
-    (work,) = delivery.work(ANY_SLOT, 1)
-    delivery.taken(1, 0, 0)
-    assert not delivery.take_in_vain()
-    delivery.passed([work.rank], 0, 1)
-    assert delivery.take_in_vain()
-    assert not delivery.take_in_vain()
+    (work,) = delivery.decoding.next_samples(ANY_SLOT, 1)
+    delivery.acknowledge(1, 0, 0)
+    assert not delivery.take_has_useless_work()
+    delivery.skip_to([work.rank], 0, 1)
+    assert delivery.take_has_useless_work()
+    assert not delivery.take_has_useless_work()
     arrive(delivery, samples[work.ordinal])
-    assert (delivery.held_bytes, delivery.reserved_bytes) == (0, 0)
+    assert (delivery.budget.held_bytes, delivery.budget.reserved_bytes) == (0, 0)
 
 
 def test_holes_that_are_told_of_other_steps_open_no_gate():
-    delivery = DeliveryTracker(0, 1000, gated=True)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=True)
     samples = filled(delivery)
-    delivery.know([1], [1])
+    delivery.learn_holes([1], [1])
     arrive(delivery, samples[0])
     assert delivery.ready(0, 0, 0) is None
     assert samples[1].reason
 
 
 def test_without_a_gate_a_microbatch_leaves_as_soon_as_it_is_whole():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
     arrive(delivery, samples[0])
     assert delivery.ready(0, 0, 0) is None
@@ -248,49 +257,49 @@ def test_without_a_gate_a_microbatch_leaves_as_soon_as_it_is_whole():
 
 
 def test_a_failure_and_a_payload_said_twice_change_nothing():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
-    delivery.failed(samples[0], "first")
-    delivery.failed(samples[0], "second")
+    delivery.fail(samples[0], "first")
+    delivery.fail(samples[0], "second")
     arrive(delivery, samples[0])
     arrive(delivery, samples[1], samples[1])
-    assert delivery.held_bytes == 10
-    parcel = delivery.ready(0, 0, 0)
-    assert [hole.reason for hole in parcel.message.holes] == ["first"]
-    assert len(parcel.payloads) == 1
+    assert delivery.budget.held_bytes == 10
+    batch = delivery.ready(0, 0, 0)
+    assert [hole.reason for hole in batch.message.holes] == ["first"]
+    assert len(batch.payloads) == 1
 
 
 def test_what_is_not_there_can_be_asked_for_and_acknowledged():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     arrive(delivery, *filled(delivery).values())
     for rank, step, microbatch in [(9, 0, 0), (-1, 0, 0), (0, 0, 9), (0, 0, -1)]:
         assert delivery.ready(rank, step, microbatch) is None
-        delivery.taken(rank, step, microbatch)
+        delivery.acknowledge(rank, step, microbatch)
     assert delivery.ready(0, 9, 0) is None
-    assert delivery.held_bytes == 80
+    assert delivery.budget.held_bytes == 80
     for rank in (0, 1):
         for microbatch in (0, 1, 1):
-            delivery.taken(rank, 0, microbatch)
+            delivery.acknowledge(rank, 0, microbatch)
     assert delivery.steps == {}
-    assert delivery.held_bytes == 0
+    assert delivery.budget.held_bytes == 0
 
 
 def test_what_ranks_had_before_a_run_was_started_again_is_not_held_for_them():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     arrive(delivery, *filled(delivery).values())
-    delivery.taken(0, 9, 0)
-    assert delivery.held_bytes == 40
-    delivery.taken(1, 9, 0)
-    assert (delivery.steps, delivery.held_bytes) == ({}, 0)
-    assert [delivery.needed((rank,)) for rank in (0, 1)] == [(9, 1), (9, 1)]
+    delivery.acknowledge(0, 9, 0)
+    assert delivery.budget.held_bytes == 40
+    delivery.acknowledge(1, 9, 0)
+    assert (delivery.steps, delivery.budget.held_bytes) == ({}, 0)
+    assert [delivery.progress.needed((rank,)) for rank in (0, 1)] == [(9, 1), (9, 1)]
 
 
 def test_a_late_payload_of_a_taken_microbatch_is_not_kept():
-    delivery = DeliveryTracker(0, 1000, gated=False)
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
     arrive(delivery, *samples.values())
     for rank in (0, 1):
         for microbatch in (0, 1):
-            delivery.taken(rank, 0, microbatch)
+            delivery.acknowledge(rank, 0, microbatch)
     arrive(delivery, samples[3])
-    assert delivery.held_bytes == 0
+    assert delivery.budget.held_bytes == 0

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.coordinator.rank_handlers import APART_S
+from counterpoise.balancer.coordinator.rank_checks import APART_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
     Ack,
@@ -64,12 +64,12 @@ def test_ranks_that_start_anew_end_the_run_of_those_before():
     cluster = started()
     sent = cluster.rank(b"s1", (1,))
     assert (kinds(sent, b"r0"), kinds(sent, b"r1")) == (["UnknownPeer"], ["RunFailed"])
-    assert cluster.coordinator.run is None
+    assert cluster.coordinator.state.run is None
     sent = cluster.rank(b"s0", (0,))
     assert kinds(sent, b"s1") == []
     cluster.say(b"s1", StartRun(0, 0, START))
     cluster.say(b"s0", StartRun(0, 0, START))
-    run: Any = cluster.coordinator.run
+    run: Any = cluster.coordinator.state.run
     assert run.number == 0
     assert kinds(cluster.say(b"r1", RequestBatch(0, 1, 0, 0)), b"r1") == ["RunFailed"]
     assert kinds(cluster.say(b"r0", RequestBatch(0, 0, 0, 0)), b"r0") == ["UnknownPeer"]
@@ -86,7 +86,7 @@ def test_a_rank_that_was_not_in_a_former_launch_says_so_and_goes_on():
     cluster.rank(b"s0", (0,))
     cluster.say(b"s0", StartRun(0, 0, START))
     cluster.say(b"s1", StartRun(0, 0, START))
-    assert cluster.coordinator.run.number == 0
+    assert cluster.coordinator.state.run.number == 0
     assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
 
 
@@ -113,11 +113,11 @@ def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
     cluster.say(b"r1", Ack(0, 1, 2, 0))
     cluster.rank(b"r0", (0,), OTHER)
     cluster.say(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
-    run = cluster.coordinator.run
+    run = cluster.coordinator.state.run
     assert run.begin.start.step == 1
-    assert run.delivery.needed((1,)) == (2, 1)
-    assert run.delivery.needed((0,)) == (1, 0)
-    assert 2 in run.delivery.known()[0]
+    assert run.delivery.progress.needed((1,)) == (2, 1)
+    assert run.delivery.progress.needed((0,)) == (1, 0)
+    assert 2 in run.delivery.known_holes()[0]
 
 
 def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs():
@@ -130,9 +130,9 @@ def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs()
     cluster.rank(b"s1", (1,))
     cluster.say(b"s1", StartRun(0, 0, START))
     assert kinds(cluster.say(b"s0", StartRun(1, 1, START)), b"s1") == []
-    assert cluster.coordinator.run.number == 0
+    assert cluster.coordinator.state.run.number == 0
     cluster.say(b"s1", StartRun(1, 1, START))
-    assert cluster.coordinator.run.number == 1
+    assert cluster.coordinator.state.run.number == 1
 
 
 def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
@@ -141,7 +141,7 @@ def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
     assert kinds(cluster.say(b"r1", RequestBatch(1, 1, 0, 0)), b"r1") == ["UnknownPeer"]
     cluster.rank(b"r1", (1,))
     cluster.say(b"r1", StartRun(1, 1, START, START))
-    assert cluster.coordinator.run.number == 1
+    assert cluster.coordinator.state.run.number == 1
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_ranks_that_stay_at_different_places_are_told():
     assert RunFailed not in [
         type(message) for _, message in cluster.say(b"r1", StartRun(0, 1, START))
     ]
-    assert cluster.coordinator.run is None
+    assert cluster.coordinator.state.run is None
     assert RunFailed not in [type(message) for _, message in cluster.tick(APART_S)]
     sent = cluster.tick(0.1)
     for peer in (b"r0", b"r1"):
         (told,) = [message for to, message in sent if to == peer]
-        assert "not at the same place" in told.reason
+        assert "not at the same position" in told.reason
 
 
 def test_a_rank_of_a_former_launch_at_another_place_is_looked_for_and_forgotten():
@@ -180,7 +180,7 @@ def test_a_rank_of_a_former_launch_at_another_place_is_looked_for_and_forgotten(
     cluster.say(b"new 0", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
     ((_, asked),) = [each for each in cluster.tick(1.5) if each[0] == b"r0"]
     cluster.gone(b"r0", asked)
-    assert cluster.coordinator.run.begin.at == EpochPosition(8, 2, 2, 0)
+    assert cluster.coordinator.state.run.begin.at == EpochPosition(8, 2, 2, 0)
     cluster.rank(b"new 1", (1,))
     cluster.say(b"new 1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
     assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
@@ -191,7 +191,7 @@ def test_a_position_beyond_the_data_is_refused():
     cluster.rank(b"r")
     cluster.worker()
     sent = cluster.say(b"r", StartRun(0, 0, EpochPosition(21, 5, 5, 0)))
-    assert "the ledger stands at sample 21 and there are 20" in sent[0][1].reason
+    assert "the ledger is at sample 21, but the data set has 20" in sent[0][1].reason
     assert kinds(cluster.say(b"r", StartRun(1, 0, START)), b"w") == ["Lease"]
 
 
@@ -207,11 +207,13 @@ def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
     cluster.worker()
     for peer in sorted(begins, key=lambda peer: peer != first):
         cluster.say(peer, *begins[peer])
-    run = cluster.coordinator.run
+    run = cluster.coordinator.state.run
     while not run.delivery.steps:
         cluster.probe_all(b"w")
     (had,) = run.delivery.steps[0].ranks[1][0].samples
-    decoding = {o for held in run.leases.of(b"w") if held.kind == "decode" for o in held.samples}
+    decoding = {
+        o for held in run.leases.of_worker(b"w") if held.kind == "decode" for o in held.samples
+    }
     assert decoding
     assert not decoding & {2, had.ordinal}
 
@@ -238,9 +240,9 @@ def taken_by(cluster, peer, rank, after_s):
     taken = []
     for step, microbatch in [(step, each) for step in range(5) for each in range(2)]:
         do_leases(cluster, cluster.say(peer, RequestBatch(0, rank, step, microbatch)))
-        if step not in cluster.coordinator.run.delivery.steps:
+        if step not in cluster.coordinator.state.run.delivery.steps:
             do_leases(cluster, cluster.tick(after_s))
-        if step not in cluster.coordinator.run.delivery.steps:
+        if step not in cluster.coordinator.state.run.delivery.steps:
             return taken
         cluster.say(peer, Ack(0, rank, step, microbatch))
         taken += [step] * (microbatch == 0)
@@ -266,7 +268,7 @@ def test_a_rank_that_was_not_waited_for_and_comes_is_given_all_it_wants():
     sent = cluster.say(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
     do_leases(cluster, sent)
     assert "Batch" in kinds(cluster.say(b"r0", RequestBatch(0, 0, 1, 0)), b"r0")
-    assert cluster.coordinator.run.delivery.needed((1,)) >= (4, 2)
+    assert cluster.coordinator.state.run.delivery.progress.needed((1,)) >= (4, 2)
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
@@ -295,8 +297,8 @@ def test_a_rank_that_comes_back_in_time_begins_the_next_epoch():
         cluster.gone(b"r1", Pong(0, 0, ""))
     cluster.rank(b"r1", (1,))
     cluster.say(b"r1", StartRun(1, 1, START))
-    assert cluster.coordinator.trouble is None
-    assert cluster.coordinator.run.number == 1
+    assert cluster.coordinator.state.failure is None
+    assert cluster.coordinator.state.run.number == 1
 
 
 def test_a_rank_that_is_there_may_take_its_time_between_epochs():
@@ -309,7 +311,7 @@ def test_a_rank_that_is_there_may_take_its_time_between_epochs():
 def test_a_rank_cannot_ask_or_acknowledge_for_another():
     cluster = started()
     cluster.say(b"r0", RequestBatch(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
-    assert cluster.coordinator._asks.of(0) == []
+    assert cluster.coordinator.state.requests.of_run(0) == []
 
 
 def test_a_rank_is_told_now_and_then_that_the_balancer_is_there():
@@ -326,7 +328,7 @@ def test_all_ranks_are_told_when_the_balancer_is_stopped():
 
 def test_costs_that_cannot_be_end_the_run_with_a_reason():
     cluster = started()
-    held = cluster.coordinator.run.leases.of(b"w")[0]
+    held = cluster.coordinator.state.run.leases.of_worker(b"w")[0]
     ordinal = next(iter(held.samples))
     wrong = ProbeDone(held.number, (Probed(ordinal, "k", (-1,), 0),))
     sent = cluster.say(b"w", wrong)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.coordinator.peers.worker_stats import RECENT_S, WorkerStats
 from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
-from counterpoise.balancer.coordinator.worker_stats import RECENT_S, WorkerStats
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.clock_offset import MOST, ClockFilter, Offset, bounded
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
@@ -114,10 +114,10 @@ def test_nothing_but_a_number_is_known_at_first():
 
 
 def test_looking_leaves_no_trace(cluster):
-    before = dict(cluster.coordinator._states)
+    before = dict(cluster.coordinator.state.peer_states)
     cluster.look()
-    assert cluster.coordinator._states == before
-    assert cluster.coordinator.dropped == 0
+    assert cluster.coordinator.state.peer_states == before
+    assert cluster.coordinator.state.dropped == 0
 
 
 def test_what_workers_have_done_is_counted_with_its_time(cluster):
@@ -143,7 +143,7 @@ def test_a_beat_tells_time_at_work_and_the_clock(cluster):
 
 
 def test_a_beat_with_a_number_is_answered_with_the_wall_clock(cluster):
-    cluster.coordinator.books.wall_ahead_s = 1000.0
+    cluster.coordinator.state.diagnostics.wall_ahead_s = 1000.0
     said = cluster.say(b"beat.a", WorkerHeartbeat("a", 0, 3), after_s=2.0)
     assert said == [HeartbeatAck(3, 1_002_000_000)]
 

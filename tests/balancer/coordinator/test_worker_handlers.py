@@ -40,19 +40,19 @@ def test_a_worker_that_is_not_known_is_asked_to_say_hello():
 
 def test_hello_said_twice_takes_nothing_from_a_worker():
     cluster = started()
-    leases = cluster.coordinator.run.leases.of(b"w")
+    leases = cluster.coordinator.state.run.leases.of_worker(b"w")
     assert leases
     assert cluster.say(b"w", WorkerHello("w", 0, "host", 0)) == []
-    assert cluster.coordinator.run.leases.of(b"w") == leases
+    assert cluster.coordinator.state.run.leases.of_worker(b"w") == leases
 
 
 def test_a_worker_that_waits_for_a_job_and_says_so_again_is_not_lost():
     cluster = Cluster()
     hello = WorkerHello("w", 0, "host", 0)
     cluster.say(b"w", hello, hello)
-    assert cluster.coordinator.books.lost == 0
+    assert cluster.coordinator.state.diagnostics.lost == 0
     cluster.say(b"another", hello)
-    assert cluster.coordinator.books.lost == 1
+    assert cluster.coordinator.state.diagnostics.lost == 1
 
 
 def test_an_older_incarnation_is_sent_away():
@@ -72,7 +72,7 @@ def test_a_worker_that_missed_beats_is_told_something_so_that_a_dead_one_is_noti
     assert (b"w", Revoke(0)) in nudges
     granted = cluster.gone(b"w", Revoke(0))
     assert kinds(granted, b"v") == ["Lease"] * len(granted)
-    assert cluster.coordinator.run.leases.of(b"w") == []
+    assert cluster.coordinator.state.run.leases.of_worker(b"w") == []
 
 
 def test_a_silent_worker_is_lost_and_a_beating_one_is_not():
@@ -80,7 +80,7 @@ def test_a_silent_worker_is_lost_and_a_beating_one_is_not():
     for _ in range(20):
         beat(cluster, b"w", hand=in_hand(cluster, b"w"), after_s=1.0)
         cluster.tick()
-    assert cluster.coordinator.run.leases.of(b"w")
+    assert cluster.coordinator.state.run.leases.of_worker(b"w")
     cluster.tick(11.0)
     assert cluster.say(b"beat.w", WorkerHeartbeat("w", 0)) == [(b"beat.w", UnknownPeer())]
 
@@ -107,13 +107,13 @@ def test_a_worker_that_leaves_gives_its_work_to_the_others():
     cluster = started()
     cluster.worker(b"v")
     cluster.say(b"w", WorkerBye())
-    assert cluster.coordinator.run.leases.of(b"v")
-    assert not cluster.coordinator.run.leases.of(b"w")
+    assert cluster.coordinator.state.run.leases.of_worker(b"v")
+    assert not cluster.coordinator.state.run.leases.of_worker(b"w")
 
 
 def in_hand(cluster, peer):
     """What a worker that hangs says it works on: the first of its oldest lease."""
-    for held in cluster.coordinator.run.leases.of(peer):
+    for held in cluster.coordinator.state.run.leases.of_worker(peer):
         return held.number, next(iter(held.samples))
     return 0, -1
 
@@ -124,8 +124,8 @@ def beat(cluster, peer, incarnation=0, hand=(0, -1), after_s=0.0):
     return cluster.say(b"beat." + peer, said, after_s=after_s)
 
 
-def strikes(cluster):
-    return sum(sample.strikes for sample in cluster.coordinator.run.feed.samples.values())
+def crashes(cluster):
+    return sum(sample.crash_count for sample in cluster.coordinator.state.run.feed.samples.values())
 
 
 def test_a_sample_on_which_workers_hang_is_given_up():
@@ -135,7 +135,7 @@ def test_a_sample_on_which_workers_hang_is_given_up():
     for peer in workers:
         cluster.worker(peer)
     cluster.say(b"r", StartRun(0, 0, START))
-    run = cluster.coordinator.run
+    run = cluster.coordinator.state.run
     first = next(iter(run.feed.samples.values()))
     for _ in range(3 * 40):
         for peer in workers:
@@ -145,7 +145,7 @@ def test_a_sample_on_which_workers_hang_is_given_up():
                 cluster.say(peer, ProbeDone(number, (costs,)))
             beat(cluster, peer, hand=in_hand(cluster, peer), after_s=1.02)
         cluster.tick()
-    assert first.strikes == 3
+    assert first.crash_count == 3
     assert first.reason == "3 worker processes died or hung while they worked on it"
 
 
@@ -154,15 +154,15 @@ def test_a_lease_that_was_lost_on_its_way_makes_no_sample_suspect():
     for _ in range(int(JOB.lease_s) + 2):
         beat(cluster, b"w", after_s=1.0)
         cluster.tick()
-    assert strikes(cluster) == 0
+    assert crashes(cluster) == 0
 
 
 def test_a_worker_that_was_cut_off_and_comes_back_makes_no_sample_suspect():
     cluster = started()
     cluster.tick(after_s=11.0)
-    assert not cluster.coordinator.run.leases.of(b"w")
+    assert not cluster.coordinator.state.run.leases.of_worker(b"w")
     cluster.worker()
-    assert strikes(cluster) == 0
+    assert crashes(cluster) == 0
 
 
 @pytest.mark.parametrize("lost_first", [False, True])
@@ -172,52 +172,54 @@ def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_fir
     beat(cluster, b"w", hand=(number, 2))
     cluster.tick(after_s=11.0 if lost_first else 1.0)
     cluster.say(b"again", WorkerHello("w", 1, "host", 0))
-    assert [s.ordinal for s in cluster.coordinator.run.feed.samples.values() if s.strikes] == [2]
+    assert [
+        s.ordinal for s in cluster.coordinator.state.run.feed.samples.values() if s.crash_count
+    ] == [2]
 
 
 def test_a_suspected_sample_that_can_be_probed_is_suspected_no_longer():
     cluster = started()
     cluster.say(b"again", WorkerHello("w", 1, "host", 0))
-    assert strikes(cluster) == 1
+    assert crashes(cluster) == 1
     sent = cluster.say(b"again", WorkerReady(20, "same"))
     do_leases(cluster, sent, b"again")
-    assert strikes(cluster) == 0
+    assert crashes(cluster) == 0
 
 
 @pytest.mark.parametrize(("alone", "expected"), [(False, 1), (True, 2)])
 def test_a_second_death_counts_only_for_who_had_the_sample_alone(alone, expected):
     cluster = started()
-    run = cluster.coordinator.run
-    (held,) = run.leases.of(b"w")
+    run = cluster.coordinator.state.run
+    (held,) = run.leases.of_worker(b"w")
     cluster.say(b"v", WorkerHello("v", 0, "host", 1))
     samples = list(held.samples.values())[: 1 if alone else None]
     run.leases.grant(b"v", "probe", samples, cluster.now, shared=held)
     for name in ("w", "v"):
         cluster.say(b"again " + name.encode(), WorkerHello(name, 1, "host", 0))
-    assert next(iter(held.samples.values())).strikes == expected
-    assert strikes(cluster) == expected
+    assert next(iter(held.samples.values())).crash_count == expected
+    assert crashes(cluster) == expected
 
 
 def test_a_worker_that_stays_silent_for_as_long_as_a_lease_counts_as_dead():
     cluster = started()
     cluster.tick(after_s=11.0)
     cluster.tick(after_s=JOB.lease_s - 12.0)
-    assert strikes(cluster) == 0
+    assert crashes(cluster) == 0
     cluster.tick(after_s=2.0)
-    assert strikes(cluster) == 1
+    assert crashes(cluster) == 1
     cluster.tick(after_s=JOB.lease_s)
-    assert strikes(cluster) == 1
+    assert crashes(cluster) == 1
 
 
 def late(cluster):
     """Let a lease of the worker run out; return it, and its first sample."""
-    held = cluster.coordinator.run.leases.of(b"w")[0]
+    held = cluster.coordinator.state.run.leases.of_worker(b"w")[0]
     sample = next(iter(held.samples.values()))
     for _ in range(122):
         beat = WorkerHeartbeat("w", 0, lease=held.number, ordinal=sample.ordinal)
         cluster.say(b"beat.w", beat, after_s=1.0)
         cluster.tick()
-    assert cluster.coordinator.run.leases.of(b"w") == []
+    assert cluster.coordinator.state.run.leases.of_worker(b"w") == []
     return held, sample
 
 
@@ -249,20 +251,20 @@ def test_what_was_in_hand_before_another_hello_does_not_count(peer, incarnation)
 
 def test_a_worker_that_begins_one_sample_after_another_keeps_its_leases():
     cluster = started()
-    (held,) = cluster.coordinator.run.leases.of(b"w")
+    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
     assert len(held.samples) > 3
     for ordinal in held.samples:
         for _ in range(100):
             beat = WorkerHeartbeat("w", 0, lease=held.number, ordinal=ordinal)
             cluster.say(b"beat.w", beat, after_s=1.0)
             cluster.tick()
-    assert cluster.coordinator.run.leases.of(b"w") == [held]
+    assert cluster.coordinator.state.run.leases.of_worker(b"w") == [held]
 
 
 def test_a_worker_that_does_nothing_gives_back_what_it_was_given():
     """Its lease, or the results, were lost with a connection: it would be waited for in vain."""
     cluster = started()
-    (held,) = cluster.coordinator.run.leases.of(b"w")
+    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
     assert beat(cluster, b"w", after_s=3.0) == []
     told = beat(cluster, b"w", after_s=1.0)
     assert [type(message) for _, message in told] == [Revoke, Welcome]
@@ -272,13 +274,13 @@ def test_a_worker_that_does_nothing_gives_back_what_it_was_given():
     granted = cluster.say(b"w", WorkerReady(20, "same", told[1][1].number))
     again = [ref.ordinal for _, m in granted if isinstance(m, Lease) for ref in m.refs]
     assert again == list(held.samples)
-    assert strikes(cluster) == 0
+    assert crashes(cluster) == 0
 
 
 def test_a_suspected_sample_whose_lease_was_lost_goes_to_another():
     cluster = started()
-    (held,) = cluster.coordinator.run.leases.of(b"w")
-    next(iter(held.samples.values())).strikes = 1
+    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
+    next(iter(held.samples.values())).crash_count = 1
     cluster.worker(b"v")
     beat(cluster, b"w", after_s=1.0)
     told = beat(cluster, b"w", after_s=1.0)
@@ -288,17 +290,17 @@ def test_a_suspected_sample_whose_lease_was_lost_goes_to_another():
 
 def test_a_worker_that_shows_results_keeps_its_leases_whatever_its_beats_say():
     cluster = started()
-    (held,) = cluster.coordinator.run.leases.of(b"w")
+    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
     for sample in list(held.samples.values()):
         beat(cluster, b"w", after_s=0.9)
         beat(cluster, b"w", after_s=0.9)
-        assert cluster.coordinator.run.leases.of(b"w") == [held]
+        assert cluster.coordinator.state.run.leases.of_worker(b"w") == [held]
         cluster.say(b"w", costs(held, sample))
 
 
 def test_what_comes_after_all_of_a_lease_that_was_taken_for_lost_counts():
     cluster = started()
-    (held,) = cluster.coordinator.run.leases.of(b"w")
+    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
     sample = next(iter(held.samples.values()))
     beat(cluster, b"w", after_s=1.0)
     beat(cluster, b"w", after_s=1.0)

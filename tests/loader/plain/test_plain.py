@@ -154,7 +154,7 @@ def test_a_slow_batch_runs_into_the_timeout():
 
 
 def test_a_worker_that_says_nothing_for_long_is_not_replaced():
-    coordinator = Coordinator(PLAIN_JOB, silence_s=math.inf)
+    coordinator = Coordinator(PLAIN_JOB, heartbeat_timeout_s=math.inf)
     hello = WorkerHello("here/1/0", 0, "here", 0)
     coordinator.handle(b"worker", hello, now=0.0)
     coordinator.handle(b"worker", WorkerReady(0, "batches"), now=0.0)

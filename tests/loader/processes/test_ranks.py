@@ -82,7 +82,7 @@ def test_a_rank_that_is_late_gets_its_last_batches_although_rank_0_has_ended(cam
     ("manner", "reason"),
     [
         ("broken", "sample 'k0007': it does not decode"),
-        ("apart", "the ranks are not at the same place"),
+        ("apart", "the ranks are not at the same position"),
     ],
 )
 def test_what_goes_wrong_is_told_to_both(came, manner, reason):

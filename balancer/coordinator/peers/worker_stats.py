@@ -1,9 +1,9 @@
-"""What a worker has done since it came, and how much of that lately."""
+"""Count what a worker has done since it joined, and how much of that recently."""
 
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-# "Lately" reaches back so far, in steps of a mark, in seconds.
+# The recent past, in seconds, and the time between the counts that are remembered of it.
 RECENT_S = 30.0
 MARK_S = 2.0
 
@@ -37,13 +37,13 @@ class WorkCounts:
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Counts what a worker does; times are arguments.
+    """The counts of one worker; `since` is when it joined, times are the coordinator's.
 
-    >>> tally = WorkerStats(since=0.0)
-    >>> for second in range(100): tally.add(float(second), decoded=3)
-    >>> tally.done.decoded
+    >>> stats = WorkerStats(since=0.0)
+    >>> for second in range(100): stats.add(float(second), decoded=3)
+    >>> stats.done.decoded
     300
-    >>> tally.recent(100.0)
+    >>> stats.recent(100.0)
     (WorkCounts(probed=0, decoded=90, failed=0, nbytes=0, probe_ms=0, decode_ms=0), 30.0)
     """
 
@@ -55,7 +55,7 @@ class WorkerStats:
     def add(
         self, now: float, probed: int = 0, decoded: int = 0, failed: int = 0, nbytes: int = 0
     ) -> None:
-        """Count some results."""
+        """Add results to the counts."""
         self._mark(now)
         done = self.done
         self.done = replace(
@@ -66,10 +66,10 @@ class WorkerStats:
             nbytes=done.nbytes + nbytes,
         )
 
-    def at_work(self, now: float, probe_ms: int, decode_ms: int) -> None:
-        """Take in how long the worker has been at each kind of work, in all.
+    def record_work(self, now: float, probe_ms: int, decode_ms: int) -> None:
+        """Record the total time that a worker has spent on each kind of work.
 
-        What it had done before it was first heard is left out: it may have worked elsewhere.
+        The time that it reports first is left out: it may have worked for another balancer.
         """
         self._mark(now)
         if self._before is None:
@@ -78,7 +78,7 @@ class WorkerStats:
         self.done = replace(self.done, probe_ms=probe_ms - probed, decode_ms=decode_ms - decoded)
 
     def recent(self, now: float) -> tuple[WorkCounts, float]:
-        """Return what was done lately, and in how many seconds."""
+        """Return the counts of the recent past, and its length in seconds."""
         start, before = self.since, WorkCounts()
         for when, done in self._marks:
             if when > now - RECENT_S:
@@ -87,7 +87,7 @@ class WorkerStats:
         return self.done.since(before), max(0.0, now - start)
 
     def _mark(self, now: float) -> None:
-        """Remember the counts so far, once in a while; forget what is too old to be needed."""
+        """Remember the counts every MARK_S, as far back as `recent` needs them."""
         if self._marks and now - self._marks[-1][0] < MARK_S:
             return
         self._marks.append((now, self.done))

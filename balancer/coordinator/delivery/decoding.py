@@ -1,0 +1,89 @@
+"""Choose the samples to decode next, and the payloads to drop, so that the byte budget holds.
+
+Decoded payloads are a cache: when the budget is exceeded those needed last are dropped and decoded
+again later, identically. The front (the earliest microbatch that some rank has not taken) may
+always be decoded, whatever the budget, so that the line cannot jam.
+"""
+
+import heapq
+
+from .byte_budget import ByteBudget
+from .decode_queue import DecodeQueue
+from .planned_steps import PlannedSteps
+from .sample import Sample, Slot
+
+
+class DecodeScheduler:
+    """The order of decoding, and what the byte budget allows of it."""
+
+    def __init__(self, planned: PlannedSteps, budget: ByteBudget) -> None:
+        self.planned = planned
+        self.budget = budget
+        self._queue = DecodeQueue(self._is_wanted)
+
+    def queue(self, sample: Sample) -> None:
+        """Queue a planned sample, unless it need not be decoded."""
+        if sample.is_missing:
+            self._queue.push(sample)
+
+    def requeue(self, sample: Sample) -> None:
+        """Queue a sample again whose lease was lost, unless it is not needed any more."""
+        if sample.ordinal in self.planned.samples and sample.reserved:
+            self.budget.release(sample)
+            self.queue(sample)
+
+    def next_samples(self, slot: Slot, most: int) -> list[Sample]:
+        """Return up to `most` samples of one microbatch to decode, nearest first.
+
+        A sample that is suspected of killing workers comes alone.
+        """
+        chosen: list[Sample] = []
+        while len(chosen) < most:
+            heap = self._queue.nearest(slot, self.planned.front)
+            if heap is None:
+                break
+            sample = self.planned.samples[heap[0][3]]
+            if chosen and (sample.crash_count or sample.position != chosen[0].position):
+                break
+            if not self._fits(sample):
+                break
+            heapq.heappop(heap)
+            self.budget.reserve(sample)
+            chosen.append(sample)
+            if sample.crash_count:
+                break
+        return chosen
+
+    def evict(self) -> None:
+        """Drop payloads until the budget holds: first copies that ranks have, then the latest.
+
+        The front stays, even if it alone exceeds the budget.
+        """
+        while self.budget.is_exceeded:
+            copy = self.budget.latest_copy()
+            if copy is not None:
+                self.budget.drop(copy)
+                continue
+            latest = self.budget.latest()
+            is_planned = latest.step >= 0
+            if is_planned and latest.position <= self.planned.front:
+                return
+            self.budget.drop(latest)
+            if is_planned:
+                self.planned.change_missing(latest, 1)
+                self.queue(latest)
+
+    def _is_wanted(self, ordinal: int) -> bool:
+        sample = self.planned.samples.get(ordinal)
+        return sample is not None and sample.is_missing
+
+    def _fits(self, sample: Sample) -> bool:
+        """Return whether a sample may be decoded now."""
+        front = self.planned.front
+        if self.budget.has_room(sample) or sample.position == front:
+            return True
+        # A step that waits for holes needs all its samples decoded once before its front can leave:
+        # without room, one at a time.
+        step = self.planned.by_number[sample.step]
+        is_first = step.waits_for_holes and sample.step == front[0]
+        return is_first and not sample.settled and not self.budget.reserved_bytes

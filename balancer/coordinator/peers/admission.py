@@ -1,0 +1,72 @@
+"""The reasons to refuse a rank or a worker, and ranks that cannot run together.
+
+Each function returns the reason as a text, or "" if there is none.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...planning.problem.config import PlanConfig
+from ...protocol.job_spec import JobSpec, difference, from_json, to_json
+from ...protocol.messages import RankHello, StartRun, WorkerReady
+from .records import RankPeer
+
+# A position in the order takes 8 bytes, kept for the epoch and once more while it is shuffled.
+MAX_SAMPLES = 1 << 32
+# Characters of a job that a refusal quotes.
+MAX_QUOTED = 1000
+
+
+def why_rank_refused(
+    job: JobSpec | None, hello: RankHello, plan_with: Callable[[PlanConfig], Any]
+) -> str:
+    """Return why a rank cannot take part in the current job (if there is one)."""
+    try:
+        theirs = from_json(hello.job)
+        if theirs.plan is not None:
+            plan_with(theirs.plan)
+    except ValueError as error:
+        return f"{error!s:.{MAX_QUOTED}}"
+    if job is None and theirs.plan is None:
+        return "this balancer plans: a loop without balancing has its workers on its own machine"
+    if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.ranks:
+        return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.ranks}"
+    if job is not None and job != theirs:
+        differ = difference(to_json(job), hello.job)
+        return f"this balancer serves another job: {differ:.{MAX_QUOTED}}"
+    return ""
+
+
+def why_worker_refused(
+    job: JobSpec | None, count: int, fingerprint: str, ready: WorkerReady
+) -> str:
+    """Return why a worker cannot join those that are ready (if there are any)."""
+    if not 0 <= ready.count <= MAX_SAMPLES:
+        return f"this worker has {ready.count} samples: up to {MAX_SAMPLES} can be ordered"
+    mixed = job is not None and job.mixed_workers and ready.count == count
+    if not fingerprint or mixed or (ready.count, ready.fingerprint) == (count, fingerprint):
+        return ""
+    return (
+        f"this worker's data or libraries differ from the others' (fingerprint "
+        f"{ready.fingerprint:.80}, {ready.count} samples; the others have {fingerprint}, {count}): "
+        "install the same versions, or allow it with mixed_workers=True"
+    )
+
+
+def why_apart(starts: Iterable[tuple[RankPeer, StartRun]]) -> str:
+    """Return why ranks cannot run together, "" if they start the same run at one position.
+
+    >>> why_apart([])
+    ''
+    """
+    positions = {
+        f"ranks {rank.hello.ranks} start at epoch {start.epoch}, step {start.at.step}": (
+            start.epoch,
+            start.at,
+        )
+        for rank, start in starts
+    }
+    if len(set(positions.values())) < 2:
+        return ""
+    listed = "; ".join(sorted(positions))
+    return f"the ranks are not at the same position: {listed}: resume all of them from one ledger"

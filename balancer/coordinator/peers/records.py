@@ -1,0 +1,58 @@
+"""The coordinator's record of each worker and each trainer process (a *rank peer*).
+
+All times are in seconds on the coordinator's clock.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from ...protocol.clock_offset import NOT_MEASURED, Offset
+from ...protocol.messages import RankHello, StartRun, WorkerHello
+from ...protocol.parts import NOT_REPORTED, WorkInProgress
+from .worker_stats import WorkerStats
+
+# Position of a rank that has taken nothing.
+NOTHING = (0, 0)
+
+
+@dataclass(slots=True)
+class WorkerPeer:
+    """A worker process.
+
+    `heard_at` and `sent_at` are when the last message came from it and went to it. A worker is
+    `unresponsive` when a lease of it expired or was lost and it has shown no result since: it gets
+    no more work until it does. `in_progress` is the sample that it last reported to work on, at
+    `heartbeat_at`.
+    """
+
+    peer: bytes
+    hello: WorkerHello
+    heard_at: float
+    sent_at: float
+    unresponsive: bool = False
+    in_progress: WorkInProgress = NOT_REPORTED
+    heartbeat_at: float = -math.inf
+    fingerprint: str = ""
+    stats: WorkerStats = field(default_factory=lambda: WorkerStats(0.0))
+    clock: Offset = NOT_MEASURED
+
+
+@dataclass(slots=True)
+class RankPeer:
+    """A trainer process, which plays one or several ranks.
+
+    `started` is the run that it started last. `finished` is set once it was sent the end of that
+    run. `taken_until` is the (step, microbatch) up to which it took that run before the balancer
+    started the run again. `launch` counts the launches of the trainer, as far as they can be told
+    apart from here. `pinged_at` is when it last reported that it waits for a microbatch.
+    """
+
+    peer: bytes
+    hello: RankHello
+    started: StartRun | None = None
+    finished: bool = False
+    sent_at: float = 0.0
+    launch: int = 0
+    pinged_at: float = -math.inf
+    taken_until: tuple[int, int] = NOTHING
+    clock: Offset = NOT_MEASURED

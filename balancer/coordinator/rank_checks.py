@@ -1,0 +1,73 @@
+"""Checks of the ranks on every tick: apart from each other, gone, or holding others up."""
+
+import math
+
+from .notices import send_pong
+from .run_control import RunControl
+
+# Ranks that start at different positions may belong to two launches, the former not known to have
+# ended: they have this long to sort themselves out.
+APART_S = 5.0
+# Absent ranks hold up the others for this long at most: they may have had all of their epoch.
+HELD_UP_S = 5.0
+# A rank that has gone while others start the next epoch may come back for this long.
+MISSING_S = 120.0
+# Ranks that are apart are sent something this often, to find those that cannot be reached.
+PROBE_APART_S = 1.0
+
+
+class RankChecks:
+    """Finds ranks that keep the others from going on."""
+
+    def __init__(self, runs: RunControl) -> None:
+        self.runs = runs
+        self.state = runs.state
+        self._missing_since = math.inf
+
+    def check(self) -> None:
+        """Make all checks at the coordinator's time."""
+        self._check_apart()
+        self._check_missing()
+        self._check_held_up()
+
+    def _check_apart(self) -> None:
+        """Fail when ranks stay at different positions."""
+        state, reason = self.state, self.runs.why_apart()
+        if not reason:
+            state.apart_since = math.inf
+        elif state.now - state.apart_since > APART_S:
+            if state.failure is None:
+                self.runs.fail("protocol", reason)
+        else:
+            for rank in state.ranks.values():
+                if state.now - rank.sent_at > PROBE_APART_S:
+                    send_pong(self.runs, rank.peer)
+
+    def _check_missing(self) -> None:
+        """Fail when ranks that others wait for have gone and stay away."""
+        state, missing = self.state, self.state.missing_ranks()
+        if not missing:
+            self._missing_since = math.inf
+            return
+        self._missing_since = min(self._missing_since, state.now)
+        if state.now - self._missing_since > MISSING_S and state.failure is None:
+            self.runs.fail(
+                "protocol",
+                f"ranks {missing} have gone, and the others have waited {MISSING_S:.0f} s for them "
+                "to start the next epoch: let all ranks run the same epochs, or restart all ranks",
+            )
+
+    def _check_held_up(self) -> None:
+        """Stop waiting for absent ranks once a present one has waited for an unplanned step.
+
+        No step is planned while absent ranks have not taken those before. They may have had the
+        rest of the epoch from a former balancer, or have left before this run started again. If
+        one does come back, the run starts again.
+        """
+        state, run = self.state, self.state.run
+        if run is None or run.feed is None or not (absent := state.absent_ranks(run)):
+            return
+        nearest = state.requests.nearest_of_peers(run.number).values()
+        unplanned = (since for request, since in nearest if request.step >= run.feed.step)
+        if any(state.now - since > HELD_UP_S for since in unplanned):
+            run.leave(absent)

@@ -1,0 +1,81 @@
+"""Grant leases: choose the samples that a worker probes or decodes next."""
+
+from ...protocol.messages import Lease, SampleRef
+from ..delivery.sample import Sample
+from ..delivery.tracker import DeliveryTracker
+from .leases import GrantedLease, LeaseTable
+from .planning_feed import PlanningFeed
+
+# Leases that a worker has at a time: one to work on, one to go on with.
+LEASES_PER_WORKER = 2
+# Samples in a lease.
+PROBE_SAMPLES = 16
+DECODE_SAMPLES = 4
+# Steps planned ahead of the front, so that nobody waits for planning.
+STEPS_AHEAD = 3
+# A lease without a result for this long is granted to an idle worker, too.
+HELP_AFTER_S = 2.0
+
+
+class LeaseGranter:
+    """Grants leases on the samples of one run."""
+
+    def __init__(
+        self,
+        epoch: int,
+        leases: LeaseTable,
+        feed: PlanningFeed | None,
+        delivery: DeliveryTracker,
+    ) -> None:
+        self.epoch = epoch
+        self.leases = leases
+        self.feed = feed
+        self.delivery = delivery
+
+    def may_have_another(self, worker: bytes) -> bool:
+        """Return whether a worker has fewer leases than it may."""
+        return self.leases.count(worker) < LEASES_PER_WORKER
+
+    def grant(self, worker: bytes, slot: int, now: float, workers: int = 1) -> Lease | None:
+        """Grant a worker its next lease, if there is work for it within the byte budget.
+
+        `slot` is the number that batches of loops without balancing are pinned to; `workers` are
+        those that share the samples to probe.
+        """
+        if not self.may_have_another(worker):
+            return None
+        for kind in self._kinds():
+            samples = self._next_samples(kind, slot, workers)
+            if samples:
+                return self._message(self.leases.grant(worker, kind, samples, now))
+        return self._grant_shared(worker, now)
+
+    def _grant_shared(self, worker: bytes, now: float) -> Lease | None:
+        """Grant an idle worker the samples of a slow one as well; the first result counts."""
+        if self.feed is None or self.leases.count(worker):
+            return None
+        slow = self.leases.slowest(now - HELP_AFTER_S)
+        if slow is None:
+            return None
+        return self._message(
+            self.leases.grant(worker, slow.kind, slow.samples.values(), now, shared=slow)
+        )
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Return the kinds of work: decode first, unless the ranks soon run out of steps."""
+        if self.feed is None:
+            return ("decode",)
+        if len(self.delivery.steps) < STEPS_AHEAD - 1:
+            return "probe", "decode"
+        return "decode", "probe"
+
+    def _next_samples(self, kind: str, slot: int, workers: int) -> list[Sample]:
+        if kind == "probe":
+            return self.feed.next_samples(PROBE_SAMPLES, workers) if self.feed is not None else []
+        # A task of a loop without balancing is a whole batch.
+        most = DECODE_SAMPLES if self.feed is not None else 1
+        return self.delivery.decoding.next_samples(slot, most)
+
+    def _message(self, lease: GrantedLease) -> Lease:
+        refs = tuple(SampleRef(s.ordinal, s.index, s.pickled) for s in lease.samples.values())
+        return Lease(lease.number, lease.kind, self.epoch, refs)

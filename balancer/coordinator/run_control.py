@@ -1,0 +1,154 @@
+"""Start, stop and fail the current run.
+
+There is at most one run (one epoch of one job) at a time. A rank that starts the next one waits
+until all ranks have left the current one, or until none of it is left to be served.
+"""
+
+from collections.abc import Callable
+
+from ..planning.kernels.arrays import Int64
+from ..planning.problem.shuffle import permutation
+from ..protocol.job_spec import JobSpec
+from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
+from .peers.admission import why_apart
+from .peers.records import RankPeer
+from .run.epoch import EpochRun
+from .state import CoordinatorState
+
+
+class RunControl:
+    """Decides which run is the current one; the run itself is `state.run`."""
+
+    def __init__(self, state: CoordinatorState) -> None:
+        self.state = state
+
+    # --- starting
+
+    def start_next(self) -> None:
+        """Start the next run if its time has come: see `_next_start`."""
+        state = self.state
+        if state.job is None or not state.is_ready or self.why_apart():
+            return
+        self._stop_superseded()
+        start = self._next_start(state.job)
+        if start is None:
+            return
+        self.stop()
+        order = self._order_of_epoch(state.job, start)
+        if order is None:
+            return
+        planner = state.plan_with(state.job.plan) if state.job.plan else None
+        state.run = EpochRun(start, state.job, order, planner, state.last_lease)
+        for rank in state.ranks.values():
+            self.apply_progress(rank)
+
+    def _stop_superseded(self) -> None:
+        """Stop the current run if a rank is in an earlier one.
+
+        That rank was a run behind, or the trainer was restarted and counts its runs from 0 again.
+        """
+        run, starts = self.state.run, self._starts()
+        if run is not None and starts and min(start.run for start in starts) < run.number:
+            self.stop()
+
+    def _next_start(self, job: JobSpec) -> StartRun | None:
+        """Return the start of the next run, None if it is not its time.
+
+        A run that goes on is left only when every rank has started a later one. The next run is the
+        earliest that was asked for, from the position of the rank that is farthest behind.
+        """
+        run = self.state.run
+        current = run.number if run is not None else -1
+        later = [start for start in self._starts() if start.run > current]
+        if not later:
+            return None
+        if run is not None and len(self._ranks_beyond(current)) < job.ranks:
+            return None
+        return min(later, key=lambda each: (each.run, each.start.step, each.start.microbatch))
+
+    def _starts(self) -> list[StartRun]:
+        return [rank.started for rank in self.state.ranks.values() if rank.started]
+
+    def _ranks_beyond(self, run: int) -> set[int]:
+        """Return the ranks that have started a later run than this one."""
+        return {
+            number
+            for rank in self.state.ranks.values()
+            if rank.started is not None and rank.started.run > run
+            for number in rank.hello.ranks
+        }
+
+    def _order_of_epoch(self, job: JobSpec, start: StartRun) -> Int64 | None:
+        """Return the order of the epoch's samples; None after failing if there cannot be one."""
+        state = self.state
+        if job.plan is not None and not 0 <= start.start.start <= state.count:
+            self.fail(
+                "protocol",
+                f"the ledger is at sample {start.start.start}, but the data set has {state.count}: "
+                "the ledger belongs to another data set; resume with its own",
+            )
+            return None
+        try:
+            return permutation(state.count, state.seed, start.epoch, shuffle=job.shuffle)
+        except MemoryError as error:
+            self.fail("plan", f"the balancer has no memory for an order of {state.count}: {error}")
+            return None
+
+    def why_apart(self) -> str:
+        """Return why ranks that have started the same run cannot run together, "" if they can.
+
+        Ranks in different runs are not compared: the last message of a process that was killed may
+        arrive after the first of its successor.
+        """
+        ranks = [(rank, rank.started) for rank in self.state.ranks.values() if rank.started]
+        runs = sorted({start.run for _, start in ranks})
+        reasons = (why_apart((r, s) for r, s in ranks if s.run == run) for run in runs)
+        return next(filter(None, reasons), "")
+
+    def apply_progress(self, rank: RankPeer) -> None:
+        """Apply what a rank has taken: all of a run before its own, part of its own."""
+        run, start = self.state.run, rank.started
+        if run is None or start is None:
+            return
+        if start.run > run.number:
+            run.delivery.leave(rank.hello.ranks)
+        elif start.run == run.number:
+            run.delivery.learn_holes(start.known, start.holes)
+            position = max(rank.taken_until, (start.start.step, start.start.microbatch))
+            run.delivery.skip_to(rank.hello.ranks, *position)
+        run.end_useless_leases()
+
+    # --- stopping and failing
+
+    def stop(self) -> None:
+        """Forget the current run, and revoke its leases."""
+        state = self.state
+        if state.run is not None:
+            state.last_lease = state.run.leases.last
+            for lease in state.run.leases.clear():
+                state.send(lease.worker, Revoke(lease.number))
+        state.run, state.failure = None, None
+
+    def guard(self, action: Callable[[EpochRun], None]) -> None:
+        """Do something with the current run that may find it impossible: then it fails."""
+        run = self.state.run
+        if run is None or self.state.failure is not None:
+            return
+        try:
+            action(run)
+        except ValueError as error:
+            self.fail("plan", str(error))
+        except MemoryError as error:
+            self.fail("plan", f"the balancer has not enough memory: {error}")
+
+    def fail(self, kind: str, reason: str) -> None:
+        """Fail the run, and report it to all ranks."""
+        self.state.failure = RunFailed(kind, reason)
+        for rank in self.state.ranks.values():
+            self.finish(rank.peer, self.state.failure)
+
+    def finish(self, peer: bytes, last: RunFailed | EpochEnd) -> None:
+        """Send a rank the end of its run."""
+        self.state.send(peer, last)
+        if peer in self.state.ranks:
+            self.state.ranks[peer].finished = True
