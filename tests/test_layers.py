@@ -46,6 +46,7 @@ ORDER = (
     "balancer.protocol",
     "balancer.coordinator.delivery",
     "balancer.coordinator.run",
+    "balancer.coordinator.peers",
     "balancer.coordinator",
     "balancer.transport",
     "balancer.server",

@@ -18,7 +18,6 @@ MAX_LONG_FUNCTIONS = 10
 # Functions that may be longer or more complex, each with its reason; at most MAX_LONG_FUNCTIONS.
 ALLOWED: dict[str, str] = {}
 TO_BE_CLEANED = {
-    "balancer.coordinator.state.CoordinatorState._switch_run",
     "balancer.planning.grouping.balanced.balanced",
     "balancer.planning.kernels.pack.place",
     "balancer.planning.kernels.partition.best_lowering",

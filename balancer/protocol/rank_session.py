@@ -5,7 +5,7 @@ within a microbatch rank by rank where one process plays several. It asks `prefe
 How many microbatches a step has is known once the first of them has come.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,11 @@ class RankSession:
         self._start = (0, 0)
         self._next: Position = (0, 0, 0)
         self._frontier: Position = (0, 0, 0)
-        self.handlers: dict[RankAction, Callable[[Any], Outcome | None]] = {
+        self.handlers = self._table()
+
+    def _table(self) -> Mapping[RankAction, Callable[[Any], Outcome | None]]:
+        """Return the handler of each action of the table."""
+        return {
             RankAction.STORE_READY: self._note_ready,
             RankAction.STORE_BATCH: self._take_batch,
             RankAction.STORE_END: self._note_end,

@@ -109,27 +109,27 @@ A = TypeVar("A", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Generic[A]):
+class Transition(Generic[A]):
     """An action, and the next state for each outcome that it can have."""
 
     action: A
     after: Mapping[Outcome, State]
 
 
-Table = Mapping[tuple[State, str], Row[A]]
+Table = Mapping[tuple[State, str], Transition[A]]
 
 
-def _to(action: A, state: State) -> Row[A]:
+def _to(action: A, state: State) -> Transition[A]:
     """Return a row with one next state."""
-    return Row(action, {Outcome.DONE: state})
+    return Transition(action, {Outcome.DONE: state})
 
 
-COORDINATOR: dict[tuple[State, str], Row[Action]] = {
-    (ABSENT, "WorkerHello"): Row(
+COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
+    (ABSENT, "WorkerHello"): Transition(
         Action.REGISTER_WORKER,
         {Outcome.NO_JOB: W_WAITING, Outcome.JOB_SENT: W_PREPARING, Outcome.REFUSED: ABSENT},
     ),
-    (W_WAITING, "WorkerHello"): Row(
+    (W_WAITING, "WorkerHello"): Transition(
         Action.REGISTER_WORKER,
         {
             Outcome.REPEATED: W_WAITING,
@@ -144,7 +144,7 @@ COORDINATOR: dict[tuple[State, str], Row[Action]] = {
     (W_WAITING, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
     (W_PREPARING, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
     (W_READY, Event.JOB_ENDED): _to(Action.CLOSE_SOURCE, W_WAITING),
-    (W_PREPARING, "WorkerReady"): Row(
+    (W_PREPARING, "WorkerReady"): Transition(
         Action.ACCEPT_WORKER,
         {
             Outcome.ADMITTED: W_READY,
@@ -152,7 +152,7 @@ COORDINATOR: dict[tuple[State, str], Row[Action]] = {
             Outcome.OUTDATED: W_PREPARING,
         },
     ),
-    (W_PREPARING, "WorkerFailed"): Row(
+    (W_PREPARING, "WorkerFailed"): Transition(
         Action.REPORT_WORKER_FAILURE,
         {Outcome.DONE: W_WAITING, Outcome.OUTDATED: W_PREPARING},
     ),
@@ -174,7 +174,7 @@ COORDINATOR: dict[tuple[State, str], Row[Action]] = {
     (W_READY, Event.REPLACED): _to(Action.LOSE_WORKER, ABSENT),
     # Heartbeats come over a connection of their own, whose peer has no state.
     (ABSENT, "WorkerHeartbeat"): _to(Action.RECORD_HEARTBEAT, ABSENT),
-    (ABSENT, "RankHello"): Row(
+    (ABSENT, "RankHello"): Transition(
         Action.GREET_RANK,
         {
             Outcome.ADMITTED: R_ATTACHED,
@@ -182,13 +182,13 @@ COORDINATOR: dict[tuple[State, str], Row[Action]] = {
             Outcome.REFUSED: ABSENT,
         },
     ),
-    (ABSENT, Event.POSTPONED_HELLO): Row(
+    (ABSENT, Event.POSTPONED_HELLO): Transition(
         Action.ADMIT_RANK, {Outcome.ADMITTED: R_ATTACHED, Outcome.REFUSED: ABSENT}
     ),
-    (R_ATTACHED, "RankHello"): Row(
+    (R_ATTACHED, "RankHello"): Transition(
         Action.CHECK_RANK, {Outcome.REPEATED: R_ATTACHED, Outcome.REFUSED: ABSENT}
     ),
-    (R_RUNNING, "RankHello"): Row(
+    (R_RUNNING, "RankHello"): Transition(
         Action.CHECK_RANK, {Outcome.REPEATED: R_RUNNING, Outcome.REFUSED: ABSENT}
     ),
     (R_ATTACHED, "StartRun"): _to(Action.START_RUN, R_RUNNING),
@@ -212,7 +212,7 @@ COORDINATOR: dict[tuple[State, str], Row[Action]] = {
 }
 
 JOINING, SERVING, ENDED = "joining", "serving", "ended"
-WORKER: dict[tuple[State, str], Row[WorkerAction]] = {
+WORKER: dict[tuple[State, str], Transition[WorkerAction]] = {
     (JOINING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
     (SERVING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
     (SERVING, "Lease"): _to(WorkerAction.QUEUE_LEASE, SERVING),
@@ -228,7 +228,7 @@ WORKER: dict[tuple[State, str], Row[WorkerAction]] = {
 ATTACHED, RUNNING, FAILED = "attached", "running", "failed"
 # The rank's own event: its training loop starts the next run.
 BEGIN = "begin"
-RANK: dict[tuple[State, str], Row[RankAction]] = {
+RANK: dict[tuple[State, str], Transition[RankAction]] = {
     (JOINING, BEGIN): _to(RankAction.BEGIN, RUNNING),
     (ATTACHED, BEGIN): _to(RankAction.BEGIN, RUNNING),
     (RUNNING, BEGIN): _to(RankAction.BEGIN, RUNNING),
@@ -239,7 +239,7 @@ RANK: dict[tuple[State, str], Row[RankAction]] = {
     (RUNNING, "Batch"): _to(RankAction.STORE_BATCH, RUNNING),
     (RUNNING, "EpochEnd"): _to(RankAction.STORE_END, RUNNING),
     # A loop without balancing cannot go on with a balancer that has lost its batches.
-    (RUNNING, "UnknownPeer"): Row(
+    (RUNNING, "UnknownPeer"): Transition(
         RankAction.RETURN, {Outcome.DONE: RUNNING, Outcome.REFUSED: FAILED}
     ),
     (JOINING, "RunFailed"): _to(RankAction.FAIL, FAILED),

@@ -11,8 +11,8 @@ from ...balancer.protocol.transitions import (
     WORKER,
     Event,
     Outcome,
-    Row,
     Table,
+    Transition,
 )
 
 OWN_EVENTS = ", ".join(f"*{event}*" for event in (*Event, BEGIN))
@@ -27,10 +27,10 @@ A message is one header frame and its payload frames. The header is the msgpack 
 `[version, kind, field, ...]` with the fields in the order below; payload frames are raw bytes. A
 header is checked against the record of its kind before anything else looks at it: frame count,
 header size, container lengths, field types. What does not fit is dropped, counted, and answered
-with `Refused`.
+with `PeerRejected`.
 
-Every message may be lost with its connection and may be said twice: a rank that has waited for a
-second says its open `Ask`s again; a second `Ack`, result or hello changes nothing.
+Every message may be lost with its connection and may arrive twice: a rank that has waited for a
+second sends its open `RequestBatch`es again; a second `Ack`, result or hello changes nothing.
 
 Each party has one table: for a state and an event, the action and the next state, by the outcome of
 the action where it has several. Nothing else changes a state. A message for which there is no row
@@ -66,8 +66,8 @@ worker                    coordinator                     rank
   | <------------  Welcome     |                            |
   | WorkerReady  ------------> | <------------  RankHello   |
   |                            | Ready  ------------------> |
-  |                            | <----------------  Begin   |
-  |                            | <------------------  Ask   |
+  |                            | <-------------  StartRun   |
+  |                            | <---------  RequestBatch   |
   | <------  Lease (probe)     |                            |
   | ProbeDone  --------------> |  ... the window is planned |
   | <-----  Lease (decode)     |                            |
@@ -81,7 +81,9 @@ worker                    coordinator                     rank
 def table(rows: Table[Any]) -> str:
     """Return a table of transitions as Markdown.
 
-    >>> print(table({("joining", "Bye"): Row(WorkerAction.END, {Outcome.DONE: "ended"})}))
+    >>> from counterpoise.balancer.protocol.transitions import WorkerAction
+    >>> end = Transition(WorkerAction.END, {Outcome.DONE: "ended"})
+    >>> print(table({("joining", "Bye"): end}))
     | state | event | action | next state |
     |---|---|---|---|
     | joining | `Bye` | end | ended |
@@ -140,7 +142,7 @@ def _event(event: str) -> str:
     return f"`{event}`" if event[0].isupper() else str(event)
 
 
-def _condition(row: Row[Any], outcome: Outcome) -> str:
+def _condition(row: Transition[Any], outcome: Outcome) -> str:
     """Return under which outcome a row leads to a state, empty if it leads to one only."""
     return f" ({outcome})" if len(row.after) > 1 else ""
 

@@ -12,7 +12,7 @@ from .faults import BALANCER, TRAINER, Fault
 from .network import DISTURBANCES, Disturbance, SimulatedNetwork
 from .trainer import Trainer
 from .workers import Workers
-from .world import ClusterSettings, Outcome, World
+from .world import ClusterSettings, SimulationResult, World
 
 
 class Simulation:
@@ -26,7 +26,7 @@ class Simulation:
         self.workers = Workers(self.world, self.balancer.tell)
         self.trainer = Trainer(self.world, self.balancer.tell)
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         """Run until every rank is at its end, or something makes that impossible."""
         world, settings, network = self.world, self.world.settings, self.world.network
         self.balancer.start()

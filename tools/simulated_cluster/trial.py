@@ -13,7 +13,7 @@ from functools import cache
 from .cluster import Simulation
 from .faults import Fault, draw_faults
 from .variants import COUNT, FAULT_KINDS, LEASE_S, VARIANTS, WORKERS, settings_of
-from .world import Outcome
+from .world import SimulationResult
 
 FAULTS = 5
 # Faults begin within this time: about as long as an epoch takes.
@@ -88,7 +88,7 @@ def trial(seed: int, traced: bool = False) -> Verdict:
     )
 
 
-def _agree(outcome: Outcome, reference: Outcome) -> bool:
+def _agree(outcome: SimulationResult, reference: SimulationResult) -> bool:
     """Whether all that was delivered is what was to be, in its order, as far as it got."""
     return all(
         _same(outcome.delivered[rank], reference.delivered[rank], outcome.trouble)
@@ -102,7 +102,7 @@ def _same(given: Sequence[object], due: Sequence[object], trouble: str) -> bool:
     return [str(each) for each in given] == [str(each) for each in due[:so_far]]
 
 
-def _keys(outcome: Outcome) -> Counter[tuple[int, str]]:
+def _keys(outcome: SimulationResult) -> Counter[tuple[int, str]]:
     """Count what was delivered, by epoch and key."""
     return Counter(
         (int(payload.partition(b"/")[0]), key)
@@ -113,7 +113,7 @@ def _keys(outcome: Outcome) -> Counter[tuple[int, str]]:
 
 
 @cache
-def _reference(variant: str) -> Outcome:
+def _reference(variant: str) -> SimulationResult:
     outcome = Simulation(settings_of(variant), seed=0).run()
     if outcome.trouble:
         raise RuntimeError(f"without faults the variant {variant!r} fails: {outcome.trouble}")

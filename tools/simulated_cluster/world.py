@@ -69,7 +69,7 @@ class ClusterSettings:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationResult:
     """What happened: per rank the delivered (step, microbatch, keys, payloads).
 
     told: beside each delivered microbatch its weights, its holes, and the ledger after it. probed:
@@ -98,7 +98,7 @@ class World:
     random: random.Random
     network: SimulatedNetwork
     traced: bool = False
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: SimulationResult = field(default_factory=SimulationResult)
     over: bool = False
     # By address: the party that the process belongs to, and what it does with a message.
     peers: dict[bytes, tuple[str, Hears]] = field(default_factory=dict)

@@ -3,7 +3,13 @@
 test_mutants.py plants them one by one and expects the simulated trials to notice each.
 """
 
-from counterpoise.balancer.protocol.transitions import COORDINATOR, Action, Event, Outcome, Row
+from counterpoise.balancer.protocol.transitions import (
+    COORDINATOR,
+    Action,
+    Event,
+    Outcome,
+    Transition,
+)
 from tests.balancer.coordinator.planting import Mutant, Plant, constant, edit, row
 
 
@@ -23,7 +29,7 @@ MUTANTS = (
     mutant(
         "an older incarnation keeps its leases",
         row("protocol.transitions:COORDINATOR", ("worker ready", Event.REPLACED),
-            Row(Action.IGNORE, {Outcome.DONE: "absent"})),
+            Transition(Action.IGNORE, {Outcome.DONE: "absent"})),
         seed=3,
     ),
     mutant(

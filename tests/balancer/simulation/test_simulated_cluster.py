@@ -9,7 +9,7 @@ from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.tools.simulated_cluster.cluster import Simulation
 from counterpoise.tools.simulated_cluster.faults import Fault
 from counterpoise.tools.simulated_cluster.variants import PLAIN, PLAN, settings_of
-from counterpoise.tools.simulated_cluster.world import ClusterSettings, Outcome
+from counterpoise.tools.simulated_cluster.world import ClusterSettings, SimulationResult
 
 
 def job(ranks: int = 2, **changes: object) -> JobSpec:
@@ -23,7 +23,7 @@ def settings(**changes: object) -> ClusterSettings:
     return replace(default, **changes)  # type: ignore[arg-type]
 
 
-def keys(outcome: Outcome) -> Counter[str]:
+def keys(outcome: SimulationResult) -> Counter[str]:
     return Counter(
         key for rank in outcome.delivered.values() for _, _, names, _ in rank for key in names
     )
