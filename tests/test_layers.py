@@ -83,6 +83,7 @@ ORDER = (
     "tools.schedule",
     "tools.doctor",
     "tools.services",
+    "tools.docs",
     "tools",
     # the root, which offers the names that people need
     "",
