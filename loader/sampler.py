@@ -19,6 +19,7 @@ from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.config import PlanConfig, Window, check_costs
+from ..balancer.planning.problem.costs import checked_column
 from ..balancer.planning.problem.shuffle import permutation
 from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
 
@@ -195,7 +196,8 @@ def _columns(costs: Mapping[str, Sequence[int] | np.ndarray]) -> tuple[Int64, tu
     if len(sizes) != 1 or any(array.ndim != 1 for array in arrays.values()):
         shapes = {name: array.shape for name, array in arrays.items()}
         raise ValueError(f"costs need one number per sample and resource, got {shapes}")
-    return check_costs(np.stack(list(arrays.values()), axis=1), len(arrays)), tuple(arrays)
+    columns = [checked_column(name, values) for name, values in costs.items()]
+    return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
 
 
 def _place(rank: int | None, ranks: int | None) -> tuple[int, int]:

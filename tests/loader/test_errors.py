@@ -165,7 +165,11 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
         ([1, 2], {"worker_init_fn": print}, "give seed= instead of generator and worker_init_fn"),
         ([1, 2], {"sampler": [0, 1]}, "a balanced loader plans its own order"),
         ([1, 2], {"balancer": "tcp://127.0.0.1:1"}, "workers elsewhere cannot read a list"),
-        ([1, 2], {"cost": lambda _: {"a": -1}}, "cost 'a' must be a non-negative integer"),
+        (
+            [1, 2],
+            {"cost": lambda _: {"a": -1}},
+            "the last: sample '1': cost 'a' is -1, allowed are whole numbers",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(dataset, changes, reason):

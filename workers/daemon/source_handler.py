@@ -10,7 +10,7 @@ from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ..codec.frames import encode, payload_of
 from ..sources.failures import RETRIES, load_with_retries
-from ..sources.interface import Probe, SampleError, Source, source_name
+from ..sources.interface import Probe, SampleError, Source, checked_probe, source_name
 from .loop import Decoded
 
 
@@ -57,9 +57,9 @@ class SourceHandler:
         measure = getattr(source, "measure", None)
         if getattr(source, "decode_first", False) and measure is not None:
             sample = self._load(ref, epoch)
-            found = Probe(source.key(ref.index), measure(sample))
+            found = checked_probe(Probe(source.key(ref.index), measure(sample)))
             return self._packed(found.key, self._cost(found), sample)
-        found = self._retried(lambda: source.probe(ref.index))
+        found = checked_probe(self._retried(lambda: source.probe(ref.index)))
         return Probed(ref.ordinal, found.key, self._cost(found), found.nbytes or 0)
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
@@ -85,7 +85,7 @@ class SourceHandler:
                 found.key,
                 f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
             )
-        return tuple(int(found.cost[name]) for name in self.resources)
+        return tuple(found.cost[name] for name in self.resources)
 
     def _packed(self, key: str, cost: tuple[int, ...], sample: Any) -> Decoded:
         header, buffers = encode(sample)

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from ...balancer.planning.problem.costs import CostError, checked_column, checked_cost
 from .fingerprint import digest, library_versions
 from .randomness import global_randomness
 
@@ -144,22 +145,22 @@ class PlainSource:
         return self._key(index)
 
     def probe(self, index: int) -> Probe:
-        """Find the cost of a sample; ValueError where a cost is no non-negative integer."""
+        """Find the cost of a sample; SampleError where it is none."""
         if self._probe is not None:
-            found: Probe = self._probe(index)
-            return found
+            return checked_probe(self._probe(index))
         if self._measure is not None:
             sample = self.load(index, epoch=0, seed=0)
-            return Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
+            found = Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
+            return checked_probe(found)
         if self._table is None:
             return Probe(self.key(index), dict(DEFAULT_COST))
         return Probe(self.key(index), {name: int(row[index]) for name, row in self._table.items()})
 
     def measure(self, sample: Sample) -> dict[str, int]:
-        """Return a loaded sample's cost; only where probing loads it (decode_first)."""
+        """Return a loaded sample's cost, unchecked; only where probing loads it (decode_first)."""
         if self._measure is None:
             raise ValueError("measuring a sample needs cost=, a function of the sample")
-        return checked(self._measure(sample))
+        return dict(self._measure(sample))
 
     def load(self, index: int, epoch: int, seed: int) -> Sample:
         """Load a sample while the global generators are seeded from (seed, epoch, key)."""
@@ -198,16 +199,23 @@ def source_name(source: Any) -> str:
     return str(getattr(dataset, "pattern", type(dataset).__name__))[:NAME_CHARACTERS]
 
 
-def checked(cost: Cost) -> dict[str, int]:
-    """Return a cost as a plain dict of ints; ValueError says what is wrong with it.
+def checked_probe(found: Probe) -> Probe:
+    """Return a probe whose costs are plain ints; SampleError for one that cannot be planned.
 
-    >>> checked({"tiles": 2})
-    {'tiles': 2}
+    >>> checked_probe(Probe("a", {"tiles": 2, "tokens": -1}))
+    Traceback (most recent call last):
+    ...
+    counterpoise.workers.sources.interface.SampleError: sample 'a': cost 'tokens' is -1, allowed \
+are whole numbers from 0 to 2**40: round it, or use a larger unit
     """
-    for name, value in cost.items():
-        if not isinstance(value, int | np.integer) or value < 0:
-            raise ValueError(f"cost {name!r} must be a non-negative integer, got {value!r}")
-    return {str(name): int(value) for name, value in cost.items()}
+    nbytes = found.nbytes
+    try:
+        cost = {name: checked_cost(name, value, found.key) for name, value in found.cost.items()}
+        if nbytes is not None:
+            nbytes = checked_cost("nbytes", nbytes, found.key)
+    except CostError as error:
+        raise SampleError(found.key, error.reason) from None
+    return Probe(found.key, cost, nbytes)
 
 
 def sample_nbytes(sample: Sample) -> int:
@@ -236,11 +244,9 @@ def _offered(dataset: Any, method: str) -> Callable[..., Any] | None:
 
 def _table(costs: Mapping[str, Any] | np.ndarray, count: int) -> dict[str, np.ndarray]:
     named = costs if isinstance(costs, Mapping) else {"cost": costs}
-    table = {str(name): np.asarray(row) for name, row in named.items()}
-    for name, row in table.items():
-        if row.shape != (count,) or row.dtype.kind not in "iu" or (row < 0).any():
+    for name, row in named.items():
+        if np.shape(row) != (count,):
             raise ValueError(
-                f"costs of {name!r} must be {count} non-negative integers, one a sample; "
-                f"got shape {row.shape} of {row.dtype}"
+                f"costs of {name!r} have shape {np.shape(row)}: give {count} of them, one a sample"
             )
-    return table
+    return {str(name): checked_column(str(name), row) for name, row in named.items()}

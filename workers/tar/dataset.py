@@ -26,7 +26,7 @@ from ..sources.interface import (
     Probe,
     Sample,
     SampleError,
-    checked,
+    checked_probe,
     sample_nbytes,
 )
 from ..sources.randomness import generator, global_randomness
@@ -163,10 +163,10 @@ class TarDataset:
             costs.keep()
 
     def measure(self, sample: Sample) -> dict[str, int]:
-        """Return a loaded sample's cost by `cost`; only where probing decodes (decode_first)."""
+        """Return a loaded sample's cost, unchecked; only where probing decodes (decode_first)."""
         if self._cost is None:
             raise ValueError("measuring a sample needs cost=, a function of the sample")
-        return checked(self._cost(sample))
+        return dict(self._cost(sample))
 
     def fingerprint(self) -> str:
         """Return a hash of versions, decoders, transform and indexes."""
@@ -217,17 +217,17 @@ class TarDataset:
     def _measured(self, index: int) -> Probe:
         if self._cost is not None:
             sample = self.load(index)
-            return Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
+            found = Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
+            return checked_probe(found)
         if self.transform is not None and self._probe is None:
             return Probe(self.key(index), dict(DEFAULT_COST))
         raw = self.raw(index, headers=True)
         try:
-            found: Probe = (self._probe or probed)(raw)
+            return checked_probe((self._probe or probed)(raw))
         except ImageError as error:
             raise SampleError(raw["__key__"], str(error)) from error
         finally:
             check_pieces(raw.values())
-        return found
 
     def _kept_costs(self, shard: int) -> CostsCache | None:
         """Return the shard's table; None where a transform has no fingerprint to keep it under."""

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from ..kernels.arrays import Int64
+from .costs import checked_column
 
 PLANNER_VERSION = 1
 MOST_RESOURCES = 32
@@ -119,12 +120,13 @@ def check_costs(costs: Int64, resources: int) -> Int64:
     costs = np.ascontiguousarray(costs)
     if costs.ndim != 2 or costs.shape[1] != resources:
         raise ValueError(f"costs have shape {costs.shape}, needed are (samples, {resources})")
-    if costs.dtype.kind not in "iu":
-        raise ValueError(f"costs are {costs.dtype}, needed are integers: round them first")
-    if costs.size and (costs.min() < 0 or int(costs.max()) * len(costs) >= 2**62):
+    if costs.dtype.kind not in "iu" or (costs.size and costs.min() < 0):
+        columns = [checked_column(str(each), costs[:, each]) for each in range(resources)]
+        costs = np.stack(columns, axis=1)
+    if costs.size and int(costs.max()) * len(costs) >= 2**62:
         raise ValueError(
-            f"costs range from {costs.min()} to {costs.max()} over {len(costs)} samples; they must "
-            "not be negative and max x samples must stay below 2**62: use a larger unit"
+            f"the largest of {len(costs)} costs is {costs.max()}; the product of both must stay "
+            "below 2**62: use a larger unit"
         )
     return costs.astype(np.int64, copy=False)
 

@@ -154,8 +154,8 @@ def test_the_digest_depends_on_every_field() -> None:
 def test_costs_that_cannot_be_planned_are_refused() -> None:
     for costs, message in [
         (np.full((24, 1), 1), "shape"),
-        (np.full((24, 2), 1.5), "integers"),
-        (np.full((24, 2), -1), "negative"),
+        (np.full((24, 2), 1.5), "cost '0' is 1.5, allowed are whole numbers"),
+        (np.full((24, 2), -1), "cost '0' is -1, allowed are whole numbers"),
         (np.full((24, 2), 2**61), "larger unit"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -30,3 +30,15 @@ class Stumble(Measured):
 
     def __call__(self, raw):
         raise KeyError(f"no such member in {len(raw)}")
+
+
+class Costly(Measured):
+    """Finds a cost that cannot be planned for every key that ends with 7."""
+
+    def __init__(self, cost):
+        super().__init__()
+        self.cost = float(cost) if isinstance(cost, str) else cost
+
+    def probe(self, raw):
+        cost = self.cost if raw["__key__"].endswith("7") else 3
+        return Probe(raw["__key__"], {"tiles": 0, "tokens": cost, "label_tokens": 1}, None)

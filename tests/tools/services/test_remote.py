@@ -1,6 +1,7 @@
 """`counterpoise balancer` and `counterpoise worker` as processes of their own, over tcp."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise.balancer.planning.problem.costs import bad_cost
 from counterpoise.loader import DataLoader, LoaderError, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
@@ -84,7 +86,7 @@ def root(tmp_path_factory):
 
 
 def start_worker(processes, address, root, *words):
-    allow = [f"remote_transforms:{name}" for name in ("Measured", "AsSet", "Stumble")]
+    allow = [f"remote_transforms:{name}" for name in ("Measured", "AsSet", "Stumble", "Costly")]
     options = [word for name in allow for word in ("--allow", name)]
     worker = processes(
         "worker", address, "--root", str(root), *options, "--cache",
@@ -247,6 +249,23 @@ def test_a_transform_that_fails_is_named_with_its_sample(address, transform, rea
     dataset = RemoteDataset("*.tar", f"remote_transforms:{transform}")
     with pytest.raises(LoaderError, match=f"sample '.*{reason}"):
         take(make(dataset, balancer=address, budgets=None))
+
+
+@pytest.mark.parametrize("cost", ["nan", 2.7, -1, 2**63])
+def test_a_cost_that_cannot_be_planned_is_an_error_or_a_hole(address, root, cost):
+    dataset = RemoteDataset("*.tar", "remote_transforms:Costly", {"cost": cost})
+    reason = bad_cost("tokens", float(cost) if isinstance(cost, str) else cost)
+    with pytest.raises(LoaderError, match=f"sample '.*7'.*{re.escape(reason)}"):
+        take(make(dataset, balancer=address))
+    holes = []
+    loader = make(dataset, balancer=address, on_error="skip")
+    for step in loader.steps():
+        holes += [key for info in step.infos for key in info.holes]
+    loader.close()
+    files = TarDataset(str(root / "*.tar"))
+    keys = [files.key(index) for index in range(SAMPLES)]
+    assert sorted(holes) == sorted(key for key in keys if key.endswith("7"))
+    assert holes
 
 
 def test_after_all_this_the_workers_still_work(address, local):

@@ -2,21 +2,23 @@
 
 import pickle
 import random
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from counterpoise.balancer.planning.problem.costs import bad_cost
 from counterpoise.workers.sources.interface import (
     PlainSource,
     Probe,
     SampleError,
     as_source,
-    checked,
     sample_nbytes,
 )
 
+BAD_COSTS = [-1, 1.5, 3.0, "3", None, float("nan"), float("inf"), 2**40 + 1, 2**63, 2**100]
 TEXTS = ["a", "bcd", "ef"]
 
 
@@ -40,6 +42,16 @@ class Whole:
 
     def fingerprint(self):
         return "f"
+
+
+class Costing(Whole):
+    """A dataset whose probe finds this cost."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def probe(self, index):
+        return Probe(str(index), {"tokens": self.value}, 4)
 
 
 class Rolling:
@@ -96,16 +108,22 @@ def test_a_cost_function_measures_the_loaded_sample():
     assert source.probe(1) == Probe("1", {"tokens": 3}, 3)
 
 
-@pytest.mark.parametrize("table", [{"tokens": [1, 2]}, {"tokens": [1, -2, 3]}, {"t": [1.5, 2, 3]}])
-def test_a_wrong_table_is_refused(table):
-    with pytest.raises(ValueError, match="3 non-negative integers"):
-        PlainSource(TEXTS, cost=table)
+def test_a_table_has_a_cost_for_each_sample():
+    with pytest.raises(ValueError, match="give 3 of them, one a sample"):
+        PlainSource(TEXTS, cost={"tokens": [1, 2]})
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "3"])
-def test_a_cost_is_a_non_negative_integer(value):
-    with pytest.raises(ValueError, match="non-negative integer"):
-        checked({"tokens": value})
+@pytest.mark.parametrize("value", BAD_COSTS)
+def test_a_bad_cost_is_refused_however_a_source_has_it(value):
+    words = re.escape(f"sample '1': {bad_cost('tokens', value)}")
+    with pytest.raises(ValueError, match=words):
+        PlainSource(TEXTS, cost={"tokens": [1, value, 3]})
+    for source in (
+        PlainSource(TEXTS, cost=lambda _: {"tokens": value}),
+        PlainSource(Costing(value)),
+    ):
+        with pytest.raises(SampleError, match=words):
+            source.probe(1)
 
 
 def test_an_empty_dataset_is_refused():

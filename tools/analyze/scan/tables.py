@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....balancer.planning.problem.costs import MAX_COST, bad_cost
 from .rows import Failure, Rows, no_rows
 
 SUFFIXES = (".npz", ".jsonl", ".parquet")
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
 OTHER_COLUMNS = ("key", "source", "nbytes")
 Columns = Mapping[str, npt.NDArray[Any]]
-Problems = npt.NDArray[np.int8]
+Fits = npt.NDArray[np.bool_]
 # The largest integer up to which a float holds every integer.
-LARGEST_COST = 2**53
+LARGEST_WHOLE_FLOAT = 2**53
 
 
 def read_table(path: Path, resources: tuple[str, ...] = ()) -> Rows:
@@ -55,16 +56,15 @@ def _rows(
     _check_shapes(path, columns, resources)
     others = {n: columns[n] for n in OTHER_COLUMNS if n in columns and columns[n].shape == (count,)}
     names = others.get("key")
-    numbers = [_number(path, name, columns[name]) for name in resources]
-    problems = {name: found for name, (_, found) in zip(resources, numbers, strict=True)}
-    failures = [*unreadable, *_unusable_rows(path, problems, names)]
-    usable = np.flatnonzero(~np.any(list(problems.values()), axis=0))
+    fitting = {name: _fitting(path, name, columns[name]) for name in resources}
+    failures = [*unreadable, *_unusable_rows(path, columns, fitting, names)]
+    usable = np.flatnonzero(np.all(list(fitting.values()), axis=0))
     if not len(usable):
         return no_rows(failures)
     source_of, sources = _sources(path, columns, others, usable)
     nbytes = others["nbytes"] if "nbytes" in others else np.full(count, -1)
     keys = tuple(map(str, names[usable].tolist())) if names is not None else ()
-    costs = np.stack([values[usable] for values, _ in numbers], axis=1)
+    costs = np.stack([columns[name][usable].astype(np.int64) for name in resources], axis=1)
     known = np.where(np.isnan(nbytes.astype(float)), -1, nbytes)[usable].astype(np.int64)
     return Rows(resources, costs, known, source_of, sources, keys, tuple(failures))
 
@@ -81,40 +81,27 @@ def _check_shapes(path: Path, columns: Columns, resources: tuple[str, ...]) -> N
 
 
 def _unusable_rows(
-    path: Path, problems: Mapping[str, Problems], names: npt.NDArray[Any] | None
+    path: Path, columns: Columns, fitting: Mapping[str, Fits], names: npt.NDArray[Any] | None
 ) -> Iterator[Failure]:
-    """Yield a failure for each row in which a resource has a problem."""
-    for row in np.flatnonzero(np.any(list(problems.values()), axis=0)).tolist():
+    """Yield a failure for each row in which a resource has no cost that can be planned."""
+    for row in np.flatnonzero(~np.all(list(fitting.values()), axis=0)).tolist():
         key = f"row {row}" if names is None else str(names[row])
-        found = [
-            f"{name} is {_PROBLEMS[each[row]]}" for name, each in problems.items() if each[row]
-        ]
-        yield Failure(key, path.name, "unreadable", ", ".join(found))
+        unusable = [name for name, fits in fitting.items() if not fits[row]]
+        found = [bad_cost(name, columns[name][row]) for name in unusable]
+        yield Failure(key, path.name, "unreadable", "; ".join(found))
 
 
-# A problem is an index into this; 0 means none.
-_PROBLEMS = ("", "missing or NaN", "negative", "not a whole number", "too large")
+def _fitting(path: Path, name: str, column: npt.NDArray[Any]) -> Fits:
+    """Return which rows of a column are costs.
 
-
-def _number(
-    path: Path, name: str, column: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.int64], Problems]:
-    """Return the column as int64, and the problem of each row."""
-    problem = np.zeros(len(column), np.int8)
-    if column.dtype.kind in "iu":
-        problem[column < 0] = 2
-        problem[column > LARGEST_COST] = 4
-        return column.astype(np.int64), problem
-    if column.dtype.kind != "f":
+    A missing value makes floats of a whole column, so whole numbers among floats are costs here.
+    """
+    if column.dtype.kind not in "iuf":
         raise ValueError(
             f"{path}: column {name!r} holds {column.dtype}; costs must be whole numbers"
         )
-    whole = np.nan_to_num(column, nan=0.0, posinf=0.0, neginf=0.0)
-    problem[whole != np.floor(whole)] = 3
-    problem[whole > LARGEST_COST] = 4
-    problem[whole < 0] = 2
-    problem[~np.isfinite(column)] = 1
-    return np.where(problem == 0, whole, 0).astype(np.int64), problem
+    fits: Fits = (column >= 0) & (column <= MAX_COST)
+    return fits & (column == np.floor(column)) if column.dtype.kind == "f" else fits
 
 
 def _sources(
@@ -173,7 +160,7 @@ def _jsonl(path: Path) -> tuple[Columns, list[Failure]]:
 
 
 def _column(values: list[Any]) -> npt.NDArray[Any]:
-    if all(type(value) is int and abs(value) < LARGEST_COST for value in values):
+    if all(type(value) is int and abs(value) < LARGEST_WHOLE_FLOAT for value in values):
         return np.array(values, np.int64)
     if any(isinstance(value, str) for value in values):
         texts = all(isinstance(value, str) for value in values)

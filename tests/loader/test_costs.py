@@ -1,0 +1,116 @@
+"""A cost that cannot be planned: an error or a hole with one message, wherever it was found."""
+
+import re
+
+import pytest
+
+from counterpoise.balancer.planning.problem.costs import (
+    MAX_COST,
+    CostError,
+    bad_cost,
+    checked_column,
+    checked_cost,
+)
+from counterpoise.loader import BalancedBatchSampler, DataLoader, LoaderError
+from counterpoise.workers.sources.dead_letter import read_letters
+from tests.loader import balanced_data as made
+
+BAD = [float("nan"), float("inf"), -1, 2.7, 2**63]
+COUNT, WRONG = 16, 5
+
+
+class Probed(made.Augmented):
+    """One sample's probe finds a bad cost."""
+
+    def __init__(self, value):
+        super().__init__(COUNT)
+        self.value = value
+
+    def probe(self, index):
+        found = super().probe(index)
+        if index == WRONG:
+            found.cost["tokens"] = self.value
+        return found
+
+
+class Whole(Probed):
+    """A source that nothing is wrapped around."""
+
+    def load(self, index, epoch, seed):  # noqa: ARG002
+        return self[index]
+
+    def fingerprint(self):
+        return "whole"
+
+
+class Measure:
+    """A cost function that finds a bad cost for one sample; it can be sent to workers."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self, sample):
+        wrong = int(sample["input_ids"][0]) == WRONG
+        return {"tokens": self.value if wrong else len(sample["input_ids"])}
+
+
+def probing(value, **changes):
+    return make(Probed(value), **changes)
+
+
+def whole(value, **changes):
+    return make(Whole(value), **changes)
+
+
+def measuring(value, **changes):
+    return make(made.Augmented(COUNT), cost=Measure(value), **changes)
+
+
+def make(dataset, **changes):
+    given = {
+        "balance": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 1,
+        "collate_fn": made.as_list, "shuffle": False,
+    }  # fmt: skip
+    return DataLoader(dataset, **given, **changes)
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("loader", [probing, whole, measuring])
+def test_without_workers_it_is_an_error_or_a_hole(loader, value, tmp_path):
+    refuse_and_skip(loader, value, tmp_path, workers=0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2**63])
+@pytest.mark.parametrize("loader", [probing, measuring])
+def test_with_workers_it_is_the_same(loader, value, tmp_path):
+    refuse_and_skip(loader, value, tmp_path, workers=1)
+
+
+def refuse_and_skip(loader, value, tmp_path, workers):
+    reason = bad_cost("tokens", value)
+    with pytest.raises(LoaderError, match=re.escape(reason)) as raised:
+        list(loader(value, num_workers=workers))
+    assert f"k{WRONG:04}" in str(raised.value)
+    letters = tmp_path / "letters.jsonl"
+    skipping = loader(value, num_workers=workers, on_error="skip", dead_letter=str(letters))
+    keys, holes = [], []
+    for _ in skipping:
+        keys += skipping.step_info.keys
+        holes += skipping.step_info.holes
+    skipping.close()
+    assert holes == [f"k{WRONG:04}"]
+    assert sorted(keys) == [f"k{index:04}" for index in range(COUNT) if index != WRONG]
+    assert [letter.reason for letter in read_letters(letters)] == [reason]
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_the_samplers_columns_are_refused_alike(value):
+    with pytest.raises(CostError, match=re.escape(f"sample '1': {bad_cost('tokens', value)}")):
+        BalancedBatchSampler({"tokens": [1, value]}, {"tokens": 9}, ranks=1)
+
+
+def test_numpy_integers_are_costs_and_the_largest_is_one():
+    assert checked_column("tokens", [0, MAX_COST]).tolist() == [0, MAX_COST]
+    assert type(checked_cost("tokens", checked_column("tokens", [3])[0], "a")) is int
+    with pytest.raises(CostError):
+        checked_column("tokens", [0, MAX_COST + 1])
