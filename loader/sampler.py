@@ -18,7 +18,7 @@ from torch.utils.data import Sampler
 from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
-from ..balancer.planning.problem.config import PlanConfig, Window, check_costs
+from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Window, check_costs
 from ..balancer.planning.problem.costs import checked_column
 from ..balancer.planning.problem.shuffle import permutation
 from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
@@ -140,6 +140,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         start, step, before = [window for window in self._windows if window[2] <= given][-1]
         ledger = SamplerLedger(
             seed=self.config.seed,
+            planner=PLANNER_VERSION,
             epoch=self.epoch,
             shuffle=self.shuffle,
             digest=self.config.digest(),

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from .clear_channel_messages import ClearPayloadOffer as ClearPayloadOffer
 from .parts import NO_PLACE as NO_PLACE
 from .parts import BatchItem as BatchItem
+from .parts import Cost as Cost
 from .parts import EpochPosition as EpochPosition
 from .parts import Hole as Hole
 from .parts import Probed as Probed
@@ -88,7 +89,7 @@ class DecodeDone(ArrayRecord, frozen=True):
     lease: Integer
     ordinal: Integer
     key: str
-    cost: tuple[Integer, ...]
+    cost: tuple[Cost, ...]
     header: bytes
 
 

@@ -1,6 +1,14 @@
 """What messages are made of: samples in leases and batches, holes, places in an epoch."""
 
+from typing import Annotated
+
+import msgspec
+
+from ..planning.problem.costs import MAX_COST
 from .records import ArrayRecord, Integer
+
+# No honest worker sends another: checked_cost made an error of it. The message is malformed.
+Cost = Annotated[int, msgspec.Meta(ge=0, le=MAX_COST)]
 
 
 class SampleRef(ArrayRecord, frozen=True):
@@ -36,7 +44,7 @@ class Probed(ArrayRecord, frozen=True):
 
     ordinal: Integer
     key: str
-    cost: tuple[Integer, ...]
+    cost: tuple[Cost, ...]
     nbytes: Integer
 
 

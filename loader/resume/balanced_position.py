@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import EpochPosition
 from .ledger import BalancedLedger, check_same, read_ledger, write_ledger
@@ -32,6 +32,7 @@ def write_position(
     place = position.place
     ledger = BalancedLedger(
         seed=plan.seed,
+        planner=PLANNER_VERSION,
         epoch=epoch,
         shuffle=job.shuffle,
         digest=plan.digest(),

@@ -7,11 +7,15 @@ ledger says what `next()` has returned, never what was only prefetched.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import msgspec
 
 from ...balancer.planning.problem.config import PLANNER_VERSION
+from ...balancer.protocol.records import read_record
 
 LEDGER_VERSION = 2
+Count = Annotated[int, msgspec.Meta(ge=0)]
 Kind = Literal["balanced", "plain", "sampler"]
 WRITERS: dict[Kind, str] = {
     "balanced": "a DataLoader with balance",
@@ -38,12 +42,12 @@ class PlannedLedger(Ledger):
     digest: of the PlanConfig; start: the first ordinal of the window that `step` is in.
     """
 
-    planner: int = PLANNER_VERSION
-    epoch: int
+    planner: Count
+    epoch: Count
     shuffle: bool
     digest: str
-    start: int
-    step: int
+    start: Count
+    step: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +61,13 @@ class BalancedLedger(PlannedLedger):
     """
 
     kind = "balanced"
-    window_step: int
-    microbatch: int
-    samples_per_step: int
+    window_step: Count
+    microbatch: Count
+    samples_per_step: Count
     mode: str
-    ranks: int
-    served: int = 0
-    holes: tuple[int, ...] = ()
+    ranks: Count
+    served: Count
+    holes: tuple[Count, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +75,9 @@ class PlainLedger(Ledger):
     """The position of a DataLoader without balance: batches handed out, samples left out."""
 
     kind = "plain"
-    batches: int
+    batches: Count
     batch_size: int | None
-    left_out: int = 0
+    left_out: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +89,9 @@ class SamplerLedger(PlannedLedger):
     """
 
     kind = "sampler"
-    before: int
-    given: int
-    samples: int
+    before: Count
+    given: Count
+    samples: Count
 
 
 # The names that users know, of fields that they do not give themselves.
@@ -101,7 +105,7 @@ _KINDS: dict[str, type[Ledger]] = {
 def write_ledger(ledger: Ledger) -> dict[str, Any]:
     """Return a ledger as JSON values.
 
-    >>> write_ledger(PlainLedger(seed=7, batches=3, batch_size=4))
+    >>> write_ledger(PlainLedger(seed=7, batches=3, batch_size=4, left_out=0))
     {'version': 2, 'kind': 'plain', 'seed': 7, 'batches': 3, 'batch_size': 4, 'left_out': 0}
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
@@ -146,7 +150,10 @@ def parse_ledger(state: Any) -> Ledger:
             f"not a ledger of counterpoise: its kind is {kind!r}, known are {', '.join(_KINDS)}"
         )
     found = {name: value for name, value in state.items() if name not in ("version", "kind")}
-    return _KINDS[kind](**_checked(found, _KINDS[kind]))
+    try:
+        return read_record(_KINDS[kind], found, "ledger")
+    except ValueError as error:
+        raise ValueError(f"not a ledger of counterpoise: {error}") from None
 
 
 def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
@@ -158,33 +165,3 @@ def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
             f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
             f"the same {', '.join(_MEANINGS.get(name, name) for name in other)}"
         )
-
-
-def _checked(found: Mapping[str, Any], kind: type[Ledger]) -> dict[str, Any]:
-    """Return the fields of a ledger as its class takes them; ValueError names one that is wrong."""
-    known = {field.name: field.type for field in fields(kind)}
-    for names, what in ((known.keys() - found, "lacks"), (found.keys() - known, "does not know")):
-        if names:
-            listed = ", ".join(sorted(map(str, names)))
-            raise ValueError(f"not a ledger of counterpoise: {kind.kind!r} {what} {listed:.200}")
-    checked = dict(found)
-    for name, expected in known.items():
-        value = found[name]
-        if not _fits(value, expected):
-            raise ValueError(
-                f"not a ledger of counterpoise: {name} is {value!r:.80}, which is not "
-                f"{getattr(expected, '__name__', expected)}"
-            )
-        checked[name] = tuple(value) if isinstance(value, list) else value
-    return checked
-
-
-def _fits(value: object, expected: Any) -> bool:
-    """Return whether a JSON value can be a field of this type; counts are not negative."""
-    if expected is int:
-        return type(value) is int and value >= 0
-    if expected == int | None:
-        return value is None or type(value) is int
-    if expected == tuple[int, ...]:
-        return isinstance(value, list | tuple) and all(_fits(each, int) for each in value)
-    return type(value) is expected

@@ -85,10 +85,8 @@ class PlanningFeed:
         """
         if sample.cost is not None:
             return
-        if len(cost) != self.resources or min(cost, default=0) < 0:
-            raise ValueError(
-                f"sample {key!r} has costs {cost}: {self.resources} non-negative ones are needed"
-            )
+        if len(cost) != self.resources:
+            raise ValueError(f"sample {key!r} has costs {cost}: {self.resources} are needed")
         sample.key, sample.cost, sample.nbytes = key, cost, max(nbytes, sample.nbytes)
         self._unknown -= sample.ordinal < self._window_end
 

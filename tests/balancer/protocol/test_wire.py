@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counterpoise.balancer.planning.problem.costs import MAX_COST
 from counterpoise.balancer.protocol.messages import (
     KINDS,
     PROTOCOL_VERSION,
     BatchItem,
     Bye,
+    Cost,
     DecodeDone,
     EpochPosition,
     Hole,
@@ -21,7 +23,7 @@ from counterpoise.balancer.protocol.messages import (
     Weights,
     WorkerStatus,
 )
-from counterpoise.balancer.protocol.records import ArrayRecord
+from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.wire import (
     MAX_CONTAINER,
     WireError,
@@ -35,7 +37,9 @@ VALUES = {
     str: st.text(max_size=20),
     bytes: st.binary(max_size=20),
     bool: st.booleans(),
+    Cost: st.integers(0, MAX_COST),
 }
+VALUES[Integer] = VALUES[int]
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False)
     | st.text(max_size=8) | st.binary(max_size=8),
@@ -47,7 +51,7 @@ PLAIN = st.recursive(
 def values(hint):
     """Return a strategy for an annotation."""
     if isinstance(hint, type) and issubclass(hint, ArrayRecord):
-        hints = get_type_hints(hint)
+        hints = get_type_hints(hint, include_extras=True)
         return st.builds(hint, **{name: values(hints[name]) for name in hint.__struct_fields__})
     if hint in VALUES:
         return VALUES[hint]
@@ -133,6 +137,12 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
         ([PROTOCOL_VERSION, "ProbeDone", 3, [[1]]], r"results\[0\]: .* at least length 4, got 1"),
         ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [True], 1]]],
          r"ProbeDone.results\[0\].cost\[0\]: expected int, got bool"),
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [-1], 1]]], r"cost\[0\]: expected int >= 0"),
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [2**40 + 1], 1]]],
+         r"results\[0\].cost\[0\]: expected int <= 1099511627776"),
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [float("nan")], 1]]],
+         r"cost\[0\]: expected int, got float"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, 1, "k", [-1], b""], r"DecodeDone.cost\[0\]: .* >= 0"),
         ([PROTOCOL_VERSION, "Ping", 1.0, 0, 0], "Ping.number: expected int, got float"),
         ([PROTOCOL_VERSION, "Ping", 1], "Ping has 3 fields, got 1"),
         ([PROTOCOL_VERSION, "SubmitTask", 0, 0, 0, "eA=="],

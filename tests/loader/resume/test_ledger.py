@@ -236,11 +236,11 @@ def test_a_ledger_of_the_older_format_is_refused_with_the_reason(kind):
 def test_a_wrong_field_is_named(kind):
     state, loader = ledgers()[kind]
     for name in set(state) - {"version", "kind"}:
-        with pytest.raises(ValueError, match=f"not a ledger of counterpoise: {name} is"):
+        with pytest.raises(ValueError, match=rf"not a ledger of counterpoise: ledger\.{name}"):
             loader.load_state_dict(state | {name: {}})
-        with pytest.raises(ValueError, match=f"lacks {name}"):
+        with pytest.raises(ValueError, match=f"missing required field {name}"):
             loader.load_state_dict({key: value for key, value in state.items() if key != name})
-    with pytest.raises(ValueError, match="does not know colour"):
+    with pytest.raises(ValueError, match="field 'colour' that is unknown"):
         loader.load_state_dict(state | {"colour": 1})
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ....workers.sources.failures import kind_of, reason_of
-from ....workers.sources.interface import Probe, Source, sample_nbytes
+from ....workers.sources.interface import Probe, Source, checked_probe, sample_nbytes
 from .options import ScanOptions, open_dataset
 from .rows import CpuTimes, Failure, Rows, merge, no_rows
 from .shards import broken_shard, failure_kind, open_shard, shard_series
@@ -111,7 +111,7 @@ def _measure_sample(
     start = clock()
     probed = decoded = start
     if probe is None:
-        probe = source.probe(index)
+        probe = checked_probe(source.probe(index))
         probed = decoded = clock()
     if decode:
         sample = source.load(index, epoch=0, seed=0)
