@@ -19,6 +19,7 @@ def marked_grid(program: Program, marks: Collection[tuple[int, int]]) -> str:
     """
     columns = [at for _, at in marks] or [0]
     low, high = max(0, min(columns) - _NEAR), max(columns) + _NEAR + 1
+    # Marks may be far apart; show the first ones rather than a grid too wide to read.
     if high - low > 6 * _NEAR:
         high = low + 6 * _NEAR
     width = max((len(str(p)) for row in program.ranks for p in row[low:high]), default=0) + 2

@@ -31,6 +31,7 @@ def channels(graph: Graph) -> Iterator[Problem]:
         if sent == received:
             continue
         both = min(len(sent), len(received))
+        # The first pair that differs, or the first message without a partner.
         at = next((i for i in range(both) if sent[i] != received[i]), both)
         marks = [int(nodes[at]) for nodes in (sends, receives) if at < len(nodes)]
         if at < both:

@@ -1,14 +1,13 @@
-"""1F1B and interleaved 1F1B as a block.
+"""1F1B and interleaved 1F1B as building blocks.
 
-A rank's time goes in slots of forward, backward, output. Slot n of rank r begins at
+A rank's time is divided into slots of forward, backward, output. Slot n of rank r begins at
 s_r + n * interval; the n-th forward is in slot n, the n-th backward in slot n + d_r, where d_r is
 the rank's warm-up. With one chunk the pattern is Figure 9 of the vocabulary-parallelism paper:
 
     F_r(i) = r f + i I        B_r(i) = p f + k I + (p - 1 - r)(b + o) + i I       I = f + b + o
 
 With Megatron's warm-up of several chunks, twice as long, a rank is a whole slot ahead of the next
-one: its chunks follow so closely that it must be (rank 0 runs a microbatch's next chunk p slots
-later).
+rank. It has to be, because rank 0 runs a microbatch's next chunk p slots after the previous one.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ Slot = Callable[[Pass], int]
 
 
 def block_1f1b(*, ranks: int, microbatches: int, pace: Pace) -> BuildingBlock:
-    """1F1B; the order of the rank's F and B is that of `schedule("1f1b", extra_warmup=delay)`."""
+    """Return 1F1B's block; F and B are in the order of `schedule("1f1b", extra_warmup=delay)`."""
     program = one_forward_one_backward(
         ranks=ranks, microbatches=microbatches, extra_warmup=pace.delay
     )
@@ -38,7 +37,7 @@ def block_1f1b(*, ranks: int, microbatches: int, pace: Pace) -> BuildingBlock:
 def block_interleaved(
     *, ranks: int, microbatches: int, pace: Pace, chunks: int = 2, warmup: str = "megatron"
 ) -> BuildingBlock:
-    """Interleaved 1F1B, with either warm-up."""
+    """Return interleaved 1F1B's block, with either warm-up."""
     program = interleaved(
         ranks=ranks,
         microbatches=microbatches,
@@ -64,7 +63,10 @@ def block_interleaved(
 
 
 def _block(program: Program, pace: Pace, slot: Slot, shift: int) -> BuildingBlock:
-    """`slot`: of a pass. `shift`: how much later than the rank before it a rank's slots begin."""
+    """Return the block of a program.
+
+    `slot`: the slot of a pass. `shift`: the time from a rank's slots to those of the next rank.
+    """
     interval = pace.forward + pace.backward + pace.output
     room = pace.forward + pace.backward
     last, every = program.stages - 1, range(program.microbatches)
@@ -74,7 +76,8 @@ def _block(program: Program, pace: Pace, slot: Slot, shift: int) -> BuildingBloc
         return program.placement[item.stage] * shift + slot(item) * interval + inside
 
     def place(times: list[int]) -> tuple[tuple[int, ...], ...]:
-        """On each rank, the first place for other passes from each of these times on."""
+        """Return for each rank the first free time for other passes from each of these times on."""
+        # A slot's free time begins after its forward and backward.
         begins = [rank * shift + room for rank in range(len(program.ranks))]
         return tuple(
             tuple(begin + -(-(time - begin) // interval) * interval for time in times)

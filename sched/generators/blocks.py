@@ -1,16 +1,16 @@
-"""Building blocks: schedules as one microbatch's pattern, repeated.
+"""Building blocks: schedules made by repeating the pattern of one microbatch.
 
-A block says when the passes of a microbatch run in an ideal steady state, in nominal time. The
-program repeats it and sorts each rank's passes by nominal time; the simulator then runs that order
-eagerly. What is gained: another kind of pass is put into the pattern once, at a place where its
-inputs are there, and is then placed for all microbatches, with the memory it costs known
-beforehand: a pattern stretched by k intervals between the last stage's forward and backward holds
-k microbatches more (Qi et al., 2024; "Balancing pipeline parallelism with vocabulary parallelism",
-2024, section 5.2). A greedy placement is 9 to 16 % slower.
+A block gives the nominal times at which the passes of a microbatch run in an ideal steady state.
+The program repeats it and sorts each rank's passes by nominal time; the simulator then runs that
+order eagerly. The advantage: another kind of pass is put into the pattern once, at a time when its
+inputs are ready, and is then placed for all microbatches. Its memory is known beforehand: a pattern
+stretched by k intervals between the last stage's forward and backward holds k microbatches more (Qi
+et al., 2024; "Balancing pipeline parallelism with vocabulary parallelism", 2024, section 5.2). A
+greedy placement is 9 to 16 % slower.
 
-A block has a place for output-layer passes on each rank, `output_at`, behind the last stage's
-forward, and `input_at` and `gradient_at` for those of the input layer. They differ by rank, since
-the ranks' patterns are shifted against each other.
+A block has times for output-layer passes on each rank, `output_at`, after the last stage's forward,
+and `input_at` and `gradient_at` for those of the input layer. They differ by rank, because the
+ranks' patterns are shifted against each other.
 """
 
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ Timed = tuple[int, int, Pass]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a pattern is made for.
+    """The nominal times for which a pattern is made.
 
-    `forward`, `backward`: the time of a chunk's pass. `output`: of all vocabulary passes of a
-    microbatch on one rank. `delay`: intervals between the last stage's forward and backward.
+    `forward`, `backward`: of a chunk's pass. `output`: of all vocabulary passes of a microbatch on
+    one rank. `delay`: the number of intervals between the last stage's forward and backward.
     """
 
     forward: int = 1
@@ -35,18 +35,21 @@ class Pace:
     delay: int = 0
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless there is work in it."""
+        """Raise ValueError unless forward and backward take time and nothing is negative."""
         if min(self.forward, self.backward) < 1 or min(self.output, self.delay) < 0:
-            raise ValueError(f"{self}: give a forward and a backward of 1 or more, the rest of 0")
+            raise ValueError(
+                f"{self}: give a forward and a backward of 1 or more, and the others of 0 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class BuildingBlock:
     """A pattern, repeated for all microbatches.
 
-    `rows[r]`: rank r's (nominal time, tie, pass), in any order. `output_at[r][m]`,
-    `input_at[r][m]`, `gradient_at[r][m]`: where passes of the vocabulary layers fit for microbatch
-    m: the first is where the last stage's forward has ended, the next one `step` later.
+    `rows[r]`: rank r's (nominal time, tie, pass), in any order; ties are sorted by the second.
+    `output_at[r][m]`, `input_at[r][m]`, `gradient_at[r][m]`: the times at which passes of the
+    vocabulary layers fit for microbatch m. `output_at` is right after the last stage's forward;
+    later passes of the output layer follow at distances of `step`.
     """
 
     name: str
@@ -61,6 +64,6 @@ class BuildingBlock:
 
 
 def repeat(block: BuildingBlock) -> Program:
-    """The program of a block: each rank's passes by nominal time."""
+    """Return the program of a block: each rank's passes in the order of their nominal times."""
     rows = tuple(tuple(item for _, _, item in sorted(row)) for row in block.rows)
     return Program(rows, block.placement, block.microbatches, block.barriers, block.name)

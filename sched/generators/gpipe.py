@@ -17,7 +17,7 @@ from ..ir.registry import register
 
 @register("gpipe", "all forwards, then all backwards")
 def gpipe(*, ranks: int, microbatches: int) -> Program:
-    """GPipe, the backwards in the order of the forwards."""
+    """Return GPipe's program, with the backwards in the order of the forwards."""
     rows = tuple(
         tuple(Pass(rank, kind, m) for kind in "FB" for m in range(microbatches))
         for rank in range(ranks)

@@ -1,14 +1,14 @@
 """Interlaced 1F1B: the output layer in tensor-parallel style, all ranks at the same time.
 
 A baseline (nnScaler, 2024). Between any two intervals all ranks stop for the output layer of one
-microbatch, cut over the ranks, with its reductions on the way:
+microbatch, which is divided over the ranks and has reductions in between:
 
     0: F B V   F B V        even ranks: forward first
     1: B F V   B F V        odd ranks: backward first, so that its forward finds rank 0's
 
-A forward passes two ranks an interval, a backward one, so a microbatch stays p/2 + p intervals on
-rank 0: half as long again as in 1F1B, and so is the activation memory. What V waits for at each
-barrier is idle time.
+A forward moves two ranks per interval, a backward one, so a microbatch stays p/2 + p intervals on
+rank 0: 1.5 times as long as in 1F1B, with 1.5 times the activation memory. The time that V waits at
+each barrier is idle.
 """
 
 from ..ir.passes import Pass
@@ -24,7 +24,7 @@ BARRIERS = (
 
 @register("1f1b-interlaced", "1F1B, all ranks stop for each output layer (baseline)")
 def interlaced(*, ranks: int, microbatches: int) -> Program:
-    """Interlaced 1F1B."""
+    """Return interlaced 1F1B's program."""
     rows = tuple(_row(rank, ranks, microbatches) for rank in range(ranks))
     return Program(rows, place(ranks), microbatches, BARRIERS, "1f1b-interlaced")
 

@@ -1,19 +1,19 @@
-"""Interleaved 1F1B: every rank holds several chunks of the model, far apart.
+"""Interleaved 1F1B: every rank holds several distant chunks of the model.
 
 2 ranks, 2 chunks (stages 0 and 2 on rank 0), 4 microbatches, backward as long as forward:
 
     0: 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ... 2B2 ... 2B3 0B2 0B3
     1: ... 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 ...
 
-Microbatches go through the chunks in rounds of as many as there are ranks. A rank first runs
-2(p - 1 - r) forwards and a round for every chunk but the last, then forwards and backwards in
-turn. The bubble is 1/chunks of that of 1F1B. Narayanan et al., 2021; the order is Megatron-LM's
-and torch's.
+Microbatches go through the chunks in rounds of one microbatch per rank. A rank first runs
+2(p - 1 - r) forwards and a round for every chunk but the last, then alternates forwards and
+backwards. The bubble is 1/chunks of that of 1F1B. Narayanan et al., 2021; the order is that of
+Megatron-LM and torch.
 
 The warm-up can be shorter: `warmup="reduced"` runs (p - 1 - r) ahead instead of 2(p - 1 - r), the
-least at which the first backward finds its forwards done (Optimus, 2024, Figure 12). Where
-transfers take no time and passes are alike the makespan is the same; the activations are fewer
-and the later microbatches enter later, which leaves room for encoder passes.
+fewest with which the first backward finds its forwards done (Optimus, 2024, Figure 12). If
+transfers take no time and all passes take the same time, the makespan does not change. There are
+fewer activations, and the later microbatches enter later, which leaves room for encoder passes.
 """
 
 from ..ir.passes import Pass
@@ -30,7 +30,9 @@ def interleaved(
     warmup: str = "megatron",
     extra_warmup: int = 0,
 ) -> Program:
-    """Interleaved 1F1B. `warmup`: "megatron" or "reduced", and `extra_warmup` more forwards.
+    """Return interleaved 1F1B's program.
+
+    `warmup`: "megatron" or "reduced". `extra_warmup`: the number of forwards to add to it.
 
     Raises ValueError for fewer than one chunk, an unknown warm-up, or microbatches that do not
     divide into equal rounds (of at least `ranks`, unless there are fewer).
@@ -63,7 +65,7 @@ def _row(
     warmup = min((chunks - 1) * size + ahead, total)
 
     def nth(kind: str, step: int) -> Pass:
-        """The rank's step-th forward or backward: chunk by chunk, a round at a time."""
+        """Return the rank's step-th forward or backward: chunk by chunk, a round at a time."""
         around, within = divmod(step, size * chunks)
         chunk, offset = divmod(within, size)
         chunk = chunk if kind == "F" else chunks - 1 - chunk

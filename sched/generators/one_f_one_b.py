@@ -7,8 +7,8 @@
     2: .. .. F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 F4 B3 B3 F5 B4 B4 .. B5 B5 .. .. .. ..
     3: .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 .. .. .. .. .. ..
 
-Rank r runs p - 1 - r forwards ahead (its warm-up), then a forward and a backward in turn, then
-the backwards that are left. It holds at most p - r microbatches. PipeDream-Flush (Narayanan et
+Rank r runs p - 1 - r forwards ahead (its warm-up), then alternates forwards and backwards, then
+runs the remaining backwards. It holds at most p - r microbatches. PipeDream-Flush (Narayanan et
 al., 2021).
 """
 
@@ -19,7 +19,7 @@ from ..ir.registry import register
 
 @register("1f1b", "one forward, one backward (PipeDream-Flush)")
 def one_forward_one_backward(*, ranks: int, microbatches: int, extra_warmup: int = 0) -> Program:
-    """1F1B with `extra_warmup` more forwards ahead on every rank.
+    """Return 1F1B's program, with `extra_warmup` more forwards ahead on every rank.
 
     More warm-up costs activation memory and hides uneven microbatches. Raises ValueError if it is
     negative.

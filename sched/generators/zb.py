@@ -1,17 +1,17 @@
-"""Zero bubble schedules: the backward cut into I (input gradient) and W (weight gradient).
+"""Zero bubble schedules: the backward is split into I (input gradient) and W (weight gradient).
 
-Only I is on the way to the previous stage; W can wait and fill what would be idle. ZB-H1, 4 ranks,
-6 microbatches, all passes alike:
+The previous stage needs only I, so W can wait and fill idle time. ZB-H1, 4 ranks, 6 microbatches,
+all passes of the same time:
 
     0: F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 I3 W3 I4 W4 I5 W5
     1: .. F0 F1 F2 .. .. I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 I4 W3 I5 W4 W5
     2: .. .. F0 F1 .. I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 I5 W3 W4 W5
     3: .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 W3 W4 W5
 
-Rank r lets its W fall r microbatches behind its I. It holds p activations at most, as 1F1B does,
-and has a third of its bubble. ZB-H2 runs twice as far ahead, 2(p - 1 - r) + 1 forwards, and lets W
-fall 2r behind: it holds up to 2p - 1 and is idle only before a rank's first and after its last
-pass. Qi et al., 2023.
+On rank r each W comes r microbatches after its I. A rank holds p activations at most, as in 1F1B,
+and has a third of its bubble. ZB-H2 runs twice as far ahead, 2(p - 1 - r) + 1 forwards, and each W
+comes 2r microbatches later: it holds up to 2p - 1 activations and is idle only before a rank's
+first and after its last pass. Qi et al., 2023.
 """
 
 from ..ir.passes import Pass
@@ -21,13 +21,13 @@ from ..ir.registry import register
 
 @register("zb-h1", "zero bubble with the memory of 1F1B")
 def zb_h1(*, ranks: int, microbatches: int) -> Program:
-    """ZB-H1."""
+    """Return ZB-H1's program."""
     return _zero_bubble("zb-h1", ranks, microbatches, 1)
 
 
 @register("zb-h2", "zero bubble with twice the memory of 1F1B")
 def zb_h2(*, ranks: int, microbatches: int) -> Program:
-    """ZB-H2."""
+    """Return ZB-H2's program."""
     return _zero_bubble("zb-h2", ranks, microbatches, 2)
 
 
@@ -40,7 +40,7 @@ def _zero_bubble(name: str, ranks: int, microbatches: int, reach: int) -> Progra
 
 
 def _row(stage: int, warmup: int, behind: int, microbatches: int) -> tuple[Pass, ...]:
-    """`warmup` forwards; then I, the W of `behind` microbatches ago, and the next F."""
+    """Return `warmup` forwards, then in turn I, the W of `behind` microbatches ago, the next F."""
     row = [Pass(stage, "F", m) for m in range(min(warmup, microbatches))]
     for m in range(microbatches):
         row.append(Pass(stage, "I", m))

@@ -18,7 +18,7 @@ class CollectiveEntry(NamedTuple):
     collective: tuple[str, int]
 
     def __str__(self) -> str:
-        """The text of a collective's pass without its stage, such as CS3."""
+        """Return the text of the collective's pass without its stage, such as CS3."""
         return f"{self.collective[0]}{self.collective[1]}"
 
 

@@ -135,6 +135,7 @@ def format_program(program: Program) -> str:
     head.append("placement: " + " ".join(map(str, program.placement)))
     head.append(f"microbatches: {program.microbatches}")
     head += [f"barrier: {barrier}" for barrier in program.barriers]
+    # All cells are as wide as the widest, so that columns line up.
     rows = [[str(item) for item in row] for row in program.ranks]
     width = max((len(cell) for row in rows for cell in row), default=0)
     label = len(str(len(rows) - 1))
@@ -157,7 +158,7 @@ def parse_program(text: str) -> Program:
                 barriers.append(parse_barrier(value))
             elif key in ("schedule", "placement", "microbatches"):
                 head[key] = value
-            elif colon and key == str(len(rows)):
+            elif colon and key == str(len(rows)):  # rows come in the order of ranks
                 rows.append(tuple(map(parse_pass, value.split())))
             elif line.strip():
                 raise ValueError(f"expected a header or row {len(rows)}:, got {line.strip()!r}")

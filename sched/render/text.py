@@ -50,6 +50,7 @@ def text_lines(
     names = [[label(slot, bare=_bare(row, timeline)) for slot in row.slots] for row in drawn]
     width = max((len(name) for row in names for name in row), default=1) + 1
     count = timeline.makespan_ns // tick
+    # Unequal times have a tiny common divisor, so that a grid of ticks would be far too wide.
     grid = count <= GRID_TICKS and (columns is None or count * width <= room + 1)
     scale = (width, tick) if grid else (room, max(1, timeline.makespan_ns))
     lines = [[(f"{timeline.name}  {', '.join(figures(timeline, unit))}", PLAIN)]]

@@ -65,6 +65,7 @@ def shape_profile(
     forward = tuple(CostFunction(0, stage.forward) for stage in stages)
     backward = tuple(CostFunction(0, {k: 2 * v for k, v in s.forward.items()}) for s in stages)
     device, by_stage = model.device, _parameters(model, stages)
+    # A rank holds the parameters of all its chunks.
     by_rank = [0] * ranks
     for rank, count in zip(placement, by_stage, strict=True):
         by_rank[rank] += count

@@ -98,6 +98,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"placement has a stage on rank {needed - 1}; there are {self.ranks} ranks"
             )
+        # JSON is checked by its types; this checks profiles that were made in Python.
         for name, entries in (*self.passes.items(), *self.buffers.items()):
             want = self.rows(name)
             if len(entries) not in (1, want):

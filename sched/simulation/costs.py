@@ -59,11 +59,13 @@ def expand(what: str, table: Any, rows: int, columns: int) -> NDArray[np.int64]:
         array = np.asarray(table)
     except ValueError:
         raise ValueError(f"{what}: its rows differ in length; give {columns} in each") from None
+    # Converting to int64 would take True for 1 and cut fractions.
     if array.size and array.dtype.kind not in "iu":
         bad = next((x for x in array.ravel().tolist() if type(x) is not int), table)
         raise ValueError(f"{what}: got {bad!r}; give whole numbers")
     if array.size and array.min() < 0:
         raise ValueError(f"{what}: got {array.min()}; give numbers of 0 or more")
+    # A row has one entry per stage, for all microbatches.
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim == 2 and array.shape not in ((rows, 1), (rows, columns)):

@@ -141,6 +141,7 @@ def _messages(program: Program) -> Program:
                     rows[rank].append(pair[0])
                     rows[program.placement[pair[1].stage]].append(pair[1])
                 moved = True
+        # Every rank waits for a pass of another one that comes later.
         if not moved:
             heads = " ".join(str(row[0]) for row in left if row)
             raise ValueError(f"deadlock at {heads}; run check(program) to see the cycle")

@@ -36,7 +36,7 @@ F1B1 = schedule("1f1b", ranks=2, microbatches=4)
         ),
         (
             lambda: schedule("dualpipev", ranks=4, microbatches=7),
-            "dualpipev needs as many microbatches as its 8 stages, got 7; use 8 or more",
+            "dualpipev needs at least as many microbatches as its 8 stages, got 7; use 8 or more",
         ),
         (lambda: schedule("2f2b", ranks=4, microbatches=8), "unknown schedule '2f2b'; known are"),
         (

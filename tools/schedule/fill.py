@@ -159,6 +159,7 @@ def _wanted(
     setup: FillSetup, stages: int | None, tensor: int | None, warmup: str | None
 ) -> Sequence[EncoderPlan]:
     """Return the plans asked for; one that does not divide is kept, to be rejected later."""
+    # A plan that was named in full is tried, even if `plans` would not propose it.
     if stages is not None and tensor is not None:
         warmups = [warmup] if warmup else ["megatron", "reduced"]
         return [EncoderPlan(stages, tensor, True, one) for one in warmups]
