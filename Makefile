@@ -5,12 +5,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PACKAGES := balancer loader sched tools workers
 
-.PHONY: demo test faults lint types bench docs clean
+.PHONY: demo test test-all faults lint types bench docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# also the tests marked `long`: many more cases of what `test` runs with a few
+test-all: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadfile -m ''
 
 # Real processes over tcp, killed, stopped and cut off: make faults RUNS=100 JOBS=3 FIRST=7000
 RUNS ?= 3

@@ -22,6 +22,8 @@ def used():
     sizes = dict(line.replace(" kB", "").split(":") for line in lines)
     return 1024 * int(sizes["Pss_Anon"])
 
+# what the imports freed must not be used for the payloads
+release_freed_memory()
 keeps = keep_freed_memory()
 payloads, before = [], used()
 taken, free, freed = threading.Event(), threading.Event(), threading.Event()

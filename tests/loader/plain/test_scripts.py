@@ -32,15 +32,20 @@ if __name__ == "__main__":
 )
 
 
-def test_a_trainer_killed_after_any_batch_leaves_nothing(tmp_path: Path) -> None:
-    rng = random.Random(11)
-    for batches in [0, 1, 12, *(rng.randrange(13, 100) for _ in range(4))]:
-        trainer = Trainer(tmp_path, ENDLESS)
-        assert trainer.process.stdout is not None
-        for _ in range(batches):
-            assert trainer.process.stdout.readline() == "batch\n"
-        trainer.kill()
-        trainer.assert_nothing_is_left()
+_RANDOM = random.Random(11)
+DRAWN = [_RANDOM.randrange(13, 100) for _ in range(4)]
+
+
+@pytest.mark.parametrize(
+    "batches", [0, 1, 12, DRAWN[0], *(pytest.param(n, marks=pytest.mark.long) for n in DRAWN[1:])]
+)
+def test_a_trainer_killed_after_any_batch_leaves_nothing(batches: int, tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, ENDLESS)
+    assert trainer.process.stdout is not None
+    for _ in range(batches):
+        assert trainer.process.stdout.readline() == "batch\n"
+    trainer.kill()
+    trainer.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
