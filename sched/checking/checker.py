@@ -67,7 +67,7 @@ def check(
     if found := problems(program, limit=limit, buffer_bytes=buffer_bytes):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         grid = marked_grid(program, found[0].culprits)
-        raise ValueError(f"{found[0].what}{more}\n{grid}")
+        raise ValueError(f"{found[0].message}{more}\n{grid}")
 
 
 def problems(

@@ -35,7 +35,7 @@ class Kind:
     """
 
     name: str
-    what: str
+    description: str
     scope: Scope = "stage"
     role: Role = "compute"
     needs: tuple[Need, ...] = ()
@@ -51,12 +51,12 @@ _BACKWARD = (Need(("F",), "same"), Need(BACKWARD, "next"))
 
 def _rank(
     name: str,
-    what: str,
+    description: str,
     needs: tuple[Need, ...] = (),
     takes: tuple[str, ...] = (),
     frees: tuple[str, ...] = (),
 ) -> Kind:
-    return Kind(name, what, "rank", needs=needs, takes=takes, frees=frees)
+    return Kind(name, description, "rank", needs=needs, takes=takes, frees=frees)
 
 
 def _after(kind: str) -> tuple[Need, ...]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 class Problem:
     """One thing that is wrong with a program.
 
-    `proof`: the name of the proof that failed. `what`: the sentence for the user. `culprits`:
+    `proof`: the name of the proof that failed. `message`: the sentence for the user. `culprits`:
     (rank, index in the rank's list) of the passes to mark.
     """
 
     proof: str
-    what: str
+    message: str
     culprits: tuple[tuple[int, int], ...] = ()

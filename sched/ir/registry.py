@@ -18,7 +18,7 @@ class Schedule:
     """A registered generator. `options`: its parameters besides ranks and microbatches."""
 
     name: str
-    what: str
+    description: str
     generate: Generator
     options: tuple[str, ...]
 
@@ -26,8 +26,8 @@ class Schedule:
 _REGISTRY: dict[str, Schedule] = {}
 
 
-def register(name: str, what: str) -> Callable[[Generator], Generator]:
-    """Return a decorator that registers a generator under a name; `what` describes it.
+def register(name: str, description: str) -> Callable[[Generator], Generator]:
+    """Return a decorator that registers a generator under a name.
 
     Raises ValueError if another generator has the name, or if it lacks ranks or microbatches.
     """
@@ -39,7 +39,7 @@ def register(name: str, what: str) -> Callable[[Generator], Generator]:
         if missing := {"ranks", "microbatches"} - set(names):
             raise ValueError(f"schedule {name!r} must take {' and '.join(sorted(missing))}")
         options = tuple(n for n in names if n not in ("ranks", "microbatches"))
-        _REGISTRY[name] = Schedule(name, what, generate, options)
+        _REGISTRY[name] = Schedule(name, description, generate, options)
         return generate
 
     return add

@@ -89,7 +89,7 @@ def word(name: str, names: tuple[str, ...] = ()) -> str:
     """
     if name in PAINTS or not is_kind(name):
         return paint(name, names).word
-    return kind(name).what
+    return kind(name).description
 
 
 def nice_step(rough: float) -> int:

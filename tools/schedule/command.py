@@ -47,7 +47,9 @@ def list_(as_json: bool) -> None:
     Example: counterpoise schedule list
     """
     found = schedules()
-    report = {one.name: {"what": one.what, "options": list(one.options)} for one in found}
+    report = {
+        one.name: {"description": one.description, "options": list(one.options)} for one in found
+    }
     emit({"schedules": report}, as_json, list_table(found))
 
 
@@ -86,13 +88,13 @@ def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
         "name": program.name,
         "sound": not found,
         "passes": program.passes,
-        "problems": [one.what for one in found],
+        "problems": [one.message for one in found],
     }
     if as_json:
         emit(report, as_json)
     elif found:
         for one in found:
-            click.echo(f"{program.name}: {one.what}")
+            click.echo(f"{program.name}: {one.message}")
         click.echo(marked_grid(program, found[0].culprits))
     else:
         click.echo(f"{program.name}: sound; {program.passes} passes on {len(program.ranks)} ranks")

@@ -38,9 +38,9 @@ def timeline_report(timeline: Timeline, unit: MemoryUnit) -> dict[str, object]:
 
 def list_table(found: Sequence[Schedule]) -> Table:
     """Return the registered schedules as a table."""
-    table = Table("schedule", "what it is", "options", box=None, pad_edge=False)
+    table = Table("schedule", "description", "options", box=None, pad_edge=False)
     for one in found:
-        table.add_row(one.name, one.what, ", ".join(one.options))
+        table.add_row(one.name, one.description, ", ".join(one.options))
     return table
 
 

@@ -23,7 +23,7 @@ from ..problem.instance import EncoderPipeline, FilledSchedule, Work, lengths
 def check_filled(filled: FilledSchedule) -> FilledSchedule:
     """Return the schedule itself. Raises ValueError with the first problem found."""
     for found in filled_problems(filled):
-        raise ValueError(f"the filled schedule is wrong ({found.proof}): {found.what}")
+        raise ValueError(f"the filled schedule is wrong ({found.proof}): {found.message}")
     return filled
 
 

@@ -1,4 +1,4 @@
-// The page: one view (a range of time) that all panels share, and what the hand does to it.
+// The page: one view (a range of time) shared by all panels, and its mouse and keyboard handlers.
 const data = JSON.parse(document.getElementById("data").textContent);
 const total = Math.max(1, ...data.schedules.map((one) => one.makespan));
 const passes = data.schedules.reduce((sum, one) => sum + one.rows.reduce((n, row) => n + row.t.length, 0), 0);
@@ -40,7 +40,7 @@ function legend() {
   document.getElementById("legend").append(...items, ...later, idle);
 }
 
-// The table of key figures; where the time goes, as bars on one scale.
+// The table of key figures, and each schedule's time by cause as bars on one scale.
 function glance() {
   const head = html("tr", {}, ...["schedule", null, "makespan", "against first", "bubble", "peak memory"].map((word) =>
     html("th", { scope: "col" }, word === null ? causesLegend() : word)));
@@ -120,7 +120,7 @@ function zoom(factor, at = (state.view.from + state.view.to) / 2) {
   setView(at - (at - from) * factor, at + (to - at) * factor);
 }
 
-// What lies above the passes: the microbatch that is followed, the pass under the pointer.
+// Drawn above the passes: the selected microbatch and the pass under the pointer.
 function drawOver() {
   for (const panel of panels) {
     const parts = [];

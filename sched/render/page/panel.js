@@ -8,7 +8,7 @@ function rowHeight(ranks) {
   return ranks <= 8 ? 26 : ranks <= 16 ? 19 : 13;
 }
 
-// The first index whose end lies after `time`; ends rise along a row.
+// Return the first index whose end is after `time`; ends rise along a row.
 function firstAfter(row, time) {
   let low = 0, high = row.s.length;
   while (low < high) {
@@ -32,7 +32,7 @@ class Panel {
     this.build();
   }
 
-  // Where every row lies; the communicators' lanes come below the ranks and are flatter.
+  // The position of every row; communicators' lanes are below the ranks and lower.
   layout() {
     let bottom = 0;
     return this.schedule.rows.map((row) => {
@@ -98,7 +98,7 @@ class Panel {
     return kind.fills[Math.min(row.c[i], kind.fills.length - 1)];
   }
 
-  // What is written in a pass: kind and microbatch where it fits, else the microbatch, else nothing.
+  // Return the words in a pass: kind and microbatch if they fit, else the microbatch, else none.
   label(row, i, width) {
     if (this.pitch < 16 || row.lane) return "";
     const number = row.m[i] < 0 ? "" : `${row.m[i]}`;
@@ -127,7 +127,7 @@ class Panel {
     this.drawMemory();
   }
 
-  // The makespan: a line, and beside it the time, unless passes lie there.
+  // The makespan: a line with its time beside it, unless passes are there.
   drawEnd() {
     const x = this.x(this.schedule.makespan), edge = Math.min(x, this.width - .75);
     const inside = x > this.width - 64;
@@ -137,7 +137,7 @@ class Panel {
     this.endText.style.display = inside && this.isCrowded(x - 70) ? "none" : "";
   }
 
-  // Whether the first rank works beyond this point.
+  // Return whether the first rank works after this point.
   isCrowded(x) {
     const row = this.schedule.rows[0], last = row.s.length - 1;
     return last >= 0 && this.x(row.s[last] + row.d[last]) > x;
@@ -179,7 +179,7 @@ class Panel {
     entry.text.setAttribute("x", (Math.max(left, 0) + Math.min(right, this.width)) / 2);
   }
 
-  // Tens of thousands of passes. Those narrower than a pixel share its column by their time.
+  // Draw tens of thousands of passes; those narrower than a pixel share its column by their time.
   paint() {
     const ratio = window.devicePixelRatio || 1;
     const { canvas, context } = this;
@@ -194,7 +194,7 @@ class Panel {
     this.schedule.rows.forEach((row, number) => this.paintRow(row, this.boxes[number], 1 / ratio));
   }
 
-  // The rows of the SVG lie above the canvas, so here the canvas has rows of its own.
+  // The rows of the SVG would cover the canvas, so the canvas draws its own.
   paintBubbles() {
     this.rows.remove();
     const style = getComputedStyle(document.documentElement);
@@ -249,7 +249,7 @@ class Panel {
     }
   }
 
-  // The time-ordered steps of a rank's memory as a path; within a pixel only the extremes.
+  // Return a rank's memory over time as a stepped path, with only the extremes within a pixel.
   memoryPath(steps, top, floor) {
     const y = (value) => floor - (floor - top) * value / (this.data.memoryTop || 1);
     let path = "", value = 0, column = null, low = 0, high = 0;
@@ -300,7 +300,7 @@ class Panel {
     return value;
   }
 
-  // What lies under a point of the plot: a pass (index >= 0), a bubble (index -1), or null.
+  // Return what is at a point of the plot: a pass (index >= 0), a bubble (index -1), or null.
   at(x, y) {
     const rank = this.boxes.findIndex((box) => y >= box.top && y < box.bottom);
     const row = this.schedule.rows[rank];

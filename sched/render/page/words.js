@@ -1,4 +1,4 @@
-// Figures as words. Times are integer nanoseconds; memory is bytes or counted microbatches.
+// Format figures as text. Times are integer nanoseconds; memory is bytes or counted microbatches.
 const NS = { min: 6e10, s: 1e9, ms: 1e6, "µs": 1e3, ns: 1 };
 
 function unitFor(ns) {
@@ -28,7 +28,7 @@ function percentText(share) {
   return `${(100 * share).toFixed(1)}\u202f%`;
 }
 
-// Round steps for an axis of about `count` ticks.
+// Return round steps for an axis of about `count` ticks.
 function niceStep(span, count) {
   const rough = span / Math.max(count, 1);
   const power = 10 ** Math.floor(Math.log10(rough));
