@@ -18,7 +18,7 @@ from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.cli import group
 from counterpoise.workers.daemon.loop import Identity, run_worker
 from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.tar.dataset import TarDataset
+from counterpoise.workers.sources.source_registry import open_source
 
 LIMIT_S = 20
 SAMPLES = 12
@@ -58,9 +58,7 @@ class Party:
     def work(self, root, name, keys=None, address=None):
         """Start a worker that reads below a root; what ends it goes to `reasons`."""
         own = peer_keys(keys, "worker") if keys else None
-        handler = SourceHandler(
-            None, (), 0, local=False, build=lambda job: TarDataset.from_spec(job, root)
-        )
+        handler = SourceHandler(None, (), 0, local=False, build=lambda job: open_source(job, root))
 
         def run():
             reason = run_worker(

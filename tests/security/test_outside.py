@@ -18,6 +18,7 @@ from counterpoise.balancer.protocol.messages import SampleRef
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
 from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.sources.source_registry import open_source
 from counterpoise.workers.tar.cache_files import identity, kept_path
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
@@ -91,9 +92,7 @@ def job(**source):
 
 
 def handler(root):
-    return SourceHandler(
-        None, (), 0, local=False, build=lambda told: TarDataset.from_spec(told, root)
-    )
+    return SourceHandler(None, (), 0, local=False, build=lambda told: open_source(told, root))
 
 
 # --- jobs

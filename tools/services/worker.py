@@ -11,9 +11,9 @@ import click
 from ...balancer.transport.keys import peer_keys
 from ...workers.daemon.loop import Identity, run_worker
 from ...workers.daemon.source_handler import SourceHandler
-from ...workers.sources.interface import Source
+from ...workers.sources.interface import Source, source_name
+from ...workers.sources.source_registry import open_source
 from ...workers.sources.transform_registry import registered
-from ...workers.tar.dataset import TarDataset
 from ..console.signals import wish_to_end
 
 logger = logging.getLogger("counterpoise")
@@ -65,8 +65,8 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def build(described: dict[str, Any]) -> Source:
-        source = TarDataset.from_spec(described, root, allow, cache)
-        logger.info("serving %d samples of %s", len(source), ", ".join(source.pattern))
+        source = open_source(described, root, allow, cache)
+        logger.info("serving %d samples of %s", len(source), source_name(source))
         return source
 
     handler = SourceHandler(None, (), 0, local=False, build=build)

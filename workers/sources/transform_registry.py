@@ -49,7 +49,7 @@ def build(spec: Any, allowed: Iterable[str]) -> Any:
     made = {
         key: build(value, names) if is_spec(value) else value for key, value in spec["args"].items()
     }
-    thing = _found(spec["name"])
+    thing = find_name(spec["name"])
     if inspect.isclass(thing):
         try:
             return thing(**made)
@@ -88,7 +88,7 @@ def name_of(thing: Any) -> str:
     """
     for public in BUILT_IN:
         # A class keeps its public name wherever its module lies, since the name is on the wire.
-        if public.endswith(f":{getattr(thing, '__qualname__', '')}") and _found(public) is thing:
+        if public.endswith(f":{getattr(thing, '__qualname__', '')}") and find_name(public) is thing:
             return public
     name = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
     if not NAME.fullmatch(name) or name.startswith("__main__:"):
@@ -99,14 +99,15 @@ def name_of(thing: Any) -> str:
     return name
 
 
-def _found(name: str) -> Any:
+def find_name(name: str, what: str = "transform") -> Any:
+    """Import what package.module:name names; ValueError where that is missing or not callable."""
     module, _, attributes = name.partition(":")
     try:
         thing: Any = importlib.import_module(module)
         for attribute in attributes.split("."):
             thing = getattr(thing, attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"no such transform: {name!r} cannot be imported here: {error}") from error
+        raise ValueError(f"no such {what}: {name!r} cannot be imported here: {error}") from error
     if not callable(thing):
-        raise ValueError(f"no such transform: {name!r} is a {type(thing).__name__}, not callable")
+        raise ValueError(f"no such {what}: {name!r} is a {type(thing).__name__}, not callable")
     return thing

@@ -36,6 +36,7 @@ from .index import ShardIndex, open_index
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles, check_pieces
 
+FORMAT = "tar"  # its name in workers/sources/source_registry.py
 Transform = Callable[..., Sample]
 
 
@@ -178,7 +179,7 @@ class TarDataset:
         """Return a JSON-able description for `from_spec`; ValueError for a nameless transform."""
         paths = self.pattern if self.root is not None else map(os.path.abspath, self.pattern)
         transform = None if self.transform is None else spec_of(self.transform)
-        return {"source": "tar", "pattern": list(paths), "transform": transform}
+        return {"source": FORMAT, "pattern": list(paths), "transform": transform}
 
     @classmethod
     def from_spec(
@@ -194,9 +195,9 @@ class TarDataset:
         that nobody registered.
         """
         pattern = spec.get("pattern")
-        if spec.get("source") != "tar" or not isinstance(pattern, str | list | tuple):
+        if spec.get("source") != FORMAT or not isinstance(pattern, str | list | tuple):
             raise ValueError(
-                f"a tar source is given as source, pattern, transform; got {spec!r:.200}"
+                f"a {FORMAT} source is given as source, pattern, transform; got {spec!r:.200}"
             )
         if not all(isinstance(text, str) for text in pattern):
             raise ValueError(f"a pattern is a text or a list of texts, got {pattern!r:.200}")
