@@ -42,7 +42,7 @@ REPLACED = RunFailed("protocol", "another process now plays this rank: restart a
 
 
 class RankHandlers:
-    """What the coordinator does with ranks."""
+    """The actions of the table that concern ranks."""
 
     def __init__(
         self, state: CoordinatorState, runs: RunControl, apply: Callable[[bytes, Event], object]

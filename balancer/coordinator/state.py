@@ -68,7 +68,7 @@ class Diagnostics:
 
 
 class CoordinatorState:
-    """What all parts of the coordinator share; see balancer/coordinator/machine.py."""
+    """The data that all parts of the coordinator share; see balancer/coordinator/machine.py."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class DecodedSample:
 
 
 class WorkerHandlers:
-    """What the coordinator does with workers."""
+    """The actions of the table that concern workers."""
 
     def __init__(
         self, state: CoordinatorState, runs: RunControl, apply: Callable[[bytes, Event], object]

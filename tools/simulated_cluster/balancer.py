@@ -10,28 +10,28 @@ TICK_S = 0.5
 
 
 class BalancerProcess:
-    """Like server/loop.py; while it is down nothing is heard, and it comes back with nothing."""
+    """Stands for server/loop.py; while down it receives nothing, and it restarts without a state."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.coordinator: Coordinator | None = None
         self.watch = Watch()
-        self._lives = 0
+        self._incarnation = 0
 
     def start(self) -> None:
-        """Start it, knowing nothing but its job."""
+        """Start it, with nothing but its job."""
         settings = self.world.settings
         self.coordinator = Coordinator(
             settings.job if settings.fixed_job else None,
             settings.plan_with,
             settings.heartbeat_timeout_s,
-            self._lives,
+            self._incarnation,
         )
-        self._lives += 1
+        self._incarnation += 1
         self._tick(self.coordinator)
 
     def crash(self, down_s: float) -> None:
-        """Let it die; all lines break, and it is back after a while."""
+        """Kill it: all connections break. Start it again after `down_s`."""
         if self.coordinator is None:
             return
         self.coordinator = None
@@ -39,18 +39,18 @@ class BalancerProcess:
             self.world.network.sever(party)
         self.world.network.at(down_s, self.start)
 
-    def tell(
+    def deliver(
         self, party: str, peer: bytes, message: Message, payloads: tuple[bytes, ...] = ()
     ) -> None:
-        """Send it a message."""
+        """Send it a message over the network."""
         wired = self.world.wired(message, len(payloads))
 
         def arrive() -> None:
             if self.coordinator is not None:
                 size = sum(map(len, payloads))
                 if self.world.traced:
-                    self.world.trace("balancer hears", peer.decode(), message)
-                self.watch.heard(self.coordinator, peer, message)
+                    self.world.trace("balancer receives", peer.decode(), message)
+                self.watch.received(self.coordinator, peer, message)
                 now = self.world.now
                 self._emit(self.coordinator.handle(peer, wired, payloads, size, now))
 

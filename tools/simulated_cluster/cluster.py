@@ -1,4 +1,4 @@
-"""The whole system in one process: coordinator, workers and ranks on a simulated network and clock.
+"""Run the whole system in one process: coordinator, workers and ranks, network and clock.
 
 Everything that could differ between two runs of a real cluster (delays, order of arrival, speed of
 workers, crashes and restarts) is drawn from one seed, so a run can be replayed exactly. Payloads
@@ -23,11 +23,11 @@ class Simulation:
         network = SimulatedNetwork(draws, settings.delay_s, settings.duplicate)
         self.world = World(settings, draws, network, traced)
         self.balancer = BalancerProcess(self.world)
-        self.workers = Workers(self.world, self.balancer.tell)
-        self.trainer = Trainer(self.world, self.balancer.tell)
+        self.workers = Workers(self.world, self.balancer.deliver)
+        self.trainer = Trainer(self.world, self.balancer.deliver)
 
     def run(self) -> SimulationResult:
-        """Run until every rank is at its end, or something makes that impossible."""
+        """Run until every rank has finished, the run fails, or the time is up."""
         world, settings, network = self.world, self.world.settings, self.world.network
         self.balancer.start()
         for slot in range(settings.workers):
@@ -67,7 +67,7 @@ class Simulation:
         elif fault.kind == "disk full":
             self.workers.fill_disk(fault)
         else:
-            self.workers.suffer(fault)
+            self.workers.hold_up(fault)
             self.trainer.slow_down(fault.party, until)
 
     def _crash(self, fault: Fault) -> None:

@@ -1,4 +1,4 @@
-"""Faults of a simulated cluster: what can go wrong, drawn from a seed."""
+"""The faults of a simulated cluster, drawn from a seed."""
 
 import random
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from .network import DISTURBANCES
 
 TRAINER, BALANCER, ALL_WORKERS = "trainer", "balancer", "all workers"
 # reset: a connection breaks and is made again; stop: a process does nothing for a while (SIGSTOP);
-# hang: it works on nothing, but says that it is alive; replace: it stops, is taken for dead, and
-# finds another in its place when it goes on; disk full: nothing can be kept on a party's disk.
+# hang: it stops its work, but sends heartbeats; replace: it stops, counts as dead, and
+# finds a successor when it goes on; disk full: nothing can be written to a party's disk.
 KINDS = (
     *DISTURBANCES,
     "reset",
@@ -23,15 +23,15 @@ KINDS = (
     "crash balancer",
 )
 LONGEST_S = 4.0
-# Kinds that are drawn where they are asked for only: for longer than leases last one worker hangs,
-# or all at once; a worker is slow.
+# Kinds that are only drawn where a variant asks for them: longer than a lease, one worker or all
+# hang, or one worker is slow.
 LONG_HANG, LONG_SLOW = "long hang", "long slow"
 LONG_S = 5.5, 14.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong at a time with a party, for so long; times in seconds."""
+    """A fault of one party (a process, or all workers); times in seconds."""
 
     at: float
     kind: str
@@ -40,12 +40,12 @@ class Fault:
     way: str = ""
 
     @property
-    def over(self) -> float:
-        """When it is over."""
+    def end(self) -> float:
+        """The time at which it ends."""
         return self.at + self.lasts_s
 
     def hits(self, party: str) -> bool:
-        """Whether it is about a worker or a rank."""
+        """Return whether a worker or a rank is hit."""
         return self.party == party or (self.party == ALL_WORKERS and party.startswith("worker"))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The ledger of a simulated trainer: those fields of loader/resume/ledger.py that decide."""
+"""The ledger of a simulated trainer: the fields of loader/resume/ledger.py that matter here."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ Mark = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedLedger:
-    """What has been handed out: an epoch, a place in it, ranks beyond that, holes so far.
+    """The position of a process: an epoch, a place in it, ranks served there, holes so far.
 
     served: ranks of a process that plays several which have had the place's microbatch; holes:
     ordinals of the epoch's samples that could not be used, in the steps that were begun.
@@ -25,16 +25,16 @@ class SimulatedLedger:
 
     @property
     def mark(self) -> Mark:
-        """What comes next: epoch, step, microbatch, and the how-manieth rank of its process."""
+        """The next microbatch: epoch, step, microbatch, index of the rank in its process."""
         return self.epoch, self.place.step, self.place.microbatch, self.served
 
     @property
-    def holes_to_tell(self) -> tuple[int, ...]:
-        """Holes of the window that the place is in: those before are not planned again."""
+    def holes_of_window(self) -> tuple[int, ...]:
+        """Holes of the window that the place is in; windows before are not planned again."""
         return tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
 
     def after(self, batch: Batch, ranks: tuple[int, ...]) -> "SimulatedLedger":
-        """Return the ledger when one of a process' ranks has had a microbatch."""
+        """Return the ledger after one of a process' ranks has taken a microbatch."""
         new = tuple(ordinal for ordinal in batch.step_holes if ordinal not in self.holes)
         here, holes = structs.replace(self.place, step=batch.step), self.holes + new
         if batch.rank != ranks[-1]:

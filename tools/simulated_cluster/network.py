@@ -1,4 +1,4 @@
-"""A simulated network and clock: messages take time, and faults do what networks do to them.
+"""A simulated network and clock: messages take time, and faults lose, delay or double them.
 
 Theory of operation. A *line* joins a peer to the balancer, with two ways ("up" to the balancer,
 "down" to the peer). A way keeps its messages in order, as a ZeroMQ connection does. While a
@@ -25,7 +25,7 @@ COPY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What happens to a party's messages until when; `way` is "up", "down" or "" for both."""
+    """A fault of the network that hits a party's messages; `way` is "up", "down" or "" for both."""
 
     kind: str
     way: str
@@ -44,7 +44,7 @@ class SimulatedNetwork:
     _events: list[tuple[float, int, Action]] = field(default_factory=list)
     _latest: dict[tuple[bytes, str], float] = field(default_factory=dict)
     _breaks: dict[str, int] = field(default_factory=dict)
-    _weather: dict[str, list[Disturbance]] = field(default_factory=dict)
+    _disturbances: dict[str, list[Disturbance]] = field(default_factory=dict)
 
     def at(self, after_s: float, action: Action) -> None:
         """Do something later."""
@@ -52,7 +52,7 @@ class SimulatedNetwork:
         heapq.heappush(self._events, (self.now + after_s, self._serial, action))
 
     def step(self) -> bool:
-        """Let the next event happen; False if there is none."""
+        """Run the next event; return False if there is none."""
         if not self._events:
             return False
         self.now, _, action = heapq.heappop(self._events)
@@ -60,8 +60,8 @@ class SimulatedNetwork:
         return True
 
     def disturb(self, party: str, disturbance: Disturbance) -> None:
-        """Let a disturbance begin."""
-        self._weather.setdefault(party, []).append(disturbance)
+        """Begin a disturbance."""
+        self._disturbances.setdefault(party, []).append(disturbance)
 
     def sever(self, party: str) -> None:
         """Break all lines of a party: what is under way on them is lost."""
@@ -69,7 +69,7 @@ class SimulatedNetwork:
 
     def send(self, party: str, line: bytes, way: str, arrive: Action) -> None:
         """Send a message on a party's line: `arrive` happens when and if it gets there."""
-        on = {each.kind for each in self._weather_of(party, way)}
+        on = {each.kind for each in self._disturbances_of(party, way)}
         if "cut" in on or ("drop" in on and self.random.random() < DROPPED):
             return
         twice = "duplicate" in on or (self.duplicate and self.random.random() < self.duplicate)
@@ -94,8 +94,8 @@ class SimulatedNetwork:
         self._latest[line, way] = arrival
         return arrival - self.now
 
-    def _weather_of(self, party: str, way: str) -> list[Disturbance]:
-        weather = self._weather.get(party)
+    def _disturbances_of(self, party: str, way: str) -> list[Disturbance]:
+        weather = self._disturbances.get(party)
         if not weather:
             return []
         weather[:] = [each for each in weather if each.until > self.now]

@@ -1,4 +1,4 @@
-"""A process of a simulated trainer: what loader/connect/remote.py and the training loop do."""
+"""A process of a simulated trainer: stands for loader/connect/remote.py and the training loop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from ...balancer.protocol.messages import Message
 from ...balancer.protocol.rank_session import RankSession
 from .ledger import SimulatedLedger
 
-Say = Callable[..., None]
+Deliver = Callable[..., None]
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class RankProcess:
     life: int
     session: RankSession
     ledger: SimulatedLedger
-    say: Say
+    deliver: Deliver
     begun: bool = False
     training: bool = False
     done: bool = False
@@ -35,12 +35,12 @@ class RankProcess:
         """Its name in faults."""
         return f"rank {self.ranks[0]}"
 
-    def says(self, messages: list[Message]) -> None:
+    def send(self, messages: list[Message]) -> None:
         """Send messages to the balancer."""
         for message in messages:
-            self.say(self.party, self.peer, message)
+            self.deliver(self.party, self.peer, message)
 
     def begin(self) -> None:
-        """Begin a run where the ledger stands."""
+        """Begin a run at the ledger's position."""
         self.begun, here = True, self.ledger
-        self.says(self.session.begin(here.epoch, here.place, here.holes_to_tell, here.served))
+        self.send(self.session.begin(here.epoch, here.place, here.holes_of_window, here.served))

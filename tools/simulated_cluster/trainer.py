@@ -1,7 +1,7 @@
 """The trainer of a simulated cluster: all its processes, and the ledgers they keep.
 
-All crash together and start again from a ledger, as torch elastic has it; what they had been given
-after it counts as not delivered.
+All crash together and start again from a ledger, as under torch elastic; what was delivered after
+that ledger counts as not delivered.
 """
 
 from collections import deque
@@ -11,21 +11,21 @@ from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.messages import Batch, Message, RankBye
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from .ledger import Mark, SimulatedLedger
-from .rank import RankProcess, Say
+from .rank import Deliver, RankProcess
 from .world import SLOW, World
 
-# How often a rank that waits asks again.
-PATIENCE_S = 1.0
-# The trainer starts again from one of so many ledgers that it has kept.
+# A rank that waits repeats its requests this often.
+ASK_AGAIN_S = 1.0
+# The trainer keeps this many ledgers, and starts again from one of them.
 LEDGERS = 4
 
 
 class Trainer:
     """All processes of a trainer."""
 
-    def __init__(self, world: World, say: Say) -> None:
+    def __init__(self, world: World, deliver: Deliver) -> None:
         self.world = world
-        self.say = say
+        self.deliver = deliver
         self.processes: dict[bytes, RankProcess] = {}
         # Until when no ledger can be written.
         self.disk_full_until = 0.0
@@ -44,10 +44,10 @@ class Trainer:
         job = settings.job
         for ranks in settings.processes:
             session = RankSession(ranks, to_json(job), settings.prefetch, job.microbatches)
-            process = RankProcess(ranks, self._lives, session, ledger, self.say)
+            process = RankProcess(ranks, self._lives, session, ledger, self.deliver)
             self.processes[process.peer] = process
             self.world.peers[process.peer] = (process.party, self._hearing(process))
-            process.says([session.hello])
+            process.send([session.hello])
             self._wait(process)
         self._lives += 1
 
@@ -67,7 +67,7 @@ class Trainer:
         self.world.network.at(down_s, lambda: self.start(ledger))
 
     def slow_down(self, party: str, until: float) -> None:
-        """Let a process train slowly until then."""
+        """Make a process train slowly until then."""
         for process in self.processes.values():
             if process.party == party:
                 process.slow_until = until
@@ -79,25 +79,25 @@ class Trainer:
             del marks[keep:], outcome.delivered[rank][keep:], outcome.told[rank][keep:]
 
     def _save(self) -> None:
-        """Keep a ledger of where the process is that is farthest behind, if the disk has room."""
+        """Keep the ledger of the process that is farthest behind, if the disk has room."""
         whole = len(self.processes) == len(self.world.settings.processes)
         if whole and self.world.now >= self.disk_full_until:
             behind = min(self.processes.values(), key=lambda process: process.ledger.mark)
             self._ledgers.append(behind.ledger)
 
     def _wait(self, process: RankProcess) -> None:
-        """Ask again now and then, as long as the trainer waits in vain."""
+        """Repeat the requests of a process that waits, until it is done."""
         if self.processes.get(process.peer) is not process or process.done:
             return
         silent = self.world.now - process.heard
-        if not process.training and silent >= PATIENCE_S:
-            process.says(process.session.ask_again())
-        self.world.network.at(PATIENCE_S, lambda: self._wait(process))
+        if not process.training and silent >= ASK_AGAIN_S:
+            process.send(process.session.ask_again())
+        self.world.network.at(ASK_AGAIN_S, lambda: self._wait(process))
 
     def _hearing(self, process: RankProcess) -> Callable[[Message, tuple[object, ...]], None]:
         def hear(message: Message, payloads: tuple[object, ...]) -> None:
             if self.world.traced:
-                self.world.trace(process.peer.decode(), "hears", message)
+                self.world.trace(process.peer.decode(), "receives", message)
             process.heard = self.world.now
             process.session.handle(message, payloads)
             self._advance(process)
@@ -116,7 +116,7 @@ class Trainer:
                 return
             process.begin()
         if session.state == "running":
-            process.says(session.asks())
+            process.send(session.asks())
         if process.training:
             return
         taken = session.take() if not self._leaves(process) else None
@@ -126,7 +126,7 @@ class Trainer:
             self._end_epoch(process)
 
     def _leaves(self, process: RankProcess) -> bool:
-        """Whether the trainer leaves the first epoch here, though it is not over."""
+        """Return whether the trainer leaves the first epoch here, though it is not over."""
         settings, here = self.world.settings, process.ledger
         first = here.epoch == settings.start.epoch
         return first and settings.leaves_at is not None and here.place.step >= settings.leaves_at
@@ -136,22 +136,22 @@ class Trainer:
         process.ledger = SimulatedLedger(process.ledger.epoch + 1)
         if process.ledger.epoch == settings.start.epoch + settings.epochs:
             process.done = True
-            process.says([RankBye()])
+            process.send([RankBye()])
             self.world.over = all(each.done for each in self.processes.values())
             return
         process.begin()
         self._advance(process)
 
     def _train(self, process: RankProcess, arrival: Arrival, messages: list[Message]) -> None:
-        self._note(process, arrival.batch, arrival.payloads)
-        process.says(messages)
+        self._record(process, arrival.batch, arrival.payloads)
+        process.send(messages)
         process.training = True
         slow = SLOW if self.world.now < process.slow_until else 1.0
         train_s = self.world.settings.train_s * slow
         self.world.network.at(train_s, lambda: self._trained(process))
 
-    def _note(self, process: RankProcess, batch: Batch, frames: tuple[object, ...]) -> None:
-        """Write down what was handed out; between steps the ledger is kept."""
+    def _record(self, process: RankProcess, batch: Batch, frames: tuple[object, ...]) -> None:
+        """Record a delivered microbatch; between steps keep the ledger."""
         outcome, rank = self.world.outcome, batch.rank
         payloads = tuple(frame for frame in frames if isinstance(frame, bytes))
         keys = tuple(item.key for item in batch.items)

@@ -1,7 +1,7 @@
-"""Trials of the simulated cluster: an epoch with faults must deliver what one without does.
+"""Trials: an epoch with faults must deliver what one without faults does.
 
-A seed decides everything: which kind of job (of a few variants), which faults, every delay. What an
-epoch without faults delivers is the same for all seeds of a variant, and is found out once.
+A seed decides everything: the kind of job (one of a few variants), the faults, every delay. An
+epoch without faults delivers the same for all seeds of a variant, and is run once.
 """
 
 import random
@@ -18,13 +18,13 @@ from .world import SimulationResult
 FAULTS = 5
 # Faults begin within this time: about as long as an epoch takes.
 WITHIN_S = 6.0
-# After the last fault a run may take so many leases longer than one without faults.
+# After the last fault a run may take this many leases longer than one without faults.
 LEASES_TO_END = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a trial found; the run is right if `wrong` is empty."""
+    """The result of a trial; the run is right if `wrong` is empty."""
 
     seed: int
     variant: str
@@ -40,13 +40,13 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended before its time, or did what it need not have done."""
+        """True if it ended too early, or did work that was not needed."""
         early = bool(self.trouble) and not self.stuck
         return early or self.redone > 0 or self.expired > 0
 
     @property
     def wrong(self) -> str:
-        """Say what is wrong, in a few words."""
+        """The deviations from a run without faults, in a few words."""
         found = {
             "stuck": self.stuck,
             f"{self.lost} lost": self.lost,
@@ -56,7 +56,7 @@ class Verdict:
             f"{self.expired} leases ran out": self.expired,
             self.trouble: self.trouble and not self.stuck,
         }
-        return ", ".join(words for words, so in found.items() if so)
+        return ", ".join(words for words, is_so in found.items() if is_so)
 
 
 def trial(seed: int, traced: bool = False) -> Verdict:
@@ -68,7 +68,7 @@ def trial(seed: int, traced: bool = False) -> Verdict:
     kinds = FAULT_KINDS.get(variant, ())
     faults = draw_faults(source, FAULTS, WORKERS, firsts, WITHIN_S, kinds)
     reference = _reference(variant)
-    over = max(fault.over for fault in faults)
+    over = max(fault.end for fault in faults)
     limit_s = over + reference.seconds + LEASES_TO_END * LEASE_S
     faulty = replace(settings, faults=faults, limit_s=limit_s)
     outcome = Simulation(faulty, seed, traced).run()
@@ -89,7 +89,7 @@ def trial(seed: int, traced: bool = False) -> Verdict:
 
 
 def _agree(outcome: SimulationResult, reference: SimulationResult) -> bool:
-    """Whether all that was delivered is what was to be, in its order, as far as it got."""
+    """Return whether the right batches were delivered, in order, as far as the run got."""
     return all(
         _same(outcome.delivered[rank], reference.delivered[rank], outcome.trouble)
         and _same(outcome.told[rank], reference.told[rank], outcome.trouble)
@@ -98,8 +98,8 @@ def _agree(outcome: SimulationResult, reference: SimulationResult) -> bool:
 
 
 def _same(given: Sequence[object], due: Sequence[object], trouble: str) -> bool:
-    so_far = len(given) if trouble else len(due)
-    return [str(each) for each in given] == [str(each) for each in due[:so_far]]
+    count = len(given) if trouble else len(due)
+    return [str(each) for each in given] == [str(each) for each in due[:count]]
 
 
 def _keys(outcome: SimulationResult) -> Counter[tuple[int, str]]:

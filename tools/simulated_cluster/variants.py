@@ -1,4 +1,4 @@
-"""The kinds of job that trials of the simulated cluster go through, by name."""
+"""The variants of job and cluster that trials go through, by name."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -105,16 +105,16 @@ FAULT_KINDS = {
 
 @cache
 def settings_of(variant: str) -> ClusterSettings:
-    """Return what a variant simulates."""
+    """Return the settings of a variant."""
     return replace(SETTINGS[variant], plan_with=_planners())
 
 
 class _ShortWindows(RealPlanner):
-    """Windows of a few steps, where the planner would take an epoch as short as ours at once."""
+    """Plans windows of a few steps: the planner would plan such a short epoch at once."""
 
     @property
     def window_samples(self) -> int:
-        """How many ordinals to show at once."""
+        """The number of samples of a window."""
         return (WINDOW_STEPS + 1) * self.config.samples_per_step
 
 
@@ -127,7 +127,7 @@ class _Remembering:
 
     @property
     def window_samples(self) -> int:
-        """How many ordinals to show at once."""
+        """The number of samples of a window."""
         return self._planner.window_samples
 
     def plan(self, window: Window) -> Planned:
@@ -140,7 +140,7 @@ class _Remembering:
 
 
 def _planners() -> Callable[[PlanConfig], WindowPlanner]:
-    """Return what makes planners, and keeps them."""
+    """Return a function that makes planners, one per configuration."""
     kept: dict[PlanConfig, WindowPlanner] = {}
 
     def plan_with(config: PlanConfig) -> WindowPlanner:

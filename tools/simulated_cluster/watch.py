@@ -1,4 +1,4 @@
-"""Promises that show in what the balancer says, whatever is delivered in the end.
+"""Check promises that show in the balancer's messages, whatever is delivered in the end.
 
 No two leases of the balancers at an address have one number; what all know to be delivered is not
 decoded again; a worker process is not let in while its successor is there.
@@ -13,7 +13,7 @@ Place = tuple[int, int]
 
 
 class Watch:
-    """Listens to a balancer, and to those who come after it."""
+    """Watches a balancer, and those that are started after it."""
 
     def __init__(self) -> None:
         self.leased = 0
@@ -25,8 +25,8 @@ class Watch:
         self._place: dict[int, tuple[int, Place]] = {}
         self._had: dict[int, Place] = {}
 
-    def heard(self, coordinator: Coordinator, peer: bytes, message: Message) -> None:
-        """Take in what a balancer is about to hear."""
+    def received(self, coordinator: Coordinator, peer: bytes, message: Message) -> None:
+        """Record a message that a balancer is about to receive."""
         if isinstance(message, Ack):
             self._acknowledged(coordinator, peer, message)
         elif isinstance(message, WorkerHello):
@@ -41,7 +41,7 @@ class Watch:
             self._replaced.discard(peer)
 
     def _acknowledged(self, coordinator: Coordinator, peer: bytes, ack: Ack) -> None:
-        """Note what a rank has had, if the coordinator is in a position to take it in."""
+        """Record what a rank has taken, if the coordinator can know it."""
         self._turn_to(coordinator.state.run)
         run = coordinator.state.run
         running = coordinator.state.state_of(peer) == "rank running"
@@ -50,7 +50,7 @@ class Watch:
             self._had[ack.rank] = max(place, self._had.get(ack.rank, place))
 
     def sent(self, coordinator: Coordinator, effect: Send) -> str:
-        """Return which promise a message breaks, if any."""
+        """Return the promise that a message breaks, "" if none."""
         message = effect.message
         if isinstance(message, Batch):
             self._turn_to(coordinator.state.run)

@@ -1,4 +1,4 @@
-"""A worker of a simulated cluster: like workers/daemon/loop.py, with a source that is made up."""
+"""A simulated worker process: stands for workers/daemon/loop.py, with an invented source."""
 
 from collections import deque
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from ...balancer.protocol.worker_session import (
     WorkerSession,
 )
 
-Say = Callable[..., None]
+Deliver = Callable[..., None]
 
 
 @dataclass(slots=True)
 class Disk:
-    """What a worker's host keeps of probed costs, by index; nothing new while it is full."""
+    """The costs that a worker's host has kept, by index; nothing new is kept while it is full."""
 
     full_until: float = 0.0
     costs: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -42,12 +42,12 @@ class WorkerProcess:
     slot: int
     incarnation: int
     count: int
-    say: Say
+    deliver: Deliver
     known: dict[int, tuple[int, ...]] = field(default_factory=dict)
     session: WorkerSession = field(default_factory=WorkerSession)
     inbox: deque[Message] = field(default_factory=deque)
     busy: bool = False
-    hand: WorkInProgress = IDLE
+    in_progress: WorkInProgress = IDLE
     slow_until: float = 0.0
     stopped_until: float = 0.0
     hung_until: float = 0.0
@@ -58,17 +58,17 @@ class WorkerProcess:
 
     @property
     def peer(self) -> bytes:
-        """Its address; its beats come from another one."""
+        """Its address; its heartbeats come from another one."""
         return b"worker-%d-%d" % (self.slot, self.incarnation)
 
     @property
     def held_until(self) -> float:
-        """When it goes on with its messages and its work."""
+        """The time at which it goes on with its messages and its work."""
         return max(self.stopped_until, self.hung_until, self.opening_until)
 
     @property
-    def beat(self) -> bytes:
-        """The address of its beats."""
+    def heartbeat_peer(self) -> bytes:
+        """The address of its heartbeats."""
         return b"beat-" + self.peer
 
     @property
@@ -76,57 +76,57 @@ class WorkerProcess:
         """Its name in faults."""
         return f"worker {self.slot}"
 
-    def hello(self) -> None:
-        """Say who it is."""
-        self._say(WorkerHello(f"w{self.slot}", self.incarnation, "host", self.slot))
+    def send_hello(self) -> None:
+        """Introduce itself."""
+        self._send(WorkerHello(f"w{self.slot}", self.incarnation, "host", self.slot))
 
-    def say_alive(self) -> None:
-        """Say that it is alive, and hello as long as nobody has answered."""
-        lease, ordinal = self.hand
-        beat = WorkerHeartbeat(f"w{self.slot}", self.incarnation, lease=lease, ordinal=ordinal)
-        self.say(self.party, self.beat, beat)
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat, and a hello until the balancer has answered one."""
+        lease, ordinal = self.in_progress
+        heartbeat = WorkerHeartbeat(f"w{self.slot}", self.incarnation, lease=lease, ordinal=ordinal)
+        self.deliver(self.party, self.heartbeat_peer, heartbeat)
         if self.session.state == "joining":
-            self.hello()
+            self.send_hello()
 
-    def takes(self, message: Message) -> OpenSource | EndWorker | None:
-        """Take in a message; return what only the surroundings can do."""
+    def receive(self, message: Message) -> OpenSource | EndWorker | None:
+        """Handle a message; return the action that the cluster must do for it, if any."""
         action = self.session.handle(message)
         if isinstance(action, SayHello):
-            self.hello()
+            self.send_hello()
         elif isinstance(action, RepeatReady):
             if self.ready is not None:
-                self._say(self.ready)
+                self._send(self.ready)
         else:
             return action
         return None
 
     def opened(self, number: int) -> None:
-        """Say that the source is open."""
+        """Report that the source is open."""
         self.probes.clear()
         self.ready = WorkerReady(self.count, "simulated", number)
-        self._say(self.ready)
+        self._send(self.ready)
 
     def next_task(self) -> SampleTask | None:
-        """Return what to work on next; results that were held back are sent before another's."""
+        """Return the next task; results of one lease are sent before work on another."""
         task = self.session.next_task()
         if self.probes and (task is None or task.lease != self.probe_lease):
-            self._say(ProbeDone(self.probe_lease, tuple(self.probes)))
+            self._send(ProbeDone(self.probe_lease, tuple(self.probes)))
             self.probes.clear()
         return task
 
     def fail(self, task: SampleTask, key: str) -> None:
-        """Say that a sample cannot be used."""
+        """Report that a sample cannot be used."""
         reason = f"{task.kind} failed"
-        self._say(SampleFailed(task.lease, task.ref.ordinal, key, reason, False))
+        self._send(SampleFailed(task.lease, task.ref.ordinal, key, reason, False))
 
     def measured(self, task: SampleTask, probed: Probed) -> None:
-        """Keep a sample's costs until the lease is done."""
+        """Keep a sample's costs until its lease is done."""
         self.probe_lease = task.lease
         self.probes.append(probed)
 
     def decoded(self, task: SampleTask, key: str, cost: tuple[int, ...], payload: bytes) -> None:
         """Send a decoded sample."""
-        self._say(DecodeDone(task.lease, task.ref.ordinal, key, cost, b""), payload)
+        self._send(DecodeDone(task.lease, task.ref.ordinal, key, cost, b""), payload)
 
-    def _say(self, message: Message, *payloads: bytes) -> None:
-        self.say(self.party, self.peer, message, payloads)
+    def _send(self, message: Message, *payloads: bytes) -> None:
+        self.deliver(self.party, self.peer, message, payloads)

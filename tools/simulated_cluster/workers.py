@@ -1,4 +1,4 @@
-"""All workers of a simulated cluster: their lives, their disks, and what holds them up."""
+"""All workers of a simulated cluster: their processes, disks and faults."""
 
 import math
 from collections.abc import Callable
@@ -7,20 +7,20 @@ from ...balancer.protocol.messages import Lease, Message, Probed
 from ...balancer.protocol.parts import IDLE
 from ...balancer.protocol.worker_session import EndWorker, OpenSource, SampleTask
 from .faults import Fault
-from .worker import Disk, Say, WorkerProcess
+from .worker import Deliver, Disk, WorkerProcess
 from .world import SLOW, World
 
-BEAT_S = 1.0
-# What a process that died had sent is lost with it in this part of all cases.
-SENT_IN_VAIN = 0.5
+HEARTBEAT_S = 1.0
+# The chance that messages under way are lost with a process that died.
+LOST_WITH_PROCESS = 0.5
 
 
 class Workers:
     """All worker processes, by address; more than one may play a slot."""
 
-    def __init__(self, world: World, say: Say) -> None:
+    def __init__(self, world: World, deliver: Deliver) -> None:
         self.world = world
-        self.say = say
+        self.deliver = deliver
         self._alive: dict[bytes, WorkerProcess] = {}
         self._incarnation = [0] * world.settings.workers
         self._disks = [Disk() for _ in range(world.settings.workers)]
@@ -28,23 +28,23 @@ class Workers:
     def start(self, slot: int, incarnation: int = 0) -> None:
         """Start a worker process."""
         world, known = self.world, dict(self._disks[slot].costs)
-        worker = WorkerProcess(slot, incarnation, world.settings.count, self.say, known)
+        worker = WorkerProcess(slot, incarnation, world.settings.count, self.deliver, known)
         self._alive[worker.peer] = worker
-        for address in (worker.peer, worker.beat):
+        for address in (worker.peer, worker.heartbeat_peer):
             world.peers[address] = (worker.party, lambda message, _: self._hear(worker, message))
-        worker.hello()
-        self._beat(worker)
+        worker.send_hello()
+        self._send_heartbeats(worker)
 
     def crash(self, slot: int, down_s: float) -> None:
-        """Let all processes of a slot die; a new one is there after a while."""
+        """Kill all processes of a slot; start a new one after `down_s`."""
         mine = [each for each in self._alive.values() if each.slot == slot]
         for worker in mine:
             self._die(worker)
         if mine:
             self._start_next(slot, down_s)
 
-    def suffer(self, fault: Fault) -> None:
-        """Let workers be replaced, stop, hang or be slow."""
+    def hold_up(self, fault: Fault) -> None:
+        """Apply a fault that replaces, stops or hangs workers, or slows them down."""
         until = self.world.now + fault.lasts_s
         for worker in [each for each in self._alive.values() if fault.hits(each.party)]:
             hold_up(worker, "stop" if fault.kind == "replace" else fault.kind, until)
@@ -52,13 +52,13 @@ class Workers:
                 self._start_next(worker.slot, self.world.soon())
 
     def fill_disk(self, fault: Fault) -> None:
-        """Let workers have a full disk, whether they live or not."""
+        """Fill the disks of workers, whether these live or not."""
         for slot, disk in enumerate(self._disks):
             if fault.hits(f"worker {slot}"):
                 disk.full_until = self.world.now + fault.lasts_s
 
     def hang(self, slot: int) -> None:
-        """Let a worker hang for ever."""
+        """Make a worker hang for ever."""
         for worker in self._alive.values():
             if worker.slot == slot:
                 hold_up(worker, "hang", math.inf)
@@ -71,38 +71,38 @@ class Workers:
     def _die(self, worker: WorkerProcess) -> None:
         """End a process; what it has sent may still arrive."""
         self.world.trace("DIES", worker.peer.decode())
-        for address in (worker.peer, worker.beat):
+        for address in (worker.peer, worker.heartbeat_peer):
             del self.world.peers[address]
         del self._alive[worker.peer]
-        if self.world.random.random() < SENT_IN_VAIN:
+        if self.world.random.random() < LOST_WITH_PROCESS:
             self.world.network.sever(worker.party)
 
     def _is_alive(self, worker: WorkerProcess) -> bool:
         return self._alive.get(worker.peer) is worker
 
     def _is_last(self, worker: WorkerProcess) -> bool:
-        """Whether nobody has taken a worker's place."""
+        """Return whether no later process has a worker's slot."""
         return worker.incarnation == self._incarnation[worker.slot]
 
-    def _beat(self, worker: WorkerProcess) -> None:
+    def _send_heartbeats(self, worker: WorkerProcess) -> None:
         if self._is_alive(worker):
             if self.world.now >= worker.stopped_until:
-                worker.say_alive()
-            self.world.network.at(BEAT_S, lambda: self._beat(worker))
+                worker.send_heartbeat()
+            self.world.network.at(HEARTBEAT_S, lambda: self._send_heartbeats(worker))
 
     def _hear(self, worker: WorkerProcess, message: Message) -> None:
         worker.inbox.append(message)
         self._drain(worker)
 
     def _drain(self, worker: WorkerProcess) -> None:
-        """Let a worker take in what has come, as soon as it can."""
+        """Have a worker receive its messages, as soon as it can."""
         while self._is_alive(worker) and worker.inbox:
             if self._is_held(worker, lambda: self._drain(worker)):
                 return
             self._take(worker, worker.inbox.popleft())
 
     def _is_held(self, worker: WorkerProcess, again: Callable[[], None]) -> bool:
-        """Whether a worker can do nothing now; `again` happens when it can."""
+        """Return whether a worker is held up now; `again` is called when it goes on."""
         late_s = worker.held_until - self.world.now
         if late_s > 0:
             self.world.network.at(late_s, again)
@@ -110,19 +110,19 @@ class Workers:
 
     def _take(self, worker: WorkerProcess, message: Message) -> None:
         if self.world.traced:
-            self.world.trace(worker.peer.decode(), "hears", message)
-        action = worker.takes(message)
+            self.world.trace(worker.peer.decode(), "receives", message)
+        action = worker.receive(message)
         if isinstance(action, EndWorker):
             self._die(worker)
             if self._is_last(worker):
-                self.world.fail(f"{worker.party} was sent away, and nobody has its place")
+                self.world.fail(f"{worker.party} was rejected, and no other process has its slot")
         elif isinstance(action, OpenSource):
             self._open(worker, action.number)
         elif isinstance(message, Lease) and not worker.busy:
             self._work(worker)
 
     def _open(self, worker: WorkerProcess, number: int) -> None:
-        """Let a worker open its source, which takes a while."""
+        """Have a worker open its source, which takes a while."""
         open_s = self.world.random.random() * 2 * self.world.settings.open_s
         worker.opening_until = self.world.now + open_s
         self.world.network.at(open_s, lambda: self._opened(worker, number))
@@ -134,10 +134,10 @@ class Workers:
             worker.opened(number)
 
     def _work(self, worker: WorkerProcess) -> None:
-        """Begin with the next task, if there is one; costs that are known take no time."""
+        """Begin the next task, if there is one; known costs take no time."""
         task = worker.next_task()
         worker.busy = task is not None
-        worker.hand = (task.lease, task.ref.ordinal) if task is not None else IDLE
+        worker.in_progress = (task.lease, task.ref.ordinal) if task is not None else IDLE
         if task is not None:
             slow = SLOW if self.world.now < worker.slow_until else 1.0
             work_s = self.world.random.random() * 2 * self.world.settings.work_s * slow
@@ -180,7 +180,7 @@ class Workers:
 
 
 def hold_up(worker: WorkerProcess, kind: str, until: float) -> None:
-    """Let a worker stop, hang or be slow until then."""
+    """Make a worker stop, hang or be slow until then."""
     if kind == "stop":
         worker.stopped_until = until
     elif kind == "hang":

@@ -1,4 +1,4 @@
-"""What is simulated, what came of it, and what all processes of a simulated cluster share."""
+"""The settings and the result of a simulation, and what all its processes share."""
 
 import random
 from collections import deque
@@ -18,9 +18,9 @@ from .network import SimulatedNetwork
 Cost = Callable[[int], tuple[int, ...]]
 Given = tuple[int, int, tuple[str, ...], tuple[bytes, ...]]
 Told = tuple[Weights, tuple[str, ...], SimulatedLedger]
-Hears = Callable[[Message, tuple[object, ...]], None]
-# Every so many messages one goes through the wire format and back.
-WIRED = 16
+Receive = Callable[[Message, tuple[object, ...]], None]
+# One message in this many goes through the wire format and back.
+WIRED_EVERY = 16
 # How much longer work takes while a process is slow.
 SLOW = 30.0
 TRACED = 40
@@ -28,7 +28,7 @@ TRACED = 40
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What is simulated: sizes, delays in seconds, chances of faults, all per seed.
+    """The settings of a simulation: sizes, delays in seconds, chances of faults.
 
     broken: indexes that cannot be probed; unreadable: indexes that probe but do not decode;
     deadly: indexes whose decoding kills the worker process. crashes: (time, worker) at which a
@@ -70,7 +70,7 @@ class ClusterSettings:
 
 @dataclass(slots=True)
 class SimulationResult:
-    """What happened: per rank the delivered (step, microbatch, keys, payloads).
+    """The result of a simulation: per rank the delivered (step, microbatch, keys, payloads).
 
     told: beside each delivered microbatch its weights, its holes, and the ledger after it. probed:
     samples measured by workers, those not counted whose costs were kept. leased: samples in leases
@@ -92,7 +92,7 @@ class SimulationResult:
 
 @dataclass(slots=True)
 class World:
-    """One network, one clock, one source of chance; who can be reached, and what happened."""
+    """The network, clock and source of randomness; the reachable peers, and the result so far."""
 
     settings: ClusterSettings
     random: random.Random
@@ -101,7 +101,7 @@ class World:
     outcome: SimulationResult = field(default_factory=SimulationResult)
     over: bool = False
     # By address: the party that the process belongs to, and what it does with a message.
-    peers: dict[bytes, tuple[str, Hears]] = field(default_factory=dict)
+    peers: dict[bytes, tuple[str, Receive]] = field(default_factory=dict)
     _messages: int = 0
 
     @property
@@ -110,18 +110,18 @@ class World:
         return self.network.now
 
     def soon(self) -> float:
-        """Draw what a message takes."""
+        """Draw the delay of a message."""
         return self.random.random() * 2 * self.settings.delay_s
 
     def trace(self, *words: object) -> None:
-        """Note an event, if somebody will read it."""
+        """Record an event, if the simulation is traced."""
         if self.traced:
             self.outcome.trace.append(f"{self.now:8.3f} {' '.join(map(str, words))}"[:200])
 
     def wired(self, message: Message, payloads: int) -> Message:
-        """Return the message; now and then as it comes out of the wire format."""
+        """Return the message; now and then encoded and decoded again."""
         self._messages += 1
-        return message if self._messages % WIRED else decode(encode(message), payloads)
+        return message if self._messages % WIRED_EVERY else decode(encode(message), payloads)
 
     def fail(self, trouble: str) -> None:
         """End the simulation."""

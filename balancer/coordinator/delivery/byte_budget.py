@@ -27,7 +27,7 @@ class ByteBudget:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether a payload is held, and those held and lent exceed the budget."""
+        """True if payloads are held, and those held and lent exceed the budget."""
         return bool(self._held) and self.held_bytes + self.lent_bytes > self.limit_bytes
 
     def has_room(self, sample: Sample) -> bool:

@@ -1,4 +1,4 @@
-"""How far each rank has got: the first microbatch that it may still need."""
+"""The progress of each rank: the first microbatch that it may still need."""
 
 from collections.abc import Iterable, Iterator
 

@@ -8,7 +8,7 @@ ANY_SLOT: Slot = -1
 
 @dataclass(slots=True)
 class Sample:
-    """What is known of a sample, which work is done on it, and where it is delivered.
+    """A sample of an epoch, from its first lease until its microbatch is acknowledged.
 
     `pin` is the slot of the worker that must decode it, ANY_SLOT if any may. `nbytes` is the
     payload's expected size until it arrives, then its size; `reserved` the bytes of the budget that
@@ -44,5 +44,5 @@ class Sample:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is neither held nor lent nor a hole."""
+        """True if it is neither held nor lent nor a hole."""
         return self.payload is None and not self.lent and not self.reason

@@ -45,7 +45,7 @@ class PendingStep:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the step cannot be sent yet, because its holes are not known."""
+        """True if the step cannot be sent yet, because its holes are not known."""
         return self.waits_for_holes and self.unsettled > 0
 
     def samples(self) -> Iterator[Sample]:

@@ -1,1 +1,1 @@
-"""What the coordinator records of workers and ranks, and the reasons to refuse one."""
+"""The coordinator's records of workers and ranks, and the reasons to refuse one."""

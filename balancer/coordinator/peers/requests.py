@@ -13,7 +13,7 @@ Key = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """Which peer asked for a microbatch, and when it did so first."""
+    """The peer that asked for a microbatch, and the time of its first request."""
 
     peer: bytes
     since: float
