@@ -1,1 +1,1 @@
-"""`counterpoise bench`: ours against baselines, interleaved in one run."""
+"""`counterpoise bench`: measures this project against baselines, interleaved in one run."""

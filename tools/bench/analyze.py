@@ -1,7 +1,7 @@
-"""`counterpoise bench analyze`: the header-only scan against `tar tf` and reading the same headers.
+"""`counterpoise bench analyze`: measures the header-only scan against `tar tf` and header reading.
 
-All contenders run in turns in this process (`tar` in its own), and what counts is the CPU time of
-both, so that the figures are samples a second and core whatever else the machine does. The files
+All contenders run in turns in this process (`tar` in its own). The CPU time of both counts, so the
+figures are samples per second and core, whatever else the machine does. The files
 are in the page cache. A round's ratio is ours / theirs in samples per CPU second.
 
 - `ours`: what `analyze` does in one process on shards that it has never seen: index, sizes, tokens,
@@ -64,7 +64,7 @@ def command(data: str | None, samples: int, rounds: int, as_json: bool) -> None:
 
 
 def compare(shards: Sequence[Path], rounds: int, label: str = "") -> dict[str, Any]:
-    """Return samples a CPU second of all contenders, and ratios of ours to theirs by round."""
+    """Return all contenders' samples per CPU second, and ratios of ours to theirs by round."""
     contenders: dict[str, Contender] = {"ours": ours, "tarfile": by_tarfile, "offsets": by_offsets}
     samples = ours(shards)
     spent: dict[str, list[float]] = {name: [] for name in contenders}
@@ -78,7 +78,7 @@ def compare(shards: Sequence[Path], rounds: int, label: str = "") -> dict[str, A
 
 
 def ours(shards: Sequence[Path]) -> int:
-    """Scan as `analyze` does, keeping what it keeps; return the samples."""
+    """Scan as `analyze` does, storing the same columns; return the number of samples."""
     with tempfile.TemporaryDirectory() as kept:
         tasks = find_tasks([str(path) for path in shards], lambda _: None)
         rows, _ = scan_all(tasks, ScanOptions(cache=kept), Path(kept, "parts"), in_this_process)
@@ -86,7 +86,7 @@ def ours(shards: Sequence[Path]) -> int:
 
 
 def by_tarfile(shards: Sequence[Path]) -> int:
-    """List with `tar tf`, read headers through tarfile and Pillow; return the images."""
+    """List with `tar tf`, read headers through tarfile and Pillow; return the number of images."""
     images = 0
     for shard in shards:
         _listing("tf", shard)
@@ -99,7 +99,7 @@ def by_tarfile(shards: Sequence[Path]) -> int:
 
 
 def by_offsets(shards: Sequence[Path]) -> int:
-    """List with `tar tRf`, read headers at the places that it says; return the images."""
+    """List with `tar tRf`, read headers at the listed offsets; return the number of images."""
     images = 0
     for shard in shards:
         lines = [line.split(": ", 1) for line in _listing("tRf", shard).splitlines()]

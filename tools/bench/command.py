@@ -1,4 +1,4 @@
-"""`counterpoise bench NAME`: ours and the baselines in the same run, interleaved."""
+"""`counterpoise bench NAME`: measures ours and the baselines, interleaved in one run."""
 
 from ..console.lazy_group import LazyGroup
 

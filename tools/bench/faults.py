@@ -1,4 +1,4 @@
-"""`counterpoise bench faults`: an epoch with faults must deliver what one without delivers."""
+"""`counterpoise bench faults`: checks that epochs with faults deliver what those without do."""
 
 import time
 from collections import Counter
@@ -19,7 +19,7 @@ from ..simulated_cluster.trial import FAULTS, Verdict, trial
 @click.option("--seed", type=int, help="Replay this one simulated seed and print its last events.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
-    simulate: bool,  # noqa: ARG001 - the default, and so far the only kind here
+    simulate: bool,  # noqa: ARG001 - the default, and the only kind here
     processes: bool,
     seeds: int,
     first: int,
@@ -51,6 +51,7 @@ def command(
 
 
 def _simulated(seeds: range) -> tuple[dict[str, object], int]:
+    """Try all seeds; return the report and the number of failed ones."""
     started = time.perf_counter()
     kinds: Counter[str] = Counter()
     failed: list[Verdict] = []
@@ -59,8 +60,9 @@ def _simulated(seeds: range) -> tuple[dict[str, object], int]:
         kinds.update({fault.kind for fault in verdict.faults})
         if verdict.wrong:
             failed.append(verdict)
+    # A replay of the first failures prints their events, which are not kept while trying.
     for verdict in failed[:3]:
-        _tell(trial(verdict.seed, traced=True))
+        _report(trial(verdict.seed, traced=True))
     report: dict[str, object] = {
         "seeds": len(seeds),
         "faults": FAULTS * len(seeds),
@@ -77,14 +79,15 @@ def _simulated(seeds: range) -> tuple[dict[str, object], int]:
 
 
 def _replay(seed: int) -> int:
+    """Run one seed and print its events; return the exit status."""
     verdict = trial(seed, traced=True)
-    _tell(verdict)
+    _report(verdict)
     return 1 if verdict.wrong else 0
 
 
-def _tell(verdict: Verdict) -> None:
-    """Print what a seed is about and its last events, to standard error."""
-    wrong = verdict.wrong or "all is as it should be"
+def _report(verdict: Verdict) -> None:
+    """Print a seed's faults, verdict and last events to standard error."""
+    wrong = verdict.wrong or "nothing wrong"
     click.echo(f"seed {verdict.seed} ({verdict.variant}): {wrong}", err=True)
     for line in (*map(str, verdict.faults), *verdict.trace):
         click.echo(f"  {line}", err=True)

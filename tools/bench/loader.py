@@ -1,9 +1,10 @@
-"""`counterpoise bench loader`: our DataLoader and torch's, at equal workers on the same cores.
+"""`counterpoise bench loader`: measures our DataLoader and torch's on the same cores.
 
 Each system runs in a process tree of its own, pinned to the same cores, with the same dataset,
-batches and collate function, done in the workers. Passes alternate (ours, torch's, torch's,
-ours, ...), so that what else the machine does falls on both; a pair's ratio is ours / torch's
-samples per second. The first pass of each, with the start of its workers, is not counted.
+batches and number of workers, and the same collate function, run in the workers. Passes alternate
+(ours, torch's, torch's, ours, ...), so that other load on the machine falls on both; a pair's ratio
+is ours / torch's samples per second. The first pass of each, with the start of its workers, is not
+counted.
 """
 
 import itertools
@@ -28,7 +29,7 @@ SYSTEMS = ("ours", "torch", "balanced")
 
 @dataclass(frozen=True, slots=True)
 class LoaderBenchSettings:
-    """What both systems do: `samples` per pass in batches, on these cores."""
+    """The work of both systems: `samples` per pass in batches, on these cores."""
 
     pattern: str
     samples: int
@@ -101,9 +102,9 @@ def _cores(text: str | None) -> tuple[int, ...]:
     try:
         cores = tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise ValueError(f"cores are numbers such as 0,1, got {text!r}") from error
+        raise ValueError(f"--cores got {text!r}; give numbers such as 0,1") from error
     if not set(cores) <= allowed:
-        raise ValueError(f"cores {text} are not among those allowed here: {sorted(allowed)}")
+        raise ValueError(f"--cores got {text}; allowed on this machine are {sorted(allowed)}")
     return cores
 
 
@@ -125,7 +126,7 @@ def _measure(
 
 
 class _System:
-    """A loader in a process of its own."""
+    """A loader that runs passes in a process of its own."""
 
     def __init__(self, name: str, settings: LoaderBenchSettings, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -135,12 +136,12 @@ class _System:
         theirs.close()
 
     def run(self) -> LoaderPass:
-        """Run one pass; RuntimeError with its words if it fails."""
+        """Run one pass. Raises ValueError with its error, RuntimeError if the process died."""
         self._pipe.send("run")
         try:
             answer = self._pipe.recv()
         except EOFError as error:
-            raise RuntimeError("a measured process died") from error
+            raise RuntimeError("a measured process died; its own messages are above") from error
         if isinstance(answer, str):
             raise ValueError(answer)
         measured: LoaderPass = answer
@@ -196,7 +197,7 @@ def _loader(name: str, settings: LoaderBenchSettings, workers: int) -> Any:
 
 
 class _FirstSamples:
-    """The first samples of a source."""
+    """The first samples of a source, as a source."""
 
     def __init__(self, source: Any, count: int) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""`counterpoise bench order`: the order of microbatches in a pipeline, ours and DistTrain's."""
+"""`counterpoise bench order`: compares orders of microbatches in a pipeline with DistTrain's."""
 
 import time
 from collections.abc import Callable
@@ -75,15 +75,7 @@ def _compare(
             speedups[name].append(mean / makespan)
             if optimum:
                 gaps[name].append(makespan / optimum - 1)
-    strategies = {
-        name: {
-            "speedup": float(np.mean(speedups[name])),
-            "speedup_range": [min(speedups[name]), max(speedups[name])],
-            "gap_to_optimum": float(np.mean(gaps[name])) if gaps[name] else None,
-            "milliseconds": float(np.mean(taken[name])),
-        }
-        for name in speedups
-    }
+    strategies = {name: _figures(speedups[name], gaps[name], taken[name]) for name in speedups}
     return {
         "stages": stages,
         "microbatches": microbatches,
@@ -95,10 +87,20 @@ def _compare(
     }
 
 
+def _figures(speedups: list[float], gaps: list[float], taken: list[float]) -> dict[str, object]:
+    """Return a strategy's figures from those of each draw; no gap where the optimum is unknown."""
+    return {
+        "speedup": float(np.mean(speedups)),
+        "speedup_range": [min(speedups), max(speedups)],
+        "gap_to_optimum": float(np.mean(gaps)) if gaps else None,
+        "milliseconds": float(np.mean(taken)),
+    }
+
+
 def _pipeline(
     stages: int, microbatches: int, sigma: float, virtual: int, costs: Path | None, seed: int
 ) -> PipelineEvaluator:
-    """Stage 0 lognormal of mean 1, or from a file's tiles; all stages scaled by 1 / virtual."""
+    """Return a pipeline with a varying stage 0: lognormal of mean 1, or a file's tiles."""
     forward = np.full((stages * virtual, microbatches), NANOSECONDS // virtual, dtype=np.int64)
     if costs is None:
         rng = np.random.default_rng(seed)
@@ -111,7 +113,7 @@ def _pipeline(
 
 
 def _optimum(pipeline: PipelineEvaluator, microbatches: int) -> int:
-    """The makespan of the best order; 0 if there are too many to try."""
+    """Return the makespan of the best order; 0 if there are too many to try."""
     if microbatches > EXHAUSTIVE_UP_TO:
         return 0
     orders = np.array(list(permutations(range(microbatches))), dtype=np.int64)

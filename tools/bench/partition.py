@@ -1,4 +1,4 @@
-"""`counterpoise bench partition`: samples of one global batch onto ranks, ours and the papers'."""
+"""`counterpoise bench partition`: compares ways to assign a global batch's samples to ranks."""
 
 import time
 from collections.abc import Callable
@@ -48,7 +48,7 @@ STRATEGIES: dict[str, Partition] = {
 def command(
     costs: Path | None, samples: int, ranks: int, draws: int, seed: int, as_json: bool
 ) -> None:
-    """Compare ways of dealing a global batch's samples to ranks."""
+    """Compare ways to assign a global batch's samples to ranks."""
     table = read_costs(costs, ("tiles", "tokens"), 100_000, seed)
     work = _work(table.column("tiles"), table.column("tokens"))
     report = _compare(work, samples, ranks, draws, seed)
@@ -56,7 +56,7 @@ def command(
 
 
 def _work(tiles: Int64, tokens: Int64) -> Int64:
-    """Encoder and LLM work (n, 2) in 1/24576 token equivalents: 307 a tile, t + t**2/24576."""
+    """Return encoder and LLM work (n, 2) in 1/24576 tokens: 307 a tile, t + t**2/24576."""
     return np.stack([TILE_TOKENS * tiles * ATTENTION, tokens * ATTENTION + tokens**2], axis=1)
 
 
@@ -83,7 +83,7 @@ def _compare(work: Int64, samples: int, ranks: int, draws: int, seed: int) -> di
 
 
 def _excess(work: Int64, part_of: Int64, ranks: int) -> list[float]:
-    """Max / mean - 1 of encoder, LLM, and of the sum of both maxima; then the spread of counts."""
+    """Return max / mean - 1 of encoder, LLM and the sum of both maxima; then the count spread."""
     loads = group_loads(work, part_of, ranks)
     top, mean = loads.max(axis=0), loads.mean(axis=0)
     count = np.bincount(part_of, minlength=ranks)

@@ -1,4 +1,4 @@
-"""`counterpoise bench plan`: how even each way of grouping makes an epoch, and what it costs."""
+"""`counterpoise bench plan`: measures how even each grouping makes an epoch, and its CPU time."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from ...balancer.planning.problem.shuffle import permutation
 from ...balancer.planning.warmup import compile_kernels
 from ..console.reporting import emit, progress_console
 from ..inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
-from .baselines.plan_strategies import COUNT, Laid, from_planner, isf_printed, published
+from .baselines.plan_strategies import COUNT, EpochPlan, from_planner, isf_printed, published
 
 STRATEGIES = (
     "random",
@@ -57,7 +57,7 @@ def command(
 
 
 def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dict[str, object]:
-    """Return the whole report; planning is compiled first, and how long that took is in it."""
+    """Return the whole report; it includes the seconds that compiling the planner took first."""
     limits = budget_array(config.budgets)
     compiled = compile_kernels("pack", "isf", "shuffle", "assign")
     strategies: dict[str, object] = {}
@@ -76,20 +76,22 @@ def compare(table: CostTable, config: PlanConfig, names: tuple[str, ...]) -> dic
     report["shuffle_chi2"], report["shuffle_chi2_error"] = _chi2(table, step_of)
     for name in names:
         progress_console.print(f"planning with {name}")
-        laid = lay(name, table, config, 0)
-        strategies[name] = measure(table, config, laid) | {
+        plan = plan_by(name, table, config, 0)
+        strategies[name] = measure(table, config, plan) | {
             "repeat_pairs": _repeats(name, table, config)
         }
         if name == "isf" and config.mode == "epoch":
-            flushed = lay(name, table, config, 0, flush=True)
+            flushed = plan_by(name, table, config, 0, flush=True)
             strategies["isf_flushed"] = measure(table, config, flushed)
         if name == "balanced":
-            report |= _totals(table, config, laid)
+            report |= _totals(table, config, plan)
     return report
 
 
-def lay(name: str, table: CostTable, config: PlanConfig, epoch: int, flush: bool = False) -> Laid:
-    """Lay one epoch out by the strategy of that name."""
+def plan_by(
+    name: str, table: CostTable, config: PlanConfig, epoch: int, flush: bool = False
+) -> EpochPlan:
+    """Plan one epoch by the strategy of that name."""
     rows = config.accumulate_from if config.accumulate == "auto" else config.accumulate
     if name == "isf" and config.mode == "epoch":
         return isf_printed(table, config.budgets, config.ranks, rows, config.seed, flush, epoch)
@@ -111,17 +113,17 @@ def lay(name: str, table: CostTable, config: PlanConfig, epoch: int, flush: bool
     return from_planner(table, counted, epoch)
 
 
-def measure(table: CostTable, config: PlanConfig, laid: Laid) -> dict[str, object]:
-    """Return the figures of one layout; ratios are over rows of whole steps."""
+def measure(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, object]:
+    """Return the figures of one planned epoch; ratios are over rows of whole steps."""
     group_of = np.full(len(table.costs), -1, dtype=np.int64)
-    flat = [sample for group in laid.groups for sample in group]
-    group_of[flat] = np.repeat(np.arange(len(laid.groups)), [len(group) for group in laid.groups])
-    loads = group_loads(table.costs, group_of, len(laid.groups))
-    rows = laid.rows[: laid.whole_rows] if laid.whole_rows else laid.rows
+    flat = [sample for group in plan.groups for sample in group]
+    group_of[flat] = np.repeat(np.arange(len(plan.groups)), [len(group) for group in plan.groups])
+    loads = group_loads(table.costs, group_of, len(plan.groups))
+    rows = plan.rows[: plan.whole_rows] if plan.whole_rows else plan.rows
     side = loads[rows]
     encoder, llm = token_time(table, side)
-    step_of_group = np.full(len(laid.groups), -1, dtype=np.int64)
-    step_of_group[rows] = laid.step_of_row[: len(rows), None]
+    step_of_group = np.full(len(plan.groups), -1, dtype=np.int64)
+    step_of_group[rows] = plan.step_of_row[: len(rows), None]
     step_of = np.where(group_of >= 0, step_of_group[group_of], -1)
     chi2, error = _chi2(table, step_of)
     lengths = table.costs[:, -1]
@@ -131,13 +133,13 @@ def measure(table: CostTable, config: PlanConfig, laid: Laid) -> dict[str, objec
             name: metrics.dist_ratio(side[..., k]) for k, name in enumerate(table.resources)
         },
         "efficiency": metrics.efficiency(encoder, llm),
-        "pad_ratio": _pad_ratio(table, laid),
-        "left_over": laid.left_over,
+        "pad_ratio": _pad_ratio(table, plan),
+        "left_over": plan.left_over,
         "over_budget": int((loads > limits).any(axis=1).sum()),
-        "groups": len(laid.groups),
+        "groups": len(plan.groups),
         "whole_steps_groups": rows.size,
         "whole_steps_lower_bound": least_groups(table.costs[step_of >= 0], limits),
-        "raised_steps": laid.raised_steps,
+        "raised_steps": plan.raised_steps,
         "chi2": chi2,
         "chi2_error": error,
         "drift": metrics.drift(lengths, step_of),
@@ -145,29 +147,29 @@ def measure(table: CostTable, config: PlanConfig, laid: Laid) -> dict[str, objec
             name: metrics.rank_bias(side[..., k]) for k, name in enumerate(table.resources)
         }
         | {"combined": metrics.rank_bias(encoder + llm)},
-        "seconds": laid.seconds,
-        "first_seconds": laid.first_seconds,
-        "seconds_per_step": laid.seconds / max(1, int(laid.step_of_row.max(initial=-1)) + 1),
+        "seconds": plan.seconds,
+        "first_seconds": plan.first_seconds,
+        "seconds_per_step": plan.seconds / max(1, int(plan.step_of_row.max(initial=-1)) + 1),
     }
 
 
-def _totals(table: CostTable, config: PlanConfig, laid: Laid) -> dict[str, object]:
-    """Groups of whole steps and what they need at least; the padded last step stands by itself."""
-    rows = laid.rows[: laid.whole_rows] if laid.whole_rows else laid.rows
-    inside = [sample for number in rows.ravel().tolist() for sample in laid.groups[number]]
+def _totals(table: CostTable, config: PlanConfig, plan: EpochPlan) -> dict[str, object]:
+    """Return the groups of whole steps and their lower bound; the padded last step is apart."""
+    rows = plan.rows[: plan.whole_rows] if plan.whole_rows else plan.rows
+    inside = [sample for number in rows.ravel().tolist() for sample in plan.groups[number]]
     return {
-        "planned": sum(len(group) for group in laid.groups),
+        "planned": sum(len(group) for group in plan.groups),
         "groups": rows.size,
         "groups_lower_bound": least_groups(table.costs[inside], budget_array(config.budgets)),
-        "padded_step_groups": len(laid.groups) - rows.size,
-        "padded_step_samples": sum(len(group) for group in laid.groups) - len(inside),
-        "seconds": laid.seconds,
+        "padded_step_groups": len(plan.groups) - rows.size,
+        "padded_step_samples": sum(len(group) for group in plan.groups) - len(inside),
+        "seconds": plan.seconds,
     }
 
 
-def _pad_ratio(table: CostTable, laid: Laid) -> float:
+def _pad_ratio(table: CostTable, plan: EpochPlan) -> float:
     lengths = table.costs[:, -1].tolist()
-    return metrics.pad_ratio([[lengths[k] for k in group] for group in laid.groups[:50_000]])
+    return metrics.pad_ratio([[lengths[k] for k in group] for group in plan.groups[:50_000]])
 
 
 def _chi2(table: CostTable, step_of: np.ndarray) -> tuple[float, float]:
@@ -175,13 +177,16 @@ def _chi2(table: CostTable, step_of: np.ndarray) -> tuple[float, float]:
 
 
 def _repeats(name: str, table: CostTable, config: PlanConfig) -> float:
-    """Co-packing repeated in the next epoch, on a prefix: a smaller set repeats more, not less."""
+    """Return the share of co-packed pairs repeated in the next epoch, on a prefix of the samples.
+
+    A smaller set repeats more, so a prefix gives an upper bound.
+    """
     some = CostTable(
         table.resources, table.costs[:_REPEAT_SAMPLES], table.sources[:_REPEAT_SAMPLES]
     )
     if config.samples_per_step > len(some.costs):
         some = table
-    return metrics.repeat_pairs(*(lay(name, some, config, epoch).groups for epoch in (0, 1)))
+    return metrics.repeat_pairs(*(plan_by(name, some, config, epoch).groups for epoch in (0, 1)))
 
 
 def _config(

@@ -1,4 +1,4 @@
-"""`counterpoise bench schedules`: all registered schedules on one model, and how fast ours is.
+"""`counterpoise bench schedules`: simulates all registered schedules on one model, and is timed.
 
 Every schedule gets the same work: a rank's forward is divided by the number of its chunks, an
 output layer (for those that have vocabulary passes) is extra work that all have, on the last
@@ -52,7 +52,7 @@ def command(ranks: int, microbatches: int, output: int, as_json: bool) -> None:
 
 
 def shared_costs(program: Program, output_percent: int) -> Costs:
-    """Costs by which all schedules do the same work: 1.2 ms a rank's forward, twice back."""
+    """Return costs of the same work for all schedules: forward 1.2 ms a rank, backward 2.4."""
     ranks = len(program.ranks)
     chunks = program.stages // ranks
     forward = 1_200_000 // chunks
@@ -73,7 +73,7 @@ def shared_costs(program: Program, output_percent: int) -> Costs:
 
 
 def _speed() -> Report:
-    """Seconds to check and to simulate a small and a large program, the best of three."""
+    """Return the seconds to check and simulate a small and a large program, best of three."""
     small = schedule("1f1b", ranks=8, microbatches=128)
     large = schedule("interleaved", ranks=16, microbatches=256, chunks=12)
     return {

@@ -1,7 +1,7 @@
-"""`counterpoise bench step`: one whole step, from a batch of samples to the slowest rank's time.
+"""`counterpoise bench step`: times one whole step, from a batch of samples to the slowest rank.
 
-Stage 0 is the encoder, the others share the LLM; both have a mean of 1 per microbatch, backward
-takes twice forward, communication nothing. The ideal is 1F1B with equal microbatches.
+Stage 0 is the encoder, the others share the LLM; both take 1 per microbatch on average, backward
+takes twice as long as forward, communication no time. The ideal is 1F1B with equal microbatches.
 """
 
 import time
@@ -29,15 +29,15 @@ from ..console.reporting import emit
 from ..inputs.cost_tables import parse_budgets, read_costs
 
 NANOSECONDS = 1_000_000
-FILL = 0.94
-ATTENTION = 24_576
+FILL = 0.94  # share of full microbatches that a step's samples would make
+ATTENTION = 24_576  # a sequence of n tokens takes n + n**2 / ATTENTION token equivalents
 
 Orders = Callable[[PipelineEvaluator], Int64]
 
 
 @dataclass(frozen=True, slots=True)
 class StepCase:
-    """One global batch: costs (n, 2) tiles and tokens, and where it runs."""
+    """One global batch: costs (n, 2) tiles and tokens, and the ranks and stages that run it."""
 
     costs: Int64
     ranks: int
@@ -47,7 +47,7 @@ class StepCase:
     seed: int
 
     def work(self, loads: Int64) -> Int64:
-        """Stage times (2, ...) in ns from (..., 3): tiles, tokens, squared tokens; mean 1e6."""
+        """Return stage times (2, ...) in ns of loads (..., 3): tiles, tokens, squares; mean 1e6."""
         whole = _with_squares(self.costs).sum(axis=0)
         count = self.ranks * self.microbatches
         encoder = loads[..., 0] * NANOSECONDS * count // max(1, int(whole[0]))
@@ -56,7 +56,7 @@ class StepCase:
         return np.stack([encoder, llm // (llm_whole // 1000)])
 
     def pipeline(self, loads: Int64) -> PipelineEvaluator:
-        """The pipeline of one rank's microbatches (microbatches, 3)."""
+        """Return the pipeline of one rank's microbatches of these loads (microbatches, 3)."""
         encoder, llm = self.work(loads)
         forward = np.stack([encoder] + [llm] * (self.stages - 1))
         return PipelineEvaluator.one_forward_one_backward(self.stages, forward)
@@ -99,14 +99,6 @@ def command(
             slowest = max(pipeline(order) for pipeline, order in pipelines)
             ideal = 3 * NANOSECONDS * (microbatches + stages - 1)
             rates[name].append([slowest / ideal, taken])
-    strategies = {
-        name: {
-            "over_ideal": float(np.mean([rate for rate, _ in rows])),
-            "over_ideal_range": [min(rows)[0], max(rows)[0]],
-            "milliseconds": float(np.mean([taken for _, taken in rows])),
-        }
-        for name, rows in rates.items()
-    }
     report: dict[str, object] = {
         "ranks": ranks,
         "stages": stages,
@@ -115,16 +107,26 @@ def command(
         "budgets": dict(zip(limits, relaxed, strict=True)),
         "draws": draws,
         "compile_seconds": round(compiled, 3),
-        "strategies": strategies,
+        "strategies": {name: _figures(rows) for name, rows in rates.items()},
     }
     emit(report, as_json, _as_table(report))
 
 
+def _figures(rows: list[list[float]]) -> dict[str, object]:
+    """Return a strategy's figures from (time over ideal, CPU milliseconds) of each draw."""
+    return {
+        "over_ideal": float(np.mean([rate for rate, _ in rows])),
+        "over_ideal_range": [min(rows)[0], max(rows)[0]],
+        "milliseconds": float(np.mean([taken for _, taken in rows])),
+    }
+
+
+# For each rank its pipeline, and the order in which it runs its microbatches
 Found = list[tuple[PipelineEvaluator, Int64]]
 
 
 def _full_step(costs: Int64, budgets: tuple[int, ...], microbatches: int) -> Int64:
-    """The first samples whose sums fill 94 % of that many microbatches in some resource."""
+    """Return the first samples, as many as fill 94 % of the microbatches in some resource."""
     filled = np.max(np.cumsum(costs, axis=0) / np.array(budgets), axis=1)
     size = int(np.searchsorted(filled, FILL * microbatches, side="right"))
     if size == len(costs):
@@ -133,23 +135,23 @@ def _full_step(costs: Int64, budgets: tuple[int, ...], microbatches: int) -> Int
 
 
 def _random(step: StepCase) -> Found:
-    """Samples at random to ranks, each rank's cut into microbatches of equal counts."""
+    """Assign samples to ranks at random; cut each rank's into microbatches of equal counts."""
     rank_of = permutation(len(step.costs), step.seed, 0) % step.ranks
     return _cut_and_order(step, rank_of, lambda _: np.arange(step.microbatches))
 
 
 def _disttrain(step: StepCase) -> Found:
-    """DistTrain's Algorithm 2 (ascending), microbatches of equal counts, Algorithm 3 repaired."""
+    """Apply DistTrain: Algorithm 2 (ascending), equal counts, Algorithm 3 repaired."""
     return _cut_and_order(step, _ascending(step), disttrain)
 
 
 def _disttrain_two_opt(step: StepCase) -> Found:
-    """As disttrain, with 2-opt in place of Algorithm 3."""
+    """Apply DistTrain with 2-opt in place of Algorithm 3."""
     return _cut_and_order(step, _ascending(step), lambda pipeline: find_order("two_opt", pipeline))
 
 
 def _balanced(step: StepCase) -> Found:
-    """The product: balanced grouping, two-resource partition, 2-opt, work off the slowest rank.
+    """Apply the product: balanced grouping, default partition, 2-opt, work off the slowest rank.
 
     The LLM's time, which grows faster than tokens, is a resource of its own without a budget.
     """

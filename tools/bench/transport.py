@@ -1,4 +1,4 @@
-"""`counterpoise bench transport`: what encryption costs a payload's way, and what digests would.
+"""`counterpoise bench transport`: measures the CPU cost of encrypting or sealing payloads.
 
 One process sends decoded samples to another over tcp on the loopback, by the project's own sockets
 and messages: in the clear, under CURVE, sealed as over a bulk connection (sealing.py), and in
@@ -40,15 +40,15 @@ from ...balancer.transport.sockets import (
 )
 from ..console.reporting import emit, progress_console
 
-# Payloads under way at a time, as credits allow.
-UNDER_WAY = 16
-PATIENCE_MS = 30_000
+# Payloads sent ahead of their acknowledgements, as many as credits allow.
+IN_FLIGHT = 16
+TIMEOUT_MS = 30_000
 SECRET = bytes(range(32))
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A payload's way: under CURVE or not, sealed or not, with another digest or not."""
+    """How payloads are protected: by CURVE, by a seal, by another digest, or not at all."""
 
     keyed: bool = False
     sealed: bool = False
@@ -141,18 +141,18 @@ def _receive(
     name: str,
     count: int,
 ) -> tuple[float, float]:
-    """Take in the payloads; return seconds and CPU seconds since the first of them."""
+    """Receive the payloads; return seconds and CPU seconds since the first of them."""
     started = cpu = 0.0
-    taken = -1  # the first is not counted: connecting is not what is measured
+    taken = -1  # the first is not counted, since it includes connecting
     seal = AeadSeal(SECRET, FROM_BALANCER) if WAYS[name].sealed else None
     while taken < count:
-        if not poller.poll(PATIENCE_MS):
-            raise RuntimeError(f"no payload within {PATIENCE_MS // 1000} s")
+        if not poller.poll(TIMEOUT_MS):
+            raise RuntimeError(f"no payload arrived within {TIMEOUT_MS // 1000} s")
         attend()
         while (received := _next(socket, seal)) is not None:
             peer, message, payload = received
             if not hmac.compare_digest(WAYS[name].digest(payload), message.header):
-                raise RuntimeError("a payload has changed on its way")
+                raise RuntimeError("a payload arrived with another digest than it was sent with")
             if taken < 0:
                 started, cpu = time.perf_counter(), time.process_time()
             taken += 1
@@ -163,14 +163,14 @@ def _receive(
 def _next(
     socket: "zmq.Socket[bytes]", seal: AeadSeal | None
 ) -> tuple[bytes, DecodeDone, memoryview] | None:
-    """Return who sends, the message and its payload, if something has come."""
+    """Return (sender, message, payload) of the next message, None if none has arrived."""
     frames = receive_frames(socket)
     if frames is None:
         return None
     peer, front, payload = frames[0].bytes, frames[1].buffer, frames[2].buffer
     message = decode(front, 1) if seal is None else seal.open(front, (payload,))
     if not isinstance(message, DecodeDone):
-        raise RuntimeError(f"{type(message).__name__} was not sent")
+        raise RuntimeError(f"received {type(message).__name__}, expected DecodeDone")
     return peer, message, payload
 
 
@@ -182,13 +182,13 @@ def _send(
     count: int,
     frame_bytes: int,
 ) -> None:
-    """Send payloads, some ahead of their acknowledgements; tell the CPU seconds since the first."""
+    """Send payloads, some ahead of acknowledgements; report the CPU seconds since the first."""
     payload = os.urandom(frame_bytes)
     seal = AeadSeal(SECRET, FROM_PEER) if WAYS[name].sealed else None
     with zmq.Context() as context, connect(context, address, b"sender", keys) as socket:
         cpu, sent, acknowledged = 0.0, 0, 0
         while acknowledged <= count:
-            ahead = UNDER_WAY if acknowledged else 1
+            ahead = IN_FLIGHT if acknowledged else 1
             while sent <= count and sent < acknowledged + ahead:
                 message = DecodeDone(1, sent, str(sent), (), WAYS[name].digest(payload))
                 front = encode(message) if seal is None else seal.close(message, (payload,))

@@ -1,8 +1,8 @@
-"""`counterpoise bench vocab`: vocabulary parallelism, simulated, against its baselines.
+"""`counterpoise bench vocab`: simulates vocabulary parallelism and its baselines.
 
-What the paper claims, from the building blocks (memory, bubbles), from operation counts (the
-speed-ups of 24 model settings), and from measured pass times (utilisation on 8 A100, if the
-authors' files are given with --data).
+It reproduces the paper's claims: memory and bubbles from the building blocks, the speed-ups of 24
+model settings from operation counts, and utilisation on 8 A100 from measured pass times, if the
+authors' files are given with --data.
 """
 
 from pathlib import Path
@@ -64,7 +64,7 @@ def _forms(ranks: int) -> dict[str, Program]:
 
 
 def _speedups() -> Report:
-    """Makespans by operation counts, as ratios."""
+    """Return ratios of makespans, computed from operation counts."""
     report: Report = {}
     for model, (ranks, layers, hidden) in MODELS.items():
         progress_console.print(f"{model}: {ranks} ranks, {layers} layers")
@@ -95,7 +95,7 @@ def _makespans(ranks: int, layers: int, hidden: int, tokens: int, words: int) ->
 
 
 def _golden(data: Path) -> Report:
-    """Utilisation from measured pass times: simulated, as reported, and of the same run."""
+    """Return utilisation from measured pass times: simulated, as reported, and of the same run."""
     measured = read_measured(data)
     report: Report = {}
     for run in read_runs(data):
@@ -111,7 +111,7 @@ def _golden(data: Path) -> Report:
 
 
 def measured_program(run: MeasuredRun) -> tuple[Program, Costs]:
-    """The program that a run ran, and its measured times; S and T share by their operations."""
+    """Return a run's program and measured times; S and T are split by operation count."""
     ranks, count = len(run.forward_us), run.microbatches
     forward, backward, output = (
         [us * 1000 for us in times] for times in (run.forward_us, run.backward_us, run.output_us)
@@ -128,6 +128,7 @@ def measured_program(run: MeasuredRun) -> tuple[Program, Costs]:
 
 
 def _tables(report: Report) -> list[Table]:
+    """Return the tables of memory, of speed-ups and, with the authors' data, of utilisation."""
     memory = Table("ranks", "form", "peak microbatches", "bubble", title="1F1B, 128 microbatches")
     for ranks, peaks in report["peak_microbatches"].items():
         for name, peak in peaks.items():
@@ -138,6 +139,7 @@ def _tables(report: Report) -> list[Table]:
         for tokens, by_words in by_tokens.items():
             for words, cell in by_words.items():
                 speed.add_row(model, tokens, words, *(f"{cell[name]:.3f}" for name in columns))
+    # Empty without --data: then it is left out below.
     golden = Table(
         "sequence", "vocabulary", "method", "simulated", "measured", "same run", title="MFU, 8xA100"
     )

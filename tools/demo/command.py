@@ -22,7 +22,7 @@ from .tokenizer import ClippedBytes
 from .train import train
 
 VIRTUAL_RANKS = 8
-# What a balanced microbatch may hold at most: well above what a rank is given on average.
+# The most that a balanced microbatch may hold: well above a rank's average.
 BUDGETS = {"tiles": 192, "tokens": 16384}
 RUNS = ("random", "balanced")
 TITLES = {
@@ -42,7 +42,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What both runs share."""
+    """The settings that both runs share."""
 
     data: str
     seed: int = 0
@@ -68,7 +68,7 @@ class DemoSettings:
 
 
 @click.command(name="demo")
-@click.option("--data", metavar="PATTERN", help="Tar shards to train on [default: made by itself].")
+@click.option("--data", metavar="PATTERN", help="Tar shards [default: made on first use].")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option("--seed", default=0, show_default=True, help="Seed of order, model and demo data.")
 @click.option("--workers", default=2, show_default=True, help="Worker processes.")
@@ -96,7 +96,7 @@ def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None
     settings = DemoSettings(data or "", **sizes)
     if data is None:
         settings = replace(settings, data=_make_data(settings.seed, samples))
-    # So small a model gains nothing from threads, and they would wait for the workers' cores.
+    # A model this small gains nothing from threads, and they would compete with the workers.
     torch.set_num_threads(1)
     with _progress() as progress:
         _measure(settings, progress)
@@ -115,7 +115,7 @@ def _make_data(seed: int, samples: int) -> str:
 
 
 def _measure(settings: DemoSettings, progress: Progress) -> None:
-    """Find all costs once (they are kept), so that neither run waits for what the other found."""
+    """Measure all costs once (they are cached), so that the first run does not pay for both."""
     dataset = _dataset(settings)
     task = progress.add_task("measure", total=len(dataset), live="samples")
     for index in range(len(dataset)):
@@ -137,7 +137,7 @@ def _run(name: str, settings: DemoSettings, progress: Progress) -> dict[str, Any
 
 
 def make_transform(settings: DemoSettings) -> VisionLanguage:
-    """Return what makes training samples of the demo's raw ones."""
+    """Return the transform that makes training samples of the demo's raw ones."""
     return VisionLanguage(
         ClippedBytes(settings.text_limit),
         tile_size=settings.tile_size,
@@ -210,7 +210,7 @@ def _progress() -> Progress:
 
 
 def _live(records: list[StepRecord], elapsed_s: float) -> str:
-    """The last step's loss and wait, and the mean speed so far."""
+    """Return the last step's loss and wait, and the mean speed until now, in words."""
     last = records[-1]
     delivered = sum(load.samples for record in records for load in record.loads)
     speed = delivered / elapsed_s
@@ -218,7 +218,7 @@ def _live(records: list[StepRecord], elapsed_s: float) -> str:
 
 
 def _table(report: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(title=f"What {VIRTUAL_RANKS} ranks would have been given")
+    table = Table(title=f"Loads of {VIRTUAL_RANKS} simulated ranks")
     table.add_column("")
     for name in report:
         table.add_column(name, justify="right")

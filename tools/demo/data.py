@@ -1,4 +1,4 @@
-r"""The demo's own data set: questions about drawn pictures, as skewed as real ones.
+r"""Makes the demo's own data set: questions about drawn pictures, as skewed as real ones.
 
 A picture holds a few coloured shapes; the conversation asks for them, so there is something to
 learn. Sides of pictures, pictures per sample and lengths of text are drawn from skewed
@@ -49,11 +49,12 @@ def ensure_demo_data(
     """Return the pattern of the data set's shards, making them first where they are missing.
 
     folder: the cache to keep it in; by default `counterpoise` in the user's cache folder. A data
-    set appears there in one piece or not at all. progress is called with the samples written so
-    far. Raises ValueError for fewer samples than shards, OSError where the cache is not writable.
+    set appears there complete or not at all. progress is called with the number of samples
+    written. Raises ValueError for fewer samples than shards, OSError if the cache cannot be
+    written.
     """
     if not 1 <= shards <= samples:
-        raise ValueError(f"cannot spread {samples} samples over {shards} shards; ask for more")
+        raise ValueError(f"{samples} samples cannot fill {shards} shards; ask for {shards} or more")
     cache = folder or cache_folder()
     place = cache / f"demo-v{VERSION}-{seed}-{samples}-{shards}"
     if not place.is_dir():
@@ -68,7 +69,7 @@ def ensure_demo_data(
 
 
 def cache_folder() -> Path:
-    """Return the folder that keeps what we make for ourselves ($XDG_CACHE_HOME/counterpoise)."""
+    """Return the folder of files that can be made again ($XDG_CACHE_HOME/counterpoise)."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "counterpoise"
 
@@ -104,7 +105,7 @@ def make_members(draw: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def _count_images(draw: random.Random) -> int:
-    """A quarter without a picture, half with one, the rest with more: rarely many."""
+    """Return 0 for a quarter of samples, 1 for half of them, else more, rarely many."""
     if draw.random() < 0.25:
         return 0
     count = 1

@@ -1,4 +1,4 @@
-"""What the demo reports, counted in the tensors that were delivered and never in the plan.
+"""Measures the demo's figures on the tensors that were delivered, not on the plan.
 
 A microbatch's load is what its device would process: every place of input_ids, padding included,
 and every tile of pixel_values. A rank's load in a step is the sum over its microbatches.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.metrics import TILE_TOKENS, efficiency
+from ...balancer.planning.problem.metrics import TILE_TOKENS, dist_ratio, efficiency
 from ...loader.step.info import Step, StepInfo
 from .model import DemoModelShape, count_work
 
@@ -21,7 +21,7 @@ RESOURCES = ("tiles", "tokens")
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchLoad:
-    """One delivered microbatch: of `tokens` places `filled` hold a token of a sample."""
+    """One delivered microbatch; `filled` of its `tokens` places hold a token, others padding."""
 
     rank: int
     samples: int
@@ -33,7 +33,7 @@ class MicrobatchLoad:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step as it was trained on; wait_s is how long the loop stood still for it."""
+    """One step as it was trained on; wait_s is the time that the loop waited for it."""
 
     loads: tuple[MicrobatchLoad, ...]
     keys: tuple[str, ...]
@@ -43,7 +43,7 @@ class StepRecord:
 
 
 def measure_step(shape: DemoModelShape, step: Step, loss: float, wait_s: float) -> StepRecord:
-    """Count what a step's tensors hold."""
+    """Return the loads that a step's tensors hold."""
     pairs = list(zip(step.microbatches, step.infos, strict=True))
     return StepRecord(
         loads=tuple(measure_microbatch(shape, batch, info) for batch, info in pairs),
@@ -84,14 +84,14 @@ def summarize(records: Sequence[StepRecord]) -> dict[str, Any]:
         "holes": sum(len(record.holes) for record in records),
         "pad_ratio": fmean(1 - load.filled / load.tokens for load in loads if load.samples),
         "dist_ratio": {
-            name: fmean(dist_ratio(rank_totals(record.loads, name)) for record in records)
+            name: dist_ratio(np.array([rank_totals(record.loads, name) for record in records]))
             for name in RESOURCES
         },
         "waiting": 1 - efficiency(*side_by_side(records)),
         "work_max_over_mean": fmean(
             max_over_mean(rank_totals(record.loads, "work")) for record in records
         ),
-        # The first step waits for processes to start: that says nothing about how it is balanced.
+        # The first step waits for processes to start, which is no matter of balance.
         "exposed_wait_s": sum(record.wait_s for record in records[1:]),
         "loss_first": fmean(record.loss for record in records[: _tenth(records)]),
         "loss_last": fmean(record.loss for record in records[-_tenth(records) :]),
@@ -114,24 +114,15 @@ def side_by_side(records: Sequence[StepRecord]) -> tuple[Int64, Int64]:
 
 
 def rank_totals(loads: Iterable[MicrobatchLoad], name: str) -> list[int]:
-    """Each rank's sum of one number over its microbatches."""
+    """Return each rank's sum of one number over its microbatches."""
     totals: dict[int, int] = {}
     for load in loads:
         totals[load.rank] = totals.get(load.rank, 0) + getattr(load, name)
     return list(totals.values())
 
 
-def dist_ratio(totals: Sequence[int]) -> float:
-    """Share of the devices' time spent waiting for the fullest one (OmniBal, equation 2, 2024).
-
-    >>> dist_ratio([4, 2, 2, 0])
-    0.5
-    """
-    return 1 - fmean(totals) / max(totals) if any(totals) else 0.0
-
-
 def max_over_mean(totals: Sequence[int]) -> float:
-    """How much longer a step takes than if all ranks had the mean.
+    """Return the largest total over the mean: the step's time over that of even ranks.
 
     >>> max_over_mean([4, 2, 2, 0])
     2.0

@@ -1,4 +1,4 @@
-"""A small vision-language model with nothing faked: patches, ViT, projector, causal decoder.
+"""A small but complete vision-language model: patches, ViT, projector, causal decoder.
 
 Tiles become patches, pass a bidirectional transformer, are merged to a few tokens each (as
 InternVL's pixel shuffle does), projected, and take the places of the image tokens in the text.
@@ -44,7 +44,7 @@ class DemoModelShape:
 
     @property
     def patches(self) -> int:
-        """Patches per tile."""
+        """Number of patches per tile."""
         return (self.tile // self.patch) ** 2
 
 
@@ -88,7 +88,7 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
 
 class Vision(nn.Module):
-    """Tiles uint8 (tiles, 3, S, S) to features (tiles, tokens_per_tile, width)."""
+    """The encoder: tiles uint8 (tiles, 3, S, S) to features (tiles, tokens_per_tile, width)."""
 
     def __init__(self, shape: DemoModelShape) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Vision(nn.Module):
 
 
 class VisionLanguageModel(nn.Module):
-    """From a padded or packed batch to logits (B, n, vocabulary)."""
+    """The model: a padded or packed batch to logits (B, n, vocabulary)."""
 
     def __init__(self, shape: DemoModelShape) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class VisionLanguageModel(nn.Module):
 
 
 def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of cross entropies over all label tokens: place i predicts the label of place i + 1."""
+    """Return the sum of cross entropies over label tokens; place i predicts the label of i + 1."""
     loss: Tensor = functional.cross_entropy(
         logits[:, :-1].flatten(0, 1),
         labels[:, 1:].flatten(),
@@ -179,7 +179,7 @@ def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def count_work(shape: DemoModelShape, batch: Mapping[str, Any]) -> int:
-    """Multiply-adds of a forward pass over the tensors of a batch, padding included.
+    """Return the multiply-adds of a forward pass over a batch's tensors, padding included.
 
     Twelve width^2 weights per block and token, a causal attention of n^2 width / 2 products twice
     over a segment of n tokens (n^2 for the encoder's, which is not causal), and the head.

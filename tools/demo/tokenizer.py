@@ -1,4 +1,4 @@
-"""The demo's tokenizer: bytes, of each piece of text only so many."""
+"""The demo's tokenizer: the first bytes of each piece of text."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from ...workers.vision_language.tokenizer import ByteTokenizer
 
 
 class ClippedBytes(ByteTokenizer):
-    """Bytes as tokens, at most `limit` of each text: a CPU has no time for whole chapters.
+    """Bytes as tokens, at most `limit` of each text, so that a CPU can train on long ones.
 
-    No sample is lost to it, and no image: what is cut is the text between two images.
+    Only text between two images is cut: no sample and no image is lost.
 
     >>> ClippedBytes(3)("hello")
     [104, 101, 108]
@@ -18,7 +18,7 @@ class ClippedBytes(ByteTokenizer):
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
-            raise ValueError(f"a text cannot be cut to {limit} tokens; use 1 or more")
+            raise ValueError(f"limit is {limit} tokens; give 1 or more")
         self.limit = limit
 
     def __call__(self, text: str) -> list[int]:
@@ -30,5 +30,5 @@ class ClippedBytes(ByteTokenizer):
         return super().array(text[: self.limit])[: self.limit]
 
     def spec(self) -> dict[str, Any]:
-        """Return what a remote worker needs to make the same tokenizer."""
+        """Return the specification from which a remote worker makes the same tokenizer."""
         return {"name": f"{__name__}:ClippedBytes", "args": {"limit": self.limit}}

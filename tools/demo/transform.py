@@ -1,4 +1,4 @@
-"""The demo's usual transform under a name: `analyze --transform` can measure what it trains on.
+"""The demo's transform under a name that `analyze --transform` accepts.
 
 counterpoise analyze DATA --transform counterpoise.tools.demo.transform:transform
 """

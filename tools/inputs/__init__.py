@@ -1,1 +1,1 @@
-"""What commands read: cost tables, JSON files, models, programs, prices."""
+"""Reads the inputs of commands: cost tables, JSON files, models, programs and cost profiles."""

@@ -1,4 +1,4 @@
-"""What the planning benches read: costs from an npz file or a seeded synthetic set, and budgets."""
+"""Reads costs for the planning benches, from an npz file or a seeded synthetic set, and budgets."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class CostTable:
 def read_costs(path: Path | None, resources: tuple[str, ...], samples: int, seed: int) -> CostTable:
     """Return the npz file's arrays of those names, or `samples` synthetic ones if path is None.
 
-    The file's array `source` (small integers) is used where there is one. Raises ValueError if a
+    The file's array `source` (small integers) is used if it exists. Raises ValueError if a
     named array is missing.
     """
     if path is None:
@@ -43,7 +43,7 @@ def read_costs(path: Path | None, resources: tuple[str, ...], samples: int, seed
 
 
 def synthetic(samples: int, seed: int) -> CostTable:
-    """Return a seeded set like a vision-language mix: text, single images, tiled documents."""
+    """Return seeded costs of a vision-language mix: text, single images, tiled documents."""
     rng = np.random.default_rng(seed)
     source = rng.choice(3, size=samples, p=[0.2, 0.5, 0.3]).astype(np.int64)
     tiles = np.where(source == 0, 0, np.where(source == 1, 1, rng.integers(2, 8, samples)))
@@ -62,7 +62,7 @@ def parse_budgets(texts: tuple[str, ...]) -> dict[str, int]:
     for text in texts:
         name, _, value = text.partition("=")
         if not name or not value.isdigit() or not int(value):
-            raise ValueError(f"budget {text!r} is not of the form tokens=4096")
+            raise ValueError(f"--budget got {text!r}; write RESOURCE=AMOUNT, such as tokens=4096")
         budgets[name] = int(value)
     return budgets
 

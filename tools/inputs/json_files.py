@@ -1,4 +1,4 @@
-"""What the layout planners read: JSON files, sizes in lists, what samples of a data set cost."""
+"""Reads the inputs of the layout planners: JSON files, lists of sizes, costs of samples."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _QUANTILES = ((0.0, "min"), (0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (1.0, "ma
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file. Raises ValueError, with the file's name, if it holds none."""
+    """Return the JSON value in a file. Raises ValueError, with the file's name, if it has none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -22,7 +22,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_sizes(text: str, what: str) -> tuple[int, ...]:
-    """Whole numbers of 1 or more, with commas between them.
+    """Return whole numbers of 1 or more that are written with commas between them.
 
     >>> parse_sizes("22,23", "--layers")
     (22, 23)
@@ -36,7 +36,7 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
 def read_object(
     what: str, raw: Any, needed: Sequence[str], allowed: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A JSON object with these keys. Raises ValueError naming the first that is wrong."""
+    """Return a JSON object with these keys. Raises ValueError naming the first wrong one."""
     if not isinstance(raw, dict):
         raise ValueError(f"{what} must be a JSON object")
     known = (*needed, *allowed)
@@ -48,17 +48,17 @@ def read_object(
 
 
 def whole(what: str, raw: Any) -> int:
-    """A whole number of 0 or more. Raises ValueError for anything else."""
+    """Return a whole number of 0 or more. Raises ValueError for anything else."""
     if type(raw) is not int or raw < 0:
         raise ValueError(f"{what} is {raw!r}; give a whole number of 0 or more")
     return raw
 
 
 def draw_costs(path: Path, resource: str, count: int, seed: int) -> list[int]:
-    """What `count` samples cost, drawn from a data set's costs or from an analysis' quantiles.
+    """Return the costs of `count` samples, drawn from a data set's costs or an analysis' quantiles.
 
     `path`: a folder that `counterpoise analyze` wrote, its report.json, or an npz with an array of
-    that name. Raises ValueError if it does not say that resource.
+    that name. Raises ValueError if it does not have that resource.
     """
     if path.is_dir():
         path = _of_analysis(path)
@@ -93,6 +93,7 @@ def _array(path: Path, name: str) -> NDArray[Any]:
 
 
 def _quantiles(path: Path, resource: str) -> list[tuple[float, float]]:
+    """Return (share, cost) pairs of a resource in a report of `counterpoise analyze`."""
     raw = read_json(path)
     resources = raw.get("resources") if isinstance(raw, dict) else None
     if not isinstance(resources, dict) or not isinstance(resources.get(resource), dict):
@@ -101,5 +102,6 @@ def _quantiles(path: Path, resource: str) -> list[tuple[float, float]]:
     found = [(at, resources[resource].get(name)) for at, name in _QUANTILES]
     if any(type(value) not in (int, float) or not value >= 0 for _, value in found[1:]):
         raise ValueError(f"{path}: {resource} needs p50, p90, p99 and max, numbers of 0 or more")
+    # Older reports have no minimum: 0 is one.
     low = found[0][1]
     return [(0.0, low if isinstance(low, int | float) else 0.0), *found[1:]]

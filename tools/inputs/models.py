@@ -1,4 +1,4 @@
-"""Layers for `plan partition` and `plan recompute`: a pair of models by name, or a JSON file."""
+"""Reads the layers for `plan partition` and `plan recompute`: models by name, or a JSON file."""
 
 import functools
 from collections.abc import Callable
@@ -22,10 +22,30 @@ from .programs import add_options
 _NUMBERS = ("forward_ns", "backward_ns", "parameters", "output_bytes")
 _POSITIVE = click.IntRange(min=1)
 
+_OPTIONS = (
+    click.option(
+        "--model",
+        metavar="ENCODER+LANGUAGE|FILE",
+        help="A pair such as internvit-6b+internlm2-20b, or a JSON file of layers.",
+    ),
+    click.option("--stages", type=_POSITIVE, help="Pipeline stages."),
+    click.option("--microbatches", default=32, show_default=True, type=_POSITIVE),
+    click.option("--tp", default=1, show_default=True, type=_POSITIVE, help="TP of a pair."),
+    click.option("--images", default=IMAGES, show_default=True, type=_POSITIVE),
+    click.option("--tokens", default=TEXT_TOKENS, show_default=True, type=_POSITIVE),
+    click.option(
+        "--encoder-speed",
+        default=100,
+        show_default=True,
+        type=_POSITIVE,
+        help="Per cent of the FLOP/s of the language model that the encoder reaches.",
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The model and its microbatches, as the command line says them."""
+    """The model and its microbatches, as given on the command line."""
 
     layers: tuple[LayerCost, ...]
     stages: int
@@ -34,7 +54,7 @@ class Setting:
 
 
 def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say a model to a command, as its argument `setting`; None without."""
+    """Add the options of a model to a command, as its argument `setting`; None without --model."""
 
     @functools.wraps(command)
     def run(
@@ -54,26 +74,7 @@ def with_model(command: Callable[..., Any]) -> Callable[..., Any]:
         layers = _layers(model, tp, images, tokens, encoder_speed)
         return command(setting=Setting(layers, stages, microbatches, tp), **rest)
 
-    options = (
-        click.option(
-            "--model",
-            metavar="ENCODER+LANGUAGE|FILE",
-            help="A pair such as internvit-6b+internlm2-20b, or a JSON file of layers.",
-        ),
-        click.option("--stages", type=_POSITIVE, help="Pipeline stages."),
-        click.option("--microbatches", default=32, show_default=True, type=_POSITIVE),
-        click.option("--tp", default=1, show_default=True, type=_POSITIVE, help="TP of a pair."),
-        click.option("--images", default=IMAGES, show_default=True, type=_POSITIVE),
-        click.option("--tokens", default=TEXT_TOKENS, show_default=True, type=_POSITIVE),
-        click.option(
-            "--encoder-speed",
-            default=100,
-            show_default=True,
-            type=_POSITIVE,
-            help="Per cent of the FLOP/s of the language model that the encoder reaches.",
-        ),
-    )
-    return add_options(run, options)
+    return add_options(run, _OPTIONS)
 
 
 def _layers(
@@ -96,7 +97,7 @@ def _layers(
 
 
 def _repeated(model: str, raw: Any) -> list[LayerCost]:
-    """A layer as often as its `count` says."""
+    """Return a layer `count` times."""
     where = f"{model}: a layer"
     entry = read_object(where, raw, ("kind", *_NUMBERS), ("activation_bytes", "count"))
     numbers = {name: whole(f"{where}'s {name}", entry[name]) for name in _NUMBERS}

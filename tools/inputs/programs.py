@@ -1,4 +1,4 @@
-"""The programs that the schedule commands are given, by name or from a file.
+"""Reads the programs that the schedule commands are given, by name or from a file.
 
 A program is written `NAME[:OPTION=VALUE,...]`, such as `interleaved:chunks=4`, or is a file:
 torch's CSV if it ends in .csv, else the grid that `export --format text` writes.
@@ -21,7 +21,7 @@ Command = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a pipeline is to be; a program from a file says so itself."""
+    """The size of the pipeline to make; programs from files have their own."""
 
     ranks: int
     microbatches: int
@@ -51,7 +51,7 @@ def add_options(command: Command, options: tuple[Callable[[Command], Command], .
 
 
 def read_program(target: str, size: Size) -> Program:
-    """Read or make the program that a target names. Raises ValueError if there is none."""
+    """Return the program that a target names, read or made. Raises ValueError if there is none."""
     name, _, words = target.partition(":")
     registered = {found.name: found for found in schedules()}
     if name in registered:
@@ -69,7 +69,7 @@ def read_program(target: str, size: Size) -> Program:
 
 
 def _options(found: Schedule, words: str) -> dict[str, int | str | bool]:
-    """Options as written, in the types that the generator asks for."""
+    """Return options as written, converted to the types of the generator's parameters."""
     asked = inspect.signature(found.generate).parameters
     options: dict[str, int | str | bool] = {}
     for word in filter(None, words.split(",")):

@@ -49,21 +49,31 @@ def balanced(
     over = oversized(costs, limits)
     fitting, oversize = np.flatnonzero(~over), np.flatnonzero(over)
     wanted = least_groups(costs[fitting], limits) if parts is None else parts - len(oversize)
+    most = None if refine_up_to is None else refine_up_to - len(oversize)
     group_of = np.full(len(costs), -1, dtype=np.int64)
     groups = 0
     if len(fitting):
         small, tight = scale_costs(costs[fitting], limits, max(1, wanted))
         order = order_by_size(costs[fitting], small, coarse=coarse)
         small = small[order]
-        # Resources without budgets do not limit a group, so they do not decide the placement.
-        capped = np.flatnonzero(limits < UNLIMITED) if (limits < UNLIMITED).any() else slice(None)
-        inner, groups = _place(small[:, capped], tight[capped], max(1, wanted))
-        if refine_up_to is None or groups + len(oversize) <= refine_up_to:
+        inner, groups = _place_by_budgets(small, tight, limits, max(1, wanted))
+        if most is None or groups <= most:
             inner = refine(small, tight, inner, groups, rounds, seed)
         group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
     nothing = np.empty(0, dtype=np.int64)
     return Grouping(group_of, groups + len(oversize), nothing, oversize)
+
+
+def _place_by_budgets(small: Int64, tight: Int64, limits: Int64, parts: int) -> tuple[Int64, int]:
+    """Place samples by the resources that have budgets, or by all if none has.
+
+    Resources without budgets do not limit a group, so they do not decide the placement.
+    """
+    capped = np.flatnonzero(limits < UNLIMITED)
+    if not len(capped):
+        return _place(small, tight, parts)
+    return _place(small[:, capped], tight[capped], parts)
 
 
 def _place(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:

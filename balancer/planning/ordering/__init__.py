@@ -1,1 +1,1 @@
-"""Ordering: a rank's microbatches for its pipeline, by a cost model and a fast evaluator."""
+"""Pipeline ordering: orders each rank's microbatches for its pipeline; not the epoch's shuffle."""

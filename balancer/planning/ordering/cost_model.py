@@ -1,4 +1,4 @@
-"""What passes take: a microbatch's resources to whole nanoseconds, per stage and kind of pass.
+"""The cost model of ordering: from a microbatch's resources to nanoseconds per stage and pass.
 
 The numbers come as arguments. `tools/inputs/ordering_costs.py` takes them from a cost profile,
 whose JSON `sched/simulation/cost_profile.py` reads. A resource token_pairs is the sum of the

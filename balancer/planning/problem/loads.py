@@ -1,4 +1,4 @@
-"""Costs as plain integers: budgets, oversize samples, sums over groups, one unit for all."""
+"""Costs as integers: budgets, oversize samples, sums over groups, and a common unit."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def budget_array(budgets: Sequence[int | None]) -> Int64:
 
 
 def oversized(costs: Int64, budgets: Int64) -> npt.NDArray[np.bool_]:
-    """Return a mask (n,) of the samples that no microbatch may hold together with others.
+    """Return a mask (n,) of the samples that exceed a budget alone.
 
     >>> oversized(np.array([[3, 1], [10, 0]]), budget_array([9, None])).tolist()
     [False, True]

@@ -1,6 +1,6 @@
-"""How even a plan is, and how random it still is: plain functions on arrays of loads and members.
+"""Metrics of a plan's balance and randomness: plain functions on arrays of loads and members.
 
-Loads are float or integer arrays (steps, ranks): what the ranks compute side by side, a row for
+Loads are float or integer arrays (steps, ranks): the work of the ranks side by side, a row for
 every point at which they wait for each other.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 
-TILE_TOKENS = 307
+TILE_TOKENS = 307  # a tile's encoder work in tokens of the language model
 
 
 def pad_ratio(lengths: Sequence[Sequence[int]]) -> float:
@@ -94,7 +94,7 @@ def drift(lengths: Int64, step_of: Int64) -> float:
 
 
 def repeat_pairs(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
-    """Return the share of pairs together in a microbatch of one epoch that are so in the next.
+    """Return the share of pairs that share a microbatch in one epoch and in the next.
 
     >>> repeat_pairs([[0, 1], [2, 3]], [[0, 1], [2], [3]])
     0.5
@@ -106,7 +106,7 @@ def repeat_pairs(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]
 
 
 def rank_bias(loads: Int64) -> float:
-    """Return how far a rank's mean load is off the mean of all, at most: loads (steps, ranks).
+    """Return the largest relative deviation of a rank's mean load: loads (steps, ranks).
 
     >>> rank_bias(np.array([[3, 1], [1, 3], [5, 3]]))
     0.125
@@ -116,6 +116,7 @@ def rank_bias(loads: Int64) -> float:
 
 
 def _pairs(groups: Sequence[Sequence[int]]) -> Int64:
+    """Return a number for every pair of members of one group."""
     both = [pair for group in groups for pair in combinations(sorted(group), 2)]
     if not both:
         return np.empty(0, dtype=np.int64)

@@ -140,7 +140,7 @@ def test_gradients_in_another_order() -> None:
 
 
 def test_what_the_printed_algorithm_and_the_exact_search_do_not_know() -> None:
-    with pytest.raises(ValueError, match="takes microbatches as equal"):
+    with pytest.raises(ValueError, match="needs equal microbatches"):
         fill_optimus(busy_problem(fixed=True))
     late = replace(make_work(ONE), release=np.array([1], np.int64))
     with pytest.raises(ValueError, match="collectives"):

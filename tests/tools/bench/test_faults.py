@@ -46,7 +46,7 @@ def test_a_seed_that_fails_is_counted_and_its_last_events_are_told(monkeypatch):
 def test_a_replay_tells_faults_and_last_events():
     result = run("--seed", "3")
     assert result.return_value == 0
-    assert "seed 3 (poison): all is as it should be" in result.stderr
+    assert "seed 3 (poison): nothing wrong" in result.stderr
     assert "balancer hears" in result.stderr
 
 

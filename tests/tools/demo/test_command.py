@@ -90,7 +90,7 @@ def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--samples-per-step", "20"], "8 ranks x 4 samples or a multiple"),
-        (["--samples", "2"], "cannot spread 2 samples"),
+        (["--samples", "2"], "2 samples cannot fill"),
         (["--data", "nowhere/*.tar"], "nowhere"),
         (["--tile-size", "30"], "patches"),
     ],

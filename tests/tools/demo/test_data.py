@@ -79,7 +79,7 @@ def test_sizes_and_texts_are_skewed(tmp_path: Path) -> None:
 
 
 def test_fewer_samples_than_shards_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot spread 2 samples over 4 shards"):
+    with pytest.raises(ValueError, match="2 samples cannot fill 4 shards"):
         ensure_demo_data(tmp_path, samples=2)
 
 

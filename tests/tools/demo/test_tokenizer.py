@@ -25,5 +25,5 @@ def test_the_transform_can_be_sent_to_workers() -> None:
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="use 1 or more"):
+    with pytest.raises(ValueError, match="give 1 or more"):
         ClippedBytes(0)

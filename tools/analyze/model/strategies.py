@@ -20,7 +20,7 @@ from ....balancer.planning.problem.metrics import (
     kinds,
     rank_bias,
 )
-from ...bench.baselines.plan_strategies import Laid, from_planner
+from ...bench.baselines.plan_strategies import EpochPlan, from_planner
 from ...inputs.cost_tables import CostTable
 
 STRATEGIES = ("random", "length", "isf", "balanced")
@@ -80,12 +80,12 @@ class Lanes:
         return float(slowest) * int(self.encoder.shape[1]) / samples
 
 
-def lay(name: str, table: CostTable, plan: Plan) -> Laid:
+def lay(name: str, table: CostTable, plan: Plan) -> EpochPlan:
     """Plan an epoch of the table by a strategy's rule; ValueError where it cannot be planned."""
     return from_planner(table, _config(name, table, plan))
 
 
-def lanes(name: str, table: CostTable, plan: Plan, laid: Laid) -> Lanes:
+def lanes(name: str, table: CostTable, plan: Plan, laid: EpochPlan) -> Lanes:
     """Return what the ranks would be given side by side; whole steps where there are any."""
     rows = laid.rows[: laid.whole_rows] if laid.whole_rows else laid.rows
     step_of = laid.step_of_row[: len(rows)]

@@ -1,1 +1,1 @@
-"""Published methods that nobody would train with, restated to be compared with."""
+"""Published methods, restated for comparison only."""

@@ -1,4 +1,4 @@
-"""What filling is compared with: encoder and language model in one pipeline.
+"""The baselines of bubble filling: encoder and language model in one pipeline.
 
 Balanced: layers to virtual stages by Optimus (2024), Appendix B, interleaved 1F1B. Several optimal
 partitions exist and the appendix does not say which; it takes the first here, as printed, and
@@ -30,14 +30,14 @@ MEGATRON_CHUNKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A layer's forward and backward (ns)."""
+    """The forward and backward time of a layer (ns)."""
 
     forward: int
     backward: int
 
 
 def layer_times(setup: FillSetup) -> tuple[list[Times], Times]:
-    """Every encoder layer's times in model order, and a language-model layer's."""
+    """Return every encoder layer's times in model order, and a language-model layer's."""
     encoders = [
         Times(
             total_ns(stack.layer.forward),
@@ -51,7 +51,7 @@ def layer_times(setup: FillSetup) -> tuple[list[Times], Times]:
 
 
 def balanced(setup: FillSetup, *, even: bool = False) -> Timeline:
-    """The balanced baseline; with `even`, over the more even partition of `partition`."""
+    """Simulate the balanced baseline; `even` uses the more even partition of `partition`."""
     encoders, layer = layer_times(setup)
     layers = encoders + [layer] * setup.model.layers
     placement = place(setup.stages, setup.chunks)
@@ -68,7 +68,7 @@ def balanced(setup: FillSetup, *, even: bool = False) -> Timeline:
 
 
 def first_partition(layers_ns: list[int], stages: int) -> tuple[int, ...]:
-    """Appendix B: the least longest stage, the first of equal choices.
+    """Return layers per stage by Appendix B: the shortest longest stage, first of equal choices.
 
     >>> first_partition([1, 1, 1, 1, 4], 3)
     (2, 2, 1)
@@ -95,13 +95,14 @@ def first_partition(layers_ns: list[int], stages: int) -> tuple[int, ...]:
 
 
 def megatron(setup: FillSetup) -> Timeline:
-    """Megatron-LM's baseline: the best of all shares of layers that the first rank may keep."""
+    """Simulate Megatron-LM's baseline, best of all shares of layers that the first rank keeps."""
     encoders, layer = layer_times(setup)
     extra = Times(sum(one.forward for one in encoders), sum(one.backward for one in encoders))
     chunks = MEGATRON_CHUNKS
     best: Timeline | None = None
     others = setup.stages - 1
     mean = setup.model.layers // setup.stages
+    # The paper does not say how many layers the first rank keeps: try all, take the best.
     for kept in range(mean + 1) if others else [setup.model.layers]:
         rest = (setup.model.layers - kept) / max(1, others)
         forward, backward = [], []

@@ -37,7 +37,7 @@ _TOLERANCE_NS = 50_000
 
 @dataclass(slots=True)
 class _Lane:
-    """One pipeline while it is filled: how many microbatches it has, how many moved between."""
+    """A pipeline while it is filled: its number of microbatches, and of those moved between."""
 
     space: Space
     count: int
@@ -48,17 +48,19 @@ class _Lane:
 
     @property
     def exposed(self) -> int:
-        """With as many left in the big bubble as are not between."""
+        """The exposed time with the microbatches in the big bubble that are not between."""
         return self.extensions[self.count - self.moved]
 
 
 def fill_optimus(problem: FillProblem, *, fine: bool = True) -> FilledSchedule:
-    """The schedule of Algorithm 2, or with fine=False of its first half.
+    """Return the schedule of Algorithm 2, or with fine=False of its first half.
 
-    Raises ValueError where microbatches differ or their order is fixed: the paper has no such case.
+    Raises ValueError if microbatches differ or their order is fixed: the paper has no such case.
     """
     if problem.fixed or problem.forward.ns.shape[1] > 1:
-        raise ValueError("the printed algorithm takes microbatches as equal and in any order")
+        raise ValueError(
+            "Algorithm 2 as printed needs equal microbatches in any order; use fill_plan for others"
+        )
     gaps = problem.gaps
     spaces = [space_of(tuple(gaps.ranks[r] for r in group)) for group in problem.groups]
     forward = _direction(problem, problem.forward, spaces, gaps.need_ns, fine)
@@ -74,7 +76,7 @@ def fill_optimus(problem: FillProblem, *, fine: bool = True) -> FilledSchedule:
 def _direction(
     problem: FillProblem, work: Work, spaces: list[Space], need: Ints, fine: bool
 ) -> list[_Lane]:
-    """Fill one direction of all pipelines."""
+    """Fill one direction of all pipelines; return them."""
     count, pipelines = problem.microbatches, problem.pipelines
     lanes = []
     known: dict[tuple[int, int], _Lane] = {}
@@ -82,11 +84,13 @@ def _direction(
         size = count * (at + 1) // pipelines - count * at // pipelines
         space = at if len(spaces) == pipelines else at // problem.copies
         key = (space if len(spaces) < pipelines else at, size)
+        # Pipelines of one space and one count fill alike: compute each only once.
         if key not in known:
             known[key] = _coarse(problem, work, spaces[space], at, size)
         ready = known[key]
         lanes.append(_Lane(ready.space, size, ready.coarse, ready.extensions))
     while fine:
+        # Move one microbatch of the most exposed pipeline between, if all stay in time.
         critical = max(lanes, key=lambda lane: lane.exposed)
         if not critical.exposed or critical.moved == critical.count:
             break
@@ -108,7 +112,7 @@ def _done(lane: _Lane) -> list[int]:
 
 
 def _coarse(problem: FillProblem, work: Work, space: Space, at: int, size: int) -> _Lane:
-    """For every number of microbatches, the extension with which the big bubble holds them."""
+    """Return a lane with, for every count, the extension with which the big bubble holds it."""
     group, hop = problem.groups[at // problem.copies], problem.hop_ns
     ends = _only_first(space)
     high = enough(problem, work, problem.microbatches)
@@ -126,21 +130,21 @@ def _coarse(problem: FillProblem, work: Work, space: Space, at: int, size: int) 
 
 
 def _only_first(space: Space) -> Space:
-    """Only the gap at the beginning; results need not travel within it."""
+    """Return only the gap at the beginning; results need not travel within it."""
     kind = space.kind.copy()
     kind[:, 1:] = -1
     return Space(space.start, space.end, kind, space.count)
 
 
 def _between(space: Space) -> Space:
-    """All but the gap at the beginning."""
+    """Return all but the gap at the beginning."""
     kind = space.kind.copy()
     kind[kind[:, 0] == FREE, 0] = -1
     return Space(space.start, space.end, kind, space.count)
 
 
 def _left(lane: _Lane) -> Space:
-    """What a pipeline has free after its forwards."""
+    """Return the space that is free in a pipeline after its forwards."""
     first, between = lane.coarse[lane.count - lane.moved], lane.between
     start = lane.space.start.copy()
     if first is not None:
@@ -155,7 +159,7 @@ def _extension(lanes: list[_Lane]) -> int:
 
 
 def _starts(lane: _Lane) -> tuple[Ints, list[int]]:
-    """Starts and arrivals, the big bubble's first."""
+    """Return starts and arrivals, those in the big bubble first."""
     first = lane.coarse[lane.count - lane.moved]
     parts = [one for one in (first, lane.between) if one is not None]
     if not parts:
@@ -167,7 +171,7 @@ def _starts(lane: _Lane) -> tuple[Ints, list[int]]:
 
 
 def _joined(problem: FillProblem, forward: list[_Lane], backward: list[_Lane]) -> FilledSchedule:
-    """One schedule of both directions, with places for all microbatches."""
+    """Return one schedule of both directions, with places for all microbatches."""
     step = problem.gaps.step_ns
     ahead, behind = _extension(forward), _extension(backward)
     starts = [_starts(lane) for lane in forward]
@@ -176,7 +180,7 @@ def _joined(problem: FillProblem, forward: list[_Lane], backward: list[_Lane]) -
     last = [step - end for _, row in ends for end in row[::-1]] if backward else [NEVER] * len(done)
     place = match(done, last, problem.gaps.need_ns, problem.gaps.gradient_ns)
     if place is None:
-        raise ValueError("the printed algorithm found forwards and backwards that do not agree")
+        raise ValueError("Algorithm 2 placed forwards and backwards that no order can satisfy")
     pipelines, at = [], 0
     for number, lane in enumerate(forward):
         group = problem.groups[number // problem.copies]
@@ -184,6 +188,7 @@ def _joined(problem: FillProblem, forward: list[_Lane], backward: list[_Lane]) -
         at += lane.count
         back = np.zeros((lane.count, len(group), 0), np.int64)
         if backward and lane.count:
+            # Backwards were filled in mirrored time: turn them round.
             mirror = ends[number][0][::-1, :, ::-1]
             back = step - mirror - lengths(problem.backward, group, own)
         shape = (lane.count, len(group), len(problem.forward.resource))

@@ -1,4 +1,4 @@
-"""The strategies that `bench plan` compares: each lays a whole epoch out on ranks."""
+"""The strategies that `bench plan` compares: each plans a whole epoch."""
 
 import time
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ COUNT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class EpochPlan:
     """Groups of sample numbers, and rows (m, ranks) of group numbers that run side by side.
 
     step_of_row (m,): the optimizer step of each row. whole_rows: rows before the epoch's padded
-    last step. seconds: CPU time of planning; first_seconds until the first steps were there.
+    last step. seconds: CPU time of planning; first_seconds: until the first window was planned.
     """
 
     groups: list[list[int]]
@@ -35,33 +35,33 @@ class Laid:
     first_seconds: float = 0.0
 
 
-def from_planner(table: CostTable, config: PlanConfig, epoch: int = 0) -> Laid:
+def from_planner(table: CostTable, config: PlanConfig, epoch: int = 0) -> EpochPlan:
     """Plan the epoch window by window with the product's planner."""
     order = permutation(len(table.costs), config.seed, epoch)
     begin = time.process_time()
     batches, first = plan_epoch(config, table.costs[order], epoch)
     seconds = time.process_time() - begin
-    laid = from_batches(batches, order, config)
-    return replace(laid, seconds=seconds, first_seconds=first)
+    plan = from_batches(batches, order, config)
+    return replace(plan, seconds=seconds, first_seconds=first)
 
 
 def plan_epoch(config: PlanConfig, costs: Int64, epoch: int) -> tuple[list[GlobalBatch], float]:
-    """Return all global batches of an epoch, and the CPU seconds that the first window took."""
+    """Return all global batches of an epoch, and the CPU seconds of the first window."""
     planner = make_planner(config)
     start, batches, first = 0, list[GlobalBatch](), 0.0
     begin = time.process_time()
     while start < len(costs):
-        shown = costs[start : start + planner.window_samples]
-        last = start + len(shown) >= len(costs)
-        planned = planner.plan(Window(epoch, len(batches), start, shown, last))
+        window = costs[start : start + planner.window_samples]
+        last = start + len(window) >= len(costs)
+        planned = planner.plan(Window(epoch, len(batches), start, window, last))
         batches += planned.batches
         start += planned.consumed
         first = first or time.process_time() - begin
     return batches, first
 
 
-def from_batches(batches: list[GlobalBatch], order: Int64, config: PlanConfig) -> Laid:
-    """Lay out global batches; ordinals become sample numbers through `order`."""
+def from_batches(batches: list[GlobalBatch], order: Int64, config: PlanConfig) -> EpochPlan:
+    """Return global batches as an EpochPlan; `order` maps ordinals to sample numbers."""
     numbers = order.tolist()
     groups = [
         [numbers[o] for o in microbatch.ordinals]
@@ -79,14 +79,14 @@ def from_batches(batches: list[GlobalBatch], order: Int64, config: PlanConfig) -
     usual = config.accumulate_from if config.accumulate == "auto" else config.accumulate
     whole = len(steps) - len(batches[-1].ranks[0])
     raised = sum(len(batch.ranks[0]) > usual for batch in batches)
-    return Laid(groups, np.concatenate(rows), np.array(steps), whole, raised_steps=raised)
+    return EpochPlan(groups, np.concatenate(rows), np.array(steps), whole, raised_steps=raised)
 
 
 def isf_printed(
     table: CostTable, budgets: tuple[int | None, ...], ranks: int, accumulate: int, seed: int,
     flush: bool, epoch: int = 0,
-) -> Laid:  # fmt: skip
-    """Group the epoch by ISF as printed; groups in random order onto ranks."""
+) -> EpochPlan:  # fmt: skip
+    """Group the epoch by ISF as printed; assign groups to ranks in random order."""
     begin = time.process_time()
     found = isf(table.costs, budgets, seed=seed + epoch, flush=flush)
     seconds = time.process_time() - begin
@@ -98,8 +98,8 @@ def isf_printed(
 def published(
     name: str, table: CostTable, tokens_budget: int, ranks: int, accumulate: int,
     samples_per_step: int, seed: int, epoch: int = 0,
-) -> Laid:  # fmt: skip
-    """Lay out every global batch of the reference shuffle by a published sampler's rule."""
+) -> EpochPlan:  # fmt: skip
+    """Plan every global batch of the reference shuffle by a published sampler's rule."""
     order = permutation(len(table.costs), seed, epoch)
     tokens = table.column("tokens")[order]
     numbers = order.tolist()
@@ -117,12 +117,12 @@ def published(
     seconds = time.process_time() - begin
     rows = np.arange(made, dtype=np.int64).reshape(-1, ranks)
     left = len(order) % samples_per_step
-    return Laid(groups, rows, np.array(steps), len(rows), left, seconds=seconds)
+    return EpochPlan(groups, rows, np.array(steps), len(rows), left, seconds=seconds)
 
 
 def _in_random_order(
     groups: list[list[int]], ranks: int, accumulate: int, seed: int, left: int, seconds: float
-) -> Laid:
+) -> EpochPlan:
     rows = permutation(len(groups), seed + 1, 0)[: len(groups) // ranks * ranks].reshape(-1, ranks)
     step_of_row = np.arange(len(rows), dtype=np.int64) // accumulate
-    return Laid(groups, rows, step_of_row, len(rows), left, seconds=seconds)
+    return EpochPlan(groups, rows, step_of_row, len(rows), left, seconds=seconds)

@@ -1,4 +1,4 @@
-"""Two published samplers, their rules stated in our terms, to stand in the same tables."""
+"""Two published samplers, their rules restated so that `bench plan` can compare with them."""
 
 from itertools import pairwise
 
@@ -54,6 +54,7 @@ def transformers_rebalance(
     lengths = tokens[order].tolist()
     parts = min(ranks * accumulate, len(lengths))
     low, high = 0.0, _cost(len(lengths), lengths[0], per_square)
+    # The least cost per group with which there are no more groups than wanted.
     for _ in range(60):
         middle = (low + high) / 2
         if len(_cuts(lengths, middle, per_square)) <= parts:
@@ -76,7 +77,7 @@ def _cost(size: int, longest: int, per_square: float) -> float:
 
 
 def _cuts(lengths: list[int], limit: float, per_square: float) -> list[int]:
-    """Where groups begin when descending lengths are cut as soon as a group would cost more."""
+    """Return where groups begin if each takes lengths, longest first, up to a cost of `limit`."""
     cuts: list[int] = []
     size, longest = 0, 0
     for position, length in enumerate(lengths):

@@ -1,9 +1,9 @@
 """Reads the measurements that the authors of vocabulary parallelism published (8 A100, 4B model).
 
 Two files: a table of pass times, one row a run, and a table of utilisation and peak memory. The
-columns of the first have no header; what they mean was found by what fits: microseconds per stage
-of F, of B, and of four pieces of vocabulary work on each rank (the largest is S and T fused), and
-the time of the run's own iteration.
+columns of the first have no header. Their meaning was inferred from the figures: microseconds per
+stage of F, of B, and of four pieces of vocabulary work on each rank (the largest is S and T fused),
+and the time of the run's own iteration.
 """
 
 import csv
@@ -36,7 +36,7 @@ class MeasuredRun:
     iteration_ms: float
 
     def utilisation(self, step_ns: int) -> float:
-        """Model FLOPs utilisation in percent, by the formula of Narayanan et al., 2021."""
+        """Return model FLOPs utilisation in percent, by the formula of Narayanan et al., 2021."""
         tokens, hidden, layers = self.tokens, self.hidden, self.layers
         shape = 1 + tokens / (6 * hidden) + self.words / (12 * layers * hidden)
         flops = 72 * tokens * layers * hidden**2 * shape * self.microbatches
@@ -44,7 +44,7 @@ class MeasuredRun:
 
 
 def read_runs(folder: Path) -> Iterator[MeasuredRun]:
-    """The runs of the methods we simulate. Raises OSError or ValueError for another file."""
+    """Yield the runs of the methods we simulate. Raises OSError or ValueError for another file."""
     with (folder / PASS_TIMES).open(newline="") as file:
         for row in csv.reader(file):
             if row[13] not in METHODS:
@@ -65,7 +65,7 @@ def read_runs(folder: Path) -> Iterator[MeasuredRun]:
 
 
 def read_measured(folder: Path) -> dict[tuple[int, str, str], float]:
-    """Measured utilisation in percent by sequence length, vocabulary ("32k") and method."""
+    """Return measured utilisation in percent by sequence length, vocabulary ("32k") and method."""
     found = {}
     for line in (folder / MEASURED).read_text().splitlines():
         match = re.match(r"\s*(\d+)k\s+(\d+k)\s+(\S+)\s+([\d.]+)%", line)

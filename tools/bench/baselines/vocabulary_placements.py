@@ -1,7 +1,7 @@
 """Ways to place a model's vocabulary layers: the baselines and vocabulary parallelism.
 
-`arrange` gives the program and the costs of a method, from what one layer and the whole output
-layer take:
+`arrange` makes the program and the costs of a method from the times of one layer and of the whole
+output layer:
 
 - last-stage: layers spread evenly, the output layer on top of the last stage (Megatron-LM);
 - redis: layers redistributed so that the longest stage is as short as can be;
@@ -35,7 +35,7 @@ class ModelTimes:
 def arrange(
     method: str, times: ModelTimes, *, ranks: int, microbatches: int
 ) -> tuple[Program, Costs]:
-    """The program and costs of a method on 1F1B.
+    """Return the program and costs of a method on 1F1B.
 
     Raises ValueError for an unknown method or layers that do not divide by the ranks (all methods
     but redis).
@@ -65,7 +65,7 @@ def arrange(
 
 
 def redistribute(times: ModelTimes, ranks: int) -> tuple[int, ...]:
-    """Redis: layers per stage, the last one having the output layer besides.
+    """Return layers per stage by Redis; the last stage also has the output layer.
 
     >>> redistribute(ModelTimes(32, 1, 2, 6, 13), 8)
     (4, 4, 4, 5, 5, 5, 5, 0)
@@ -77,7 +77,7 @@ def redistribute(times: ModelTimes, ranks: int) -> tuple[int, ...]:
 
 
 def output_ns(method: str, times: ModelTimes, ranks: int) -> dict[str, int]:
-    """What each vocabulary pass takes on a rank.
+    """Return the time of each vocabulary pass on a rank.
 
     A backward is half input gradient, half weight gradient; Algorithm 2 has the former in S.
     """

@@ -1,1 +1,1 @@
-"""`counterpoise bench bubbles`: Optimus' tables in simulation, and what ours adds."""
+"""`counterpoise bench bubbles`: simulates Optimus' tables with our bubble filling beside."""

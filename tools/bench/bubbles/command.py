@@ -1,6 +1,6 @@
-"""`counterpoise bench bubbles`: Optimus' tables in simulation, and what ours adds to them."""
+"""`counterpoise bench bubbles`: simulates Optimus' tables with our bubble filling beside."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,15 @@ from .uneven import uneven_report
 # Figures 15 and 16 give no numbers; the text says "up to".
 TABLE_3: dict[str, object] = {"megatron_up_to": 1.22, "balanced_up_to": 1.18}
 TABLE_6: dict[str, object] = {"megatron": {"11+5": 1.25, "22+5": 1.26, "22+11": 1.27}}
+
+# Rows of the table of settings: (title, key of the report, field of PaperFigures) and (key, field).
+_SHARES = (
+    ("coarse", "eff_coarse", "coarse"),
+    ("whole kernels", "eff_fine", "fine"),
+    ("split kernels", "eff_split", None),
+    ("upper bound", "upper_bound", None),
+)
+_STEPS = (("balanced", "balanced_s"), ("whole", "optimus_s"), ("split", None), ("llm_only", None))
 
 
 @click.command(
@@ -55,7 +64,7 @@ def command(
 
 
 def bench(settings: tuple[str, ...]) -> dict[str, Any]:
-    """The whole report."""
+    """Return the figures of the settings, of Tables 3 and 6, and of jitter."""
     report: dict[str, Any] = {}
     for name in settings:
         progress_console.print(f"setting {name}")
@@ -84,40 +93,38 @@ def _tables(report: Mapping[str, Any]) -> list[Table]:
 
 
 def _settings_table(report: Mapping[str, Any]) -> Table:
-    table = Table(title="Set R, PP_enc 2, TP_enc 8 (the paper's figures in brackets)")
+    """Return a table with a column for each setting, and the paper's figures in brackets."""
     names = [name for name in SETTINGS if name in report]
+    settings = [report[name] for name in names]
+    table = Table(title="Set R, PP_enc 2, TP_enc 8 (the paper's figures in brackets)")
     table.add_column("GPUs")
     for name in names:
         table.add_column(name, justify="right")
-    rows = {key: [report[name][key] for name in names] for key in report[names[0]]}
-    paper = [PAPER[name] for name in names]
 
-    def shares(key: str, at: int | None) -> list[str]:
-        told = [f" ({one[at]})" if at is not None else "" for one in paper]
-        return [f"{100 * v:.1f} %{p}" for v, p in zip(rows[key], told, strict=True)]
+    def add(title: str, cells: Iterable[str], figure: str | None = None) -> None:
+        published = [f" ({getattr(PAPER[name], figure)})" if figure else "" for name in names]
+        table.add_row(title, *(map("".join, zip(cells, published, strict=True))))
 
-    table.add_row("hidden, coarse", *shares("eff_coarse", 0))
-    table.add_row("hidden, whole kernels", *shares("eff_fine", 1))
-    table.add_row("hidden, split kernels", *shares("eff_split", None))
-    table.add_row("upper bound", *shares("upper_bound", None))
-    for key, at in (("balanced", 3), ("whole", 4), ("split", None), ("llm_only", None)):
-        told = [f" ({one[at]})" if at is not None else "" for one in paper]
-        steps = [f"{one[key]:.2f} s{p}" for one, p in zip(rows["step_seconds"], told, strict=True)]
-        table.add_row(f"step, {key}", *steps)
+    for title, key, figure in _SHARES:
+        add(f"hidden, {title}", (f"{100 * one[key]:.1f} %" for one in settings), figure)
+    steps = [one["step_seconds"] for one in settings]
+    for key, figure in _STEPS:
+        add(f"step, {key}", (f"{step[key]:.2f} s" for step in steps), figure)
     for key in ("whole", "split"):
-        ratios = [one["balanced"] / one[key] for one in rows["step_seconds"]]
-        told = [f"{r:.3f} ({one[5]})" for r, one in zip(ratios, paper, strict=True)]
-        table.add_row(f"speed-up over balanced, {key}", *told)
-    took = [f"{v:.2f} s ({one[2]})" for v, one in zip(rows["seconds"], paper, strict=True)]
-    table.add_row("planning, all plans of TP 8", *took)
-    table.add_row("planning, whole scan", *(f"{v:.2f} s" for v in rows["planner_seconds"]))
-    table.add_row("best plan", *(_plan_words(one) for one in rows["best_plan"]))
-    whole = [one["whole_kernels"] for one in rows["best_plan"]]
-    table.add_row("best plan of whole kernels", *(_plan_words(one) for one in whole))
+        ratios = (f"{step['balanced'] / step[key]:.3f}" for step in steps)
+        add(f"speed-up over balanced, {key}", ratios, "speedup")
+    add(
+        "planning, all plans of TP 8", (f"{one['seconds']:.2f} s" for one in settings), "planning_s"
+    )
+    add("planning, whole scan", (f"{one['planner_seconds']:.2f} s" for one in settings))
+    best = [one["best_plan"] for one in settings]
+    add("best plan", map(_plan_words, best))
+    add("best plan of whole kernels", (_plan_words(plan["whole_kernels"]) for plan in best))
     return table
 
 
 def _plan_words(plan: Mapping[str, Any]) -> str:
+    """Return a plan in words, such as "PP 2, TP 8, whole: 4.87 s, 85.0 %"."""
     cut = f", {plan['longest_piece_us']:.0f} us" if plan["longest_piece_us"] else ", whole"
     return (
         f"PP {plan['pp_enc']}, TP {plan['tp_enc']}{cut}: {plan['step_seconds']:.2f} s, "

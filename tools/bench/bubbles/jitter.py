@@ -1,4 +1,8 @@
-"""How filled schedules take kernels of other times than planned: offline, guarded, re-planned."""
+"""Measures filled schedules when kernels take other times than planned.
+
+Three plans are compared: offline (never changed), guarded (planned on shorter bubbles), and
+re-planned from measured steps.
+"""
 
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -22,18 +26,18 @@ TRACES, NOISE = 3, 0.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runnable:
-    """A schedule that can be run with any kernel times, and its kernels' planned ones."""
+    """A schedule that can be replayed with any kernel times, and its kernels' planned times."""
 
     filled: FilledSchedule
     kernels: Kernels
 
 
 def jitter_report(name: str = "3072", seeds: int = 4) -> dict[str, object]:
-    """Mean step times over the language model's own at the same times, by variation.
+    """Return mean step times over the language model's own, less 1, by coefficient of variation.
 
-    `drift`: a shift that lasts, a factor for each rank and kind of kernel, with 2 % of noise from
-    step to step; `jitter`: every kernel anew in every step. `recovered`: of what a drift costs the
-    offline plan, the share that planning again takes back.
+    `drift`: a lasting factor for each rank and kind of kernel, with 2 % of noise from step to
+    step; `jitter`: a new factor for every kernel in every step. `recovered`: the share of the time
+    that a drift costs the offline plan which re-planning recovers.
     """
     setup = case_setup(name)
     host = host_step(setup)
@@ -58,7 +62,7 @@ def _offline(host: Host, name: str) -> Runnable:
 
 
 def _guarded(host: Host, name: str) -> Runnable:
-    """Pieces that fit the guarded bubbles, planned on shorter bubbles and earlier needs."""
+    """Return a plan made on shorter bubbles and earlier deadlines, of pieces that fit them."""
     setup = case_setup(name)
     size = fitting(setup)[0].longest_ns * (100 - GUARD_PERCENT) // 100 - GUARD_PERCENT * 100
     problem = plan_problem(setup, PLAN, host, splitting=Splitting(size))

@@ -1,4 +1,4 @@
-"""How the hidden share depends on what a job is like, one thing changed at a time."""
+"""Measures how the hidden share depends on a job's properties, one changed at a time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ MORE = (("ViT-22B", "ViT-11B"), ("ViT-22B",) * 2, ("ViT-22B",) * 3, ("ViT-22B",)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One job: what was changed, and hidden shares and step over the language model's own."""
+    """One job: the changed property, its hidden shares, and step over the language model's own."""
 
     x: float
     whole: float
@@ -28,7 +28,7 @@ class Point:
     step: float
 
     def report(self) -> dict[str, float]:
-        """As JSON."""
+        """Return the point as JSON."""
         return {
             "x": self.x,
             "whole": self.whole,
@@ -39,7 +39,7 @@ class Point:
 
 
 def sensitivity(name: str = "3072") -> dict[str, list[Point]]:
-    """Hidden share by encoder size, exposed data-parallel time, and tensor-parallel bubble."""
+    """Return hidden shares by encoder size, exposed data-parallel time and tensor bubble."""
     return {
         "encoder time / language-model time": list(_by_size(name)),
         "exposed data-parallel time (s)": list(_by_exposed(name)),
@@ -54,7 +54,7 @@ def _by_size(name: str) -> Iterable[Point]:
 
 
 def size_ratio(setup: FillSetup) -> float:
-    """A microbatch's encoder time over its language-model time, all layers, one tensor group."""
+    """Return a microbatch's encoder time over its language-model time, in one tensor group."""
     encoder = sum(
         stack.layers * total_ns(stack.layer.forward + stack.layer.backward)
         for stack in setup.encoder_stacks(setup.tensor)
@@ -79,7 +79,7 @@ def _by_bubble(name: str) -> Iterable[Point]:
 
 
 def _point(x: float, setup: FillSetup) -> Point:
-    """The best plan of full tensor width: pipeline size and warm-up chosen by time."""
+    """Return the best plan of full tensor width: pipeline size and warm-up chosen by time."""
     candidates = [
         EncoderPlan(stages, setup.tensor, True, warmup)
         for stages in (1, 2, 4)

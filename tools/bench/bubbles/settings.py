@@ -1,8 +1,9 @@
-"""Optimus' settings under set R: what filling their bubbles gives, and how long planning takes."""
+"""Measures Optimus' settings under set R: hidden encoder time, step time, and planning time."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ....sched.bubble_filling.plan.choose import Chosen, PlanScan, fitting, scan
 from ....sched.bubble_filling.plan.encoder_plans import EncoderPlan, Host, host_step, plan_problem
@@ -14,12 +15,24 @@ from ..baselines.joint_pipelines import balanced, megatron
 from ..baselines.optimus_algorithm2 import fill_optimus
 
 SETTINGS = ("1536", "2048", "3072")
-# Optimus (2024), Tables 5 and 7: coarse, fine, the scheduler's seconds, step seconds balanced and
-# Optimus', the speed-up between them.
+
+
+class PaperFigures(NamedTuple):
+    """Published figures of a setting: hidden per cent, planning seconds, step seconds, speed-up."""
+
+    coarse: float
+    fine: float
+    planning_s: float
+    balanced_s: float
+    optimus_s: float
+    speedup: float
+
+
+# Optimus (2024), Tables 5 and 7.
 PAPER = {
-    "1536": (34.3, 57.5, 322.2, 10.43, 9.80, 1.06),
-    "2048": (45.8, 69.3, 89.6, 8.06, 7.29, 1.11),
-    "3072": (68.7, 85.0, 15.1, 5.87, 4.87, 1.21),
+    "1536": PaperFigures(34.3, 57.5, 322.2, 10.43, 9.80, 1.06),
+    "2048": PaperFigures(45.8, 69.3, 89.6, 8.06, 7.29, 1.11),
+    "3072": PaperFigures(68.7, 85.0, 15.1, 5.87, 4.87, 1.21),
 }
 GUESSED = (
     "set R's constants for every model (43.7 % of the peak, 0.535 s exposed), LLAMA-70B in "
@@ -40,7 +53,7 @@ class Efficiencies:
 
 
 def setting_report(name: str) -> dict[str, object]:
-    """One setting's figures under the keys of `bench bubbles`."""
+    """Return one setting's figures under the keys of `bench bubbles`."""
     setup = case_setup(name)
     hosts = {w: host_step(setup, EncoderPlan(2, 8, warmup=w)) for w in ("megatron", "reduced")}
     shares = efficiencies(setup, hosts["reduced"])
@@ -66,7 +79,7 @@ def setting_report(name: str) -> dict[str, object]:
 
 
 def efficiencies(setup: FillSetup, host: Host) -> Efficiencies:
-    """Hidden shares with the paper's plan and its adjusted warm-up."""
+    """Return the hidden shares of the paper's plan with its adjusted warm-up."""
     problem = plan_problem(setup, PAPER_PLAN, host)
     coarse = fill_optimus(problem, fine=False)
     splittings = fitting(setup)
@@ -84,9 +97,9 @@ def efficiencies(setup: FillSetup, host: Host) -> Efficiencies:
 
 
 def width_scan(setup: FillSetup) -> tuple[PlanScan, PlanScan, float]:
-    """All plans of the paper's tensor width, whole and split, and the CPU seconds they took.
+    """Scan all plans of the paper's tensor width, whole and split; return both and the CPU seconds.
 
-    Everything is counted: simulation, gaps, filling, bound, validation; nothing is skipped.
+    The time includes simulation, gaps, filling, bound and validation; no plan is skipped.
     """
     candidates = [
         replace(PAPER_PLAN, stages=stages, warmup=warmup)
@@ -102,12 +115,12 @@ def width_scan(setup: FillSetup) -> tuple[PlanScan, PlanScan, float]:
 
 
 def _paper_plan(found: PlanScan) -> Chosen:
-    """The best of the plans with the paper's pipeline size, over warm-ups and splittings."""
+    """Return the best plan of the paper's pipeline size, over warm-ups and splittings."""
     return next(one for one in found.chosen if one.plan.stages == PAPER_PLAN.stages)
 
 
 def chosen_report(chosen: Chosen) -> dict[str, object]:
-    """A plan and its figures."""
+    """Return a plan and its figures, as JSON."""
     plan, need = chosen.plan, chosen.memory
     held = max(len(p.microbatches) for p in chosen.filled.pipelines)
     return {
@@ -125,7 +138,7 @@ def chosen_report(chosen: Chosen) -> dict[str, object]:
 
 
 def table_report(names: Sequence[str], paper: Mapping[str, object]) -> dict[str, object]:
-    """Speed-ups over both baselines for cases of Tables 3 and 6, with the paper's beside."""
+    """Return speed-ups over both baselines for cases of Tables 3 and 6, and the paper's."""
     rows: dict[str, object] = {}
     for name in names:
         setup = case_setup(name)
@@ -146,6 +159,6 @@ def table_report(names: Sequence[str], paper: Mapping[str, object]) -> dict[str,
 
 
 def small_problem() -> FillProblem:
-    """A small one, to compile with."""
+    """Return a small problem, to compile the kernels with."""
     setup = replace(case_setup("A"), microbatches=4)
     return plan_problem(setup, EncoderPlan(1, 8), host_step(setup), splitting=fitting(setup)[0])

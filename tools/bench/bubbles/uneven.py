@@ -1,6 +1,6 @@
-"""Microbatches of different encoder cost: a plan that knows them against one that takes the mean.
+"""Compares plans for microbatches of different encoder cost: knowing the costs, or only their mean.
 
-The costs are tiles per microbatch, four samples each: as a shuffle deals them (`drawn`), or as the
+The costs are tiles per microbatch, four samples each: as a shuffle draws them (`drawn`), or as the
 balancer groups the same samples into microbatches that are even in tokens and tiles (`balanced`).
 Both plans are executed with the same true kernel times, in their planned orders.
 """
@@ -28,14 +28,14 @@ REPLICAS = 4
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Mean step times over the language model's own, less 1; and how uneven the costs were."""
+    """Mean step times over the language model's own, less 1, and the variation of the costs."""
 
     mean_plan: float
     knowing_plan: float
     variation: float
 
     def report(self) -> dict[str, float]:
-        """As JSON; `gain` is the step time of the mean plan over the knowing one's."""
+        """Return JSON; `gain` is the step time of the mean plan over the knowing one's."""
         return {
             "mean_plan": self.mean_plan,
             "knowing_plan": self.knowing_plan,
@@ -45,7 +45,7 @@ class Gain:
 
 
 def uneven_report(costs: Path | None, name: str = "3072", steps: int = 2) -> dict[str, object]:
-    """Gains over some steps of `REPLICAS` replicas each; synthetic costs where no file is given."""
+    """Return gains over steps of `REPLICAS` replicas; without a file, costs are synthetic."""
     setup = case_setup(name)
     host = host_step(setup)
     table = read_costs(costs, ("tiles", "tokens"), 20_000, 0)
@@ -62,7 +62,7 @@ def uneven_report(costs: Path | None, name: str = "3072", steps: int = 2) -> dic
 
 
 def _drawn(table: CostTable, microbatches: int, steps: int) -> list[tuple[int, ...]]:
-    """Tiles of each replica's microbatches, as the epoch's order deals them."""
+    """Return the tiles of each replica's microbatches in the epoch's order."""
     count = microbatches * SAMPLES * REPLICAS
     order = permutation(len(table.costs), 0, 0)
     rows = []
@@ -73,7 +73,7 @@ def _drawn(table: CostTable, microbatches: int, steps: int) -> list[tuple[int, .
 
 
 def _balanced(table: CostTable, microbatches: int, steps: int) -> list[tuple[int, ...]]:
-    """The same steps, grouped by the balancer."""
+    """Return the tiles of each replica's microbatches as the balancer groups the same steps."""
     count = microbatches * SAMPLES * REPLICAS
     order = permutation(len(table.costs), 0, 0)
     rows = []
@@ -119,11 +119,11 @@ def _gain(setup: FillSetup, host: Host, rows: list[tuple[int, ...]], cut: bool) 
 
 
 def _scaled(work: Work, permille: tuple[int, ...]) -> Work:
-    """The mean plan's pieces at each microbatch's true cost."""
+    """Return the mean plan's pieces at each microbatch's true cost."""
     factor = np.array(permille, np.int64)[None, :, None]
     return replace(work, ns=np.maximum(1, -(-work.ns * factor // 1000)))
 
 
 def _run(host: Host, planned: FilledSchedule, real: FilledSchedule) -> int:
-    """The step of a plan with the kernel times of another problem."""
+    """Return the step time of a plan with the kernel times of another schedule."""
     return filled_kernels(host, planned).step_ns(filled_kernels(host, real).ns)
