@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from tests.faults.processes import run_trials
 
 from counterpoise.tools.bench import faults as bench_faults
 from counterpoise.tools.bench.faults import command
 from counterpoise.tools.simulated_cluster.faults import KINDS
 from counterpoise.tools.simulated_cluster.trial import trial
-from tests.faults.processes import run_trials
 
 
 def run(*words):
