@@ -10,7 +10,7 @@ TICK_S = 0.5
 
 
 class BalancerProcess:
-    """Stands for server/loop.py; while down it receives nothing, and it restarts without a state."""
+    """Stands for server/loop.py. Down, it receives nothing; it restarts without a state."""
 
     def __init__(self, world: World) -> None:
         self.world = world
