@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoise.loader import DataLoader, scale_loss
+from counterpoise.loader import Balance, DataLoader, scale_loss
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
 from counterpoise.workers import TarDataset, VisionLanguage
@@ -23,11 +23,12 @@ def main() -> None:
         TarDataset(ensure_demo_data(samples=128, shards=2), transform=transform),
         num_workers=1,
         shuffle=True,
-        balance="balanced",
-        budgets={"tiles": 64, "tokens": 4096},
-        samples_per_step=32,
-        accumulate="auto",
-        layout="packed",
+        balance=Balance(
+            budgets={"tiles": 64, "tokens": 4096},
+            samples_per_step=32,
+            accumulate="auto",
+            layout="packed",
+        ),
     )
     torch.manual_seed(0)
     model = DistributedDataParallel(VisionLanguageModel(DemoModelShape(262, image_token=259)))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from counterpoise.loader import DataLoader, RemoteDataset, scale_loss
+from counterpoise.loader import Balance, DataLoader, RemoteDataset, scale_loss
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
 
@@ -32,11 +32,12 @@ def train(address: str) -> None:
     loader = DataLoader(
         RemoteDataset("*.tar", arguments={"tile_size": 32, "max_tiles": 6, "tokens_per_tile": 4}),
         balancer=address,
-        balance="balanced",
-        budgets={"tiles": 64, "tokens": 4096},
-        samples_per_step=32,
-        accumulate="auto",
-        layout="packed",
+        balance=Balance(
+            budgets={"tiles": 64, "tokens": 4096},
+            samples_per_step=32,
+            accumulate="auto",
+            layout="packed",
+        ),
     )
     model = VisionLanguageModel(DemoModelShape(vocabulary=262, image_token=259))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

@@ -5,7 +5,7 @@ Run: python examples/train_vlm.py
 
 import torch
 
-from counterpoise.loader import DataLoader, scale_loss
+from counterpoise.loader import Balance, DataLoader, scale_loss
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
 from counterpoise.workers import TarDataset, VisionLanguage
@@ -18,11 +18,12 @@ def main() -> None:
         TarDataset(ensure_demo_data(samples=128, shards=2), transform=transform),
         num_workers=2,
         shuffle=True,
-        balance="balanced",
-        budgets={"tiles": 64, "tokens": 4096},
-        samples_per_step=32,
-        accumulate="auto",
-        layout="packed",
+        balance=Balance(
+            budgets={"tiles": 64, "tokens": 4096},
+            samples_per_step=32,
+            accumulate="auto",
+            layout="packed",
+        ),
     )
     model = VisionLanguageModel(DemoModelShape(vocabulary=262, image_token=259))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

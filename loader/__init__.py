@@ -5,6 +5,7 @@
 is the whole migration of a training loop; what is new are keyword-only arguments.
 """
 
+from ..balancer.planning.problem.balance import Balance
 from .collate.layouts import collate_packed, collate_padded
 from .dataloader import DataLoader
 from .remote_dataset import RemoteDataset
@@ -14,6 +15,7 @@ from .step.info import Step, StepInfo
 from .step.loss import scale_loss
 
 __all__ = [
+    "Balance",
     "BalancedBatchSampler",
     "DataLoader",
     "LoaderError",

@@ -1,7 +1,8 @@
 """Balanced batches for torch's own DataLoader: the plan without our workers.
 
     sampler = BalancedBatchSampler({"tiles": tiles, "tokens": tokens},
-                                   budgets={"tiles": 9, "tokens": 4096}, accumulate=16)
+                                   Balance(budgets={"tiles": 9, "tokens": 4096},
+                                           accumulate="auto"), accumulate_from=16)
     loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, num_workers=8)
 
 Every rank plans the same epoch by itself, from the same costs and seed, and takes its own share.
@@ -9,7 +10,8 @@ Every rank plans the same epoch by itself, from the same costs and seed, and tak
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch.distributed
@@ -18,9 +20,17 @@ from torch.utils.data import Sampler
 from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
-from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Window, check_costs
+from ..balancer.planning.problem.balance import DEFAULTS, Balance, Grouping, as_balance
+from ..balancer.planning.problem.config import (
+    PLANNER_VERSION,
+    PlanConfig,
+    Window,
+    budgets_of,
+    check_costs,
+)
 from ..balancer.planning.problem.costs import checked_column
 from ..balancer.planning.problem.shuffle import permutation
+from .balanced.arguments import refuse_moved_arguments
 from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
 
 # A step holds this share of what its microbatches hold when some samples are packed for a trial;
@@ -32,59 +42,48 @@ _PILOT = 4096
 class BalancedBatchSampler(Sampler[list[int]]):
     """Yields, for one rank, the sample numbers of each of its microbatches in turn.
 
-    costs: for every resource the cost of each sample of the dataset, whole numbers.
-    budgets: the most of each that a microbatch may hold; None or absent for no limit.
-    accumulate: microbatches per rank and optimizer step, or "auto": raised, on all ranks
-    together, where a step needs more. samples_per_step: samples of a global batch in mode
-    "exact" (about, in the others); by default what the budgets let the ranks hold comfortably.
-    rank, ranks: found from torch.distributed if it is initialised, else 0 of 1.
-    Other arguments as in PlanConfig. Raises ValueError for wrong ones.
+    costs            for every resource the cost of each sample of the dataset, whole numbers
+    balance          a counterpoise.Balance, or the name of a grouping; without samples_per_step a
+                     step has as many samples as the budgets let the ranks hold comfortably
+    rank, ranks      this process' rank, and their number; by default torch.distributed's, or 0 of 1
+    shuffle          draw a new order in every epoch
+    drop_last        leave out the last step if it is not full
+    batch_size       samples of a microbatch, for the groupings that count them only
+    accumulate_from  the fewest microbatches per rank and step, with accumulate="auto"
+
+    Raises ValueError for wrong or contradictory arguments.
 
     The last step is padded by splitting microbatches; only if it has fewer samples than
     microbatches some lists are empty: collate_fn must take that, or drop_last=True.
     """
 
+    @refuse_moved_arguments
     def __init__(
         self,
         costs: Mapping[str, Sequence[int] | np.ndarray],
-        budgets: Mapping[str, int | None] | None = None,
+        balance: Balance | Grouping = DEFAULTS.grouping,
         *,
-        accumulate: int | Literal["auto"] = "auto",
-        samples_per_step: int | None = None,
         rank: int | None = None,
         ranks: int | None = None,
-        mode: str = "exact",
         shuffle: bool = True,
-        seed: int = 0,
         drop_last: bool = False,
-        oversize: str = "alone",
-        grouping: str = "balanced",
-        partition: str = "two_resource",
         batch_size: int | None = None,
         accumulate_from: int = 1,
     ) -> None:
+        wanted = as_balance(balance)
+        _check_sampled(wanted, accumulate_from)
         self._costs, names = _columns(costs)
-        limits = dict(budgets or {})
-        if unknown := sorted(set(limits) - set(names)):
-            raise ValueError(f"budget of {unknown[0]!r} without costs; there are {names}")
         self.rank, count = _place(rank, ranks)
-        rows = accumulate_from if accumulate == "auto" else accumulate
-        budget = tuple(limits.get(name) for name in names)
-        size = samples_per_step or _usual_step(self._costs, budget, count, rows, batch_size)
-        self.config = PlanConfig(
+        usual = partial(_usual_step, self._costs, budgets_of(wanted, names), count)
+        rows = accumulate_from if wanted.accumulate == "auto" else wanted.accumulate
+        self.config = PlanConfig.from_balance(
+            wanted,
             ranks=count,
-            samples_per_step=size,
-            accumulate=accumulate,
-            accumulate_from=accumulate_from,
             resources=names,
-            budgets=budget,
-            grouping=grouping,
-            partition=partition,
-            mode=mode,
-            seed=seed,
-            drop_last=drop_last,
-            oversize=oversize,
+            samples_per_step=wanted.samples_per_step or usual(rows, batch_size),
             batch_size=batch_size,
+            drop_last=drop_last,
+            accumulate_from=accumulate_from,
         )
         self.shuffle = shuffle
         self.epoch = 0
@@ -187,6 +186,24 @@ class BalancedBatchSampler(Sampler[list[int]]):
             step += len(planned.batches)
             if start < len(order):
                 self._windows.append((start, step, before))
+
+
+def _check_sampled(balance: Balance, accumulate_from: int) -> None:
+    """Raise ValueError for options that would have no effect here."""
+    if balance.layout != DEFAULTS.layout:
+        raise ValueError(
+            f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
+            f"collate_fn=collate_{balance.layout} to torch's DataLoader"
+        )
+    if balance.ordering != DEFAULTS.ordering:
+        raise ValueError(
+            f"ordering is {balance.ordering!r}, but a sampler knows no pipeline: use 'given'"
+        )
+    if accumulate_from != 1 and balance.accumulate != "auto":
+        raise ValueError(
+            f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "
+            "use Balance(accumulate='auto')"
+        )
 
 
 def _columns(costs: Mapping[str, Sequence[int] | np.ndarray]) -> tuple[Int64, tuple[str, ...]]:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from .grouping.by_name import GroupingRequest, group_samples
 from .grouping.split import split_largest
 from .kernels.arrays import Int64
-from .problem.config import COUNTED, PlanConfig
+from .problem.balance import COUNTED
+from .problem.config import PlanConfig
 from .problem.loads import budget_array, common_unit, oversized
 from .problem.seeds import derive_seed
 from .problem.shuffle import permutation

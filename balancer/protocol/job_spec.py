@@ -8,11 +8,11 @@ from ..planning.problem.config import PlanConfig
 from .error_policy import BALANCED, checked_on_error
 from .records import read_record
 
+BUFFER_BYTES = 1 << 30
 # Bounds that no training comes near: a balancer makes room for what a job asks for.
 MAX_RANKS = 1 << 16
 MAX_MICROBATCHES = 1 << 16
 MAX_SAMPLES_PER_STEP = 1 << 24
-MAX_RESOURCES = 64
 MAX_SOURCE_DEPTH = 32
 LABEL_TOKENS = "label_tokens"
 
@@ -31,7 +31,7 @@ class JobSpec:
     plan: PlanConfig | None = None
     shuffle: bool = True
     on_error: str = "raise"
-    buffer_bytes: int = 1 << 30
+    buffer_bytes: int = BUFFER_BYTES
     lease_s: float = 120.0
     mixed_workers: bool = False
 
@@ -78,7 +78,6 @@ def _check_extent(plan: PlanConfig) -> None:
         ("ranks", plan.ranks, MAX_RANKS),
         ("microbatches per rank and step", least, MAX_MICROBATCHES),
         ("samples_per_step", plan.samples_per_step, MAX_SAMPLES_PER_STEP),
-        ("resources", len(plan.resources), MAX_RESOURCES),
     ):
         if value > most:
             raise ValueError(f"{value} {name} are asked for, at most {most} can be planned")

@@ -1,67 +1,82 @@
-"""From the loader's keyword arguments to a plan: defaults that fit together, mistakes named."""
+"""Checks the loader's keyword arguments and turns them into a plan configuration."""
 
+import functools
 import math
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
+from ...balancer.planning.problem.balance import COUNTED, OPTIONS, Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
 
 DEFAULT_RESOURCES = ("tiles", "tokens", "label_tokens")
-# A source whose first samples are broken is asked for the names of its costs so many times.
+# The first samples of a source may be broken; after this many we stop looking for one that is not.
 TRIES = 100
+Given = ParamSpec("Given")
+
+
+def refuse_moved_arguments(init: Callable[Given, None]) -> Callable[Given, None]:
+    """Make a constructor raise TypeError, with the new form, for an argument that is Balance's.
+
+    A decorator instead of **arguments, so that the signature stays exact for editors and mypy.
+    """
+    owner = init.__qualname__.partition(".")[0]
+
+    @functools.wraps(init)
+    def checked(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        if moved := {name: kwargs[name] for name in OPTIONS if name in kwargs}:
+            raise TypeError(_moved(owner, moved, kwargs.get("balance")))
+        init(*args, **kwargs)
+
+    return checked
+
+
+def _moved(owner: str, moved: dict[str, Any], balance: object) -> str:
+    grouping = {"grouping": balance} if isinstance(balance, str) else {}
+    options = ", ".join(f"{name}={value!r}" for name, value in {**grouping, **moved}.items())
+    return f"{owner} has no argument {', '.join(moved)} any more: write balance=Balance({options})"
 
 
 def make_plan(
+    balance: Balance,
     *,
-    balance: str,
     resources: tuple[str, ...],
     ranks: int,
     batch_size: int | None,
-    samples_per_step: int | None,
-    accumulate: int | Literal["auto"],
-    budgets: Mapping[str, int] | None,
-    **rest: Any,
+    drop_last: bool,
 ) -> PlanConfig:
-    """Return the plan that the arguments ask for.
+    """Return the plan configuration of a DataLoader.
 
-    `balance` is the grouping; with "fixed" every microbatch has batch_size samples. Without
-    samples_per_step a step has batch_size samples for every rank and microbatch. Raises ValueError
-    for budgets of unknown resources and whatever PlanConfig refuses.
+    batch_size counts for the groupings that count samples. Without balance.samples_per_step a step
+    has batch_size samples for every rank and microbatch. Raises ValueError for budgets of unknown
+    resources and whatever PlanConfig refuses.
     """
-    unknown = sorted(set(budgets or {}) - set(resources))
-    if unknown:
-        raise ValueError(
-            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}"
-        )
-    per_rank = (batch_size or 1) * (1 if accumulate == "auto" else accumulate)
-    return PlanConfig(
+    accumulate = 1 if balance.accumulate == "auto" else balance.accumulate
+    return PlanConfig.from_balance(
+        balance,
         ranks=ranks,
-        samples_per_step=samples_per_step or ranks * per_rank,
-        accumulate=accumulate,
         resources=resources,
-        budgets=tuple((budgets or {}).get(name) for name in resources),
-        grouping=balance,
-        batch_size=batch_size if balance == "fixed" else None,
-        **rest,
+        samples_per_step=balance.samples_per_step or ranks * accumulate * (batch_size or 1),
+        batch_size=batch_size if balance.grouping in COUNTED else None,
+        drop_last=drop_last,
     )
 
 
 def find_resources(
     source: Source | None,
-    budgets: Mapping[str, int] | None,
+    balance: Balance,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, ...]:
     """Return the names of a source's costs, in its own order.
 
-    A source may have them as `resources`; else its first sample that can be probed tells. Reading
-    that fails is tried again after `sleep(seconds)`.
+    They are source.resources where it has them; otherwise those of the first sample that can be
+    probed. A failed read is retried after `sleep(seconds)`. Without a source (workers elsewhere
+    have it): the default resources, and any other that has a budget.
     """
     if source is None:
-        extra = tuple(name for name in budgets or {} if name not in DEFAULT_RESOURCES)
+        extra = tuple(name for name in balance.budgets if name not in DEFAULT_RESOURCES)
         return DEFAULT_RESOURCES + extra
     named = getattr(source, "resources", None)
     if named is not None:
@@ -69,7 +84,7 @@ def find_resources(
     reason = ""
     for index in range(min(len(source), TRIES)):
         try:
-            found: Any = load_with_retries(partial(source.probe, index), sleep)
+            found: Any = load_with_retries(functools.partial(source.probe, index), sleep)
         except SampleError as error:
             reason = str(error)
         else:

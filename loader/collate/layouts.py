@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from ...balancer.planning.problem.balance import Layout
 from .fields import (
     Allocate,
     Array,
@@ -37,8 +38,6 @@ from .fields import (
     empty_array,
     filled_tensor,
 )
-
-Layout = Callable[..., Batch]
 
 IGNORED = -100
 
@@ -120,17 +119,10 @@ def collate_packed(
     }
 
 
-LAYOUTS: dict[str, Layout] = {"padded": collate_padded, "packed": collate_packed}
-
-
-def find_layout(name: str) -> Layout:
-    """Return the layout of that name; raises ValueError that names those there are."""
-    if name not in LAYOUTS:
-        raise ValueError(
-            f"unknown layout {name!r}; use one of {', '.join(sorted(LAYOUTS))}, "
-            "or 'torch' with a collate_fn of your own"
-        )
-    return LAYOUTS[name]
+COLLATE_BY_LAYOUT: dict[Layout, Callable[..., Batch]] = {
+    "padded": collate_padded,
+    "packed": collate_packed,
+}
 
 
 def count_label_tokens(labels: Array) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from counterpoise.balancer.planning.problem.balance import PARTITIONS
 from tests.deliveries import data as made
 
 # A case names what differs from these; a loader gets all of them by name.
@@ -32,7 +33,7 @@ ARGUMENTS = {
     "buffer_bytes": 1 << 30,
 }
 FIXED = {"grouping": "fixed", "batch_size": 2, "budgets": None, "accumulate": 4}
-BALANCED = {"grouping": "balanced", "partition": "two_resource"}
+BALANCED = {"grouping": "balanced", "partition": "multi_resource"}
 PICTURES = {"budgets": {"tiles": 8, "tokens": 400}, "samples_per_step": 12}
 REAL = {"budgets": {"tiles": 24, "tokens": 4096}, "samples_per_step": 64}
 LISTS = {"layout": "torch", "collate_fn": list}
@@ -89,7 +90,7 @@ LOADED: dict[str, Case] = {
     },
     **{
         f"partition {partition}": Case("sized", {"partition": partition}, {"virtual_ranks": 3})
-        for partition in ("two_resource", "greedy", "ascending", "kk", "random", "given")
+        for partition in PARTITIONS
     },
     **{
         f"layout {name}, {data}": Case(data, PICTURES if data == "shards" else {}, rest)
@@ -194,7 +195,7 @@ SAMPLED: dict[str, Case] = {
         f"sampler, {grouping}": Case("sized", {**options, "accumulate": 4}, epochs=2)
         for grouping, options in [("isf", {}), ("balanced", BALANCED)]
     },
-    "sampler, kk": Case("sized", {"partition": "kk"}),
+    "sampler, karmarkar_karp": Case("sized", {"partition": "karmarkar_karp"}),
     "sampler, many, window": Case("many", {**BALANCED, "mode": "window"}, {"drop_last": True}),
     "sampler, many, epoch": Case("many", {**BALANCED, "mode": "epoch"}),
 }

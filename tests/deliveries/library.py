@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from counterpoise.loader import BalancedBatchSampler, DataLoader, RemoteDataset
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, RemoteDataset
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.interface import Probe, SampleError
 
@@ -44,15 +44,19 @@ def balanced_loader(data: Any, options: Mapping[str, Any], **rest: Any) -> Any:
     """Return a balanced loader; `options` name every balancing option, `rest` everything else."""
     given = dict(options)
     size = given.pop("batch_size") or 1
-    return DataLoader(data, size, balance=given.pop("grouping"), **given, **rest)
+    layout = {name: rest.pop(name) for name in ("layout", "pad_id", "dummy_tile")}
+    return DataLoader(data, size, balance=_balance({**given, **layout}), **rest)
 
 
 def balanced_sampler(costs: Any, options: Mapping[str, Any], **rest: Any) -> Any:
     """Return a batch sampler for torch's loader that plans with the same options."""
     given = dict(options)
-    if given.pop("ordering") != "given":
-        raise ValueError("a sampler arranges no pipeline: give ordering 'given'")
-    return BalancedBatchSampler(costs, **given, **rest)
+    size = given.pop("batch_size")
+    return BalancedBatchSampler(costs, _balance(given), batch_size=size, **rest)
+
+
+def _balance(options: Mapping[str, Any]) -> Balance:
+    return Balance(**{**options, "budgets": options["budgets"] or {}})
 
 
 def info_of(loader: Any) -> Any:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from counterpoise.loader import DataLoader, RemoteDataset
+from counterpoise.loader import Balance, DataLoader, RemoteDataset
 
 from .epoch import RANKS, SAMPLES_PER_STEP, STEPS
 from .leftovers import descriptors, more_descriptors
@@ -46,14 +46,15 @@ def _train(address: str, folder: Path, rank: int, step_s: float) -> None:
     """Train an epoch with a balancer, from where the notes end."""
     loader: Any = DataLoader(
         RemoteDataset("*.tar", arguments=SMALL),
-        balance="isf",
-        budgets={"tiles": 16, "tokens": 3000},
-        accumulate="auto",
-        samples_per_step=SAMPLES_PER_STEP,
+        balance=Balance(
+            grouping="isf",
+            budgets={"tiles": 16, "tokens": 3000},
+            accumulate="auto",
+            samples_per_step=SAMPLES_PER_STEP,
+        ),
         rank=rank,
         ranks=RANKS,
         shuffle=True,
-        layout="torch",
         collate_fn=list,
         timeout=PATIENCE_S,
         balancer=address,

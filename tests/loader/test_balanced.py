@@ -10,23 +10,24 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import Window
 from counterpoise.balancer.planning.problem.shuffle import permutation
-from counterpoise.loader import DataLoader, LoaderError
+from counterpoise.loader import LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 COUNT = 61
 KEYS = Counter(f"k{index:04}" for index in range(COUNT))
 PLANS = {
-    "isf": {"balance": "isf", "budgets": {"tiles": 12, "tokens": 120}, "accumulate": "auto"},
-    "balanced": {"balance": "balanced", "budgets": {"tokens": 150}, "accumulate": "auto"},
-    "fixed": {"balance": "fixed", "batch_size": 2, "accumulate": 4},
+    "isf": {"grouping": "isf", "budgets": {"tiles": 12, "tokens": 120}, "accumulate": "auto"},
+    "balanced": {"grouping": "balanced", "budgets": {"tokens": 150}, "accumulate": "auto"},
+    "fixed": {"grouping": "fixed", "batch_size": 2, "accumulate": 4},
 }
 
 
 def make(dataset=None, plan="isf", **changes):
     given = {"shuffle": True, "seed": 3, "samples_per_step": 16, "virtual_ranks": 2}
     given |= {"layout": "padded", **PLANS[plan], **changes}
-    return DataLoader(dataset or made.Augmented(COUNT), **given)
+    return balanced_loader(dataset or made.Augmented(COUNT), **given)
 
 
 def digests(loader, epochs=1):
@@ -141,7 +142,7 @@ def test_any_plan_delivers_every_good_sample_once(
         return
     loader = make(
         kind(count, broken, unreadable),
-        balance=grouping,
+        grouping=grouping,
         budgets={"tiles": tiles, "tokens": tokens},
         samples_per_step=size,
         virtual_ranks=ranks,
@@ -320,9 +321,9 @@ def test_a_loader_can_be_used_again_after_it_was_closed():
 def test_every_real_sample_is_delivered_once(data, tmp_path):
     transform = VisionLanguage(tile_size=56, max_tiles=6, tokens_per_tile=4)
     dataset = TarDataset(str(data / "shards" / "*.tar"), transform=transform, cache=tmp_path)
-    loader = DataLoader(
+    loader = balanced_loader(
         dataset,
-        balance="isf",
+        grouping="isf",
         budgets={"tiles": 24, "tokens": 4096},
         samples_per_step=64,
         accumulate="auto",

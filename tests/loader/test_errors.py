@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.loader import DataLoader, LoaderError
+from counterpoise.loader import LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.dead_letter import read_letters
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
@@ -28,9 +29,9 @@ def write_tar(path, members):
 
 
 def make(dataset, **changes):
-    given = {"balance": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 2}
+    given = {"grouping": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 2}
     given |= {"layout": "torch", "collate_fn": made.as_list, **changes}
-    return DataLoader(dataset, **given)
+    return balanced_loader(dataset, **given)
 
 
 def one_line(raised):
@@ -154,15 +155,19 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
         (iter([]), {}, "a source needs a map-style dataset"),
         ([1, 2, 3], {"virtual_ranks": 4}, "3 samples cannot feed 4 ranks: use fewer ranks"),
         ([1, 2], {"budgets": {"miles": 3}}, "budgets name miles, but samples cost samples"),
-        ([1, 2], {"balance": "magic"}, "grouping is 'magic', allowed are"),
+        ([1, 2], {"grouping": "magic"}, "grouping is 'magic', allowed are"),
         ([1, 2], {"on_error": "hope"}, "on_error is 'hope', allowed are"),
         ([1, 2], {"buffer_bytes": 0}, "buffer_bytes is 0, needed is a positive integer"),
         ([1, 2], {"layout": "padded"}, "collate_fn belongs to layout 'torch', not 'padded'"),
-        ([1, 2], {"layout": "round", "collate_fn": None}, "unknown layout 'round'"),
+        ([1, 2], {"layout": "round", "collate_fn": None}, "layout is 'round', allowed are"),
         ([1, 2], {"rank": 1}, "virtual_ranks plays all ranks"),
         ([1, 2], {"rank": 1, "virtual_ranks": None}, "rank and ranks belong together"),
         ([1, 2], {"rank": 2, "ranks": 2, "virtual_ranks": None}, "rank is 2, allowed are 0 to 1"),
-        ([1, 2], {"worker_init_fn": print}, "give seed= instead of generator and worker_init_fn"),
+        (
+            [1, 2],
+            {"worker_init_fn": print},
+            r"give Balance\(seed=\) instead of generator",
+        ),
         ([1, 2], {"sampler": [0, 1]}, "a balanced loader plans its own order"),
         ([1, 2], {"balancer": "tcp://127.0.0.1:1"}, "workers elsewhere cannot read a list"),
         (

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from counterpoise.loader.sampler import BalancedBatchSampler
+from counterpoise.loader import Balance, BalancedBatchSampler
 
 BUDGETS = {"tiles": 9, "tokens": 4096}
 
@@ -21,9 +22,10 @@ def costs(samples: int = 600, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def sampler(rank: int = 0, ranks: int = 2, **changes: object) -> BalancedBatchSampler:
-    return BalancedBatchSampler(
-        costs(), BUDGETS, rank=rank, ranks=ranks, **{"accumulate": 4, **changes}
-    )
+    start: Any = {"accumulate_from": changes.pop("accumulate_from", 1)}
+    options: Any = {"accumulate": 4, **changes}
+    balance = Balance(budgets=BUDGETS, **options)
+    return BalancedBatchSampler(costs(), balance, rank=rank, ranks=ranks, **start)
 
 
 @given(
@@ -112,14 +114,24 @@ def test_another_configuration_cannot_resume() -> None:
         sampler(seed=1).load_state_dict(state)
 
 
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="budget of 'frames'"):
-        BalancedBatchSampler(costs(), {"frames": 3})
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((costs(), Balance(budgets={"frames": 3})), "budgets name frames, but samples cost tiles,"),
+        (({},), "costs are empty"),
+        (({"a": [1, 2], "b": [1]},), "one number per sample"),
+        ((costs(),), "give budgets"),
+        ((costs(), Balance(layout="packed")), "give collate_fn=collate_packed to torch"),
+        ((costs(), Balance(ordering="two_opt")), "ordering is 'two_opt'"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        BalancedBatchSampler(*arguments)
+
+
+def test_a_rank_and_a_start_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="rank is 2 of 2"):
         sampler(rank=2)
-    with pytest.raises(ValueError, match="costs are empty"):
-        BalancedBatchSampler({})
-    with pytest.raises(ValueError, match="one number per sample"):
-        BalancedBatchSampler({"a": [1, 2], "b": [1]})
-    with pytest.raises(ValueError, match="give budgets"):
-        BalancedBatchSampler(costs())
+    with pytest.raises(ValueError, match="accumulate_from is 16, but accumulate is 4"):
+        sampler(accumulate_from=16)

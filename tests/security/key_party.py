@@ -145,8 +145,8 @@ def recorded(address):
 
 def make(address, keys):
     return DataLoader(
-        RemoteDataset("*.tar", arguments=SMALL), balance="fixed", batch_size=2, layout="torch",
-        samples_per_step=4, virtual_ranks=2, collate_fn=list, timeout=LIMIT_S,
+        RemoteDataset("*.tar", arguments=SMALL), balance="fixed", batch_size=2,
+        virtual_ranks=2, collate_fn=list, timeout=LIMIT_S,
         balancer=address, keys=keys,
     )  # fmt: skip
 

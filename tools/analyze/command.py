@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ...balancer.planning.problem.config import MODES
+from ...balancer.planning.problem.balance import MODES
 from ...workers.tar.cache_files import replace_file
 from ..console.reporting import emit, progress_console
 from ..inputs.cost_tables import parse_budgets
@@ -26,6 +26,7 @@ from .scan.run import on_cores, on_ray, scan_all
 from .scan.sources import find_tasks
 
 OUT = Path("counterpoise-analysis")
+BALANCE = "balance.json"
 COUNT = click.IntRange(min=1)
 
 
@@ -36,7 +37,7 @@ COUNT = click.IntRange(min=1)
     default=OUT,
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Folder for report.html, report.json, index.npz and the parts scanned.",
+    help="Folder for report.html, report.json, balance.json, index.npz and the parts scanned.",
 )
 @click.option("--sample", type=COUNT, help="Measure so many samples only, drawn at random.")
 @click.option("--decode", is_flag=True, help="Decode every sample too: finds damaged images.")
@@ -212,7 +213,11 @@ def _write(out: Path, rows: Rows, report: Json) -> None:
     if rows.keys:
         index["key"] = np.array(rows.keys)
     np.savez_compressed(out / "index.npz", **index)
-    files = {"report.json": json.dumps(report, indent=1), "report.html": render_page(report)}
+    files = {
+        "report.json": json.dumps(report, indent=1),
+        "report.html": render_page(report),
+        BALANCE: json.dumps(report["recommended"]["balance"], indent=2) + "\n",
+    }
     for name, text in files.items():
         if not replace_file(out / name, text.encode()):
             raise OSError(f"{out / name} could not be written; choose another folder with --out")
@@ -255,5 +260,6 @@ def _settings(report: Json, out: Path) -> Table:
     advice = "Settings if you balance anyway:" if report["leave_off"] else "Settings to paste:"
     table.add_row(Text(advice, style="bold"))
     table.add_row(Text(report["recommended"]["settings"].rstrip()))
-    table.add_row(Text(f"\nThe page: {out / 'report.html'}", style="dim"))
+    table.add_row(Text(f"\nThe same for Balance.load: {out / BALANCE}", style="dim"))
+    table.add_row(Text(f"The page: {out / 'report.html'}", style="dim"))
     return table

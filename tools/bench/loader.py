@@ -173,7 +173,7 @@ def _loader(name: str, settings: LoaderBenchSettings, workers: int) -> Any:
     from torch.utils.data import DataLoader as TorchLoader
     from torch.utils.data import Subset
 
-    from ...loader import DataLoader, collate_packed
+    from ...loader import Balance, DataLoader, collate_packed
     from ...workers import TarDataset, VisionLanguage
 
     torch.set_num_threads(1)
@@ -186,9 +186,8 @@ def _loader(name: str, settings: LoaderBenchSettings, workers: int) -> Any:
     if name == "balanced":
         return DataLoader(
             _FirstSamples(dataset, settings.samples),
-            balance="fixed",
             shuffle=False,
-            layout="packed",
+            balance=Balance(grouping="fixed", layout="packed"),
             **common,
         )
     kind = DataLoader if name == "ours" else TorchLoader

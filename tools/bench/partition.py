@@ -28,10 +28,10 @@ STRATEGIES: dict[str, Partition] = {
     "random": lambda work, ranks, seed: permutation(len(work), seed, 0) % ranks,
     "ascending": lambda work, ranks, _: ascending(work.sum(axis=1), ranks),
     "greedy": lambda work, ranks, _: greedy(work.sum(axis=1), ranks),
-    "kk": lambda work, ranks, _: karmarkar_karp(work.sum(axis=1), ranks),
-    "kk_equal": lambda work, ranks, _: karmarkar_karp(work.sum(axis=1), ranks, equal=True),
-    "two_resource": lambda work, ranks, _: multi_resource(work, ranks),
-    "two_resource_equal": lambda work, ranks, _: multi_resource(work, ranks, equal=True),
+    "karmarkar_karp": lambda work, ranks, _: karmarkar_karp(work.sum(axis=1), ranks),
+    "karmarkar_karp_equal": lambda work, ranks, _: karmarkar_karp(work.sum(axis=1), ranks, equal=True),
+    "multi_resource": lambda work, ranks, _: multi_resource(work, ranks),
+    "multi_resource_equal": lambda work, ranks, _: multi_resource(work, ranks, equal=True),
 }
 
 

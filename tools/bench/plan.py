@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import click
 import numpy as np
 from rich.table import Table
 
 from ...balancer.planning.problem import metrics
+from ...balancer.planning.problem.balance import Grouping, Mode
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
 from ...balancer.planning.problem.shuffle import permutation
@@ -45,7 +47,7 @@ _REPEAT_SAMPLES = 600_000
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
-    costs: Path | None, budgets: tuple[str, ...], ranks: int, accumulate: int, mode: str,
+    costs: Path | None, budgets: tuple[str, ...], ranks: int, accumulate: int, mode: Mode,
     chosen: tuple[str, ...], samples: int, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare ways of grouping samples into microbatches over one epoch."""
@@ -107,8 +109,9 @@ def plan_by(
         return from_planner(table, replace(config, grouping="isf", partition="given"), epoch)
     unlimited = tuple(None for _ in config.budgets)
     counted = replace(
-        config, grouping=name, partition="given", budgets=unlimited, batch_size=COUNT,
-        accumulate=rows, accumulate_from=1, samples_per_step=config.ranks * rows * COUNT,
+        config, grouping=cast(Grouping, name), partition="given", budgets=unlimited,
+        batch_size=COUNT, accumulate=rows, accumulate_from=1,
+        samples_per_step=config.ranks * rows * COUNT,
     )  # fmt: skip
     return from_planner(table, counted, epoch)
 
@@ -190,7 +193,7 @@ def _repeats(name: str, table: CostTable, config: PlanConfig) -> float:
 
 
 def _config(
-    table: CostTable, budgets: tuple[int, ...], ranks: int, accumulate: int, mode: str, seed: int
+    table: CostTable, budgets: tuple[int, ...], ranks: int, accumulate: int, mode: Mode, seed: int
 ) -> PlanConfig:
     bound = least_groups(table.costs, budget_array(budgets))
     fill = EXACT_FILL if mode == "exact" else 0.97

@@ -11,7 +11,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ...loader import DataLoader
+from ...loader import Balance, DataLoader
 from ...loader.step.info import Step
 from ...workers import SampleError, TarDataset, VisionLanguage
 from ..console.reporting import emit, progress_console
@@ -152,31 +152,25 @@ def _dataset(settings: DemoSettings) -> TarDataset:
 
 def make_loader(name: str, settings: DemoSettings) -> DataLoader:
     """Return the loader of a run: "random" or "balanced"."""
-    ways: dict[str, dict[str, Any]] = {
-        "random": {
-            "balance": "fixed",
-            "batch_size": settings.batch_size,
-            "accumulate": settings.samples_per_step // (VIRTUAL_RANKS * settings.batch_size),
-            "partition": "given",
-            "layout": "padded",
-        },
-        "balanced": {
-            "balance": "balanced",
-            "budgets": BUDGETS,
-            "accumulate": "auto",
-            "partition": "two_resource",
-            "layout": "packed",
-        },
+    balances = {
+        "random": Balance(
+            grouping="fixed",
+            accumulate=settings.samples_per_step // (VIRTUAL_RANKS * settings.batch_size),
+            partition="given",
+            layout="padded",
+        ),
+        "balanced": Balance(budgets=BUDGETS, accumulate="auto", layout="packed"),
     }
     return DataLoader(
         _dataset(settings),
-        num_workers=settings.workers,
+        settings.batch_size,
         shuffle=True,
-        seed=settings.seed,
-        samples_per_step=settings.samples_per_step,
+        num_workers=settings.workers,
+        balance=replace(
+            balances[name], samples_per_step=settings.samples_per_step, seed=settings.seed
+        ),
         virtual_ranks=VIRTUAL_RANKS,
         on_error="skip",
-        **ways[name],
     )
 
 

@@ -53,10 +53,10 @@ def _by_size(rank_of: Callable[[Int64, int, int], Int64]) -> Partition:
 
 # To add a partition, add a line here and its name to PARTITIONS in problem/config.py.
 BY_NAME: dict[str, Partition] = {
-    "two_resource": micro_steps,
+    "multi_resource": micro_steps,
     "greedy": _by_size(lambda sizes, ranks, _: greedy(sizes, ranks, equal=True)),
     "ascending": _by_size(lambda sizes, ranks, _: ascending(sizes, ranks, equal=True)),
-    "kk": _by_size(lambda sizes, ranks, _: karmarkar_karp(sizes, ranks, equal=True)),
+    "karmarkar_karp": _by_size(lambda sizes, ranks, _: karmarkar_karp(sizes, ranks, equal=True)),
     "random": _by_size(lambda sizes, ranks, seed: permutation(len(sizes), seed, 0) % ranks),
     "given": _given,
 }

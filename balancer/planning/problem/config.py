@@ -7,34 +7,39 @@ same plan on every machine, whatever arrived when.
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 import numpy as np
 
 from ..kernels.arrays import Int64
+from .balance import (
+    COUNTED,
+    DEFAULTS,
+    Accumulate,
+    Balance,
+    Grouping,
+    Mode,
+    Ordering,
+    Oversize,
+    Partition,
+    check_limits,
+    check_option,
+    is_positive,
+)
 from .costs import checked_column
 
 PLANNER_VERSION = 1
 MOST_RESOURCES = 32
-MODES = ("exact", "window", "epoch")
-GROUPINGS = ("balanced", "isf", "fixed", "random", "length", "device")
-PARTITIONS = ("two_resource", "greedy", "ascending", "kk", "random", "given")
-COUNTED = ("fixed", "random", "length", "device")
-ORDERINGS = ("given", "disttrain", "two_opt", "multi_start")
-OVERSIZE = ("alone", "refuse")
 
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """What the planner is asked to do; wrong or contradictory values raise ValueError.
+    """A Balance resolved for given ranks and resources; a wrong value raises ValueError.
 
-    ranks: data-parallel ranks. samples_per_step: samples of a global batch; in modes `window` and
-    `epoch`, where budgets decide, about how many are expected: it sizes the window.
-    accumulate: microbatches per rank and step; "auto" lets all ranks raise it together, step by
-    step, from accumulate_from upwards. resources and budgets: the costs' columns, and the most of
-    each that a microbatch may hold (None: no limit). oversize: a sample over budget gets a
-    microbatch of its own ("alone") or is left out ("refuse"); both are reported.
-    batch_size: samples of a microbatch, for the groupings that count (COUNTED) only.
+    ranks: data-parallel ranks. resources and budgets: the costs' columns, and the most of each
+    that a microbatch may hold (None: no limit). batch_size: samples of a microbatch, for the
+    groupings that count (COUNTED) only. accumulate_from: where accumulate="auto" starts; all ranks
+    raise it together, step by step. samples_per_step also sizes the window that is planned at
+    once. Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -43,29 +48,86 @@ class PlanConfig:
 
     ranks: int
     samples_per_step: int
-    accumulate: int | Literal["auto"]
+    accumulate: Accumulate
     resources: tuple[str, ...]
     budgets: tuple[int | None, ...]
-    grouping: str = "balanced"
-    partition: str = "two_resource"
-    ordering: str = "given"
-    mode: str = "exact"
-    seed: int = 0
+    grouping: Grouping = DEFAULTS.grouping
+    partition: Partition = DEFAULTS.partition
+    ordering: Ordering = DEFAULTS.ordering
+    mode: Mode = DEFAULTS.mode
+    seed: int = DEFAULTS.seed
     drop_last: bool = False
-    oversize: str = "alone"
+    oversize: Oversize = DEFAULTS.oversize
     batch_size: int | None = None
     accumulate_from: int = 1
 
     def __post_init__(self) -> None:
-        _check_counts(self)
-        _check_names(self)
+        for name in ("ranks", "samples_per_step", "accumulate_from"):
+            _check_positive(name, getattr(self, name))
+        for name in ("accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize"):
+            check_option(name, getattr(self, name))
+        _check_resources(self.resources)
         _check_budgets(self)
-        _check_counted(self)
+        check_limits(self.grouping, self.mode, self.limited)
+        _check_batch_size(self)
+
+    @classmethod
+    def from_balance(
+        cls,
+        balance: Balance,
+        *,
+        ranks: int,
+        resources: tuple[str, ...],
+        samples_per_step: int,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        accumulate_from: int = 1,
+    ) -> "PlanConfig":
+        """Return the configuration of a Balance whose samples have these resources.
+
+        Raises ValueError for budgets of other resources, and for what PlanConfig refuses.
+        """
+        return cls(
+            ranks=ranks,
+            samples_per_step=samples_per_step,
+            accumulate=balance.accumulate,
+            resources=resources,
+            budgets=budgets_of(balance, resources),
+            grouping=balance.grouping,
+            partition=balance.partition,
+            ordering=balance.ordering,
+            mode=balance.mode,
+            seed=balance.seed,
+            drop_last=drop_last,
+            oversize=balance.oversize,
+            batch_size=batch_size,
+            accumulate_from=accumulate_from,
+        )
+
+    @property
+    def limited(self) -> bool:
+        """True if any resource has a budget."""
+        return any(budget is not None for budget in self.budgets)
 
     def digest(self) -> str:
         """Return 32 hex digits that change whenever a plan could."""
         text = json.dumps([PLANNER_VERSION, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None, ...]:
+    """Return a balance's budget for each resource, None for no limit.
+
+    Raises ValueError for a budget of a resource that is not among them.
+
+    >>> budgets_of(Balance(budgets={"tokens": 4096}), ("tiles", "tokens"))
+    (None, 4096)
+    """
+    if unknown := [name for name in balance.budgets if name not in resources]:
+        raise ValueError(
+            f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}"
+        )
+    return tuple(balance.budgets.get(name) for name in resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,42 +193,23 @@ def check_costs(costs: Int64, resources: int) -> Int64:
     return costs.astype(np.int64, copy=False)
 
 
-def _check_counts(config: PlanConfig) -> None:
-    for name in ("ranks", "samples_per_step", "accumulate_from"):
-        _positive(name, getattr(config, name))
-    if config.accumulate != "auto":
-        _positive("accumulate", config.accumulate, ' or "auto"')
-    if isinstance(config.seed, bool) or not isinstance(config.seed, int):
-        raise ValueError(f"seed is {config.seed!r}, needed is an integer")
+def _check_positive(name: str, value: object, more: str = "") -> None:
+    if not is_positive(value):
+        raise ValueError(f"{name} is {value!r}, allowed is a positive integer{more}")
 
 
-def _positive(name: str, value: object, more: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}, needed is a positive integer{more}")
-
-
-def _check_names(config: PlanConfig) -> None:
-    allowed = {
-        "mode": MODES,
-        "grouping": GROUPINGS,
-        "partition": PARTITIONS,
-        "ordering": ORDERINGS,
-        "oversize": OVERSIZE,
-    }
-    for name, values in allowed.items():
-        if getattr(config, name) not in values:
-            raise ValueError(f"{name} is {getattr(config, name)!r}, allowed are {values}")
+def _check_resources(resources: tuple[str, ...]) -> None:
+    if not resources:
+        raise ValueError("resources is empty: name at least one, such as tokens")
+    if len(resources) > MOST_RESOURCES:
+        raise ValueError(
+            f"{len(resources)} resources, at most {MOST_RESOURCES} can be planned together"
+        )
+    if len(set(resources)) != len(resources):
+        raise ValueError(f"resources {resources} name one twice")
 
 
 def _check_budgets(config: PlanConfig) -> None:
-    if not config.resources:
-        raise ValueError("resources is empty: name at least one, such as tokens")
-    if len(config.resources) > MOST_RESOURCES:
-        raise ValueError(
-            f"{len(config.resources)} resources, at most {MOST_RESOURCES} can be planned together"
-        )
-    if len(set(config.resources)) != len(config.resources):
-        raise ValueError(f"resources {config.resources} name one twice")
     if len(config.budgets) != len(config.resources):
         raise ValueError(
             f"{len(config.budgets)} budgets for {len(config.resources)} resources: "
@@ -174,22 +217,15 @@ def _check_budgets(config: PlanConfig) -> None:
         )
     for name, budget in zip(config.resources, config.budgets, strict=True):
         if budget is not None:
-            _positive(f"budget of {name}", budget, " or None")
+            _check_positive(f"budget of {name}", budget, " or None")
 
 
-def _check_counted(config: PlanConfig) -> None:
-    unlimited = all(budget is None for budget in config.budgets)
+def _check_batch_size(config: PlanConfig) -> None:
     if config.grouping not in COUNTED:
         if config.batch_size is not None:
             raise ValueError(f"batch_size belongs to {COUNTED}, not to {config.grouping!r}")
-        if config.mode != "exact" and unlimited:
-            raise ValueError(f"mode {config.mode!r} needs a budget: without one, use 'exact'")
         return
-    _positive(f"batch_size of grouping {config.grouping!r}", config.batch_size)
-    if not unlimited:
-        raise ValueError(
-            f"grouping {config.grouping!r} cannot hold budgets: give None, or use 'balanced'"
-        )
+    _check_positive(f"batch_size of grouping {config.grouping!r}", config.batch_size)
     if config.accumulate == "auto" or config.mode != "exact":
         return
     wanted = config.ranks * config.accumulate * (config.batch_size or 0)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.balance import PARTITIONS
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
 
 BASE = PlanConfig(
@@ -64,7 +65,7 @@ def check(config: PlanConfig, costs: np.ndarray, batches: list[GlobalBatch]) -> 
     ranks=st.integers(1, 7),
     mode=st.sampled_from(["exact", "window", "epoch"]),
     grouping=st.sampled_from(["balanced", "isf"]),
-    partition=st.sampled_from(["two_resource", "greedy", "kk", "ascending", "random", "given"]),
+    partition=st.sampled_from(PARTITIONS),
 )
 @settings(max_examples=60, deadline=None)
 def test_an_epoch_holds_each_sample_once(

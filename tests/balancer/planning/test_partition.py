@@ -13,7 +13,7 @@ from counterpoise.balancer.planning.partition.greedy import ascending, greedy, q
 from counterpoise.balancer.planning.partition.karmarkar_karp import karmarkar_karp
 from counterpoise.balancer.planning.partition.micro_steps import alike
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
-from counterpoise.balancer.planning.problem.config import PARTITIONS
+from counterpoise.balancer.planning.problem.balance import PARTITIONS
 from counterpoise.balancer.planning.problem.loads import group_loads
 
 Partition = Callable[..., np.ndarray]
@@ -110,7 +110,7 @@ def test_every_partition_of_a_configuration_is_in_the_table() -> None:
 
 def test_empty_groups_come_last() -> None:
     loads = np.array([[3, 1], [0, 0], [2, 2], [0, 0]])
-    for partition in ("two_resource", "greedy"):
+    for partition in ("multi_resource", "greedy"):
         assigned = assign_groups(partition, loads, ranks=2)
         assert (loads[assigned[:, 1]] == 0).all()
 

@@ -1,5 +1,6 @@
 """Layouts: every token and tile arrives once, labels stay within their sample, one copy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,17 +9,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterpoise.balancer.planning.problem.balance import LAYOUTS
 from counterpoise.loader.collate.layouts import (
-    LAYOUTS,
-    Layout,
+    COLLATE_BY_LAYOUT,
     collate_packed,
     collate_padded,
     count_label_tokens,
-    find_layout,
 )
 
 SIDE = 2
-both = pytest.mark.parametrize("layout", list(LAYOUTS.values()), ids=list(LAYOUTS))
+CollateFn = Callable[..., dict[str, Any]]
+both = pytest.mark.parametrize(
+    "layout", list(COLLATE_BY_LAYOUT.values()), ids=list(COLLATE_BY_LAYOUT)
+)
 
 
 def make_sample(length: int, tiles: list[int], first: int = 1) -> dict[str, Any]:
@@ -67,7 +70,7 @@ def test_a_pack_can_be_cut_back_into_its_samples(samples: list[dict[str, Any]]) 
 @both
 @given(samples=batches)
 def test_label_tokens_are_those_the_samples_have(
-    layout: Layout, samples: list[dict[str, Any]]
+    layout: CollateFn, samples: list[dict[str, Any]]
 ) -> None:
     counted = sum(count_label_tokens(s["labels"]) for s in samples)
     assert int((layout(samples)["labels"] != -100).sum()) == counted
@@ -76,7 +79,7 @@ def test_label_tokens_are_those_the_samples_have(
 @both
 @given(samples=batches)
 def test_tiles_stay_in_order_and_know_their_owners(
-    layout: Layout, samples: list[dict[str, Any]]
+    layout: CollateFn, samples: list[dict[str, Any]]
 ) -> None:
     batch = layout(samples)
     pixels = np.concatenate([s["pixel_values"] for s in samples])
@@ -89,7 +92,7 @@ def test_tiles_stay_in_order_and_know_their_owners(
 @both
 @pytest.mark.parametrize("dummy_tile", [0, SIDE])
 def test_an_empty_microbatch_is_one_pad_token_without_a_label(
-    layout: Layout, dummy_tile: int
+    layout: CollateFn, dummy_tile: int
 ) -> None:
     batch = layout([], pad_id=9, dummy_tile=dummy_tile)
     assert batch["input_ids"].tolist() == [[9]]
@@ -99,7 +102,7 @@ def test_an_empty_microbatch_is_one_pad_token_without_a_label(
 
 
 @both
-def test_a_batch_without_images_gets_a_zero_tile_that_nobody_owns(layout: Layout) -> None:
+def test_a_batch_without_images_gets_a_zero_tile_that_nobody_owns(layout: CollateFn) -> None:
     batch = layout([make_sample(4, []), {"input_ids": np.array([1, 2])}], dummy_tile=SIDE)
     assert batch["pixel_values"].shape == (1, 3, SIDE, SIDE)
     assert not batch["pixel_values"].any()
@@ -108,17 +111,17 @@ def test_a_batch_without_images_gets_a_zero_tile_that_nobody_owns(layout: Layout
 
 
 @both
-def test_a_batch_with_images_gets_no_dummy(layout: Layout) -> None:
+def test_a_batch_with_images_gets_no_dummy(layout: CollateFn) -> None:
     assert len(layout([make_sample(4, [2])], dummy_tile=SIDE)["pixel_values"]) == 2
 
 
 @both
-def test_data_without_image_fields_stays_without(layout: Layout) -> None:
+def test_data_without_image_fields_stays_without(layout: CollateFn) -> None:
     assert "pixel_values" not in layout([{"input_ids": np.array([1, 2])}])
 
 
 @both
-def test_other_fields_follow_their_kind(layout: Layout) -> None:
+def test_other_fields_follow_their_kind(layout: CollateFn) -> None:
     text = {"input_ids": np.array([1])}
     batch = layout(
         [
@@ -134,7 +137,7 @@ def test_other_fields_follow_their_kind(layout: Layout) -> None:
 
 
 @both
-def test_every_array_is_written_into_the_callers_buffers(layout: Layout) -> None:
+def test_every_array_is_written_into_the_callers_buffers(layout: CollateFn) -> None:
     given_out: list[np.ndarray[Any, Any]] = []
 
     def allocate(nbytes: int) -> memoryview:
@@ -164,13 +167,11 @@ def test_every_array_is_written_into_the_callers_buffers(layout: Layout) -> None
     ],
 )
 def test_samples_that_do_not_fit_are_refused(
-    layout: Layout, samples: list[dict[str, Any]], message: str
+    layout: CollateFn, samples: list[dict[str, Any]], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         layout(samples)
 
 
-def test_an_unknown_layout_names_those_there_are() -> None:
-    assert find_layout("packed") is collate_packed
-    with pytest.raises(ValueError, match="use one of packed, padded"):
-        find_layout("flat")
+def test_every_layout_but_torchs_has_its_collate_function() -> None:
+    assert {"torch", *COLLATE_BY_LAYOUT} == set(LAYOUTS)

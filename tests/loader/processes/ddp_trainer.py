@@ -10,6 +10,7 @@ label tokens: nothing of scale_loss is in the reference.
 import os
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoise.loader import DataLoader, scale_loss
+from counterpoise.loader import Balance, DataLoader, scale_loss
 from counterpoise.loader.step.info import Step
 from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel
 from counterpoise.workers import TarDataset, VisionLanguage
@@ -65,19 +66,18 @@ def reference(model: nn.Module, step: Step, per: str) -> None:
 def make_loader(shards: str, ranks: int) -> DataLoader:
     """The same global batches for any number of ranks, in unequal microbatches for several."""
     transform = VisionLanguage(tile_size=16, max_tiles=4, tokens_per_tile=1, max_tokens=400)
-    balancing: dict[str, Any] = (
-        {"balance": "isf", "budgets": {"tiles": 12, "tokens": 500}, "accumulate": "auto"}
+    budgets = {"tiles": 12, "tokens": 500}
+    balance = (
+        Balance(grouping="isf", budgets=budgets, accumulate="auto")
         if ranks > 1
-        else {"balance": "fixed", "batch_size": SAMPLES_PER_STEP, "accumulate": 1}
+        else Balance(grouping="fixed")
     )
     return DataLoader(
         TarDataset(shards, transform=transform),
-        num_workers=1,
+        SAMPLES_PER_STEP,
         shuffle=True,
-        seed=5,
-        samples_per_step=SAMPLES_PER_STEP,
-        layout="padded",
-        **balancing,
+        num_workers=1,
+        balance=replace(balance, samples_per_step=SAMPLES_PER_STEP, seed=5, layout="padded"),
     )
 
 

@@ -31,11 +31,12 @@ def tokens(sample):
 
 def make(method="forkserver"):
     """Return a loader whose processes are started by a fork server or forked from the trainer."""
-    from counterpoise.loader import DataLoader
+    from counterpoise.loader import Balance, DataLoader
 
     return DataLoader(
-        Samples(), num_workers=2, balance="isf", budgets={"tokens": 20}, accumulate="auto",
-        samples_per_step=16, virtual_ranks=2, shuffle=True, layout="padded", cost=tokens,
+        Samples(), num_workers=2, virtual_ranks=2, shuffle=True, cost=tokens,
+        balance=Balance(grouping="isf", budgets={"tokens": 20}, accumulate="auto",
+                        samples_per_step=16, layout="padded"),
         multiprocessing_context=None if method == "forkserver" else method,
     )  # fmt: skip
 

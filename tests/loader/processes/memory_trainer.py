@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from counterpoise.loader import DataLoader, RemoteDataset
+from counterpoise.loader import Balance, DataLoader, RemoteDataset
 from counterpoise.workers.sources.interface import Probe
 
 MIB = 1 << 20
@@ -46,7 +46,8 @@ class Inflate:
 
 def make(address):
     """Return a loader whose prefetch alone would fill its byte budget."""
-    given = {"batch_size": 4, "balance": "fixed", "samples_per_step": 16, "accumulate": 2}
+    balance = Balance(grouping="fixed", samples_per_step=16, accumulate=2)
+    given = {"batch_size": 4, "balance": balance}
     given |= {"virtual_ranks": 2, "prefetch_factor": 4, "buffer_bytes": BUDGET_BYTES}
     given |= {"shuffle": True, "collate_fn": list, "num_workers": 2}
     if address == "here":

@@ -17,16 +17,16 @@ from pathlib import Path
 
 from torch import distributed
 
-from counterpoise.loader import DataLoader
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 COUNT, STEP, STEPS = 61, 16, 4
 
 
 def make(dataset=None, **changes):
-    given = {"balance": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
+    given = {"grouping": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
     given |= {"samples_per_step": STEP, "shuffle": True, "layout": "padded"}
-    return DataLoader(dataset or made.Augmented(COUNT), **given, **changes)
+    return balanced_loader(dataset or made.Augmented(COUNT), **given, **changes)
 
 
 def take(loader, epochs, before_step=lambda _: None):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.loader import DataLoader, LoaderError
+from counterpoise.loader import LoaderError
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 COUNT = 40
@@ -19,9 +20,10 @@ LIMIT_S = 20
 
 
 def make(dataset=None, **changes):
-    given = {"balance": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
+    given = {"grouping": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
     given |= {"samples_per_step": 8, "virtual_ranks": 2, "layout": "padded", "num_workers": 2}
-    return DataLoader(made.Augmented(COUNT) if dataset is None else dataset, **{**given, **changes})
+    data = made.Augmented(COUNT) if dataset is None else dataset
+    return balanced_loader(data, **{**given, **changes})
 
 
 def digests(batches):
@@ -132,12 +134,13 @@ FORKING = """
 import os, sys
 sys.path.append({folder!r})
 from tests.loader import balanced_data as made
-from counterpoise.loader import DataLoader
+from counterpoise.loader import Balance, DataLoader
 
 if __name__ == "__main__":
     loader = DataLoader(
-        made.Augmented(40), balance="isf", budgets={{"tokens": 120}}, accumulate="auto", seed=3,
-        samples_per_step=8, virtual_ranks=2, layout="padded", num_workers=2,
+        made.Augmented(40), virtual_ranks=2, num_workers=2,
+        balance=Balance(grouping="isf", budgets={{"tokens": 120}}, accumulate="auto", seed=3,
+                        samples_per_step=8, layout="padded"),
     )
     iterator = iter(loader)
     found = [made.digest(next(iterator))]

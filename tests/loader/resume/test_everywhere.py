@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from counterpoise.loader import DataLoader
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 from tests.loader.resume import resume_data as data
 
@@ -37,11 +37,11 @@ def opened(request, folder):
 
 def make(dataset, ranks=4, mode="exact", ledger=None, **changes):
     given = {
-        "balance": "isf", "budgets": {"tokens": 90}, "accumulate": "auto", "mode": mode,
+        "grouping": "isf", "budgets": {"tokens": 90}, "accumulate": "auto", "mode": mode,
         "samples_per_step": STEP, "virtual_ranks": ranks, "shuffle": True, "seed": 5,
         "on_error": "skip", "layout": "torch", "collate_fn": made.as_list,
     }  # fmt: skip
-    loader = DataLoader(dataset, **(given | changes))
+    loader = balanced_loader(dataset, **(given | changes))
     if ledger is not None:
         loader.load_state_dict(json.loads(json.dumps(ledger)))
     return loader

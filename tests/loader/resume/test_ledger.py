@@ -18,6 +18,7 @@ from counterpoise.loader.resume.balanced_position import (
     write_position,
 )
 from counterpoise.loader.resume.ledger import parse_ledger
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 PLAN = PlanConfig(8, 1024, "auto", ("tiles", "tokens"), (24, 8192), "isf", "greedy")
@@ -68,12 +69,12 @@ def test_holes_that_are_none_are_refused(holes):
 
 def make(ranks=2, mode="exact", dataset=None, **changes):
     given = {
-        "balance": "isf", "budgets": {"tokens": 60}, "accumulate": "auto", "mode": mode,
+        "grouping": "isf", "budgets": {"tokens": 60}, "accumulate": "auto", "mode": mode,
         "samples_per_step": 8, "virtual_ranks": ranks, "shuffle": True, "on_error": "skip",
         "layout": "torch", "collate_fn": list,
     }  # fmt: skip
     data = dataset or made.Augmented(COUNT, unreadable=UNREADABLE)
-    return DataLoader(data, **(given | changes))
+    return balanced_loader(data, **(given | changes))
 
 
 def walk(loader):

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from counterpoise.loader import DataLoader
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 COUNT, STEP, EPOCHS = 50, 12, 2
 STEPS = -(-COUNT // STEP)
 PLANS = {
-    "isf": {"balance": "isf", "budgets": {"tokens": 90}, "accumulate": "auto"},
-    "fixed": {"balance": "fixed", "batch_size": 3},
+    "isf": {"grouping": "isf", "budgets": {"tokens": 90}, "accumulate": "auto"},
+    "fixed": {"grouping": "fixed", "batch_size": 3},
 }
 
 
@@ -25,7 +26,7 @@ def make(plan="isf", ranks=2, dataset=None, **changes):
     given |= {"layout": "torch", "collate_fn": made.as_list, **PLANS[plan]}
     if plan == "fixed":
         given["accumulate"] = STEP // (3 * ranks)
-    return DataLoader(dataset or made.Augmented(COUNT), **{**given, **changes})
+    return balanced_loader(dataset or made.Augmented(COUNT), **{**given, **changes})
 
 
 def through_json(ledger):

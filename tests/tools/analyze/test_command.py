@@ -1,5 +1,6 @@
 """`counterpoise analyze` as it is called: keys, advice, errors, and the demo's figures."""
 
+import html
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterpoise.balancer import Balance
 from counterpoise.tools.cli import main
 from counterpoise.tools.demo.command import BUDGETS, VIRTUAL_RANKS
 
@@ -59,7 +61,7 @@ def test_the_report_has_the_figures_that_are_promised(
     assert set(found["resources"]) == {"tiles", "tokens"}
     assert set(found["resources"]["tokens"]) >= {"p50", "p90", "p99", "max"}
     assert set(found["waiting"]) == {"random", "length", "isf", "balanced"}
-    assert set(found["recommended"]) >= {"budgets", "accumulate", "mode"}
+    assert set(found["recommended"]["balance"]) >= {"budgets", "accumulate", "mode"}
     assert found["waiting"]["balanced"] < found["waiting"]["isf"] < found["waiting"]["random"]
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == found
 
@@ -87,7 +89,7 @@ def test_costs_of_any_name_are_analyzed(tmp_path: Path, capsys: pytest.CaptureFi
     found = analyze(
         capsys, tmp_path / "video.npz", "--resource", "frames", "--out", tmp_path / "out"
     )
-    assert list(found["recommended"]["budgets"]) == ["frames"]
+    assert list(found["recommended"]["balance"]["budgets"]) == ["frames"]
     assert found["waiting"]["balanced"] < found["waiting"]["random"]
 
 
@@ -108,6 +110,19 @@ def test_people_read_the_settings_in_the_terminal(
     assert "Settings to paste:" in text
     for line in report["recommended"]["settings"].splitlines():
         assert line.strip() in text
+
+
+def test_balance_load_reads_what_it_writes_and_the_snippet_is_the_same(
+    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = analyze(capsys, skewed, "--seed", "7", "--out", tmp_path / "out")["recommended"]
+    loaded = Balance.load(tmp_path / "out" / "balance.json")
+    assert loaded == Balance.from_json(json.dumps(found["balance"]))
+    assert loaded == eval(found["code"], {"Balance": Balance})
+    assert (loaded.seed, loaded.layout, set(loaded.budgets)) == (7, "packed", {"tiles", "tokens"})
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert html.escape(found["settings"]) in page
+    assert found["code"] in found["settings"]
 
 
 def test_samples_that_cost_nothing_are_told_to_leave_balancing_off(

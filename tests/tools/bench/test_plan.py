@@ -68,14 +68,15 @@ def test_window_plans_meet_their_figures(costs: str) -> None:
 
 def test_partition_reports_every_strategy() -> None:
     report = last_line(bench_partition.command, "--samples", "480", "--ranks", "8", "--draws", "2")
-    names = ("random", "ascending", "greedy", "kk", "kk_equal", "two_resource")
-    assert set(report["strategies"]) == {*names, "two_resource_equal"}
+    names = {"random", "ascending", "greedy", "karmarkar_karp", "multi_resource"}
+    equal = {"karmarkar_karp_equal", "multi_resource_equal"}
+    assert set(report["strategies"]) == names | equal
     for entry in report["strategies"].values():
         assert set(entry["excess"]) == {"tiles", "tokens", "stage_sum"}
         assert entry["milliseconds"] >= 0
     excess = {name: one["excess"]["stage_sum"] for name, one in report["strategies"].items()}
-    assert excess["two_resource"] < excess["greedy"] < excess["random"]
-    assert report["strategies"]["two_resource_equal"]["count_spread"] == 0
+    assert excess["multi_resource"] < excess["greedy"] < excess["random"]
+    assert report["strategies"]["multi_resource_equal"]["count_spread"] == 0
 
 
 @pytest.mark.parametrize("virtual", ["1", "2"])
@@ -114,7 +115,7 @@ def test_a_table_for_people_is_printed_without_json() -> None:
     arguments = ["--samples", "60", "--ranks", "4", "--draws", "1"]
     result = CliRunner().invoke(bench_partition.command, arguments)
     assert result.exit_code == 0
-    assert "two_resource" in result.stdout
+    assert "multi_resource" in result.stdout
 
 
 def test_the_same_seed_gives_the_same_set() -> None:

@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.metrics import dist_ratio
-from counterpoise.loader.collate.layouts import LAYOUTS, collate_padded, count_label_tokens
+from counterpoise.loader.collate.layouts import (
+    COLLATE_BY_LAYOUT,
+    collate_padded,
+    count_label_tokens,
+)
 from counterpoise.loader.step.info import Step, StepInfo
 from counterpoise.tools.demo.measure import (
     StepRecord,
@@ -57,7 +61,7 @@ def make_step(ranks: Sequence[Sequence[dict[str, Any]]], layout: str, number: in
         )
         for r, rank in enumerate(ranks)
     ]
-    return Step(number, tuple(LAYOUTS[layout](rank) for rank in ranks), tuple(infos))
+    return Step(number, tuple(COLLATE_BY_LAYOUT[layout](rank) for rank in ranks), tuple(infos))
 
 
 def record(ranks: Sequence[Sequence[dict[str, Any]]], layout: str = "padded") -> StepRecord:
@@ -117,7 +121,7 @@ def test_both_measures_say_the_same_of_one_step(totals: list[int]) -> None:
     assert max_over_mean(totals) == pytest.approx(1 / (1 - waiting))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", COLLATE_BY_LAYOUT)
 def test_the_grouping_of_a_step_does_not_change_training(layout: str) -> None:
     samples = [make_sample(3 + k, tiles=k % 3, seed=k) for k in range(8)]
     whole = [make_step([samples], "padded", n) for n in range(4)]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from counterpoise.balancer.protocol.clock_offset import Offset
 from counterpoise.balancer.protocol.messages import Hole, StatusReport, TrainerStatus, WorkerStatus
-from counterpoise.loader import DataLoader
+from counterpoise.loader import Balance, DataLoader
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.figures import job_tables
 from counterpoise.tools.doctor.finding import BAD, GOOD, WARN
@@ -151,9 +151,7 @@ def test_the_tables_fit_and_hide_what_a_peer_would_do_to_the_terminal(width):
 def test_workers_of_a_real_job_have_rates_above_0():
     loader = DataLoader(
         balanced_data.Augmented(400),
-        balance="isf",
-        samples_per_step=8,
-        accumulate="auto",
+        balance=Balance(grouping="isf", samples_per_step=8, accumulate="auto"),
         virtual_ranks=2,
         collate_fn=balanced_data.as_list,
         num_workers=2,

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.planning.problem.costs import bad_cost
-from counterpoise.loader import DataLoader, LoaderError, RemoteDataset
+from counterpoise.loader import LoaderError, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
 
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
@@ -108,14 +109,14 @@ def address(processes, root):
 
 def make(dataset=None, **changes):
     given: dict[str, Any] = {
-        "balance": "isf",
+        "grouping": "isf",
         "budgets": {"tiles": 16, "tokens": 3000},
         "accumulate": "auto",
     }
     given |= {"samples_per_step": 12, "virtual_ranks": 2, "shuffle": True, "timeout": LIMIT_S}
     given |= {"layout": "torch", "collate_fn": list, **changes}
     chosen = RemoteDataset("*.tar", arguments=SMALL) if dataset is None else dataset
-    return DataLoader(chosen, **given)
+    return balanced_loader(chosen, **given)
 
 
 def take(loader, after_step=lambda _: None):
@@ -248,7 +249,7 @@ def test_a_job_that_no_worker_can_do_is_one_clear_line(address, pattern, transfo
 def test_a_transform_that_fails_is_named_with_its_sample(address, transform, reason):
     dataset = RemoteDataset("*.tar", f"remote_transforms:{transform}")
     with pytest.raises(LoaderError, match=f"sample '.*{reason}"):
-        take(make(dataset, balancer=address, budgets=None))
+        take(make(dataset, balancer=address, budgets={}))
 
 
 @pytest.mark.parametrize("cost", ["nan", 2.7, -1, 2**63])

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from counterpoise.balancer.protocol.messages import Probed, SampleRef
-from counterpoise.loader import DataLoader, LoaderError
+from counterpoise.loader import Balance, DataLoader, LoaderError
 from counterpoise.loader.balanced.arguments import find_resources
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.daemon.source_handler import SourceHandler
@@ -88,7 +88,7 @@ def test_what_cannot_pass_is_not_tried_again(error, tries, words):
 
 def test_the_costs_names_are_asked_for_patiently():
     pauses = []
-    assert find_resources(FlakySource(2), None, pauses.append) == ("tokens",)
+    assert find_resources(FlakySource(2), Balance(), pauses.append) == ("tokens",)
     assert pauses == [0.1, 0.2]
 
 
@@ -108,9 +108,7 @@ def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
     letters = tmp_path / "letters.jsonl"
     loader = DataLoader(
         Unreadable(16),
-        balance="isf",
-        samples_per_step=8,
-        accumulate="auto",
+        balance=Balance(grouping="isf", samples_per_step=8, accumulate="auto"),
         virtual_ranks=1,
         collate_fn=made.as_list,
         on_error="skip",

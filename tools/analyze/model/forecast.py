@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
+from ....balancer.planning.problem.balance import Mode
 from ....balancer.planning.problem.metrics import dist_ratio
 from ...inputs.cost_tables import CostTable
 from .machine import SCHEDULES, Model, PipelineMachine, run, shares
@@ -25,7 +26,7 @@ from .strategies import (
 
 Json = dict[str, Any]
 Said = Callable[[str], object]
-CELLS = (
+CELLS: tuple[tuple[str, Mode], ...] = (
     ("balanced", "exact"),
     ("balanced", "window"),
     ("isf", "epoch"),

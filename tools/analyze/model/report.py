@@ -1,12 +1,20 @@
 """The whole report as one JSON object; every number on the page stands in it."""
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
+from ....balancer.planning.problem.balance import (
+    DEFAULTS,
+    OPTIONS,
+    Accumulate,
+    Balance,
+    Mode,
+)
 from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ....balancer.planning.warmup import compile_kernels
 from ...inputs.cost_tables import CostTable
@@ -50,7 +58,7 @@ class ReportOptions:
     """What the analysis was asked for. mode "auto" and empty budgets are to be recommended."""
 
     plan: Plan
-    mode: str = "auto"
+    mode: Mode | Literal["auto"] = "auto"
     budgets: tuple[tuple[str, int], ...] = ()
     part: int = 65_536
     model: str = "6b+20b"
@@ -166,7 +174,7 @@ def _given(table: CostTable, asked: ReportOptions) -> tuple[int, ...]:
     return tuple(given[name] for name in table.resources)
 
 
-def _with_mode(table: CostTable, plan: Plan, wanted: str) -> Plan:
+def _with_mode(table: CostTable, plan: Plan, wanted: Mode | Literal["auto"]) -> Plan:
     """Exact steps, unless windows of as many microbatches save more than WORTH_A_MODE of the time.
 
     Windows that would make much smaller or larger steps than asked for are not considered.
@@ -215,23 +223,34 @@ def _gains(made: Forecast) -> Json:
 
 
 def _recommended(table: CostTable, plan: Plan) -> Json:
-    budgets = dict(zip(table.resources, plan.budgets, strict=True))
-    accumulate: int | str = "auto" if plan.mode == "exact" else plan.accumulate
-    code = (
-        "loader = DataLoader(\n"
-        f"    dataset, num_workers=8, shuffle=True, seed={plan.seed},\n"
-        f'    balance="balanced", layout="packed", mode="{plan.mode}",\n'
-        f"    budgets={budgets!r},\n"
-        f"    samples_per_step={plan.samples_per_step}, accumulate={accumulate!r},\n"
-        ")"
-    ).replace("'", '"')
+    """Return the Balance to train with: as its JSON object, and as code to paste."""
+    budgets = zip(table.resources, plan.budgets, strict=True)
+    accumulate: Accumulate = "auto" if plan.mode == "exact" else plan.accumulate
+    balance = Balance(
+        budgets={name: most for name, most in budgets if most is not None},
+        samples_per_step=plan.samples_per_step,
+        accumulate=accumulate,
+        mode=plan.mode,
+        seed=plan.seed,
+        layout="packed",
+    )
+    code = _code(balance)
     return {
-        "budgets": budgets,
-        "accumulate": accumulate,
-        "mode": plan.mode,
-        "samples_per_step": plan.samples_per_step,
-        "settings": code,
+        "balance": json.loads(balance.to_json()),
+        "code": code,
+        "settings": f"from counterpoise.loader import Balance, DataLoader\n\nbalance = {code}\n"
+        "loader = DataLoader(dataset, num_workers=8, shuffle=True, balance=balance)\n",
     }
+
+
+def _code(balance: Balance) -> str:
+    """Return the balance as an expression, an option a line, in double quotes."""
+    options = (
+        f"    {name}={json.dumps(value, ensure_ascii=False)},\n"
+        for name, value in json.loads(balance.to_json()).items()
+        if name in OPTIONS and value != getattr(DEFAULTS, name)
+    )
+    return f"Balance(\n{''.join(options)})"
 
 
 def _budgets(

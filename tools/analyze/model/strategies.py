@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
+from ....balancer.planning.problem.balance import DEFAULTS, Grouping, Mode
 from ....balancer.planning.problem.config import PlanConfig
 from ....balancer.planning.problem.metrics import (
     TILE_TOKENS,
@@ -24,7 +25,8 @@ from ...bench.baselines.plan_strategies import EpochPlan, from_planner
 from ...inputs.cost_tables import CostTable
 
 STRATEGIES = ("random", "length", "isf", "balanced")
-COUNTED = ("random", "length")
+# The strategies that count samples, and the planner's name for each.
+COUNTED: dict[str, Grouping] = {"random": "fixed", "length": "length"}
 NORMAL = 1.96  # 95 % of a normal distribution lie within so many standard errors
 
 
@@ -40,7 +42,7 @@ class Plan:
     accumulate: int = 4
     batch_size: int = 4
     samples: int = 0
-    mode: str = "exact"
+    mode: Mode = DEFAULTS.mode
     budgets: tuple[int | None, ...] = ()
     layout: str = "padded"
     tile_tokens: int = TILE_TOKENS
@@ -181,7 +183,7 @@ def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
             )
         return replace(
             whole,
-            grouping="fixed" if name == "random" else name,
+            grouping=COUNTED[name],
             partition="given",
             budgets=unlimited,
             batch_size=plan.batch_size,

@@ -18,7 +18,7 @@ def budgets(report: Json) -> Json:
     chosen: one budget for each resource, or None.
     """
     found = report["budgets"]
-    recommended = report["recommended"]["budgets"]
+    recommended = report["recommended"]["balance"]["budgets"]
     chosen = [recommended[name] for name in found["resources"]]
     return {
         "chart": _frontier(found) if found["frontier"] else None,
@@ -28,7 +28,7 @@ def budgets(report: Json) -> Json:
 
 def costs(report: Json) -> Json:
     """Return the heat map of tiles and tokens, if both are there."""
-    joint, limits = report["joint"], report["recommended"]["budgets"]
+    joint, limits = report["joint"], report["recommended"]["balance"]["budgets"]
     chart = None
     if joint:
         limit = (limits["tiles"], limits["tokens"]) if "tiles" in limits else None

@@ -1,0 +1,259 @@
+"""`Balance`: how samples are balanced, as one value that can be checked, printed and saved.
+
+Each option's allowed values, default and check are defined here and nowhere else. DataLoader and
+BalancedBatchSampler take a Balance; PlanConfig is its resolved form, with ranks and resources.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Grouping = Literal["balanced", "isf", "fixed", "random", "length", "device"]
+Mode = Literal["exact", "window", "epoch"]
+Partition = Literal["multi_resource", "greedy", "ascending", "karmarkar_karp", "random", "given"]
+Ordering = Literal["given", "disttrain", "two_opt", "multi_start"]
+Oversize = Literal["alone", "refuse"]
+Layout = Literal["torch", "padded", "packed"]
+Accumulate = int | Literal["auto"]
+
+GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
+MODES: tuple[Mode, ...] = get_args(Mode)
+PARTITIONS: tuple[Partition, ...] = get_args(Partition)
+ORDERINGS: tuple[Ordering, ...] = get_args(Ordering)
+OVERSIZE: tuple[Oversize, ...] = get_args(Oversize)
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+# Groupings whose microbatches all have batch_size samples; the others fill budgets.
+COUNTED: tuple[Grouping, ...] = ("fixed", "random", "length", "device")
+VERSION = 1
+
+
+class Budgets(Mapping[str, int]):
+    """An immutable, hashable mapping of resource to budget; equal to any mapping of equal items.
+
+    >>> Budgets({"tiles": 9}) == {"tiles": 9}, hash(Budgets({"tiles": 9})) == hash(Budgets(tiles=9))
+    (True, True)
+    """
+
+    __slots__ = ("_limits",)
+
+    def __init__(self, limits: Mapping[str, int] = {}, /, **more: int) -> None:
+        self._limits = {**limits, **more}
+
+    def __getitem__(self, resource: str) -> int:
+        return self._limits[resource]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._limits)
+
+    def __len__(self) -> int:
+        return len(self._limits)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._limits.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._limits)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Balance:
+    """How samples become microbatches, and microbatches steps; wrong values raise ValueError.
+
+    grouping: what makes microbatches: "balanced" or "isf" fill budgets; "fixed", "random",
+        "length" and "device" put batch_size samples into each.
+    budgets: the most of each resource that a microbatch may hold, such as {"tokens": 4096};
+        a resource that is not named has no limit.
+    samples_per_step: samples of a global batch; in modes "window" and "epoch", where budgets
+        decide, the number expected. None: derived from batch_size (DataLoader) or from the
+        budgets (BalancedBatchSampler).
+    accumulate: microbatches per rank and step; "auto": as many as the step's budgets need.
+    mode: "exact": every step has samples_per_step samples; "window" and "epoch": microbatches are
+        filled from a window of samples, or from the whole epoch, and decide what a step holds.
+    partition: how microbatches are assigned to ranks.
+    ordering: how each rank's microbatches are ordered.
+    oversize: a sample over budget gets a microbatch of its own ("alone") or is left out
+        ("refuse"); both are reported.
+    seed: of the shuffle and of all other choices.
+    layout: "torch" (collate_fn makes the batch), "padded" or "packed".
+    pad_id, dummy_tile: the padding token, and the side in pixels of the zero tile that a batch
+        without images gets (0: none), in layouts "padded" and "packed".
+
+    >>> balance = Balance(budgets={"tiles": 9, "tokens": 4096}, accumulate="auto")
+    >>> balance
+    Balance(budgets={'tiles': 9, 'tokens': 4096}, accumulate='auto')
+    >>> Balance.from_json(balance.to_json()) == balance
+    True
+    """
+
+    grouping: Grouping = "balanced"
+    budgets: Mapping[str, int] = Budgets()
+    samples_per_step: int | None = None
+    accumulate: Accumulate = 1
+    mode: Mode = "exact"
+    partition: Partition = "multi_resource"
+    ordering: Ordering = "given"
+    oversize: Oversize = "alone"
+    seed: int = 0
+    layout: Layout = "torch"
+    pad_id: int = 0
+    dummy_tile: int = 0
+
+    def __post_init__(self) -> None:
+        for name in OPTIONS:
+            check_option(name, getattr(self, name))
+        # A copy, so that a Balance stays what was checked when the caller's dict changes.
+        object.__setattr__(self, "budgets", Budgets(self.budgets))
+        check_limits(self.grouping, self.mode, limited=bool(self.budgets))
+
+    def __repr__(self) -> str:
+        """Return the expression that makes this value; only what differs from the defaults."""
+        given = ", ".join(
+            f"{each.name}={getattr(self, each.name)!r}"
+            for each in fields(self)
+            if getattr(self, each.name) != each.default
+        )
+        return f"Balance({given})"
+
+    def to_json(self) -> str:
+        """Return a JSON object with every option and "version", for `from_json`."""
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return json.dumps({"version": VERSION, **options, "budgets": dict(self.budgets)}, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Balance":
+        """Return the Balance in a JSON object; options that it does not name have their default.
+
+        Raises ValueError for text that is no JSON object, another version, an unknown option or a
+        value that is not allowed.
+        """
+        try:
+            given = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"not JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise ValueError(f"needed is a JSON object, got {type(given).__name__}")
+        version = given.pop("version", None)
+        if type(version) is not int or version != VERSION:
+            raise ValueError(f"version is {version!r}, allowed is {VERSION}")
+        if unknown := sorted(given.keys() - OPTIONS.keys()):
+            name = unknown[0]
+            raise ValueError(
+                f"{name} is {given[name]!r}, but Balance has no {name}; it has {', '.join(OPTIONS)}"
+            )
+        return cls(**given)
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_json()` to a file."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Balance":
+        """Return the Balance in a file: one that `save` or `counterpoise analyze` wrote.
+
+        Raises ValueError, with the file's name, for whatever `from_json` refuses.
+        """
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def as_balance(balance: "Balance | str") -> Balance:
+    """Return balance; a string is shorthand for Balance(grouping=balance).
+
+    >>> as_balance("isf")
+    Balance(grouping='isf')
+    """
+    if isinstance(balance, Balance):
+        return balance
+    if isinstance(balance, str):
+        options: dict[str, Any] = {"grouping": balance}
+        return Balance(**options)
+    more = f"; budgets go into Balance(budgets={balance!r})" if isinstance(balance, Mapping) else ""
+    raise TypeError(
+        f"balance is {balance!r}, allowed are a Balance or the name of a grouping: "
+        f"{', '.join(map(repr, GROUPINGS))}{more}"
+    )
+
+
+def check_option(name: str, value: object) -> None:
+    """Raise ValueError, with name, value and what is allowed, for a value an option cannot have.
+
+    >>> check_option("mode", "exactly")
+    Traceback (most recent call last):
+    ValueError: mode is 'exactly', allowed are 'exact', 'window', 'epoch'
+    """
+    is_allowed, allowed = OPTIONS[name]
+    if not is_allowed(value):
+        raise ValueError(f"{name} is {value!r}, allowed {allowed}")
+
+
+def check_limits(grouping: str, mode: str, limited: bool) -> None:
+    """Raise ValueError where grouping and mode do not go with budgets, or with none."""
+    if grouping in COUNTED:
+        if limited:
+            raise ValueError(
+                f"grouping {grouping!r} puts batch_size samples into a microbatch and cannot hold "
+                "budgets: give none, or use grouping 'balanced'"
+            )
+    elif mode != "exact" and not limited:
+        raise ValueError(
+            f"mode {mode!r} needs a budget, such as budgets={{'tokens': 4096}}: "
+            "without one, use mode 'exact'"
+        )
+
+
+def is_positive(value: object) -> bool:
+    """Return True for an int (not a bool) of 1 or more."""
+    return type(value) is int and value >= 1
+
+
+def _is_budgets(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and is_positive(most) for name, most in value.items()
+    )
+
+
+Check = tuple[Callable[[object], bool], str]
+
+
+def _one_of(values: tuple[str, ...]) -> Check:
+    return (
+        lambda value: isinstance(value, str) and value in values,
+        f"are {', '.join(map(repr, values))}",
+    )
+
+
+# For each option a test of its value, and the words for what passes it.
+OPTIONS: Mapping[str, Check] = {
+    "grouping": _one_of(GROUPINGS),
+    "budgets": (
+        _is_budgets,
+        "is a positive integer for each resource, such as {'tokens': 4096}; "
+        "leave out a resource without limit",
+    ),
+    "samples_per_step": (
+        lambda value: value is None or is_positive(value),
+        "is a positive integer or None",
+    ),
+    "accumulate": (
+        lambda value: value == "auto" or is_positive(value),
+        "is a positive integer or 'auto'",
+    ),
+    "mode": _one_of(MODES),
+    "partition": _one_of(PARTITIONS),
+    "ordering": _one_of(ORDERINGS),
+    "oversize": _one_of(OVERSIZE),
+    "seed": (lambda value: type(value) is int, "is an integer"),
+    "layout": _one_of(LAYOUTS),
+    "pad_id": (lambda value: type(value) is int, "is an integer"),
+    "dummy_tile": (
+        lambda value: type(value) is int and value >= 0,
+        "is 0 or a positive integer",
+    ),
+}
+
+# The defaults of every option, for PlanConfig and the signatures that repeat one.
+DEFAULTS = Balance()

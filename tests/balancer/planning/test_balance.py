@@ -1,0 +1,182 @@
+"""Balance: each option is checked, printed and saved in one place."""
+
+import json
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterpoise.balancer import Balance, PlanConfig
+from counterpoise.balancer.planning.problem.balance import (
+    COUNTED,
+    DEFAULTS,
+    GROUPINGS,
+    LAYOUTS,
+    MODES,
+    OPTIONS,
+    ORDERINGS,
+    OVERSIZE,
+    PARTITIONS,
+    as_balance,
+)
+
+BUDGETS = {"tiles": 9, "tokens": 4096}
+
+
+@st.composite
+def balances(draw: st.DrawFn) -> Balance:
+    grouping = draw(st.sampled_from(GROUPINGS))
+    names = st.dictionaries(st.text(max_size=3), st.integers(1, 2**70), max_size=3)
+    budgets = {} if grouping in COUNTED else draw(names)
+    bounded = bool(budgets) or grouping in COUNTED
+    return Balance(
+        grouping=grouping,
+        budgets=budgets,
+        samples_per_step=draw(st.none() | st.integers(1)),
+        accumulate=draw(st.just("auto") | st.integers(1)),
+        mode=draw(st.sampled_from(MODES)) if bounded else "exact",
+        partition=draw(st.sampled_from(PARTITIONS)),
+        ordering=draw(st.sampled_from(ORDERINGS)),
+        oversize=draw(st.sampled_from(OVERSIZE)),
+        seed=draw(st.integers()),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        pad_id=draw(st.integers()),
+        dummy_tile=draw(st.integers(0)),
+    )
+
+
+@given(balances())
+def test_json_and_repr_give_the_same_balance_back(balance: Balance) -> None:
+    for same in (Balance.from_json(balance.to_json()), eval(repr(balance))):
+        assert same == balance
+        assert hash(same) == hash(balance)
+        assert list(same.budgets) == list(balance.budgets)
+
+
+def test_repr_says_only_what_differs_from_the_defaults() -> None:
+    assert repr(Balance()) == "Balance()"
+    balance = Balance("isf", {"tokens": 9}, mode="window")
+    assert repr(balance) == "Balance(grouping='isf', budgets={'tokens': 9}, mode='window')"
+
+
+def test_a_file_holds_a_balance(tmp_path: Path) -> None:
+    balance = Balance(budgets=BUDGETS, samples_per_step=64, accumulate="auto")
+    balance.save(tmp_path / "balance.json")
+    assert Balance.load(tmp_path / "balance.json") == balance
+    written = json.loads((tmp_path / "balance.json").read_text())
+    assert set(written) == {"version", *OPTIONS}
+
+
+def test_options_that_json_does_not_name_have_their_default() -> None:
+    assert Balance.from_json('{"version": 1, "grouping": "isf"}') == Balance(grouping="isf")
+
+
+def test_balances_of_equal_values_are_equal_and_do_not_change() -> None:
+    limits = dict(BUDGETS)
+    one = Balance(budgets=limits)
+    limits["tiles"] = 0
+    assert one.budgets == BUDGETS
+    assert one == Balance(budgets=dict(reversed(BUDGETS.items())))
+    assert len({one, Balance(budgets=BUDGETS)}) == 1
+    assert replace(one, seed=1).budgets == BUDGETS
+    with pytest.raises(TypeError):
+        one.budgets["tiles"] = 1  # type: ignore[index]
+    with pytest.raises(FrozenInstanceError):
+        one.seed = 1  # type: ignore[misc]
+
+
+def test_every_field_is_an_option_with_a_check() -> None:
+    assert [one.name for one in fields(Balance)] == list(OPTIONS)
+
+
+WRONG = [
+    ({"grouping": "magic"}, "grouping is 'magic', allowed are 'balanced', 'isf', 'fixed'"),
+    ({"grouping": ["isf"]}, r"grouping is \['isf'\], allowed are"),
+    ({"mode": "strict"}, "mode is 'strict', allowed are 'exact', 'window', 'epoch'"),
+    ({"partition": "two_resource"}, "partition is 'two_resource', allowed are 'multi_resource'"),
+    ({"partition": "kk"}, "partition is 'kk', allowed are .*'karmarkar_karp'"),
+    ({"ordering": "best"}, "ordering is 'best', allowed are 'given', 'disttrain'"),
+    ({"oversize": "drop"}, "oversize is 'drop', allowed are 'alone', 'refuse'"),
+    ({"layout": "round"}, "layout is 'round', allowed are 'torch', 'padded', 'packed'"),
+    ({"budgets": {"tokens": 0}}, r"budgets is {'tokens': 0}, allowed is a positive integer for"),
+    ({"budgets": {"tokens": 1.5}}, "budgets is {'tokens': 1.5}"),
+    ({"budgets": {"tokens": True}}, "budgets is {'tokens': True}"),
+    ({"budgets": {"tokens": None}}, "leave out a resource without limit"),
+    ({"budgets": None}, "budgets is None"),
+    ({"budgets": [9]}, r"budgets is \[9\]"),
+    ({"samples_per_step": 0}, "samples_per_step is 0, allowed is a positive integer or None"),
+    ({"samples_per_step": 8.0}, "samples_per_step is 8.0"),
+    ({"accumulate": "more"}, "accumulate is 'more', allowed is a positive integer or 'auto'"),
+    ({"accumulate": True}, "accumulate is True"),
+    ({"seed": "0"}, "seed is '0', allowed is an integer"),
+    ({"pad_id": 0.0}, "pad_id is 0.0"),
+    ({"dummy_tile": -1}, "dummy_tile is -1, allowed is 0 or a positive integer"),
+    ({"dummy_tile": False}, "dummy_tile is False"),
+    ({"grouping": "fixed", "budgets": {"tokens": 9}}, "cannot hold budgets: give none"),
+    ({"mode": "window"}, "mode 'window' needs a budget"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Balance(**options)
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_json_is_checked_by_the_same_rules(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Balance.from_json(json.dumps({"version": 1, **options}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[1]", "needed is a JSON object, got list"),
+        ("{}", "version is None, allowed is 1"),
+        ('{"version": 2}', "version is 2, allowed is 1"),
+        ('{"version": true}', "version is True"),
+        ('{"version": 1, "bugdets": {"a": 1}}', "bugdets is {'a': 1}, but Balance has no bugdets"),
+    ],
+)
+def test_other_text_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Balance.from_json(text)
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(ValueError, match=f"settings.json: {message}"):
+        Balance.load(tmp_path / "settings.json")
+
+
+def test_a_string_is_shorthand_for_a_grouping() -> None:
+    assert as_balance("isf") == Balance(grouping="isf")
+    assert as_balance(DEFAULTS) is DEFAULTS
+    with pytest.raises(ValueError, match="grouping is 'magic'"):
+        as_balance("magic")
+    with pytest.raises(TypeError, match=r"budgets go into Balance\(budgets={'tokens': 9}\)"):
+        as_balance({"tokens": 9})  # type: ignore[arg-type]
+
+
+def test_a_plan_configuration_has_the_same_defaults_and_checks() -> None:
+    config = PlanConfig(2, 8, 1, ("tokens",), (9,))
+    assert config == PlanConfig.from_balance(
+        Balance(budgets={"tokens": 9}), ranks=2, resources=("tokens",), samples_per_step=8
+    )
+    for name in ("accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize"):
+        assert getattr(config, name) == getattr(DEFAULTS, name)
+        with pytest.raises(ValueError, match=f"{name} is 0.5, allowed"):
+            replace(config, **{name: 0.5})
+
+
+def test_importing_it_imports_neither_torch_nor_zmq_nor_numba(tmp_path: Path) -> None:
+    code = (
+        "import sys; from counterpoise.balancer import Balance, PlanConfig; Balance();"
+        "sys.exit(len({'torch', 'zmq', 'numba'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0

@@ -1,0 +1,72 @@
+"""The loaders' arguments: torch's, one Balance, and a sentence for each that moved there."""
+
+import inspect
+from itertools import chain
+
+import pytest
+import torch.utils.data as torch_data
+
+import counterpoise.balancer
+import counterpoise.loader
+from counterpoise.balancer.planning.problem.balance import COUNTED, OPTIONS
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
+
+NEW = {
+    "balance", "rank", "ranks", "virtual_ranks", "cost", "key", "balancer", "keys", "on_error",
+    "dead_letter", "max_errors", "buffer_bytes",
+}  # fmt: skip
+
+
+def test_the_arguments_are_torchs_and_a_few() -> None:
+    ours = inspect.signature(DataLoader).parameters
+    theirs = inspect.signature(torch_data.DataLoader).parameters
+    assert set(ours) == set(theirs) | NEW
+    for name, parameter in theirs.items():
+        assert (ours[name].default, ours[name].kind) == (parameter.default, parameter.kind)
+    for name in NEW:
+        assert ours[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert f"\n    {name}" in (DataLoader.__doc__ or "") or f", {name}" in DataLoader.__doc__
+
+
+def test_balance_is_exported_wherever_it_is_used() -> None:
+    assert counterpoise.loader.Balance is counterpoise.balancer.Balance is Balance
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_moved_is_refused_with_the_new_form(name: str) -> None:
+    value = Balance.__dataclass_fields__[name].default
+    wanted = rf"no argument {name} any more: write balance=Balance\({name}={value!r}\)"
+    with pytest.raises(TypeError, match=f"DataLoader has {wanted}"):
+        DataLoader([1, 2], **{name: value})
+    with pytest.raises(TypeError, match=f"BalancedBatchSampler has {wanted}"):
+        BalancedBatchSampler({"tokens": [1]}, **{name: value})
+
+
+def test_the_new_form_can_be_pasted() -> None:
+    with pytest.raises(TypeError) as raised:
+        DataLoader([1], balance="isf", budgets={"tokens": 9}, accumulate="auto")
+    form = str(raised.value).partition("write balance=")[2]
+    assert eval(form) == Balance("isf", {"tokens": 9}, accumulate="auto")
+
+
+def test_other_wrong_arguments_are_pythons_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
+        DataLoader([1], batchsize=2)
+
+
+@pytest.mark.parametrize("grouping", COUNTED)
+def test_every_grouping_that_counts_takes_batch_size(grouping: str) -> None:
+    loader = DataLoader(
+        list(range(24)), 3, shuffle=True, balance=Balance(grouping=grouping), virtual_ranks=2
+    )
+    batches = [batch.tolist() for batch in loader]
+    loader.close()
+    assert sorted(chain.from_iterable(batches)) == list(range(24))
+    assert {len(batch) for batch in batches} == {3}
+
+
+def test_without_samples_per_step_a_step_has_batch_size_for_each_microbatch() -> None:
+    loader = DataLoader([0] * 9, 3, balance=Balance(accumulate=4), virtual_ranks=2)
+    assert loader._balanced is not None
+    assert loader._balanced.plan.samples_per_step == 2 * 4 * 3
+    assert loader._balanced.plan.partition == "multi_resource"
