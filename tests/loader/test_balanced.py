@@ -230,8 +230,9 @@ def test_drop_last_leaves_the_partial_step_out():
     assert len(loader) == len(list(loader)) == 8 * (COUNT // 16)
 
 
-def test_without_shuffling_samples_come_in_the_sources_order():
-    loader = make(plan="fixed", shuffle=False, virtual_ranks=1, batch_size=4)
+def test_without_shuffling_and_assigned_as_given_samples_come_in_the_sources_order():
+    order = {"shuffle": False, "partition": "given"}
+    loader = make(plan="fixed", virtual_ranks=1, batch_size=4, **order)
     keys = [key for _ in loader for key in loader.step_info.keys]
     assert keys == sorted(KEYS)
 
@@ -243,7 +244,7 @@ def test_batches_can_be_changed_in_place():
 
 def test_batches_are_pinned_where_there_is_an_accelerator(monkeypatch):
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
-    monkeypatch.setattr("counterpoise.loader.dataloader.pin", lambda batch: ("pinned", batch))
+    monkeypatch.setattr("counterpoise.loader.assembly.pin", lambda batch: ("pinned", batch))
     assert next(iter(make(pin_memory=True)))[0] == "pinned"
     assert "input_ids" in next(iter(make()))
 

@@ -71,7 +71,8 @@ class Balance:
     accumulate: microbatches per rank and step; "auto": as many as the step's budgets need.
     mode: "exact": every step has samples_per_step samples; "window" and "epoch": microbatches are
         filled from a window of samples, or from the whole epoch, and decide what a step holds.
-    partition: how microbatches are assigned to ranks.
+    partition: how microbatches are assigned to ranks: "multi_resource" evens out every resource,
+        "given" keeps their order.
     ordering: how each rank's microbatches are ordered.
     oversize: a sample over budget gets a microbatch of its own ("alone") or is left out
         ("refuse"); both are reported.

@@ -121,7 +121,7 @@ def test_balance_load_reads_what_it_writes_and_the_snippet_is_the_same(
     assert loaded == eval(found["code"], {"Balance": Balance})
     assert (loaded.seed, loaded.layout, set(loaded.budgets)) == (7, "packed", {"tiles", "tokens"})
     page = (tmp_path / "out" / "report.html").read_text()
-    assert html.escape(found["settings"]) in page
+    assert found["settings"] in html.unescape(page)
     assert found["code"] in found["settings"]
 
 
