@@ -10,6 +10,7 @@ import importlib
 
 # Where each name comes from; "" for a sub-package itself.
 _HOMES = {
+    "Balance": "balancer",
     "BalancedBatchSampler": "loader",
     "DataLoader": "loader",
     "LoaderError": "loader",
@@ -26,6 +27,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Balance",
     "BalancedBatchSampler",
     "DataLoader",
     "LoaderError",

@@ -1,6 +1,7 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
+from .balancer import Balance
 from .loader import (
     BalancedBatchSampler,
     DataLoader,
@@ -15,6 +16,7 @@ from .workers import TarDataset, VisionLanguage
 __version__: str
 
 __all__ = [
+    "Balance",
     "BalancedBatchSampler",
     "DataLoader",
     "LoaderError",

@@ -1,6 +1,7 @@
 """Planning, wire format and coordinator: who computes which samples, when, and nothing else."""
 
 from .planning import (
+    Balance,
     GlobalBatch,
     Microbatch,
     PlanConfig,
@@ -13,6 +14,7 @@ from .planning import (
 )
 
 __all__ = [
+    "Balance",
     "GlobalBatch",
     "Microbatch",
     "PlanConfig",

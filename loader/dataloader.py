@@ -10,8 +10,8 @@ from typing import Any
 
 import torch.utils.data as torch_data
 
-from ..balancer.planning.problem.balance import Balance, Grouping, as_balance
-from ..balancer.protocol.error_policy import BALANCED, checked_on_error
+from ..balancer.planning.problem.balance import Balance, GroupingName, as_balance
+from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
 from .assembly import BalancedArguments, build_balanced, refuse_own_order, refuse_without_balance
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
@@ -69,7 +69,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        balance: Balance | Grouping | None = None,
+        balance: Balance | GroupingName | None = None,
         rank: int | None = None,
         ranks: int | None = None,
         virtual_ranks: int | None = None,
@@ -77,7 +77,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         key: Callable[[int], str] | None = None,
         balancer: str | None = None,
         keys: str | Path | None = None,
-        on_error: str = "raise",
+        on_error: OnError = "raise",
         dead_letter: str | None = None,
         max_errors: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,

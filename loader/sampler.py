@@ -20,7 +20,7 @@ from torch.utils.data import Sampler
 from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
-from ..balancer.planning.problem.balance import DEFAULTS, Balance, Grouping, as_balance
+from ..balancer.planning.problem.balance import DEFAULTS, Balance, GroupingName, as_balance
 from ..balancer.planning.problem.config import (
     PLANNER_VERSION,
     PlanConfig,
@@ -61,7 +61,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def __init__(
         self,
         costs: Mapping[str, Sequence[int] | np.ndarray],
-        balance: Balance | Grouping = DEFAULTS.grouping,
+        balance: Balance | GroupingName = DEFAULTS.grouping,
         *,
         rank: int | None = None,
         ranks: int | None = None,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ...balancer.planning.problem.balance import Layout
+from ...balancer.planning.problem.balance import LayoutName
 from .fields import (
     Allocate,
     Array,
@@ -119,7 +119,7 @@ def collate_packed(
     }
 
 
-COLLATE_BY_LAYOUT: dict[Layout, Callable[..., Batch]] = {
+COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
     "padded": collate_padded,
     "packed": collate_packed,
 }

@@ -29,7 +29,9 @@ STRATEGIES: dict[str, Partition] = {
     "ascending": lambda work, ranks, _: ascending(work.sum(axis=1), ranks),
     "greedy": lambda work, ranks, _: greedy(work.sum(axis=1), ranks),
     "karmarkar_karp": lambda work, ranks, _: karmarkar_karp(work.sum(axis=1), ranks),
-    "karmarkar_karp_equal": lambda work, ranks, _: karmarkar_karp(work.sum(axis=1), ranks, equal=True),
+    "karmarkar_karp_equal": lambda work, ranks, _: karmarkar_karp(
+        work.sum(axis=1), ranks, equal=True
+    ),
     "multi_resource": lambda work, ranks, _: multi_resource(work, ranks),
     "multi_resource_equal": lambda work, ranks, _: multi_resource(work, ranks, equal=True),
 }

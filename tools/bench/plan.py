@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from ...balancer.planning.problem import metrics
-from ...balancer.planning.problem.balance import Grouping, Mode
+from ...balancer.planning.problem.balance import GroupingName, Mode
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
 from ...balancer.planning.problem.shuffle import permutation
@@ -109,7 +109,7 @@ def plan_by(
         return from_planner(table, replace(config, grouping="isf", partition="given"), epoch)
     unlimited = tuple(None for _ in config.budgets)
     counted = replace(
-        config, grouping=cast(Grouping, name), partition="given", budgets=unlimited,
+        config, grouping=cast(GroupingName, name), partition="given", budgets=unlimited,
         batch_size=COUNT, accumulate=rows, accumulate_from=1,
         samples_per_step=config.ranks * rows * COUNT,
     )  # fmt: skip

@@ -47,7 +47,7 @@ def _batch_size(config: PlanConfig) -> int:
     return config.batch_size or 1
 
 
-# To add a strategy, add a line here and its name to GROUPINGS in problem/config.py.
+# To add a strategy, add a line here and its name to GroupingName in problem/balance.py.
 BY_NAME: dict[str, Callable[[PlanConfig, GroupingRequest], Grouping]] = {
     "balanced": _balanced,
     "isf": lambda config, request: isf(request.costs, config.budgets, seed=request.seed),

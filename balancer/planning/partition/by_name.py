@@ -51,7 +51,7 @@ def _by_size(rank_of: Callable[[Int64, int, int], Int64]) -> Partition:
     return partition
 
 
-# To add a partition, add a line here and its name to PARTITIONS in problem/config.py.
+# To add a partition, add a line here and its name to PartitionName in problem/balance.py.
 BY_NAME: dict[str, Partition] = {
     "multi_resource": micro_steps,
     "greedy": _by_size(lambda sizes, ranks, _: greedy(sizes, ranks, equal=True)),

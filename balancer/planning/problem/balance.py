@@ -10,22 +10,24 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-Grouping = Literal["balanced", "isf", "fixed", "random", "length", "device"]
+GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device"]
 Mode = Literal["exact", "window", "epoch"]
-Partition = Literal["multi_resource", "greedy", "ascending", "karmarkar_karp", "random", "given"]
-Ordering = Literal["given", "disttrain", "two_opt", "multi_start"]
+PartitionName = Literal[
+    "multi_resource", "greedy", "ascending", "karmarkar_karp", "random", "given"
+]
+OrderingName = Literal["given", "disttrain", "two_opt", "multi_start"]
 Oversize = Literal["alone", "refuse"]
-Layout = Literal["torch", "padded", "packed"]
+LayoutName = Literal["torch", "padded", "packed"]
 Accumulate = int | Literal["auto"]
 
-GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
+GROUPINGS: tuple[GroupingName, ...] = get_args(GroupingName)
 MODES: tuple[Mode, ...] = get_args(Mode)
-PARTITIONS: tuple[Partition, ...] = get_args(Partition)
-ORDERINGS: tuple[Ordering, ...] = get_args(Ordering)
+PARTITIONS: tuple[PartitionName, ...] = get_args(PartitionName)
+ORDERINGS: tuple[OrderingName, ...] = get_args(OrderingName)
 OVERSIZE: tuple[Oversize, ...] = get_args(Oversize)
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 # Groupings whose microbatches all have batch_size samples; the others fill budgets.
-COUNTED: tuple[Grouping, ...] = ("fixed", "random", "length", "device")
+COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
 VERSION = 1
 
 
@@ -88,16 +90,16 @@ class Balance:
     True
     """
 
-    grouping: Grouping = "balanced"
+    grouping: GroupingName = "balanced"
     budgets: Mapping[str, int] = Budgets()
     samples_per_step: int | None = None
     accumulate: Accumulate = 1
     mode: Mode = "exact"
-    partition: Partition = "multi_resource"
-    ordering: Ordering = "given"
+    partition: PartitionName = "multi_resource"
+    ordering: OrderingName = "given"
     oversize: Oversize = "alone"
     seed: int = 0
-    layout: Layout = "torch"
+    layout: LayoutName = "torch"
     pad_id: int = 0
     dummy_tile: int = 0
 

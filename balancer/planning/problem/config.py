@@ -16,11 +16,11 @@ from .balance import (
     DEFAULTS,
     Accumulate,
     Balance,
-    Grouping,
+    GroupingName,
     Mode,
-    Ordering,
+    OrderingName,
     Oversize,
-    Partition,
+    PartitionName,
     check_limits,
     check_option,
     is_positive,
@@ -51,9 +51,9 @@ class PlanConfig:
     accumulate: Accumulate
     resources: tuple[str, ...]
     budgets: tuple[int | None, ...]
-    grouping: Grouping = DEFAULTS.grouping
-    partition: Partition = DEFAULTS.partition
-    ordering: Ordering = DEFAULTS.ordering
+    grouping: GroupingName = DEFAULTS.grouping
+    partition: PartitionName = DEFAULTS.partition
+    ordering: OrderingName = DEFAULTS.ordering
     mode: Mode = DEFAULTS.mode
     seed: int = DEFAULTS.seed
     drop_last: bool = False

@@ -14,7 +14,7 @@ from counterpoise.balancer.planning.grouping.counted import device, fixed, lengt
 from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.grouping.result import Grouping, members
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
-from counterpoise.balancer.planning.problem.config import GROUPINGS
+from counterpoise.balancer.planning.problem.balance import GROUPINGS
 from counterpoise.balancer.planning.problem.loads import (
     budget_array,
     group_loads,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.messages import EpochPosition
-from counterpoise.loader import BalancedBatchSampler, DataLoader, LoaderError
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.loader.resume.balanced_position import (
     ResumePosition,
     read_position,
@@ -197,7 +197,7 @@ def test_an_order_of_another_seed_is_refused():
 def ledgers():
     """Return a ledger of each kind and a loader that can continue there, by kind."""
     balanced, plain = make(), DataLoader(range(23), batch_size=4)
-    sampler = BalancedBatchSampler({"tokens": [3] * 20}, {"tokens": 9}, ranks=2)
+    sampler = BalancedBatchSampler({"tokens": [3] * 20}, Balance(budgets={"tokens": 9}), ranks=2)
     return {
         each.state_dict()["kind"]: (each.state_dict(), each) for each in (balanced, plain, sampler)
     }

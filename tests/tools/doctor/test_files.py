@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.messages import EpochPosition
-from counterpoise.loader import BalancedBatchSampler, DataLoader
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 from counterpoise.loader.resume.balanced_position import ResumePosition, write_position
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.dead_letters import examine_dead_letters
@@ -71,7 +71,7 @@ def test_a_ledger_of_a_plain_loader_is_explained(tmp_path):
 
 
 def test_a_ledger_of_a_sampler_is_explained(tmp_path):
-    sampler = BalancedBatchSampler({"tokens": [3] * 20}, {"tokens": 9}, accumulate=1, ranks=2)
+    sampler = BalancedBatchSampler({"tokens": [3] * 20}, Balance(budgets={"tokens": 9}), ranks=2)
     next(iter(sampler))
     found = examined(tmp_path, sampler.state_dict())
     assert "BalancedBatchSampler, planner" in found["versions"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.problem.balance import DEFAULTS, Grouping, Mode
+from ....balancer.planning.problem.balance import DEFAULTS, GroupingName, Mode
 from ....balancer.planning.problem.config import PlanConfig
 from ....balancer.planning.problem.metrics import (
     TILE_TOKENS,
@@ -26,7 +26,7 @@ from ...inputs.cost_tables import CostTable
 
 STRATEGIES = ("random", "length", "isf", "balanced")
 # The strategies that count samples, and the planner's name for each.
-COUNTED: dict[str, Grouping] = {"random": "fixed", "length": "length"}
+COUNTED: dict[str, GroupingName] = {"random": "fixed", "length": "length"}
 NORMAL = 1.96  # 95 % of a normal distribution lie within so many standard errors
 
 
