@@ -41,7 +41,7 @@ def test_an_error_names_the_field_of_the_job(changes: dict[str, Any], reason: st
     ("changes", "reason"),
     [
         ({"ranks": 2.0}, "job.plan.ranks: expected int, got float"),
-        ({"ranks": 0}, "job.plan: ranks is 0, needed is a positive integer"),
+        ({"ranks": 0}, "job.plan: ranks is 0, allowed is a positive integer"),
         ({"budgets": [None, "9000"]}, r"job.plan.budgets\[1\]: expected int . null, got str"),
         ({"resources": "tiles"}, "job.plan.resources: expected array, got str"),
         ({"rank": 2}, "job has a field 'plan.rank' that is unknown"),
