@@ -33,8 +33,8 @@ class KernelLayer:
     """
 
     name: str
-    forward: tuple[Kernel, ...]
-    backward: tuple[Kernel, ...]
+    forward: tuple[Kernel, ...] = ()
+    backward: tuple[Kernel, ...] = ()
     saved_bytes: int = 0
     checkpoint_bytes: int = 0
     parameters: int = 0

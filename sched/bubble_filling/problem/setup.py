@@ -12,9 +12,9 @@ Made from model shapes (presets.py), or read from JSON with measured kernels:
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
 
+from ...ir.typed_json import read_json
 from .kernels import RESOURCES, Kernel, KernelLayer
 
 
@@ -111,34 +111,5 @@ def dump_setup(setup: FillSetup) -> str:
 
 
 def load_setup(text: str) -> FillSetup:
-    """Return the setup in a JSON text. Raises ValueError that names what is wrong."""
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the profile is not JSON: {error}") from None
-    if not isinstance(raw, dict):
-        raise ValueError("the profile must be a JSON object")
-    if not raw:
-        raise ValueError("the profile is empty; see docs/bubbles.md for what it holds")
-    try:
-        encoders = {int(w): tuple(map(_stack, row)) for w, row in raw.pop("encoders").items()}
-        model = _stack(raw.pop("model"))
-        return FillSetup(model=model, encoders=encoders, **_known(FillSetup, raw))
-    except KeyError as error:
-        raise ValueError(f"the profile has no {error}") from None
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"the profile does not fit: {error}") from None
-
-
-def _stack(raw: Mapping[str, Any]) -> Stack:
-    layer = dict(_known(KernelLayer, raw["layer"]))
-    for name in ("forward", "backward"):
-        layer[name] = tuple(Kernel(**_known(Kernel, one)) for one in layer.get(name, ()))
-    return Stack(KernelLayer(**layer), raw["layers"], raw.get("trainable", True))
-
-
-def _known(kind: type, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    names = [field.name for field in fields(kind)]
-    if bad := set(raw) - set(names):
-        raise ValueError(f"the profile has {sorted(bad)[0]!r}; known are {', '.join(names)}")
-    return raw
+    """Return the setup in a JSON text. Raises ValueError that names the field and its value."""
+    return read_json(text, FillSetup, "the profile")

@@ -7,11 +7,10 @@ of 16 x 16, so 4096 tokens for an image of 1024 x 1024; a U-Net's forward of 6 T
 and 0.8 TFLOP at 512 x 512.
 """
 
-import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass
 
+from ...ir.typed_json import read_json
 from ...shapes.layers import Device, TransformerLayer, Vocabulary
 from .units import TENSOR_SIZES, Module
 
@@ -83,42 +82,18 @@ def freeze(module: Module) -> Module:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _ModuleList:
+    modules: tuple[Module, ...]
+
+
 def read_modules(text: str) -> tuple[Module, ...]:
-    """Return modules from JSON.
+    """Return modules from JSON: {"modules": [{"name": ..., "forward_ns": {"1": 5}, ...}]}.
 
-    {"modules": [{"name": ..., "layers": ..., "forward_ns": {"1": 5}, ...}]}; the keys are the
-    fields of `Module`. Raises ValueError, in one line, for anything else.
+    The keys are the fields of `Module`, times by TP size. Raises ValueError, in one line that names
+    the field and its value, for anything else.
     """
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the model is not JSON: {error}") from None
-    if not isinstance(raw, dict) or not isinstance(raw.get("modules"), list):
-        raise ValueError('the model must be a JSON object with a list "modules"')
-    return tuple(_module(entry) for entry in raw["modules"])
-
-
-def _module(raw: Any) -> Module:
-    if not isinstance(raw, dict):
-        raise ValueError("a module must be a JSON object")
-    known = [field.name for field in fields(Module)]
-    if unknown := set(raw) - set(known):
-        raise ValueError(f"a module has {sorted(unknown)[0]!r}; known are {', '.join(known)}")
-    if missing := {"name", "layers", "forward_ns", "backward_ns"} - set(raw):
-        raise ValueError(f"a module has no {sorted(missing)[0]!r}")
-    times = {key: _times(key, raw[key]) for key in ("forward_ns", "backward_ns")}
-    for key, value in raw.items():
-        if key not in ("name", *times) and type(value) is not int:
-            raise ValueError(f"{raw['name']}: {key} is {value!r}; give a whole number")
-    return Module(**{**raw, **times})
-
-
-def _times(key: str, raw: Any) -> Mapping[int, int]:
-    if not isinstance(raw, dict) or not all(word.isdecimal() for word in raw):
-        raise ValueError(f"{key}: give an object from TP sizes to nanoseconds")
-    if bad := [ns for ns in raw.values() if type(ns) is not int]:
-        raise ValueError(f"{key}: got {bad[0]!r}; give whole nanoseconds")
-    return {int(word): ns for word, ns in raw.items()}
+    return read_json(text, _ModuleList, "the model").modules
 
 
 def _backbone(found: Preset) -> Module:

@@ -87,11 +87,11 @@ def test_setups_that_make_no_sense(change: dict[str, object], said: str) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{}", "the profile is empty"),
-        ("[]", "must be a JSON object"),
+        ("{}", "the profile: it has no field name"),
+        ("[]", r"it is \[\]; expected object"),
         ("{", "not JSON"),
-        ('{"name": "x"}', "has no 'encoders'"),
-        ('{"encoders": 3}', "does not fit"),
+        ('{"name": "x"}', "it has no field stages"),
+        ('{"encoders": 3}', "encoders is 3; expected object"),
     ],
 )
 def test_profiles_that_cannot_be_read(text: str, said: str) -> None:
@@ -101,9 +101,11 @@ def test_profiles_that_cannot_be_read(text: str, said: str) -> None:
 
 def test_a_profile_with_an_unknown_entry_or_kernel() -> None:
     text = dump_setup(SETUP)
-    with pytest.raises(ValueError, match="has 'hops_ns'; known are"):
+    with pytest.raises(ValueError, match="it has the unknown field hops_ns; known are"):
         load_setup(text.replace('"hop_ns"', '"hops_ns"'))
-    with pytest.raises(ValueError, match="give compute or communication"):
+    with pytest.raises(
+        ValueError, match='resource is "network"; expected "communication" or "compute"'
+    ):
         load_setup(text.replace('"communication"', '"network"'))
 
 

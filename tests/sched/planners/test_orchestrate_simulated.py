@@ -99,10 +99,15 @@ def test_models_can_be_read_from_json() -> None:
     text = '{"modules": [{"name": "backbone", "layers": 2, "forward_ns": {"1": 5}, %s}]}'
     assert read_modules(text % '"backward_ns": {"1": 9}')[0].work_ns(1) == 14
     for tail, words in (
-        ('"backward_ns": {"1": 1.5}', "whole nanoseconds"),
-        ('"backward_ns": {"one": 1}', "TP sizes"),
-        ('"backwards": 1', "known are"),
-        ('"backward_ns": {"1": 1}, "state_bytes": "many"', "whole number"),
+        ('"backward_ns": {"1": 1.5}', r"modules\[0\].backward_ns.1 is 1.5; expected int"),
+        ('"backward_ns": {"one": 1}', r'modules\[0\].backward_ns has the key "one"; expected int'),
+        ('"backwards": 1', r"modules\[0\] has no field backward_ns"),
+        (
+            '"backward_ns": {"1": 1}, "slow": 1',
+            r"modules\[0\] has the unknown field slow; known are",
+        ),
+        ('"backward_ns": {"2": 1}', "give forward and backward times for the same TP sizes"),
+        ('"backward_ns": {"1": 1}, "state_bytes": "many"', 'state_bytes is "many"; expected int'),
     ):
         with pytest.raises(ValueError, match=words):
             read_modules(text % tail)
