@@ -15,7 +15,7 @@ from ...sched.render.svg import render_svg
 from ...sched.render.text import render_text
 from ...sched.render.trace import render_trace
 from ..console.reporting import emit
-from ..inputs.prices import Prices, with_costs
+from ..inputs.cost_options import CostSource, with_costs
 from ..inputs.programs import Size, read_program, with_size
 from .fill import command as fill_command
 from .reports import compare_table, list_table, picture, rank_table, timeline_report
@@ -58,7 +58,7 @@ def list_(as_json: bool) -> None:
 @click.option("--passes", is_flag=True, help="Print the passes in order, not to scale.")
 @with_size
 @with_costs
-def show(target: str, passes: bool, size: Size, prices: Prices) -> None:
+def show(target: str, passes: bool, size: Size, costs: CostSource) -> None:
     """Print a program's timeline to scale, or with --passes its grid.
 
     Example: counterpoise schedule show zb-h1 --stages 4 --microbatches 8
@@ -69,7 +69,7 @@ def show(target: str, passes: bool, size: Size, prices: Prices) -> None:
         return
     console = Console(soft_wrap=True, highlight=False)
     width = console.width if console.is_terminal else None
-    console.print(picture(simulate(program, prices.of(program)), prices.unit, width))
+    console.print(picture(simulate(program, costs.of(program)), costs.unit, width))
 
 
 @command.command()
@@ -106,14 +106,14 @@ def check(target: str, limit: int | None, size: Size, as_json: bool) -> int:
 @with_size
 @with_costs
 @as_json
-def simulate_(target: str, size: Size, prices: Prices, as_json: bool) -> None:
+def simulate_(target: str, size: Size, costs: CostSource, as_json: bool) -> None:
     """Simulate a program: print its makespan, each rank's bubbles by cause, and peak memory.
 
     Example: counterpoise schedule simulate 1f1b --stages 8 --microbatches 64 --p2p 0.1
     """
     program = read_program(target, size)
-    timeline = simulate(program, prices.of(program))
-    emit(timeline_report(timeline, prices.unit), as_json, rank_table(timeline, prices.unit))
+    timeline = simulate(program, costs.of(program))
+    emit(timeline_report(timeline, costs.unit), as_json, rank_table(timeline, costs.unit))
 
 
 @command.command()
@@ -128,7 +128,7 @@ def compare(
     out: Path | None,
     title: str,
     size: Size,
-    prices: Prices,
+    costs: CostSource,
     as_json: bool,
 ) -> None:
     """Compare several programs in a table, and with --out on a page.
@@ -136,13 +136,13 @@ def compare(
     Example: counterpoise schedule compare 1f1b zb-h1 zbv --stages 8 --out page.html
     """
     programs = [read_program(target, size) for target in targets]
-    timelines = [simulate(program, prices.of(program)) for program in programs]
+    timelines = [simulate(program, costs.of(program)) for program in programs]
     if out is not None:
-        text = _compared(out, timelines, title, _subtitle(programs), prices.unit)
+        text = _compared(out, timelines, title, _subtitle(programs), costs.unit)
         out.write_text(text, "utf-8")
         click.echo(f"wrote {out}", err=True)
-    report = {"schedules": [timeline_report(one, prices.unit) for one in timelines]}
-    emit(report, as_json, compare_table(timelines, prices.unit))
+    report = {"schedules": [timeline_report(one, costs.unit) for one in timelines]}
+    emit(report, as_json, compare_table(timelines, costs.unit))
 
 
 def _compared(
@@ -171,7 +171,7 @@ def _subtitle(programs: list[Program]) -> str:
 )
 @with_size
 @with_costs
-def export(target: str, form: str | None, out: Path | None, size: Size, prices: Prices) -> None:
+def export(target: str, form: str | None, out: Path | None, size: Size, costs: CostSource) -> None:
     """Write a program as torch's CSV or as text, or its timeline as SVG, page, trace or text.
 
     `text` is the grid, which all commands can read; `timeline` is text to scale; `trace` opens in
@@ -184,7 +184,7 @@ def export(target: str, form: str | None, out: Path | None, size: Size, prices: 
         raise ValueError(
             f"--out {out} has no suffix of a known format; add --format {'|'.join(FORMATS)}"
         )
-    text = _exported(read_program(target, size), chosen, prices)
+    text = _exported(read_program(target, size), chosen, costs)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -192,12 +192,12 @@ def export(target: str, form: str | None, out: Path | None, size: Size, prices: 
         click.echo(f"wrote {out}", err=True)
 
 
-def _exported(program: Program, form: str, prices: Prices) -> str:
+def _exported(program: Program, form: str, costs: CostSource) -> str:
     if form == "csv":
         return write_csv(program)
     if form == "text":
         return format_program(program) + "\n"
-    timeline, unit = simulate(program, prices.of(program)), prices.unit
+    timeline, unit = simulate(program, costs.of(program)), costs.unit
     if form == "svg":
         return render_svg([timeline], unit=unit)
     if form == "html":

@@ -14,7 +14,7 @@ from ..kernels.arrays import Int64
 from ..problem.config import check_costs
 from ..problem.loads import UNIT, UNLIMITED, budget_array, least_groups, oversized
 from ..problem.scale import order_by_size, scale_costs
-from .result import Grouping
+from .result import GroupingResult
 from .slots import make_slots, read_slots
 
 CHUNK = 4096
@@ -30,16 +30,15 @@ def balanced(
     rounds: int = ROUNDS,
     refine_up_to: int | None = None,
     coarse: bool = False,
-) -> Grouping:
+) -> GroupingResult:
     """Group all samples (n, resources) within budgets into `parts` groups of even loads, or more.
 
     Longest processing time in several resources, then two-ended best swaps (research of this
     project; the placement follows Graham 1969 with a max-norm score, no bound proven). parts
-    defaults to the least that the sums allow. Samples are placed 4,096 at a time (every k-th by
-    size) by the resources that have budgets, then refined all together by all resources; a
-    result of more than refine_up_to groups is not refined. Samples over budget are alone, and
-    reported. The order in which samples are given does not matter, except with coarse=True:
-    then samples of like size keep it, so another shuffle of the samples gives other groups.
+    defaults to the least that the sums allow. Placement looks at the resources that have
+    budgets, refinement at all; a result of more than refine_up_to groups is not refined. Samples
+    over budget are alone, and reported. The order of the samples does not matter, except with
+    coarse=True: then those of like size keep it, so another shuffle gives other groups.
 
     >>> balanced(np.array([[5], [4], [3], [6]]), budgets=[9]).group_of.tolist()
     [0, 0, 1, 1]
@@ -62,7 +61,7 @@ def balanced(
         group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
     nothing = np.empty(0, dtype=np.int64)
-    return Grouping(group_of, groups + len(oversize), nothing, oversize)
+    return GroupingResult(group_of, groups + len(oversize), nothing, oversize)
 
 
 def _place_by_budgets(small: Int64, tight: Int64, limits: Int64, parts: int) -> tuple[Int64, int]:

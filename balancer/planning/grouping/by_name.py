@@ -8,7 +8,7 @@ from ..problem.config import PlanConfig
 from .balanced import balanced
 from .counted import device, fixed, length, random
 from .isf import isf
-from .result import Grouping
+from .result import GroupingResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class GroupingRequest:
     refine_up_to: int | None = None
 
 
-def group_samples(config: PlanConfig, request: GroupingRequest) -> Grouping:
+def group_samples(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
     """Return groups within budgets, made by the strategy that the configuration names."""
     return BY_NAME[config.grouping](config, request)
 
 
-def _balanced(config: PlanConfig, request: GroupingRequest) -> Grouping:
+def _balanced(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
     return balanced(
         request.costs,
         config.budgets,
@@ -48,7 +48,7 @@ def _batch_size(config: PlanConfig) -> int:
 
 
 # To add a strategy, add a line here and its name to GroupingName in problem/balance.py.
-BY_NAME: dict[str, Callable[[PlanConfig, GroupingRequest], Grouping]] = {
+BY_NAME: dict[str, Callable[[PlanConfig, GroupingRequest], GroupingResult]] = {
     "balanced": _balanced,
     "isf": lambda config, request: isf(request.costs, config.budgets, seed=request.seed),
     "fixed": lambda config, request: fixed(len(request.costs), _batch_size(config)),

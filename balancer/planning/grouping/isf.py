@@ -8,7 +8,7 @@ from ..kernels.arrays import Int64
 from ..problem.config import check_costs
 from ..problem.loads import budget_array, oversized
 from ..problem.seeds import derive_seed
-from .result import Grouping
+from .result import GroupingResult
 
 
 def isf(
@@ -18,7 +18,7 @@ def isf(
     iterations: int = 10,
     seed: int = 0,
     flush: bool = True,
-) -> Grouping:
+) -> GroupingResult:
     """Group samples (n, resources): next-fit in random order, keep full groups, repeat.
 
     OmniBal (2024), §4.1, Algorithm 1; no bound. A group is full when any resource reaches its
@@ -44,7 +44,7 @@ def isf(
         groups, _ = _iterate(costs, limits, nothing, 1, again, items, group_of, groups)
         group_of[oversize] = groups + np.arange(len(oversize))
         groups += len(oversize)
-    return Grouping(group_of, groups, left_over, oversize)
+    return GroupingResult(group_of, groups, left_over, oversize)
 
 
 def _iterate(

@@ -9,7 +9,7 @@ from ..kernels.arrays import Int64
 
 
 @dataclass(frozen=True, slots=True)
-class Grouping:
+class GroupingResult:
     """group_of (n,): each sample's group, 0 .. groups - 1, or -1 for a sample in no group.
 
     left_over and oversize: ascending numbers of the samples that the algorithm did not place and

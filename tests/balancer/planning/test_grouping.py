@@ -12,7 +12,7 @@ from counterpoise.balancer.planning.grouping.balanced import balanced
 from counterpoise.balancer.planning.grouping.by_name import BY_NAME
 from counterpoise.balancer.planning.grouping.counted import device, fixed, length, random
 from counterpoise.balancer.planning.grouping.isf import isf
-from counterpoise.balancer.planning.grouping.result import Grouping, members
+from counterpoise.balancer.planning.grouping.result import GroupingResult, members
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.problem.balance import GROUPINGS
 from counterpoise.balancer.planning.problem.loads import (
@@ -43,7 +43,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int | None, ...]]:
     return costs, tuple(draw(st.lists(budget, min_size=resources, max_size=resources)))
 
 
-def check(found: Grouping, costs: np.ndarray, budgets: tuple[int | None, ...]) -> None:
+def check(found: GroupingResult, costs: np.ndarray, budgets: tuple[int | None, ...]) -> None:
     assert found.group_of.min(initial=0) >= 0
     assert set(found.group_of.tolist()) <= set(range(found.groups))
     limits = budget_array(budgets)
@@ -130,7 +130,7 @@ def test_balanced_is_close_to_the_bound_and_even() -> None:
         lambda costs: device(costs, 4, 2, 1),
     ],
 )
-def test_counted_groups_hold_four_each(group: Callable[[np.ndarray], Grouping]) -> None:
+def test_counted_groups_hold_four_each(group: Callable[[np.ndarray], GroupingResult]) -> None:
     costs = np.random.default_rng(0).integers(0, 50, (40, 2))
     assert np.bincount(group(costs).group_of).tolist() == [4] * 10
 

@@ -101,6 +101,7 @@ def _settings_table(report: Mapping[str, Any]) -> Table:
     for name in names:
         table.add_column(name, justify="right")
 
+    # A row's cells are followed by the published figure, where the paper has one.
     def add(title: str, cells: Iterable[str], figure: str | None = None) -> None:
         published = [f" ({getattr(PAPER[name], figure)})" if figure else "" for name in names]
         table.add_row(title, *(map("".join, zip(cells, published, strict=True))))

@@ -1,4 +1,4 @@
-"""What passes cost, as the schedule commands are told: flags in milliseconds, or a cost profile."""
+"""The options of the schedule commands for costs: times in milliseconds, or cost profiles."""
 
 import functools
 import math
@@ -16,7 +16,7 @@ from ...sched.simulation.cost_profile import CostProfile, load_profile, profile_
 from .programs import Command, add_options
 
 MS = 1_000_000
-# Divisible by up to 12 chunks: what a microbatch holds on a rank, in the simulator's whole numbers.
+# A microbatch's activations on a rank, as a whole number that up to 12 chunks divide.
 MICROBATCHES = MemoryUnit("microbatches", 27720, "microbatch")
 TIMES = (
     ("f", "forward through all that a rank holds", "1"),
@@ -30,33 +30,33 @@ TIMES = (
 )
 
 
-class Prices(Protocol):
-    """Anything that says what a program costs."""
+class CostSource(Protocol):
+    """Anything that gives the costs of a program."""
 
     @property
     def unit(self) -> MemoryUnit:
-        """What memory counts."""
+        """The unit in which memory is counted."""
 
     def of(self, program: Program) -> Costs:
-        """Return what the passes of a program cost. Raises ValueError if it cannot say."""
+        """Return the costs of a program. Raises ValueError if they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Flags:
+class GivenTimes:
     """The times given on the command line, in nanoseconds, for a rank's share of the model.
 
-    Where a rank holds several chunks each takes its part, so that schedules can be compared.
+    Where a rank holds several chunks, each takes its share, so that schedules can be compared.
     """
 
     times: dict[str, int | None]
 
     @property
     def unit(self) -> MemoryUnit:
-        """What memory counts."""
+        """The unit in which memory is counted."""
         return MICROBATCHES
 
     def of(self, program: Program) -> Costs:
-        """Return what the passes of a program cost."""
+        """Return the costs of a program."""
         chunks = max(map(len, map(program.stages_of, range(len(program.ranks)))), default=1)
         times = self.times
         forward = _or(times["f"], MS)
@@ -79,21 +79,21 @@ class Flags:
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
-    """Cost profiles from files, and what the microbatches hold, in turn."""
+class ProfiledCosts:
+    """Cost profiles from files, and the resources of the microbatches, in turn."""
 
     profiles: tuple[CostProfile, ...]
     holds: tuple[Mapping[str, int], ...]
 
     @property
     def unit(self) -> MemoryUnit:
-        """What memory counts: bytes, if all profiles say any."""
+        """The unit in which memory is counted: bytes, if all profiles have buffers."""
         if all(profile.buffers for profile in self.profiles):
             return BYTES
         return MemoryUnit("activations", 1, "activation")
 
     def of(self, program: Program) -> Costs:
-        """Return what a program costs, by the first profile made for stages placed as its are."""
+        """Return the costs of a program, by the first profile of the same placement of stages."""
         found = next((p for p in self.profiles if p.placement == program.placement), None)
         if found is None:
             has = " ".join(map(str, program.placement))
@@ -107,13 +107,13 @@ class Profiled:
 
 
 def with_costs(command: Command) -> Command:
-    """Add the flags of times to a command, as its argument `prices`."""
+    """Add the options of costs to a command, as its argument `costs`."""
 
     @functools.wraps(command)
     def run(**given: Any) -> object:
         times = {name: given.pop(name) for name, _, _ in TIMES}
         paths, holds = given.pop("costs"), given.pop("holds")
-        return command(prices=_prices(times, paths, holds), **given)
+        return command(costs=_cost_source(times, paths, holds), **given)
 
     profile = (
         click.option(
@@ -126,7 +126,7 @@ def with_costs(command: Command) -> Command:
             "--holds",
             multiple=True,
             metavar="RESOURCE=AMOUNT,...",
-            help="With --costs: what a microbatch holds; given often, they take turns.",
+            help="With --costs: the resources of a microbatch; repeat, and they take turns.",
         ),
     )
     times = (
@@ -141,16 +141,16 @@ def with_costs(command: Command) -> Command:
     return add_options(run, (*times, *profile))
 
 
-def _prices(
+def _cost_source(
     times: dict[str, int | None], paths: tuple[Path, ...], holds: tuple[str, ...]
-) -> Prices:
+) -> CostSource:
     if not paths:
         if holds:
-            raise ValueError("--holds says what a profile is to price; give --costs FILE with it")
-        return Flags(times)
+            raise ValueError("--holds needs a cost profile; give --costs FILE with it")
+        return GivenTimes(times)
     if given := [name for name, time in times.items() if time is not None]:
         raise ValueError(f"got --costs and --{given[0]}; give a profile or times, not both")
-    return Profiled(tuple(map(_profile, paths)), tuple(map(_amounts, holds)) or ({},))
+    return ProfiledCosts(tuple(map(_profile, paths)), tuple(map(_amounts, holds)) or ({},))
 
 
 def _profile(path: Path) -> CostProfile:
@@ -171,7 +171,7 @@ def _amounts(text: str) -> dict[str, int]:
 
 
 def _nanoseconds(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Milliseconds as written, in whole nanoseconds. Raises ValueError for what is no time."""
+    """Return written milliseconds in whole nanoseconds. Raises ValueError for other text."""
     if text is None:
         return None
     try:
