@@ -1,4 +1,4 @@
-"""Tell a rank how the run is going: the answer to its ping, also sent unasked now and then."""
+"""The state of the run for a rank: the answer to its ping, also sent unasked now and then."""
 
 from ..protocol.messages import Ping, Pong
 from .run_control import RunControl

@@ -134,7 +134,7 @@ class RankHandlers:
         """End what is left of a launch of which these processes, now replaced, were part.
 
         The run that they were in is over for all. Ranks of a later launch may be here already: they
-        stay. Which launch a process belongs to cannot always be told, so those that were in a run
+        stay. Which launch a process belongs to is not always known, so those that were in a run
         are asked to introduce themselves again rather than ended: one of the former launch is at
         another position, if it still exists.
         """

@@ -82,7 +82,7 @@ class CoordinatorState:
         self.job_is_fixed = job is not None
         self.plan_with = plan_with
         self.heartbeat_timeout_s = heartbeat_timeout_s
-        # Samples of the data set and the fingerprint of who reads it, as the first worker told.
+        # Samples of the data set, and the fingerprint of its reader, as the first worker reported.
         self.count = 0
         self.fingerprint = ""
         self.run: EpochRun | None = None

@@ -22,7 +22,7 @@ class RankProcess:
     begun: bool = False
     training: bool = False
     done: bool = False
-    heard: float = 0.0
+    heard_at: float = 0.0
     slow_until: float = 0.0
 
     @property

@@ -35,7 +35,7 @@ class Trainer:
         self._marks: dict[int, list[Mark]] = {}
         for ranks in world.settings.processes:
             world.outcome.delivered |= {rank: [] for rank in ranks}
-            world.outcome.told |= {rank: [] for rank in ranks}
+            world.outcome.details |= {rank: [] for rank in ranks}
             self._marks |= {rank: [] for rank in ranks}
 
     def start(self, ledger: SimulatedLedger) -> None:
@@ -46,7 +46,7 @@ class Trainer:
             session = RankSession(ranks, to_json(job), settings.prefetch, job.microbatches)
             process = RankProcess(ranks, self._lives, session, ledger, self.deliver)
             self.processes[process.peer] = process
-            self.world.peers[process.peer] = (process.party, self._hearing(process))
+            self.world.peers[process.peer] = (process.party, self._receiver(process))
             process.send([session.hello])
             self._wait(process)
         self._lives += 1
@@ -76,7 +76,7 @@ class Trainer:
         outcome = self.world.outcome
         for rank, marks in self._marks.items():
             keep = sum(mark < ledger.mark for mark in marks)
-            del marks[keep:], outcome.delivered[rank][keep:], outcome.told[rank][keep:]
+            del marks[keep:], outcome.delivered[rank][keep:], outcome.details[rank][keep:]
 
     def _save(self) -> None:
         """Keep the ledger of the process that is farthest behind, if the disk has room."""
@@ -89,32 +89,29 @@ class Trainer:
         """Repeat the requests of a process that waits, until it is done."""
         if self.processes.get(process.peer) is not process or process.done:
             return
-        silent = self.world.now - process.heard
-        if not process.training and silent >= ASK_AGAIN_S:
+        silent_s = self.world.now - process.heard_at
+        if not process.training and silent_s >= ASK_AGAIN_S:
             process.send(process.session.ask_again())
         self.world.network.at(ASK_AGAIN_S, lambda: self._wait(process))
 
-    def _hearing(self, process: RankProcess) -> Callable[[Message, tuple[object, ...]], None]:
-        def hear(message: Message, payloads: tuple[object, ...]) -> None:
+    def _receiver(self, process: RankProcess) -> Callable[[Message, tuple[object, ...]], None]:
+        def receive(message: Message, payloads: tuple[object, ...]) -> None:
             if self.world.traced:
                 self.world.trace(process.peer.decode(), "receives", message)
-            process.heard = self.world.now
+            process.heard_at = self.world.now
             process.session.handle(message, payloads)
             self._advance(process)
 
-        return hear
+        return receive
 
     def _advance(self, process: RankProcess) -> None:
         """Ask ahead; if the trainer is idle, take the next microbatch and train on it."""
         session = process.session
         if session.trouble:
             self.world.fail(session.trouble)
-        if session.trouble or process.done:
+        if session.trouble or process.done or not self._has_begun(process):
             return
-        if not process.begun:
-            if session.ready is None:
-                return
-            process.begin()
+        # A rank that was rejected or let go asks for nothing, but has what came before.
         if session.state == "running":
             process.send(session.asks())
         if process.training:
@@ -124,6 +121,12 @@ class Trainer:
             self._train(process, *taken)
         elif session.at_end() or self._leaves(process):
             self._end_epoch(process)
+
+    def _has_begun(self, process: RankProcess) -> bool:
+        """Begin the first run once the balancer is ready for it; return whether it has begun."""
+        if not process.begun and process.session.ready is not None:
+            process.begin()
+        return process.begun
 
     def _leaves(self, process: RankProcess) -> bool:
         """Return whether the trainer leaves the first epoch here, though it is not over."""
@@ -160,7 +163,7 @@ class Trainer:
         self._marks[rank].append((process.ledger.epoch, batch.step, batch.microbatch, index))
         process.ledger = process.ledger.after(batch, process.ranks)
         outcome.delivered[rank].append((batch.step, batch.microbatch, keys, payloads))
-        outcome.told[rank].append((batch.weights, holes, process.ledger))
+        outcome.details[rank].append((batch.weights, holes, process.ledger))
         outcome.holes += holes
         if batch.microbatch + 1 == batch.microbatches:
             self._save()
@@ -168,5 +171,5 @@ class Trainer:
     def _trained(self, process: RankProcess) -> None:
         if self.processes.get(process.peer) is process:
             process.training = False
-            process.heard = self.world.now
+            process.heard_at = self.world.now
             self._advance(process)

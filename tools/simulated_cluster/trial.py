@@ -80,7 +80,7 @@ def trial(seed: int, traced: bool = False) -> Verdict:
         lost=(expected - keys).total() if not outcome.trouble else 0,
         duplicated=(keys - expected).total(),
         mismatch=not _agree(outcome, reference),
-        redone=outcome.leased - COUNT if variant == "said twice" else 0,
+        redone=outcome.leased - COUNT if variant == "all doubled" else 0,
         expired=outcome.expired if variant == "slow" else 0,
         stuck=outcome.stuck,
         trouble=outcome.trouble,
@@ -92,7 +92,7 @@ def _agree(outcome: SimulationResult, reference: SimulationResult) -> bool:
     """Return whether the right batches were delivered, in order, as far as the run got."""
     return all(
         _same(outcome.delivered[rank], reference.delivered[rank], outcome.trouble)
-        and _same(outcome.told[rank], reference.told[rank], outcome.trouble)
+        and _same(outcome.details[rank], reference.details[rank], outcome.trouble)
         for rank in reference.delivered
     )
 

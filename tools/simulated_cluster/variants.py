@@ -69,12 +69,12 @@ SETTINGS: dict[str, ClusterSettings] = {
     "two epochs": replace(PLAIN, epochs=2),
     "far ahead": replace(_job(PLAIN, plan=FOUR_EACH), prefetch=12),
     "brought": replace(PLAIN, fixed_job=False),
-    # Payloads are larger than the probes say, and the front larger than the budget.
-    "misjudged": replace(_job(PLAIN, buffer_bytes=500), told_bytes=10),
-    # The trainer leaves an epoch in its midst for the next, and starts anew in one of them.
+    # Payloads are larger than the probes report, and the front larger than the budget.
+    "misjudged": replace(_job(PLAIN, buffer_bytes=500), probed_bytes=10),
+    # The trainer leaves an epoch in the middle for the next, and is restarted in one of them.
     "left early": replace(PLAIN, epochs=2, leaves_at=2, prefetch=6),
-    # Everything is said twice, at any time, and nothing else goes wrong: nothing is done twice.
-    "said twice": replace(PLAIN, duplicate=0.3),
+    # Messages arrive twice, at any time, and nothing else goes wrong: no work is done twice.
+    "all doubled": replace(PLAIN, duplicate=0.3),
     # Workers are slow, and nothing else goes wrong: no lease runs out.
     "slow": PLAIN,
     # Leases outlast the trial, as a job's own do: what is lost must come back before they run out.
@@ -94,7 +94,7 @@ VARIANTS = tuple(SETTINGS)
 # Kinds of the first faults, where they are not all drawn.
 FAULT_KINDS = {
     "long leases": ("drop", "crash worker", "drop"),
-    "said twice": ("duplicate",) * 5,
+    "all doubled": ("duplicate",) * 5,
     "slow": (LONG_SLOW,) * 5,
     "hangs for good": ("crash worker",),
     "left early": ("crash trainer",),

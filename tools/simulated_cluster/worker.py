@@ -69,7 +69,7 @@ class WorkerProcess:
     @property
     def heartbeat_peer(self) -> bytes:
         """The address of its heartbeats."""
-        return b"beat-" + self.peer
+        return b"heartbeat-" + self.peer
 
     @property
     def party(self) -> str:

@@ -31,7 +31,7 @@ class Workers:
         worker = WorkerProcess(slot, incarnation, world.settings.count, self.deliver, known)
         self._alive[worker.peer] = worker
         for address in (worker.peer, worker.heartbeat_peer):
-            world.peers[address] = (worker.party, lambda message, _: self._hear(worker, message))
+            world.peers[address] = (worker.party, lambda message, _: self._receive(worker, message))
         worker.send_hello()
         self._send_heartbeats(worker)
 
@@ -90,7 +90,7 @@ class Workers:
                 worker.send_heartbeat()
             self.world.network.at(HEARTBEAT_S, lambda: self._send_heartbeats(worker))
 
-    def _hear(self, worker: WorkerProcess, message: Message) -> None:
+    def _receive(self, worker: WorkerProcess, message: Message) -> None:
         worker.inbox.append(message)
         self._drain(worker)
 
@@ -163,7 +163,7 @@ class Workers:
             worker.fail(task, key)
         elif task.kind == "probe" and not settings.decode_first:
             cost = self._measure(worker, index)
-            worker.measured(task, Probed(task.ref.ordinal, key, cost, settings.told_bytes))
+            worker.measured(task, Probed(task.ref.ordinal, key, cost, settings.probed_bytes))
         else:
             payload = (b"%d/%d " % (task.epoch, index)).ljust(settings.payload_bytes, b".")
             worker.decoded(task, key, settings.cost(index), payload)

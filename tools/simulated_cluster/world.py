@@ -17,7 +17,7 @@ from .network import SimulatedNetwork
 
 Cost = Callable[[int], tuple[int, ...]]
 Given = tuple[int, int, tuple[str, ...], tuple[bytes, ...]]
-Told = tuple[Weights, tuple[str, ...], SimulatedLedger]
+Details = tuple[Weights, tuple[str, ...], SimulatedLedger]
 Receive = Callable[[Message, tuple[object, ...]], None]
 # One message in this many goes through the wire format and back.
 WIRED_EVERY = 16
@@ -34,7 +34,7 @@ class ClusterSettings:
     deadly: indexes whose decoding kills the worker process. crashes: (time, worker) at which a
     worker process dies; it is back `restart_s` later; hangs: those at which one works no more but
     lives. fixed_job: the balancer knows the job. open_s: what opening the source takes on average.
-    told_bytes: what a probe says of a payload's size. leaves_at: the step at which the trainer
+    probed_bytes: the payload size that a probe reports. leaves_at: the step at which the trainer
     leaves its first epoch for the next one, if any.
     """
 
@@ -49,7 +49,7 @@ class ClusterSettings:
     prefetch: int = 2
     open_s: float = 0.0
     payload_bytes: int = 100
-    told_bytes: int = 100
+    probed_bytes: int = 100
     broken: frozenset[int] = frozenset()
     unreadable: frozenset[int] = frozenset()
     deadly: frozenset[int] = frozenset()
@@ -72,13 +72,13 @@ class ClusterSettings:
 class SimulationResult:
     """The result of a simulation: per rank the delivered (step, microbatch, keys, payloads).
 
-    told: beside each delivered microbatch its weights, its holes, and the ledger after it. probed:
-    samples measured by workers, those not counted whose costs were kept. leased: samples in leases
-    to decode. expired: leases that the last balancer has seen run out.
+    details: beside each delivered microbatch its weights, its holes, and the ledger after it.
+    probed: samples measured by workers, without those whose costs were kept. leased: samples in
+    leases to decode. expired: leases that the last balancer has seen expire.
     """
 
     delivered: dict[int, list[Given]] = field(default_factory=dict)
-    told: dict[int, list[Told]] = field(default_factory=dict)
+    details: dict[int, list[Details]] = field(default_factory=dict)
     probed: int = 0
     leased: int = 0
     expired: int = 0

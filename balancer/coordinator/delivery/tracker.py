@@ -7,7 +7,7 @@ dropped, and is made again if the rank asks again. An acknowledged microbatch is
 
 Where holes are allowed a step *waits for holes*: none of its microbatches is sent before all its
 samples have been decoded once, because every weight in the step leaves the holes out. When a run
-resumes inside a step, the ranks tell the step's holes, and nothing waits.
+resumes inside a step, the ranks report the step's holes, and nothing waits.
 """
 
 import math
@@ -85,8 +85,8 @@ class DeliveryTracker:
     def learn_holes(self, steps: Iterable[int], holes: Iterable[int]) -> None:
         """Learn that these steps have no other holes than these ordinals.
 
-        A rank that has taken some of a step knows all its holes. A run that resumes there is told,
-        and decodes nothing of the step but what is still to be delivered.
+        A rank that has taken some of a step knows all its holes. A run that resumes there gets
+        them, and decodes nothing of the step but what is still to be delivered.
         """
         self._known_steps.update(steps)
         self._known_holes.update(holes)

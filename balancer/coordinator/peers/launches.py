@@ -1,4 +1,4 @@
-"""Tell the processes of one launch of the trainer from those of the next.
+"""Distinguish the processes of one launch of the trainer from those of the next.
 
 A trainer is restarted as a whole (torch elastic), but its processes come one by one, and the end of
 those before may be noticed late or never. A launch is a number that rises when a process is seen to

@@ -43,8 +43,8 @@ class RankPeer:
 
     `started` is the run that it started last. `finished` is set once it was sent the end of that
     run. `taken_until` is the (step, microbatch) up to which it took that run before the balancer
-    started the run again. `launch` counts the launches of the trainer, as far as they can be told
-    apart from here. `pinged_at` is when it last reported that it waits for a microbatch.
+    started the run again. `launch` counts the launches of the trainer, as far as they can be
+    distinguished from here. `pinged_at` is when it last reported that it waits for a microbatch.
     """
 
     peer: bytes

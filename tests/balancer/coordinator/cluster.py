@@ -1,4 +1,4 @@
-"""A coordinator without processes: who says what, and what it sends."""
+"""A coordinator without processes: messages to it, and what it sends."""
 
 from dataclasses import replace
 
@@ -31,12 +31,12 @@ class Cluster:
         self.coordinator = Coordinator(job)
         self.now = 0.0
 
-    def say(self, peer, *said, after_s=0.0):
-        """Say something; return (peer, message) of all that is sent."""
+    def send(self, peer, *messages, after_s=0.0):
+        """Send messages; return (peer, message) of all that is sent."""
         self.now += after_s
         sent = [
             send
-            for message in said
+            for message in messages
             for send in self.coordinator.handle(peer, message, (b"",), 0, self.now)
         ]
         return [(send.peer, send.message) for send in sent]
@@ -45,23 +45,23 @@ class Cluster:
         self.now += after_s
         return [(send.peer, send.message) for send in self.coordinator.tick(self.now)]
 
-    def gone(self, peer, undelivered):
+    def lose(self, peer, undelivered):
         sent = self.coordinator.unreachable(peer, undelivered, self.now)
         return [(send.peer, send.message) for send in sent]
 
     def worker(self, peer=b"w", incarnation=0, count=20):
         hello = WorkerHello(peer.decode(), incarnation, "host", 0)
-        return self.say(peer, hello, WorkerReady(count, "same"))
+        return self.send(peer, hello, WorkerReady(count, "same"))
 
     def probe_all(self, peer):
-        """Say what all samples of a worker's probe leases cost."""
+        """Send the costs of all samples of a worker's probe leases."""
         for held in self.coordinator.state.run.leases.of_worker(peer):
             found = tuple(Probed(ordinal, f"k{ordinal}", (1,), 1) for ordinal in held.samples)
             if held.kind == "probe":
-                self.say(peer, ProbeDone(held.number, found))
+                self.send(peer, ProbeDone(held.number, found))
 
     def rank(self, peer, ranks=(0, 1), job=JOB):
-        return self.say(peer, RankHello(ranks, to_json(job)))
+        return self.send(peer, RankHello(ranks, to_json(job)))
 
 
 def kinds(sent, peer):
@@ -76,7 +76,7 @@ def started(ranks=((0,), (1,))):
     cluster.worker()
     sent = []
     for number in range(len(ranks)):
-        sent += cluster.say(b"r%d" % number, StartRun(0, 0, START))
+        sent += cluster.send(b"r%d" % number, StartRun(0, 0, START))
     assert any(isinstance(message, Lease) for _, message in sent)
     return cluster
 
@@ -92,4 +92,4 @@ def do_leases(cluster, sent, peer=b"w"):
                     done: Message = ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 1),))
                 else:
                     done = DecodeDone(lease.lease, ref.ordinal, key, (1,), b"")
-                sent += cluster.say(peer, done)
+                sent += cluster.send(peer, done)

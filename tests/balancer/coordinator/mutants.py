@@ -39,14 +39,14 @@ MUTANTS = (
         seed=12,
     ),
     mutant(
-        "lease numbers start anew with every run",
+        "lease numbers start again with every run",
         edit("coordinator.run_control:RunControl.start_next",
              "EpochRun(start, state.job, order, planner, state.last_lease)",
              "EpochRun(start, state.job, order, planner)"),
         seed=0,
     ),
     mutant(
-        "lease numbers start anew with every balancer",
+        "lease numbers start again with every balancer",
         edit("coordinator.state:CoordinatorState.__init__",
              "self.last_lease = incarnation * NUMBERS_PER_INCARNATION", "self.last_lease = 0"),
         seed=0,
@@ -58,13 +58,13 @@ MUTANTS = (
         seed=30,
     ),
     mutant(
-        "what two workers have stays with the slower",
+        "samples that two workers have stay with the slower",
         edit("coordinator.run.leases:LeaseTable.complete",
              "lease.shared or is_expired or self._expired_but_usable", "False"),
         seed=109,
     ),
     mutant(
-        "costs said twice count twice",
+        "costs that arrive twice count twice",
         edit("coordinator.run.planning_feed:PlanningFeed.store_costs",
              "sample.cost is not None", "False"),
         seed=2,
@@ -179,7 +179,7 @@ MUTANTS = (
         seed=2,
     ),
     mutant(
-        "a hole is not told to the ranks",
+        "a hole is not reported to the ranks",
         edit("coordinator.delivery.step:pack", "tuple(sorted(step.holes))", "()"),
         seed=2,
     ),
@@ -203,7 +203,7 @@ MUTANTS = (
         seed=40,
     ),
     mutant(
-        "the last acknowledgement is never said again",
+        "the last acknowledgement is never sent again",
         edit("protocol.rank_session:RankSession._open_business",
              "[*self._acks.values(), *[self._ask(position) for position in sorted(self._asked)]]",
              "[self._ask(position) for position in sorted(self._asked)]"),

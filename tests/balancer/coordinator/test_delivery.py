@@ -189,10 +189,10 @@ def test_of_what_was_sent_nothing_is_counted_once_it_is_acknowledged():
     ) == (0, 0, 0)
 
 
-# --- holes and gates
+# --- holes
 
 
-def test_a_gated_step_waits_for_all_its_samples_and_counts_without_holes():
+def test_a_step_that_waits_for_holes_needs_all_its_samples_and_counts_without_holes():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=True, label=0)
     samples = filled(delivery)
     arrive(delivery, *[samples[n] for n in range(7)])
@@ -237,7 +237,7 @@ def test_what_is_decoded_in_vain_is_told_once():
     assert (delivery.budget.held_bytes, delivery.budget.reserved_bytes) == (0, 0)
 
 
-def test_holes_that_are_told_of_other_steps_open_no_gate():
+def test_known_holes_of_other_steps_unblock_no_step():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=True)
     samples = filled(delivery)
     delivery.learn_holes([1], [1])
@@ -246,7 +246,7 @@ def test_holes_that_are_told_of_other_steps_open_no_gate():
     assert samples[1].reason
 
 
-def test_without_a_gate_a_microbatch_leaves_as_soon_as_it_is_whole():
+def test_a_step_that_does_not_wait_sends_a_microbatch_as_soon_as_it_is_complete():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
     arrive(delivery, samples[0])

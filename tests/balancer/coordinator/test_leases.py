@@ -45,7 +45,7 @@ def test_a_result_counts_once_and_only_from_whom_it_was_leased_to():
     assert leases.complete(A, 1, 7, now=1.0) is None
 
 
-def test_what_a_late_worker_has_in_hand_counts_if_it_comes_first():
+def test_a_late_result_counts_if_it_comes_first():
     leases, mine = expired()
     leases.grant(B, "decode", mine, now=10.0)
     assert leases.complete(A, 1, 0, now=11.0) == ("decode", mine[0])
@@ -53,7 +53,7 @@ def test_what_a_late_worker_has_in_hand_counts_if_it_comes_first():
     assert leases.complete(B, 2, 0, now=12.0) is None
 
 
-def test_what_a_late_worker_has_in_hand_counts_no_more_when_another_was_first():
+def test_a_late_result_does_not_count_when_another_was_first():
     leases, mine = expired()
     leases.grant(B, "decode", mine, now=10.0)
     assert leases.complete(B, 2, 0, now=11.0) == ("decode", mine[0])

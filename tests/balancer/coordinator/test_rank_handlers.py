@@ -44,11 +44,11 @@ def test_a_rank_of_another_job_waits_until_the_first_is_known_to_be_gone():
     asked = cluster.rank(b"new", job=OTHER)
     assert kinds(asked, b"r0") == kinds(asked, b"r1") == ["Pong"]
     for peer in (b"r0", b"r1"):
-        cluster.gone(peer, Pong(0, 0, ""))
+        cluster.lose(peer, Pong(0, 0, ""))
     sent = cluster.tick()
     assert kinds(sent, b"new") == []
     assert kinds(sent, b"w") == ["Welcome"]
-    assert cluster.say(b"w", WorkerReady(7, "other", 1)) == [(b"new", Ready(7, "other"))]
+    assert cluster.send(b"w", WorkerReady(7, "other", 1)) == [(b"new", Ready(7, "other"))]
 
 
 def test_a_rank_of_another_job_is_refused_while_the_first_is_there():
@@ -67,12 +67,12 @@ def test_ranks_that_start_anew_end_the_run_of_those_before():
     assert cluster.coordinator.state.run is None
     sent = cluster.rank(b"s0", (0,))
     assert kinds(sent, b"s1") == []
-    cluster.say(b"s1", StartRun(0, 0, START))
-    cluster.say(b"s0", StartRun(0, 0, START))
+    cluster.send(b"s1", StartRun(0, 0, START))
+    cluster.send(b"s0", StartRun(0, 0, START))
     run: Any = cluster.coordinator.state.run
     assert run.number == 0
-    assert kinds(cluster.say(b"r1", RequestBatch(0, 1, 0, 0)), b"r1") == ["RunFailed"]
-    assert kinds(cluster.say(b"r0", RequestBatch(0, 0, 0, 0)), b"r0") == ["UnknownPeer"]
+    assert kinds(cluster.send(b"r1", RequestBatch(0, 1, 0, 0)), b"r1") == ["RunFailed"]
+    assert kinds(cluster.send(b"r0", RequestBatch(0, 0, 0, 0)), b"r0") == ["UnknownPeer"]
     assert kinds(cluster.rank(b"r0", (0,)), b"r0") == ["RunFailed"]
     assert kinds(cluster.tick(100), b"s0") == ["Pong"]
 
@@ -81,11 +81,11 @@ def test_a_rank_that_was_not_in_a_former_launch_says_so_and_goes_on():
     """The last words of rank 1's former life come after the new rank 0's first."""
     cluster = started(ranks=((1,),))
     cluster.rank(b"s0", (0,))
-    cluster.say(b"s0", StartRun(0, 0, START))
+    cluster.send(b"s0", StartRun(0, 0, START))
     assert kinds(cluster.rank(b"s1", (1,)), b"s0") == ["UnknownPeer"]
     cluster.rank(b"s0", (0,))
-    cluster.say(b"s0", StartRun(0, 0, START))
-    cluster.say(b"s1", StartRun(0, 0, START))
+    cluster.send(b"s0", StartRun(0, 0, START))
+    cluster.send(b"s1", StartRun(0, 0, START))
     assert cluster.coordinator.state.run.number == 0
     assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
 
@@ -94,11 +94,11 @@ def test_a_rank_that_goes_on_alone_is_told_when_another_was_started_anew():
     cluster = started()
     cluster.rank(b"s1", (1,))
     cluster.rank(b"r0", (0,))
-    cluster.say(b"r0", StartRun(0, 0, START))
-    sent = cluster.say(b"s1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
+    cluster.send(b"r0", StartRun(0, 0, START))
+    sent = cluster.send(b"s1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
     assert kinds(sent, b"r0") == ["UnknownPeer"]
     cluster.rank(b"r0", (0,))
-    assert "RunFailed" not in kinds(cluster.say(b"r0", StartRun(0, 0, START)), b"r0")
+    assert "RunFailed" not in kinds(cluster.send(b"r0", StartRun(0, 0, START)), b"r0")
     assert "RunFailed" in kinds(cluster.tick(APART_S + 0.1), b"r0")
 
 
@@ -107,12 +107,12 @@ def test_what_others_had_of_a_run_that_starts_again_for_one_behind_is_kept():
     cluster = Cluster()
     cluster.rank(b"r1", (1,), OTHER)
     sent = cluster.worker()
-    do_leases(cluster, sent + cluster.say(b"r1", StartRun(0, 0, START, EpochPosition(8, 2, 2, 0))))
-    had = cluster.say(b"r1", RequestBatch(0, 1, 2, 0))
+    do_leases(cluster, sent + cluster.send(b"r1", StartRun(0, 0, START, EpochPosition(8, 2, 2, 0))))
+    had = cluster.send(b"r1", RequestBatch(0, 1, 2, 0))
     assert kinds(had, b"r1") == ["Batch"]
-    cluster.say(b"r1", Ack(0, 1, 2, 0))
+    cluster.send(b"r1", Ack(0, 1, 2, 0))
     cluster.rank(b"r0", (0,), OTHER)
-    cluster.say(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
+    cluster.send(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
     run = cluster.coordinator.state.run
     assert run.begin.start.step == 1
     assert run.delivery.progress.needed((1,)) == (2, 1)
@@ -124,23 +124,23 @@ def test_ranks_of_one_launch_that_seem_to_be_of_two_may_be_in_different_epochs()
     """After two quick restarts rank 1 comes before the last life of rank 0 is replaced."""
     cluster = started(ranks=((0,),))
     cluster.rank(b"s1", (1,))
-    cluster.say(b"s1", StartRun(0, 0, START))
+    cluster.send(b"s1", StartRun(0, 0, START))
     cluster.rank(b"s0", (0,))
-    cluster.say(b"s0", StartRun(0, 0, START))
+    cluster.send(b"s0", StartRun(0, 0, START))
     cluster.rank(b"s1", (1,))
-    cluster.say(b"s1", StartRun(0, 0, START))
-    assert kinds(cluster.say(b"s0", StartRun(1, 1, START)), b"s1") == []
+    cluster.send(b"s1", StartRun(0, 0, START))
+    assert kinds(cluster.send(b"s0", StartRun(1, 1, START)), b"s1") == []
     assert cluster.coordinator.state.run.number == 0
-    cluster.say(b"s1", StartRun(1, 1, START))
+    cluster.send(b"s1", StartRun(1, 1, START))
     assert cluster.coordinator.state.run.number == 1
 
 
 def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
     cluster = started()
-    cluster.say(b"r0", StartRun(1, 1, START))
-    assert kinds(cluster.say(b"r1", RequestBatch(1, 1, 0, 0)), b"r1") == ["UnknownPeer"]
+    cluster.send(b"r0", StartRun(1, 1, START))
+    assert kinds(cluster.send(b"r1", RequestBatch(1, 1, 0, 0)), b"r1") == ["UnknownPeer"]
     cluster.rank(b"r1", (1,))
-    cluster.say(b"r1", StartRun(1, 1, START, START))
+    cluster.send(b"r1", StartRun(1, 1, START, START))
     assert cluster.coordinator.state.run.number == 1
 
 
@@ -150,7 +150,7 @@ def test_a_rank_whose_next_begin_was_lost_is_asked_where_it_is():
 )  # fmt: skip
 def test_a_hello_that_cannot_be_is_refused(hello):
     cluster = Cluster()
-    ((_, refused),) = cluster.say(b"r", hello)
+    ((_, refused),) = cluster.send(b"r", hello)
     assert isinstance(refused, PeerRejected)
 
 
@@ -164,7 +164,7 @@ def test_ranks_that_stay_at_different_places_are_told():
     cluster = started(ranks=((0,),))
     cluster.rank(b"r1", (1,))
     assert RunFailed not in [
-        type(message) for _, message in cluster.say(b"r1", StartRun(0, 1, START))
+        type(message) for _, message in cluster.send(b"r1", StartRun(0, 1, START))
     ]
     assert cluster.coordinator.state.run is None
     assert RunFailed not in [type(message) for _, message in cluster.tick(APART_S)]
@@ -177,12 +177,12 @@ def test_ranks_that_stay_at_different_places_are_told():
 def test_a_rank_of_a_former_launch_at_another_place_is_looked_for_and_forgotten():
     cluster = started(ranks=((1,),))  # it says so to a balancer that has not seen rank 0 before
     cluster.rank(b"new 0", (0,))
-    cluster.say(b"new 0", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
+    cluster.send(b"new 0", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
     ((_, asked),) = [each for each in cluster.tick(1.5) if each[0] == b"r0"]
-    cluster.gone(b"r0", asked)
+    cluster.lose(b"r0", asked)
     assert cluster.coordinator.state.run.begin.at == EpochPosition(8, 2, 2, 0)
     cluster.rank(b"new 1", (1,))
-    cluster.say(b"new 1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
+    cluster.send(b"new 1", StartRun(0, 0, EpochPosition(8, 2, 2, 0)))
     assert RunFailed not in [type(message) for _, message in cluster.tick(2 * APART_S)]
 
 
@@ -190,9 +190,9 @@ def test_a_position_beyond_the_data_is_refused():
     cluster = Cluster()
     cluster.rank(b"r")
     cluster.worker()
-    sent = cluster.say(b"r", StartRun(0, 0, EpochPosition(21, 5, 5, 0)))
+    sent = cluster.send(b"r", StartRun(0, 0, EpochPosition(21, 5, 5, 0)))
     assert "the ledger is at sample 21, but the data set has 20" in sent[0][1].reason
-    assert kinds(cluster.say(b"r", StartRun(1, 0, START)), b"w") == ["Lease"]
+    assert kinds(cluster.send(b"r", StartRun(1, 0, START)), b"w") == ["Lease"]
 
 
 @pytest.mark.parametrize("first", [b"r0", b"r1"])
@@ -206,7 +206,7 @@ def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
         cluster.rank(peer, ranks, job=OTHER)
     cluster.worker()
     for peer in sorted(begins, key=lambda peer: peer != first):
-        cluster.say(peer, *begins[peer])
+        cluster.send(peer, *begins[peer])
     run = cluster.coordinator.state.run
     while not run.delivery.steps:
         cluster.probe_all(b"w")
@@ -220,8 +220,8 @@ def test_what_a_rank_was_given_is_not_decoded_for_a_restarted_balancer(first):
 
 def test_nobody_is_let_go_before_the_others_are_done():
     cluster = started()
-    assert kinds(cluster.say(b"r0", RankBye()), b"r0") == []
-    assert kinds(cluster.say(b"r1", RankBye()), b"r0") == ["Bye"]
+    assert kinds(cluster.send(b"r0", RankBye()), b"r0") == []
+    assert kinds(cluster.send(b"r1", RankBye()), b"r0") == ["Bye"]
 
 
 def test_a_rank_at_its_end_does_not_hold_the_others():
@@ -230,21 +230,24 @@ def test_a_rank_at_its_end_does_not_hold_the_others():
         cluster.rank(peer, ranks)
     cluster.worker(count=20)
     for peer in (b"r0", b"r1"):
-        cluster.say(peer, StartRun(0, 0, EpochPosition(20, 5, 5, 0)))
-    assert cluster.say(b"r0", RankBye()) == []
-    assert cluster.say(b"r1", RequestBatch(0, 1, 5, 0)) == [(b"r1", EpochEnd(0, 5)), (b"r0", Bye())]
+        cluster.send(peer, StartRun(0, 0, EpochPosition(20, 5, 5, 0)))
+    assert cluster.send(b"r0", RankBye()) == []
+    assert cluster.send(b"r1", RequestBatch(0, 1, 5, 0)) == [
+        (b"r1", EpochEnd(0, 5)),
+        (b"r0", Bye()),
+    ]
 
 
 def taken_by(cluster, peer, rank, after_s):
     """The steps that a rank is given, which waits so long when it is given nothing."""
     taken = []
     for step, microbatch in [(step, each) for step in range(5) for each in range(2)]:
-        do_leases(cluster, cluster.say(peer, RequestBatch(0, rank, step, microbatch)))
+        do_leases(cluster, cluster.send(peer, RequestBatch(0, rank, step, microbatch)))
         if step not in cluster.coordinator.state.run.delivery.steps:
             do_leases(cluster, cluster.tick(after_s))
         if step not in cluster.coordinator.state.run.delivery.steps:
             return taken
-        cluster.say(peer, Ack(0, rank, step, microbatch))
+        cluster.send(peer, Ack(0, rank, step, microbatch))
         taken += [step] * (microbatch == 0)
     return taken
 
@@ -254,7 +257,7 @@ def test_a_rank_that_is_not_there_holds_nobody_up_for_long(after_s, steps):
     cluster = Cluster()
     cluster.rank(b"r1", (1,))
     sent = cluster.worker()
-    do_leases(cluster, sent + cluster.say(b"r1", StartRun(0, 0, START)))
+    do_leases(cluster, sent + cluster.send(b"r1", StartRun(0, 0, START)))
     assert taken_by(cluster, b"r1", 1, after_s) == steps
 
 
@@ -262,21 +265,21 @@ def test_a_rank_that_was_not_waited_for_and_comes_is_given_all_it_wants():
     cluster = Cluster()
     cluster.rank(b"r1", (1,))
     sent = cluster.worker()
-    do_leases(cluster, sent + cluster.say(b"r1", StartRun(0, 0, START)))
+    do_leases(cluster, sent + cluster.send(b"r1", StartRun(0, 0, START)))
     taken_by(cluster, b"r1", 1, 5.1)
     cluster.rank(b"r0", (0,))
-    sent = cluster.say(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
+    sent = cluster.send(b"r0", StartRun(0, 0, START, EpochPosition(4, 1, 1, 0)))
     do_leases(cluster, sent)
-    assert "Batch" in kinds(cluster.say(b"r0", RequestBatch(0, 0, 1, 0)), b"r0")
+    assert "Batch" in kinds(cluster.send(b"r0", RequestBatch(0, 0, 1, 0)), b"r0")
     assert cluster.coordinator.state.run.delivery.progress.needed((1,)) >= (4, 2)
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
 def test_a_rank_that_stays_away_from_the_next_epoch_is_named(goodbye):
     cluster = started()
-    cluster.say(b"r1", RankBye()) if goodbye else cluster.gone(b"r1", Pong(0, 0, ""))
-    cluster.say(b"r0", StartRun(1, 1, START))
-    (status,) = [m for _, m in cluster.say(b"r0", Ping()) if isinstance(m, Pong)]
+    cluster.send(b"r1", RankBye()) if goodbye else cluster.lose(b"r1", Pong(0, 0, ""))
+    cluster.send(b"r0", StartRun(1, 1, START))
+    (status,) = [m for _, m in cluster.send(b"r0", Ping()) if isinstance(m, Pong)]
     assert status.waiting == "ranks (1,), which have gone"
     cluster.tick()
     assert "RunFailed" not in kinds(cluster.tick(119.0), b"r0")
@@ -286,38 +289,38 @@ def test_a_rank_that_stays_away_from_the_next_epoch_is_named(goodbye):
 
 def test_a_rank_that_comes_back_in_time_begins_the_next_epoch():
     cluster = started()
-    cluster.gone(b"r1", Pong(0, 0, ""))
-    cluster.say(b"r0", StartRun(1, 1, START))
+    cluster.lose(b"r1", Pong(0, 0, ""))
+    cluster.send(b"r0", StartRun(1, 1, START))
     for _ in range(3):
         cluster.tick(50.0)
         cluster.worker()
         cluster.rank(b"r1", (1,))
-        cluster.say(b"r1", StartRun(0, 0, START))
+        cluster.send(b"r1", StartRun(0, 0, START))
         cluster.tick(50.0)
-        cluster.gone(b"r1", Pong(0, 0, ""))
+        cluster.lose(b"r1", Pong(0, 0, ""))
     cluster.rank(b"r1", (1,))
-    cluster.say(b"r1", StartRun(1, 1, START))
+    cluster.send(b"r1", StartRun(1, 1, START))
     assert cluster.coordinator.state.failure is None
     assert cluster.coordinator.state.run.number == 1
 
 
 def test_a_rank_that_is_there_may_take_its_time_between_epochs():
     cluster = started()
-    cluster.say(b"r0", StartRun(1, 1, START))
+    cluster.send(b"r0", StartRun(1, 1, START))
     for _ in range(100):
         assert "RunFailed" not in kinds(cluster.tick(100.0), b"r0")
 
 
 def test_a_rank_cannot_ask_or_acknowledge_for_another():
     cluster = started()
-    cluster.say(b"r0", RequestBatch(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
+    cluster.send(b"r0", RequestBatch(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
     assert cluster.coordinator.state.requests.of_run(0) == []
 
 
 def test_a_rank_is_told_now_and_then_that_the_balancer_is_there():
     cluster = started()
     assert kinds(cluster.tick(10.5), b"r0") == ["Pong"]
-    assert kinds(cluster.say(b"x", Ping()), b"x") == ["Pong"]
+    assert kinds(cluster.send(b"x", Ping()), b"x") == ["Pong"]
 
 
 def test_all_ranks_are_told_when_the_balancer_is_stopped():
@@ -331,13 +334,13 @@ def test_a_wrong_number_of_costs_ends_the_run_with_a_reason():
     held = cluster.coordinator.state.run.leases.of_worker(b"w")[0]
     ordinal = next(iter(held.samples))
     wrong = ProbeDone(held.number, (Probed(ordinal, "k", (1,) * 9, 0),))
-    sent = cluster.say(b"w", wrong)
+    sent = cluster.send(b"w", wrong)
     assert "are needed" in sent[0][1].reason
 
 
 def test_a_job_is_given_to_workers_whenever_they_come():
     cluster = Cluster()
     hello = WorkerHello("w", 0, "host", 0)
-    assert cluster.say(b"w", hello) == []
+    assert cluster.send(b"w", hello) == []
     assert cluster.rank(b"r") == [(b"w", Welcome(to_json(JOB)))]
-    assert cluster.say(b"v", WorkerHello("v", 0, "host", 0)) == [(b"v", Welcome(to_json(JOB)))]
+    assert cluster.send(b"v", WorkerHello("v", 0, "host", 0)) == [(b"v", Welcome(to_json(JOB)))]

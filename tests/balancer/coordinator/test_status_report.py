@@ -46,10 +46,10 @@ class Cluster:
         self.leases = {}
         self.decoded = 0
 
-    def say(self, peer, *said, after_s=0.0, payload=b"pixels"):
+    def send(self, peer, *messages, after_s=0.0, payload=b"pixels"):
         self.now += after_s
         sent = []
-        for message in said:
+        for message in messages:
             frames = (payload,) if isinstance(message, DecodeDone) else ()
             size = sum(map(len, frames))
             sent += self.coordinator.handle(peer, message, frames, size, self.now)
@@ -60,13 +60,13 @@ class Cluster:
 
     def join(self, name, software="x 1", fingerprint="same", count=20):
         peer = name.encode()
-        self.say(peer, WorkerHello(name, 0, "host", 0, software))
-        return self.say(peer, WorkerReady(count, fingerprint))
+        self.send(peer, WorkerHello(name, 0, "host", 0, software))
+        return self.send(peer, WorkerReady(count, fingerprint))
 
     def train(self):
         for rank in range(2):
             hello = RankHello((rank,), to_json(JOB))
-            self.say(b"r%d" % rank, hello, StartRun(0, 0, START), RequestBatch(0, rank, 0, 0))
+            self.send(b"r%d" % rank, hello, StartRun(0, 0, START), RequestBatch(0, rank, 0, 0))
 
     def work(self, name, seconds=1.0):
         """Do one lease."""
@@ -75,9 +75,9 @@ class Cluster:
         for ref in lease.refs:
             key, self.now = f"k{ref.index}", self.now + seconds
             if lease.kind == "probe":
-                self.say(peer, ProbeDone(lease.lease, (Probed(ref.ordinal, key, (5,), 6),)))
+                self.send(peer, ProbeDone(lease.lease, (Probed(ref.ordinal, key, (5,), 6),)))
             else:
-                self.say(peer, DecodeDone(lease.lease, ref.ordinal, key, (), b""))
+                self.send(peer, DecodeDone(lease.lease, ref.ordinal, key, (), b""))
                 self.decoded += 1
 
     def work_all(self):
@@ -86,7 +86,7 @@ class Cluster:
             self.work(next(peer for peer, leases in self.leases.items() if leases).decode(), 0.5)
 
     def look(self, after_s=0.0):
-        (answer,) = self.say(b"visitor", GetStatus(7), after_s=after_s)
+        (answer,) = self.send(b"visitor", GetStatus(7), after_s=after_s)
         assert isinstance(answer, StatusReport)
         return answer
 
@@ -96,10 +96,10 @@ def cluster():
     """Two workers and two ranks, none of which has done anything."""
     cluster = Cluster()
     for name in ("a", "b"):
-        cluster.say(name.encode(), WorkerHello(name, 0, "host", 0, "x 1"))
+        cluster.send(name.encode(), WorkerHello(name, 0, "host", 0, "x 1"))
     cluster.train()
     for name in ("a", "b"):
-        cluster.say(name.encode(), WorkerReady(20, "same"))
+        cluster.send(name.encode(), WorkerReady(20, "same"))
     return cluster
 
 
@@ -134,22 +134,24 @@ def test_what_workers_have_done_is_counted_with_its_time(cluster):
     assert later.recent_decoded / later.recent_ms < seen.recent_decoded / seen.recent_ms / 5
 
 
-def test_a_beat_tells_time_at_work_and_the_clock(cluster):
-    cluster.say(b"beat.a", WorkerHeartbeat("a", 0, 2, 5000, 6000))  # worked for another balancer
-    cluster.say(b"beat.a", WorkerHeartbeat("a", 0, 3, 5700, 6200, -40_000, 900), after_s=1.0)
+def test_a_heartbeat_reports_time_at_work_and_the_clock(cluster):
+    cluster.send(
+        b"heartbeat.a", WorkerHeartbeat("a", 0, 2, 5000, 6000)
+    )  # worked for another balancer
+    cluster.send(b"heartbeat.a", WorkerHeartbeat("a", 0, 3, 5700, 6200, -40_000, 900), after_s=1.0)
     seen = note(cluster.look(), "a")
     assert (seen.recent_probe_ms, seen.recent_decode_ms) == (700, 200)
     assert (seen.ahead_us, seen.error_us, seen.heard_ms) == (-40_000, 900, 0)
 
 
-def test_a_beat_with_a_number_is_answered_with_the_wall_clock(cluster):
+def test_a_heartbeat_with_a_number_is_answered_with_the_wall_clock(cluster):
     cluster.coordinator.state.diagnostics.wall_ahead_s = 1000.0
-    said = cluster.say(b"beat.a", WorkerHeartbeat("a", 0, 3), after_s=2.0)
+    said = cluster.send(b"heartbeat.a", WorkerHeartbeat("a", 0, 3), after_s=2.0)
     assert said == [HeartbeatAck(3, 1_002_000_000)]
 
 
-def test_who_is_not_heard_of_comes_first(cluster):
-    cluster.say(b"beat.b", WorkerHeartbeat("b", 0), after_s=4.0)
+def test_a_worker_without_heartbeats_comes_first(cluster):
+    cluster.send(b"heartbeat.b", WorkerHeartbeat("b", 0), after_s=4.0)
     notes = cluster.look().notes
     assert [(each.name, each.heard_ms) for each in notes] == [("a", 4000), ("b", 0)]
 
@@ -167,27 +169,27 @@ def test_what_a_rank_needs_is_said_at_every_stage(cluster):
 
 def test_a_rank_waits_if_it_said_so_lately(cluster):
     assert not any(each.waits for each in cluster.look().ranks)
-    cluster.say(b"r1", Ping(1, 5_000, 100))
+    cluster.send(b"r1", Ping(1, 5_000, 100))
     waiting = cluster.look().ranks[0]
     assert (waiting.ranks, waiting.waits, waiting.ahead_us) == ("1", True, 5_000)
     assert not cluster.look(after_s=5.0).ranks[0].waits
 
 
-def test_an_ask_said_twice_is_as_old_as_the_first(cluster):
-    cluster.say(b"r0", RequestBatch(0, 0, 0, 0), after_s=4.0)
+def test_a_repeated_request_is_as_old_as_the_first(cluster):
+    cluster.send(b"r0", RequestBatch(0, 0, 0, 0), after_s=4.0)
     assert {each.asked_ms for each in cluster.look().ranks} == {4000}
 
 
 def test_samples_given_up_are_named(cluster):
     lease = cluster.leases[b"a"][0]
-    cluster.say(b"a", SampleFailed(lease.lease, lease.refs[0].ordinal, "k", "cut", False))
+    cluster.send(b"a", SampleFailed(lease.lease, lease.refs[0].ordinal, "k", "cut", False))
     seen = cluster.look()
     assert (seen.holes, seen.last_holes[0].key, seen.last_holes[0].reason) == (1, "k", "cut")
     assert note(seen, "a").failed == 1
 
 
 def test_leases_that_run_out_and_workers_that_are_lost_are_counted(cluster):
-    cluster.say(b"beat.a", WorkerHeartbeat("a", 0), after_s=31.0)
+    cluster.send(b"heartbeat.a", WorkerHeartbeat("a", 0), after_s=31.0)
     cluster.coordinator.tick(cluster.now)
     seen = cluster.look(after_s=2.0)
     assert seen.expired > 0
@@ -216,14 +218,14 @@ def test_a_peer_that_lies_about_itself_breaks_no_answer(cluster):
     most = (1 << 63) - 1
     for told in (most, -most):
         beat = WorkerHeartbeat("a", 0, 1, told, -told, told, told)
-        cluster.say(b"beat.a", beat, after_s=3.0)
-        cluster.say(b"r0", Ping(1, told, told))
+        cluster.send(b"heartbeat.a", beat, after_s=3.0)
+        cluster.send(b"r0", Ping(1, told, told))
         seen = cluster.look()
         assert decode(encode(seen), 0) == seen
     assert bounded(most) == MOST
 
 
-def test_an_overview_can_be_given_in_any_state():
+def test_a_report_can_be_made_in_any_state():
     mutator, cluster = Mutator(corpus(), 5), None
     for number in range(1500):
         if cluster is None or number % 100 == 0:
@@ -237,12 +239,12 @@ def test_an_overview_can_be_given_in_any_state():
         assert decode(encode(seen), 0) == seen
 
 
-def test_a_tally_forgets_slowly():
-    tally = WorkerStats(0.0)
+def test_worker_stats_forget_slowly():
+    stats = WorkerStats(0.0)
     for second in range(1000):
-        tally.add(float(second), decoded=1)
-    assert len(tally._marks) < 20
-    done, seconds = tally.recent(1000.0)
+        stats.add(float(second), decoded=1)
+    assert len(stats._marks) < 20
+    done, seconds = stats.recent(1000.0)
     assert done.decoded / seconds == pytest.approx(1.0, abs=0.1)
     assert WorkerStats(5.0).recent(5.0)[1] == 0.0
 

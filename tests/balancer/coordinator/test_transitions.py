@@ -51,15 +51,15 @@ def bring_to(state: str) -> Cluster:
     if state in (W_PREPARING, W_READY):
         cluster.rank(b"rank")
     if state in (W_WAITING, W_PREPARING, W_READY):
-        cluster.say(PEER, HELLO)
+        cluster.send(PEER, HELLO)
     if state == W_READY:
-        cluster.say(PEER, READY)
+        cluster.send(PEER, READY)
     if state in (R_ATTACHED, R_RUNNING):
         cluster.worker()
         cluster.rank(PEER, (0,))
         cluster.worker()
     if state == R_RUNNING:
-        cluster.say(PEER, StartRun(0, 0, START))
+        cluster.send(PEER, StartRun(0, 0, START))
     assert cluster.coordinator.state.state_of(PEER) == state
     return cluster
 
@@ -74,8 +74,8 @@ def start_job(cluster: Cluster) -> None:
 def end_job(cluster: Cluster) -> None:
     if cluster.coordinator.state.state_of(PEER) == W_WAITING:
         cluster.rank(b"rank")
-        cluster.say(PEER, WorkerFailed("no such file"))
-    cluster.say(b"rank", RankBye())
+        cluster.send(PEER, WorkerFailed("no such file"))
+    cluster.send(b"rank", RankBye())
 
 
 def time_out(cluster: Cluster) -> None:
@@ -84,52 +84,52 @@ def time_out(cluster: Cluster) -> None:
 
 def replace_peer(cluster: Cluster) -> None:
     if cluster.coordinator.state.state_of(PEER).startswith("worker"):
-        cluster.say(b"successor", WorkerHello("peer", 2, "host", 0))
+        cluster.send(b"successor", WorkerHello("peer", 2, "host", 0))
     else:
         cluster.rank(b"successor", (0,))
 
 
 def doubt_peer(cluster: Cluster) -> None:
     cluster.rank(b"other", (1,))
-    cluster.say(b"other", StartRun(0, 0, START))
+    cluster.send(b"other", StartRun(0, 0, START))
     cluster.rank(b"successor", (1,))
 
 
-def say(*messages: object) -> Callable[[Cluster], None]:
+def send(*messages: object) -> Callable[[Cluster], None]:
     def act(cluster: Cluster) -> None:
         for message in messages:
-            cluster.say(PEER, message)
+            cluster.send(PEER, message)
 
     return act
 
 
 def be_unreachable(cluster: Cluster) -> None:
-    cluster.gone(PEER, Bye())
+    cluster.lose(PEER, Bye())
 
 
 def join_with_job(cluster: Cluster) -> None:
     cluster.rank(b"rank")
-    cluster.say(PEER, HELLO)
+    cluster.send(PEER, HELLO)
 
 
 def join_again_with_job(cluster: Cluster) -> None:
     cluster.rank(b"rank")
-    cluster.say(PEER, WorkerFailed("no such file"), WorkerHello("peer", 2, "host", 0))
+    cluster.send(PEER, WorkerFailed("no such file"), WorkerHello("peer", 2, "host", 0))
 
 
 def join_as_predecessor(cluster: Cluster) -> None:
-    cluster.say(b"successor", WorkerHello("peer", 2, "host", 0))
-    cluster.say(PEER, HELLO)
+    cluster.send(b"successor", WorkerHello("peer", 2, "host", 0))
+    cluster.send(PEER, HELLO)
 
 
 def join_as_predecessor_of_another(cluster: Cluster) -> None:
-    cluster.say(b"successor", WorkerHello("other", 2, "host", 0))
-    cluster.say(PEER, WorkerHello("other", 1, "host", 0))
+    cluster.send(b"successor", WorkerHello("other", 2, "host", 0))
+    cluster.send(PEER, WorkerHello("other", 1, "host", 0))
 
 
 def be_ready_with_other_data(cluster: Cluster) -> None:
     cluster.worker(b"first")
-    cluster.say(PEER, WorkerReady(21, "other"))
+    cluster.send(PEER, WorkerReady(21, "other"))
 
 
 def greet_with_other_job(cluster: Cluster) -> None:
@@ -139,7 +139,7 @@ def greet_with_other_job(cluster: Cluster) -> None:
 
 def wait_until_first_is_gone(cluster: Cluster) -> None:
     greet_with_other_job(cluster)
-    cluster.gone(b"rank", Bye())
+    cluster.lose(b"rank", Bye())
     cluster.tick()
 
 
@@ -155,32 +155,32 @@ BY_EVENT: dict[str, Callable[[Cluster], None]] = {
     Event.UNREACHABLE: be_unreachable,
     Event.REPLACED: replace_peer,
     Event.DOUBTED: doubt_peer,
-    "WorkerHello": say(HELLO),
-    "WorkerReady": say(READY),
-    "WorkerFailed": say(WorkerFailed("no such file")),
-    "ProbeDone": say(ProbeDone(99, ())),
-    "DecodeDone": say(DecodeDone(99, 0, "k", (), b"")),
-    "SampleFailed": say(SampleFailed(99, 0, "k", "cut", False)),
-    "WorkerBye": say(WorkerBye()),
-    "WorkerHeartbeat": say(WorkerHeartbeat("peer", 1)),
+    "WorkerHello": send(HELLO),
+    "WorkerReady": send(READY),
+    "WorkerFailed": send(WorkerFailed("no such file")),
+    "ProbeDone": send(ProbeDone(99, ())),
+    "DecodeDone": send(DecodeDone(99, 0, "k", (), b"")),
+    "SampleFailed": send(SampleFailed(99, 0, "k", "cut", False)),
+    "WorkerBye": send(WorkerBye()),
+    "WorkerHeartbeat": send(WorkerHeartbeat("peer", 1)),
     "RankHello": lambda cluster: cluster.rank(PEER, (0,)) and None,
-    "StartRun": say(StartRun(0, 0, START)),
-    "SubmitTask": say(SubmitTask(0, 0, -1, b"")),
-    "RequestBatch": say(RequestBatch(0, 0, 0, 0)),
-    "Ack": say(Ack(0, 0, 0, 0)),
-    "Ping": say(Ping()),
-    "GetStatus": say(GetStatus(1)),
-    "RankBye": say(RankBye()),
+    "StartRun": send(StartRun(0, 0, START)),
+    "SubmitTask": send(SubmitTask(0, 0, -1, b"")),
+    "RequestBatch": send(RequestBatch(0, 0, 0, 0)),
+    "Ack": send(Ack(0, 0, 0, 0)),
+    "Ping": send(Ping()),
+    "GetStatus": send(GetStatus(1)),
+    "RankBye": send(RankBye()),
 }
 BY_CASE: dict[Case, Callable[[Cluster], None]] = {
     (ABSENT, "WorkerHello", Outcome.JOB_SENT): join_with_job,
     (ABSENT, "WorkerHello", Outcome.REFUSED): join_as_predecessor,
-    (W_WAITING, "WorkerHello", Outcome.NO_JOB): say(WorkerHello("peer", 2, "host", 0)),
+    (W_WAITING, "WorkerHello", Outcome.NO_JOB): send(WorkerHello("peer", 2, "host", 0)),
     (W_WAITING, "WorkerHello", Outcome.JOB_SENT): join_again_with_job,
     (W_WAITING, "WorkerHello", Outcome.REFUSED): join_as_predecessor_of_another,
     (W_PREPARING, "WorkerReady", Outcome.REFUSED): be_ready_with_other_data,
-    (W_PREPARING, "WorkerReady", Outcome.OUTDATED): say(WorkerReady(20, "same", 7)),
-    (W_PREPARING, "WorkerFailed", Outcome.OUTDATED): say(WorkerFailed("no such file", 7)),
+    (W_PREPARING, "WorkerReady", Outcome.OUTDATED): send(WorkerReady(20, "same", 7)),
+    (W_PREPARING, "WorkerFailed", Outcome.OUTDATED): send(WorkerFailed("no such file", 7)),
     (ABSENT, "RankHello", Outcome.POSTPONED): greet_with_other_job,
     (ABSENT, "RankHello", Outcome.REFUSED): lambda cluster: cluster.rank(PEER, (9,)) and None,
     (ABSENT, Event.POSTPONED_HELLO, Outcome.ADMITTED): wait_until_first_is_gone,
@@ -248,6 +248,6 @@ def test_after_every_row_the_peer_is_where_the_table_says(
 
 def test_a_message_without_a_row_is_dropped_and_changes_no_state() -> None:
     cluster = bring_to(W_READY)
-    cluster.say(PEER, StartRun(0, 0, START))
+    cluster.send(PEER, StartRun(0, 0, START))
     assert cluster.coordinator.state.state_of(PEER) == W_READY
     assert cluster.coordinator.state.dropped == 1

@@ -33,62 +33,66 @@ from tests.balancer.coordinator.cluster import (
 
 def test_a_worker_that_is_not_known_is_asked_to_say_hello():
     cluster = Cluster(JOB)
-    assert cluster.say(b"beat.w", WorkerHeartbeat("w", 0)) == [(b"beat.w", UnknownPeer())]
+    assert cluster.send(b"heartbeat.w", WorkerHeartbeat("w", 0)) == [
+        (b"heartbeat.w", UnknownPeer())
+    ]
     cluster.worker()
-    assert cluster.say(b"beat.w", WorkerHeartbeat("w", 0)) == []
+    assert cluster.send(b"heartbeat.w", WorkerHeartbeat("w", 0)) == []
 
 
 def test_hello_said_twice_takes_nothing_from_a_worker():
     cluster = started()
     leases = cluster.coordinator.state.run.leases.of_worker(b"w")
     assert leases
-    assert cluster.say(b"w", WorkerHello("w", 0, "host", 0)) == []
+    assert cluster.send(b"w", WorkerHello("w", 0, "host", 0)) == []
     assert cluster.coordinator.state.run.leases.of_worker(b"w") == leases
 
 
 def test_a_worker_that_waits_for_a_job_and_says_so_again_is_not_lost():
     cluster = Cluster()
     hello = WorkerHello("w", 0, "host", 0)
-    cluster.say(b"w", hello, hello)
+    cluster.send(b"w", hello, hello)
     assert cluster.coordinator.state.diagnostics.lost == 0
-    cluster.say(b"another", hello)
+    cluster.send(b"another", hello)
     assert cluster.coordinator.state.diagnostics.lost == 1
 
 
 def test_an_older_incarnation_is_sent_away():
     cluster = Cluster(JOB)
     cluster.worker(b"w", incarnation=1)
-    late = cluster.say(b"late", WorkerHello("w", 0, "host", 0))
+    late = cluster.send(b"late", WorkerHello("w", 0, "host", 0))
     assert late == [(b"late", Bye())]
-    assert cluster.say(b"beat", WorkerHeartbeat("w", 1)) == []
+    assert cluster.send(b"beat", WorkerHeartbeat("w", 1)) == []
 
 
-def test_a_worker_that_missed_beats_is_told_something_so_that_a_dead_one_is_noticed():
+def test_a_worker_that_missed_heartbeats_is_sent_something_so_that_a_dead_one_is_noticed():
     cluster = started()
-    second = cluster.say(b"v", WorkerHello("v", 0, "host", 1), WorkerReady(20, "same"))
+    second = cluster.send(b"v", WorkerHello("v", 0, "host", 1), WorkerReady(20, "same"))
     assert kinds(second, b"v")[0] == "Welcome"
     assert (b"w", Revoke(0)) not in cluster.tick(1.0)
     nudges = cluster.tick(2.0)
     assert (b"w", Revoke(0)) in nudges
-    granted = cluster.gone(b"w", Revoke(0))
+    granted = cluster.lose(b"w", Revoke(0))
     assert kinds(granted, b"v") == ["Lease"] * len(granted)
     assert cluster.coordinator.state.run.leases.of_worker(b"w") == []
 
 
-def test_a_silent_worker_is_lost_and_a_beating_one_is_not():
+def test_a_worker_without_heartbeats_is_lost_and_one_with_them_is_not():
     cluster = started()
     for _ in range(20):
-        beat(cluster, b"w", hand=in_hand(cluster, b"w"), after_s=1.0)
+        heartbeat(cluster, b"w", progress=in_progress(cluster, b"w"), after_s=1.0)
         cluster.tick()
     assert cluster.coordinator.state.run.leases.of_worker(b"w")
     cluster.tick(11.0)
-    assert cluster.say(b"beat.w", WorkerHeartbeat("w", 0)) == [(b"beat.w", UnknownPeer())]
+    assert cluster.send(b"heartbeat.w", WorkerHeartbeat("w", 0)) == [
+        (b"heartbeat.w", UnknownPeer())
+    ]
 
 
 def test_a_worker_with_other_data_is_refused():
     cluster = started()
-    cluster.say(b"v", WorkerHello("v", 0, "host", 1))
-    (_, refused), *_ = cluster.say(b"v", WorkerReady(21, "other"))
+    cluster.send(b"v", WorkerHello("v", 0, "host", 1))
+    (_, refused), *_ = cluster.send(b"v", WorkerReady(21, "other"))
     assert "install the same versions" in refused.reason
 
 
@@ -97,7 +101,7 @@ def test_workers_share_what_is_to_be_probed():
     cluster.rank(b"r")
     for peer in (b"u", b"v"):
         cluster.worker(peer)
-    sent = cluster.say(b"r", StartRun(0, 0, START))
+    sent = cluster.send(b"r", StartRun(0, 0, START))
     leases = [(peer, len(lease.refs)) for peer, lease in sent if isinstance(lease, Lease)]
     assert leases[:2] == [(b"u", 2), (b"v", 1)]
     assert sum(count for _, count in leases) == PLAN.samples_per_step
@@ -106,22 +110,22 @@ def test_workers_share_what_is_to_be_probed():
 def test_a_worker_that_leaves_gives_its_work_to_the_others():
     cluster = started()
     cluster.worker(b"v")
-    cluster.say(b"w", WorkerBye())
+    cluster.send(b"w", WorkerBye())
     assert cluster.coordinator.state.run.leases.of_worker(b"v")
     assert not cluster.coordinator.state.run.leases.of_worker(b"w")
 
 
-def in_hand(cluster, peer):
-    """What a worker that hangs says it works on: the first of its oldest lease."""
+def in_progress(cluster, peer):
+    """What a worker that hangs reports to work on: the first of its oldest lease."""
     for held in cluster.coordinator.state.run.leases.of_worker(peer):
         return held.number, next(iter(held.samples))
     return 0, -1
 
 
-def beat(cluster, peer, incarnation=0, hand=(0, -1), after_s=0.0):
-    name, (lease, ordinal) = peer.decode(), hand
-    said = WorkerHeartbeat(name, incarnation, lease=lease, ordinal=ordinal)
-    return cluster.say(b"beat." + peer, said, after_s=after_s)
+def heartbeat(cluster, peer, incarnation=0, progress=(0, -1), after_s=0.0):
+    name, (lease, ordinal) = peer.decode(), progress
+    message = WorkerHeartbeat(name, incarnation, lease=lease, ordinal=ordinal)
+    return cluster.send(b"heartbeat." + peer, message, after_s=after_s)
 
 
 def crashes(cluster):
@@ -134,16 +138,16 @@ def test_a_sample_on_which_workers_hang_is_given_up():
     workers = [b"u", b"v", b"w"]
     for peer in workers:
         cluster.worker(peer)
-    cluster.say(b"r", StartRun(0, 0, START))
+    cluster.send(b"r", StartRun(0, 0, START))
     run = cluster.coordinator.state.run
     first = next(iter(run.feed.samples.values()))
     for _ in range(3 * 40):
         for peer in workers:
-            number, ordinal = in_hand(cluster, peer)
+            number, ordinal = in_progress(cluster, peer)
             if ordinal > first.ordinal:
                 costs = Probed(ordinal, str(ordinal), (1,), 1)
-                cluster.say(peer, ProbeDone(number, (costs,)))
-            beat(cluster, peer, hand=in_hand(cluster, peer), after_s=1.02)
+                cluster.send(peer, ProbeDone(number, (costs,)))
+            heartbeat(cluster, peer, progress=in_progress(cluster, peer), after_s=1.02)
         cluster.tick()
     assert first.crash_count == 3
     assert first.reason == "3 worker processes died or hung while they worked on it"
@@ -152,7 +156,7 @@ def test_a_sample_on_which_workers_hang_is_given_up():
 def test_a_lease_that_was_lost_on_its_way_makes_no_sample_suspect():
     cluster = started()
     for _ in range(int(JOB.lease_s) + 2):
-        beat(cluster, b"w", after_s=1.0)
+        heartbeat(cluster, b"w", after_s=1.0)
         cluster.tick()
     assert crashes(cluster) == 0
 
@@ -168,10 +172,10 @@ def test_a_worker_that_was_cut_off_and_comes_back_makes_no_sample_suspect():
 @pytest.mark.parametrize("lost_first", [False, True])
 def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_first):
     cluster = started()
-    number, _ = in_hand(cluster, b"w")
-    beat(cluster, b"w", hand=(number, 2))
+    number, _ = in_progress(cluster, b"w")
+    heartbeat(cluster, b"w", progress=(number, 2))
     cluster.tick(after_s=11.0 if lost_first else 1.0)
-    cluster.say(b"again", WorkerHello("w", 1, "host", 0))
+    cluster.send(b"again", WorkerHello("w", 1, "host", 0))
     assert [
         s.ordinal for s in cluster.coordinator.state.run.feed.samples.values() if s.crash_count
     ] == [2]
@@ -179,9 +183,9 @@ def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_fir
 
 def test_a_suspected_sample_that_can_be_probed_is_suspected_no_longer():
     cluster = started()
-    cluster.say(b"again", WorkerHello("w", 1, "host", 0))
+    cluster.send(b"again", WorkerHello("w", 1, "host", 0))
     assert crashes(cluster) == 1
-    sent = cluster.say(b"again", WorkerReady(20, "same"))
+    sent = cluster.send(b"again", WorkerReady(20, "same"))
     do_leases(cluster, sent, b"again")
     assert crashes(cluster) == 0
 
@@ -191,11 +195,11 @@ def test_a_second_death_counts_only_for_who_had_the_sample_alone(alone, expected
     cluster = started()
     run = cluster.coordinator.state.run
     (held,) = run.leases.of_worker(b"w")
-    cluster.say(b"v", WorkerHello("v", 0, "host", 1))
+    cluster.send(b"v", WorkerHello("v", 0, "host", 1))
     samples = list(held.samples.values())[: 1 if alone else None]
     run.leases.grant(b"v", "probe", samples, cluster.now, shared=held)
     for name in ("w", "v"):
-        cluster.say(b"again " + name.encode(), WorkerHello(name, 1, "host", 0))
+        cluster.send(b"again " + name.encode(), WorkerHello(name, 1, "host", 0))
     assert next(iter(held.samples.values())).crash_count == expected
     assert crashes(cluster) == expected
 
@@ -216,8 +220,8 @@ def late(cluster):
     held = cluster.coordinator.state.run.leases.of_worker(b"w")[0]
     sample = next(iter(held.samples.values()))
     for _ in range(122):
-        beat = WorkerHeartbeat("w", 0, lease=held.number, ordinal=sample.ordinal)
-        cluster.say(b"beat.w", beat, after_s=1.0)
+        message = WorkerHeartbeat("w", 0, lease=held.number, ordinal=sample.ordinal)
+        cluster.send(b"heartbeat.w", message, after_s=1.0)
         cluster.tick()
     assert cluster.coordinator.state.run.leases.of_worker(b"w") == []
     return held, sample
@@ -230,7 +234,7 @@ def costs(held, sample):
 def test_a_sample_that_takes_longer_than_a_lease_counts_when_it_comes():
     cluster = started()
     held, sample = late(cluster)
-    granted = cluster.say(b"w", costs(held, sample))
+    granted = cluster.send(b"w", costs(held, sample))
     assert sample.cost == (1,)
     assert not sample.reason
     leased = [ref.ordinal for _, m in granted if isinstance(m, Lease) for ref in m.refs]
@@ -239,13 +243,13 @@ def test_a_sample_that_takes_longer_than_a_lease_counts_when_it_comes():
 
 
 @pytest.mark.parametrize(("peer", "incarnation"), [(b"w", 0), (b"w2", 1)])
-def test_what_was_in_hand_before_another_hello_does_not_count(peer, incarnation):
+def test_work_in_progress_before_another_hello_does_not_count(peer, incarnation):
     cluster = started()
     held, sample = late(cluster)
     if peer == b"w":
-        cluster.gone(b"w", Revoke(0))
-    cluster.say(peer, WorkerHello("w", incarnation, "host", 0), WorkerReady(20, "same"))
-    cluster.say(b"w", costs(held, sample))
+        cluster.lose(b"w", Revoke(0))
+    cluster.send(peer, WorkerHello("w", incarnation, "host", 0), WorkerReady(20, "same"))
+    cluster.send(b"w", costs(held, sample))
     assert sample.cost is None
 
 
@@ -255,8 +259,8 @@ def test_a_worker_that_begins_one_sample_after_another_keeps_its_leases():
     assert len(held.samples) > 3
     for ordinal in held.samples:
         for _ in range(100):
-            beat = WorkerHeartbeat("w", 0, lease=held.number, ordinal=ordinal)
-            cluster.say(b"beat.w", beat, after_s=1.0)
+            message = WorkerHeartbeat("w", 0, lease=held.number, ordinal=ordinal)
+            cluster.send(b"heartbeat.w", message, after_s=1.0)
             cluster.tick()
     assert cluster.coordinator.state.run.leases.of_worker(b"w") == [held]
 
@@ -265,13 +269,13 @@ def test_a_worker_that_does_nothing_gives_back_what_it_was_given():
     """Its lease, or the results, were lost with a connection: it would be waited for in vain."""
     cluster = started()
     (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
-    assert beat(cluster, b"w", after_s=3.0) == []
-    told = beat(cluster, b"w", after_s=1.0)
+    assert heartbeat(cluster, b"w", after_s=3.0) == []
+    told = heartbeat(cluster, b"w", after_s=1.0)
     assert [type(message) for _, message in told] == [Revoke, Welcome]
     assert told[0] == (b"w", Revoke(held.number))
     # Only a worker that answers gets work again; it may have missed the question.
-    assert [type(message) for _, message in beat(cluster, b"w", after_s=1.0)] == [Welcome]
-    granted = cluster.say(b"w", WorkerReady(20, "same", told[1][1].number))
+    assert [type(message) for _, message in heartbeat(cluster, b"w", after_s=1.0)] == [Welcome]
+    granted = cluster.send(b"w", WorkerReady(20, "same", told[1][1].number))
     again = [ref.ordinal for _, m in granted if isinstance(m, Lease) for ref in m.refs]
     assert again == list(held.samples)
     assert crashes(cluster) == 0
@@ -282,37 +286,37 @@ def test_a_suspected_sample_whose_lease_was_lost_goes_to_another():
     (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
     next(iter(held.samples.values())).crash_count = 1
     cluster.worker(b"v")
-    beat(cluster, b"w", after_s=1.0)
-    told = beat(cluster, b"w", after_s=1.0)
+    heartbeat(cluster, b"w", after_s=1.0)
+    told = heartbeat(cluster, b"w", after_s=1.0)
     granted = [message for peer, message in told if peer == b"v" and isinstance(message, Lease)]
     assert granted[0].refs[0].ordinal == next(iter(held.samples))
 
 
-def test_a_worker_that_shows_results_keeps_its_leases_whatever_its_beats_say():
+def test_a_worker_that_shows_results_keeps_its_leases_whatever_its_heartbeats_report():
     cluster = started()
     (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
     for sample in list(held.samples.values()):
-        beat(cluster, b"w", after_s=0.9)
-        beat(cluster, b"w", after_s=0.9)
+        heartbeat(cluster, b"w", after_s=0.9)
+        heartbeat(cluster, b"w", after_s=0.9)
         assert cluster.coordinator.state.run.leases.of_worker(b"w") == [held]
-        cluster.say(b"w", costs(held, sample))
+        cluster.send(b"w", costs(held, sample))
 
 
 def test_what_comes_after_all_of_a_lease_that_was_taken_for_lost_counts():
     cluster = started()
     (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
     sample = next(iter(held.samples.values()))
-    beat(cluster, b"w", after_s=1.0)
-    beat(cluster, b"w", after_s=1.0)
-    cluster.say(b"w", costs(held, sample))
+    heartbeat(cluster, b"w", after_s=1.0)
+    heartbeat(cluster, b"w", after_s=1.0)
+    cluster.send(b"w", costs(held, sample))
     assert sample.cost == (1,)
 
 
-def test_a_worker_that_cannot_open_the_data_is_told_to_all_and_serves_the_next_job():
+def test_a_worker_that_cannot_open_the_data_is_reported_to_all_and_serves_the_next_job():
     cluster = Cluster()
     cluster.rank(b"r")
-    cluster.say(b"w", WorkerHello("w", 0, "host", 0))
-    sent = cluster.say(b"w", WorkerFailed("no such file"))
+    cluster.send(b"w", WorkerHello("w", 0, "host", 0))
+    sent = cluster.send(b"w", WorkerFailed("no such file"))
     assert sent == [(b"r", RunFailed("worker", "worker w: no such file"))]
-    cluster.say(b"r", RankBye())
+    cluster.send(b"r", RankBye())
     assert kinds(cluster.rank(b"s", job=OTHER), b"w") == ["Welcome"]

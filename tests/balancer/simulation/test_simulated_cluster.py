@@ -107,20 +107,20 @@ def test_one_process_can_play_all_ranks(seed: int) -> None:
 def test_a_run_resumes_at_every_ledger(variant: str) -> None:
     given = settings_of(variant)
     whole = Simulation(given, seed=1).run()
-    ledgers = {told[2].mark: told[2] for rank in whole.told.values() for told in rank}
+    ledgers = {each[2].mark: each[2] for rank in whole.details.values() for each in rank}
     for mark, ledger in sorted(ledgers.items())[:-1]:
         rest = Simulation(replace(given, start=ledger), seed=mark[1]).run()
         for process in given.processes:
             for index, rank in enumerate(process):
                 had = sum((0, *each[:2], index) < mark for each in whole.delivered[rank])
                 assert rest.delivered[rank] == whole.delivered[rank][had:]
-                assert rest.told[rank] == whole.told[rank][had:]
+                assert rest.details[rank] == whole.details[rank][had:]
 
 
 @pytest.mark.parametrize("variant", ["skip", "windows, skip", "whole epochs"])
 def test_ledgers_are_the_same_on_all_ranks(variant: str) -> None:
-    told = Simulation(settings_of(variant), seed=1).run().told
-    assert [ledger for *_, ledger in told[0]] == [ledger for *_, ledger in told[1]]
+    details = Simulation(settings_of(variant), seed=1).run().details
+    assert [ledger for *_, ledger in details[0]] == [ledger for *_, ledger in details[1]]
 
 
 # --- disks
