@@ -58,18 +58,19 @@ class Case:
         return {**ARGUMENTS, **self.rest}
 
 
+PLAIN_ROWS: list[tuple[str, str, dict[str, Any], int | None]] = [
+    ("in order", "records", {"batch_size": 4, "shuffle": False}, None),
+    ("shuffled", "records", {"batch_size": 4, "shuffle": True}, None),
+    ("generator", "records", {"batch_size": 5, "shuffle": True, "drop_last": True}, 5),
+    ("random samples", "drawn", {"batch_size": 3, "shuffle": True}, 6),
+    ("skip", "broken records", {"batch_size": 4, "shuffle": True, **SKIP}, 7),
+    ("stream", "stream", {"batch_size": 4}, None),
+]
 # name: (data, arguments, generator's seed or None, epochs)
 PLAIN: dict[str, tuple[str, dict[str, Any], int | None, int]] = {
     f"plain, {name}, {workers} workers": (data, {**given, "num_workers": workers}, seed, 2)
     for workers in (0, 2)
-    for name, data, given, seed in [
-        ("in order", "records", {"batch_size": 4, "shuffle": False}, None),
-        ("shuffled", "records", {"batch_size": 4, "shuffle": True}, None),
-        ("generator", "records", {"batch_size": 5, "shuffle": True, "drop_last": True}, 5),
-        ("random samples", "drawn", {"batch_size": 3, "shuffle": True}, 6),
-        ("skip", "broken records", {"batch_size": 4, "shuffle": True, **SKIP}, 7),
-        ("stream", "stream", {"batch_size": 4}, None),
-    ]
+    for name, data, given, seed in PLAIN_ROWS
 }
 # name: (data, arguments, batches before the state is taken)
 PLAIN_RESUMED: dict[str, tuple[str, dict[str, Any], int]] = {
@@ -82,11 +83,21 @@ PLAIN_RESUMED: dict[str, tuple[str, dict[str, Any], int]] = {
     for name, shuffle in [("in order", False), ("shuffled", True)]
 }
 
+WITH_WORKERS: list[tuple[str, str, dict[str, Any], dict[str, Any], int]] = [
+    ("isf, exact", "sized", {}, {}, 2),
+    ("balanced, window", "sized", {**BALANCED, "mode": "window"}, {}, 1),
+    ("costs of decoded samples", "unmeasured", {}, {"cost": made.measure}, 1),
+    ("skip", "broken sized", {}, SKIP, 2),
+    ("rng, shards", "rolled shards", PICTURES, {}, 2),
+    ("layout packed, shards", "shards", PICTURES, {"layout": "packed"}, 1),
+]
+GROUPINGS: list[tuple[str, dict[str, Any]]]
+GROUPINGS = [("isf", {}), ("balanced", BALANCED), ("fixed", FIXED)]
 LOADED: dict[str, Case] = {
     **{
         f"{grouping}, {mode}": Case("sized", {**options, "mode": mode}, epochs=2)
         for mode in ("exact", "window", "epoch")
-        for grouping, options in [("isf", {}), ("balanced", BALANCED), ("fixed", FIXED)]
+        for grouping, options in GROUPINGS
     },
     **{
         f"partition {partition}": Case("sized", {"partition": partition}, {"virtual_ranks": 3})
@@ -132,14 +143,7 @@ LOADED: dict[str, Case] = {
     ),
     **{
         f"{name}, 2 workers": Case(data, options, {**rest, "num_workers": 2}, epochs)
-        for name, data, options, rest, epochs in [
-            ("isf, exact", "sized", {}, {}, 2),
-            ("balanced, window", "sized", {**BALANCED, "mode": "window"}, {}, 1),
-            ("costs of decoded samples", "unmeasured", {}, {"cost": made.measure}, 1),
-            ("skip", "broken sized", {}, SKIP, 2),
-            ("rng, shards", "rolled shards", PICTURES, {}, 2),
-            ("layout packed, shards", "shards", PICTURES, {"layout": "packed"}, 1),
-        ]
+        for name, data, options, rest, epochs in WITH_WORKERS
     },
 }
 # In whole steps, by loader.steps().

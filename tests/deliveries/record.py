@@ -281,8 +281,8 @@ def main() -> int:
         place = Place(Path(folder))
         try:
             if wanted.show:
-                for label, found in records_of(wanted.show, place):
-                    print(f"{label}: {found}")
+                for label, each in records_of(wanted.show, place):
+                    print(f"{label}: {each}")
                 return 0
             found = run_all(place)
         finally:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.deliveries import cases, record
+from tests.deliveries.place import Place, real_shards
 
 KNOWN = record.known()
 
@@ -10,7 +11,7 @@ KNOWN = record.known()
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """The data of all cases, and a balancer with workers."""
-    made = record.Place(tmp_path_factory.mktemp("deliveries"))
+    made = Place(tmp_path_factory.mktemp("deliveries"))
     yield made
     made.close()
 
@@ -18,7 +19,7 @@ def place(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.parametrize("name", record.CASES)
 def test_a_case_delivers_what_is_on_record(name, place):
-    if record.needs_real_shards(name) and record.real_shards() is None:
+    if record.needs_real_shards(name) and real_shards() is None:
         pytest.skip("no real data here (set COUNTERPOISE_DATA)")
     assert record.digest_of_case(record.records_of(name, place)) == KNOWN[name]
 

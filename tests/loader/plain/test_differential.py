@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def make_loader(kind, c, workers):
     torch.manual_seed(17)
     generator = None if c["seed"] is None else torch.Generator().manual_seed(c["seed"])
     dataset = data.Samples(c["count"], c["kind"], c["broken"])
-    chosen = {
+    chosen: Any = {
         "none": dict,
         "shuffle": lambda: {"shuffle": True},
         "random": lambda: {"sampler": torch_data.RandomSampler(dataset, generator=generator)},
