@@ -12,16 +12,19 @@ import pytest
 import counterpoise
 from tests.imports import FOLDERS, modules, package_of
 
-NOT_SOURCE = shutil.ignore_patterns(
-    ".*", "tests", "docs", "examples", "build", "*.egg-info", "__pycache__", "*.nbi", "*.nbc"
-)
+NOT_SOURCE = {"tests", "docs", "examples", "build"}
+LEFT_BY_TOOLS = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "*.nbi", "*.nbc")
 
 
 @pytest.fixture(scope="session")
 def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a wheel built from a copy of the checkout, without a network."""
     folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(root, folder / "source", ignore=NOT_SOURCE)
+
+    def ignored(place: str, names: list[str]) -> set[str]:
+        return LEFT_BY_TOOLS(place, names) | (NOT_SOURCE if Path(place) == root else set())
+
+    shutil.copytree(root, folder / "source", ignore=ignored)
     # no isolation and no dependencies: the setuptools of this environment builds it
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     command += ["--no-index", "-q", "-w", str(folder), str(folder / "source")]
