@@ -10,12 +10,15 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, NoReturn, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
 Step = str | int
+# An amount, time or size: 0 or more, in 64 bits.
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _FAULT = re.compile(r"(?P<fault>.*?)(?: - at (?P<key>`key` in )?`(?P<path>.*)`)?")
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]|(?P<key>\[\.\.\.\])")
 _LONGEST = 60
@@ -47,6 +50,18 @@ def read_json(text: str, kind: type[T], what: str) -> T:
     if unknown := _unknown_field(raw, value, []):
         raise ValueError(f"{what}: {unknown}")
     return value
+
+
+def read_json_file(path: Path, kind: type[T]) -> T:
+    """Return the value of type `kind` in a file. Raises ValueError as `read_json`, with the path.
+
+    Raises OSError if the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    return read_json(text, kind, str(path))
 
 
 def _convert(raw: Any, kind: type[T]) -> T:

@@ -17,16 +17,14 @@ Only placement and passes are required. All costs are integers, the same on ever
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
 import msgspec
 
 from ..ir.kinds import is_kind, kind
-from ..ir.typed_json import read_json
+from ..ir.typed_json import Whole, read_json
 from .costs import Costs, Table, expand
 
 Resources = Mapping[str, int]
-Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Points = tuple[tuple[Whole, Whole], ...]
 
 

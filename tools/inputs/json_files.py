@@ -1,7 +1,6 @@
-"""Reads the inputs of the layout planners: JSON files, lists of sizes, costs of samples."""
+"""Reads inputs of the layout planners: lists of sizes, and costs of samples of a data set."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -11,14 +10,6 @@ from numpy.typing import NDArray
 
 # Of the quantiles that `counterpoise analyze` writes, those used here, least first.
 _QUANTILES = ((0.0, "min"), (0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (1.0, "max"))
-
-
-def read_json(path: Path) -> Any:
-    """Return the JSON value in a file. Raises ValueError, with the file's name, if it has none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
 
 
 def parse_sizes(text: str, what: str) -> tuple[int, ...]:
@@ -31,27 +22,6 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
     if not words or any(not word.isdecimal() or int(word) < 1 for word in words):
         raise ValueError(f"{what} got {text!r}; give numbers of 1 or more such as 22,23,24")
     return tuple(map(int, words))
-
-
-def read_object(
-    what: str, raw: Any, needed: Sequence[str], allowed: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return a JSON object with these keys. Raises ValueError naming the first wrong one."""
-    if not isinstance(raw, dict):
-        raise ValueError(f"{what} must be a JSON object")
-    known = (*needed, *allowed)
-    if bad := sorted(set(raw) - set(known)):
-        raise ValueError(f"{what} has {bad[0]!r}; known are {', '.join(known)}")
-    if missing := sorted(set(needed) - set(raw)):
-        raise ValueError(f"{what} has no {missing[0]!r}")
-    return raw
-
-
-def whole(what: str, raw: Any) -> int:
-    """Return a whole number of 0 or more. Raises ValueError for anything else."""
-    if type(raw) is not int or raw < 0:
-        raise ValueError(f"{what} is {raw!r}; give a whole number of 0 or more")
-    return raw
 
 
 def draw_costs(path: Path, resource: str, count: int, seed: int) -> list[int]:
@@ -94,7 +64,10 @@ def _array(path: Path, name: str) -> NDArray[Any]:
 
 def _quantiles(path: Path, resource: str) -> list[tuple[float, float]]:
     """Return (share, cost) pairs of a resource in a report of `counterpoise analyze`."""
-    raw = read_json(path)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
     resources = raw.get("resources") if isinstance(raw, dict) else None
     if not isinstance(resources, dict) or not isinstance(resources.get(resource), dict):
         have = ", ".join(resources) if isinstance(resources, dict) else "none"

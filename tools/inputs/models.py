@@ -4,10 +4,12 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+import msgspec
 
+from ...sched.ir.typed_json import Whole, read_json_file
 from ...sched.planners.stage_split import LayerCost
 from ...sched.planners.stage_split_models import (
     ENCODERS,
@@ -16,10 +18,8 @@ from ...sched.planners.stage_split_models import (
     TEXT_TOKENS,
     pair_layers,
 )
-from .json_files import read_json, read_object, whole
 from .programs import add_options
 
-_NUMBERS = ("forward_ns", "backward_ns", "parameters", "output_bytes")
 _POSITIVE = click.IntRange(min=1)
 
 _OPTIONS = (
@@ -41,6 +41,33 @@ _OPTIONS = (
         help="Per cent of the FLOP/s of the language model that the encoder reaches.",
     ),
 )
+
+
+class _LayerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A layer in a file of layers, `count` times."""
+
+    kind: str
+    forward_ns: Whole
+    backward_ns: Whole
+    parameters: Whole
+    output_bytes: Whole
+    activation_bytes: Whole = 0
+    count: Whole = 1
+
+    def cost(self) -> LayerCost:
+        """Return the layer."""
+        return LayerCost(
+            self.kind,
+            self.forward_ns,
+            self.backward_ns,
+            self.parameters,
+            self.output_bytes,
+            self.activation_bytes,
+        )
+
+
+class _LayerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    layers: Annotated[tuple[_LayerEntry, ...], msgspec.Meta(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +117,5 @@ def _layers(
             f"--model {model!r} is no file; name a pair with + between one of "
             f"{', '.join(ENCODERS)} and one of {', '.join(LANGUAGES)}"
         )
-    raw = read_object(model, read_json(Path(model)), ("layers",), ())
-    if not isinstance(raw["layers"], list) or not raw["layers"]:
-        raise ValueError(f"{model}: give a list of layers, at least one")
-    return tuple(layer for entry in raw["layers"] for layer in _repeated(model, entry))
-
-
-def _repeated(model: str, raw: Any) -> list[LayerCost]:
-    """Return a layer `count` times."""
-    where = f"{model}: a layer"
-    entry = read_object(where, raw, ("kind", *_NUMBERS), ("activation_bytes", "count"))
-    numbers = {name: whole(f"{where}'s {name}", entry[name]) for name in _NUMBERS}
-    kept = whole(f"{where}'s activation_bytes", entry.get("activation_bytes", 0))
-    layer = LayerCost(str(entry["kind"]), **numbers, activation_bytes=kept)
-    return [layer] * whole(f"{where}'s count", entry.get("count", 1))
+    entries = read_json_file(Path(model), _LayerFile).layers
+    return tuple(layer for entry in entries for layer in [entry.cost()] * entry.count)

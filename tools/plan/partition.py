@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+import msgspec
 from rich.table import Table
 
+from ...sched.ir.typed_json import Whole, read_json_file
 from ...sched.planners.stage_split import (
     BASELINES,
     Sizes,
@@ -18,8 +20,17 @@ from ...sched.planners.stage_split import (
     variance,
 )
 from ..console.reporting import emit
-from ..inputs.json_files import read_json, read_object, whole
 from ..inputs.models import Setting, with_model
+
+
+class MeasuredPartition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A measured partition: each stage's number of layers, and the seconds of a step."""
+
+    layers_per_stage: tuple[Whole, ...]
+    seconds: Annotated[float, msgspec.Meta(gt=0)]
+
+
+_Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length=1)]
 
 
 @click.command("partition")
@@ -89,22 +100,15 @@ def _report(
 
 def _measured(path: Path, wanted: tuple[Sizes, ...], layers: int) -> tuple[tuple[Sizes, int], ...]:
     """Return the measured partitions, the fastest first; raise ValueError for a wrong file."""
-    raw = read_json(path)
-    if not isinstance(raw, list) or not raw:
-        raise ValueError(f"{path} must be a list of layers_per_stage and seconds, at least one")
-    found = []
+    entries = read_json_file(path, _Measurements)
     # Each entry must be a partition of this model into this number of stages.
-    for entry in raw:
-        one = read_object(f"{path}: an entry", entry, ("layers_per_stage", "seconds"), ())
-        sizes = one["layers_per_stage"]
-        if not isinstance(sizes, list):
-            raise ValueError(f"{path}: layers_per_stage is {sizes!r}; give a list of numbers")
-        found.append((tuple(whole(f"{path}: a stage", size) for size in sizes), one["seconds"]))
-        if sum(found[-1][0]) != layers or len(sizes) != len(wanted[0]):
-            raise ValueError(f"{path}: {sizes} does not cut {layers} layers into these stages")
-        if type(one["seconds"]) not in (int, float) or not one["seconds"] > 0:
-            raise ValueError(f"{path}: seconds is {one['seconds']!r}; give a number above 0")
-    timed = [(sizes, round(seconds * 10**9)) for sizes, seconds in found]
+    for entry in entries:
+        sizes = entry.layers_per_stage
+        if sum(sizes) != layers or len(sizes) != len(wanted[0]):
+            raise ValueError(
+                f"{path}: {list(sizes)} does not cut {layers} layers into these stages"
+            )
+    timed = [(entry.layers_per_stage, round(entry.seconds * 10**9)) for entry in entries]
     return tuple(sorted(timed, key=lambda one: one[1]))
 
 

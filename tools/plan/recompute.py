@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+import msgspec
 from rich.table import Table
 
+from ...sched.ir.typed_json import Whole, read_json_file
 from ...sched.planners.recompute import (
     Policy,
     Saving,
@@ -22,10 +24,34 @@ from ...sched.planners.recompute import (
 from ...sched.planners.recompute_shapes import modelled_stages, recomputing_step_ns
 from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, simulated_step
 from ..console.reporting import emit
-from ..inputs.json_files import parse_sizes, read_json, read_object, whole
+from ..inputs.json_files import parse_sizes
 from ..inputs.models import Setting, with_model
 
 GB = 10**9
+
+
+class _StageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A stage in a file of measurements; see `Stage`."""
+
+    layers: tuple[str, ...]
+    live: Whole
+    base_bytes: Whole
+    working_bytes: Whole = 0
+
+
+class _TrialEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A trial in a file of measurements; see `Trial`."""
+
+    stage: Whole
+    kept: dict[str, Whole]
+    used_bytes: Whole
+
+
+class _Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    stages: Annotated[tuple[_StageEntry, ...], msgspec.Meta(min_length=1)]
+    trials: Annotated[tuple[_TrialEntry, ...], msgspec.Meta(min_length=1)]
+    limit_bytes: Whole | None = None
+    forward_ns: dict[str, Whole] = {}
 
 
 @click.command("recompute")
@@ -107,14 +133,18 @@ def _modelled(setting: Setting, dp: int, sizes: str | None, limit: int) -> _Foun
 
 
 def _measured(path: Path, limit: int | None) -> _Found:
-    keys = ("stages", "trials"), ("limit_bytes", "forward_ns")
-    raw = read_object(str(path), read_json(path), *keys)
-    if limit is None and "limit_bytes" not in raw:
+    found = read_json_file(path, _Measurements)
+    allowed = found.limit_bytes if limit is None else limit
+    if allowed is None:
         raise ValueError(f"{path} has no limit_bytes; add it, or give --memory")
-    allowed = whole("limit_bytes", raw["limit_bytes"]) if limit is None else limit
-    stages = [_stage(entry) for entry in _list(raw, "stages")]
-    trials = [_trial(entry, len(stages)) for entry in _list(raw, "trials")]
-    saving = savings(stages, trials, _counts("forward_ns", raw.get("forward_ns", {})))
+    stages = [Stage(e.layers, e.live, e.base_bytes, e.working_bytes) for e in found.stages]
+    for trial in found.trials:
+        if trial.stage >= len(stages):
+            raise ValueError(
+                f"{path}: a trial is of stage {trial.stage}; there are {len(stages)}, from 0"
+            )
+    trials = [Trial(e.stage, e.kept, e.used_bytes) for e in found.trials]
+    saving = savings(stages, trials, found.forward_ns)
     saved = {kind: one.saved_bytes for kind, one in saving.items()}
     plan = plan_recompute(stages, saving, allowed)
     return _Found(stages, saving, allowed, plan, {"saved_bytes": saved})
@@ -155,33 +185,3 @@ def _table(found: _Found, usual: Sequence[Policy]) -> Table:
         counts = (at, len(stage.layers), stage.live, len(policy.recompute), len(rough.recompute))
         table.add_row(*map(str, counts), f"{policy.predicted_bytes / GB:.2f}")
     return table
-
-
-def _list(raw: Mapping[str, Any], name: str) -> list[Any]:
-    if not isinstance(raw[name], list) or not raw[name]:
-        raise ValueError(f"{name} must be a list, of at least one")
-    return list(raw[name])
-
-
-def _stage(raw: Any) -> Stage:
-    entry = read_object("a stage", raw, ("layers", "live", "base_bytes"), ("working_bytes",))
-    layers = entry["layers"]
-    if not isinstance(layers, list) or not all(isinstance(kind, str) for kind in layers):
-        raise ValueError(f"a stage's layers are {layers!r}; give a list of their kinds")
-    numbers = {name: whole(f"a stage's {name}", entry[name]) for name in entry if name != "layers"}
-    return Stage(tuple(layers), **numbers)
-
-
-def _trial(raw: Any, stages: int) -> Trial:
-    entry = read_object("a trial", raw, ("stage", "kept", "used_bytes"), ())
-    stage = whole("a trial's stage", entry["stage"])
-    if stage >= stages:
-        raise ValueError(f"a trial is of stage {stage}; there are {stages}, from 0")
-    used = whole("a trial's used_bytes", entry["used_bytes"])
-    return Trial(stage, _counts("a trial's kept", entry["kept"]), used)
-
-
-def _counts(what: str, raw: Any) -> dict[str, int]:
-    if not isinstance(raw, dict):
-        raise ValueError(f"{what} is {raw!r}; give an object from kinds of layers to numbers")
-    return {kind: whole(f"{what}: {kind}", number) for kind, number in raw.items()}

@@ -123,7 +123,9 @@ def test_layers_come_from_a_file(tmp_path: Path) -> None:
     # Backwards are alike, so forward and backward together are 9, 9 and 10.
     assert report["layers_per_stage"] == [3, 3, 2]
     path.write_text(json.dumps({"layers": [layer | {"forward_ns": 0.5}]}))
-    assert "whole number" in refused("partition", "--model", str(path), "--stages", "1")
+    assert "layers[0].forward_ns is 0.5; expected int" in refused(
+        "partition", "--model", str(path), "--stages", "1"
+    )
 
 
 def test_recompute_writes_a_policy(tmp_path: Path) -> None:
@@ -159,7 +161,9 @@ def test_recompute_plans_from_measurements(tmp_path: Path) -> None:
     path.write_text(json.dumps(raw | {"trials": trials[1:]}))
     assert "apart" in refused("recompute", "--measured", str(path))
     path.write_text(json.dumps(raw | {"stages": [{"layers": "vit"}]}))
-    assert "has no 'base_bytes'" in refused("recompute", "--measured", str(path))
+    assert 'stages[0].layers is "vit"; expected array' in refused(
+        "recompute", "--measured", str(path)
+    )
 
 
 @pytest.mark.parametrize(
