@@ -25,6 +25,7 @@ WAITS_S = 2.5
 def make_status_report(state: CoordinatorState, number: int, waiting: str) -> StatusReport:
     """Return a report of bounded size; `number` is the question's, `waiting` why ranks wait."""
     run, diagnostics, now = state.run, state.diagnostics, state.now
+    # Without a run its part of the report is that of an empty delivery.
     delivery = run.delivery if run else DeliveryTracker(0, 0, waits_for_holes=False)
     budget = delivery.budget
     leases = run.leases.count_per_worker() if run else Counter[bytes]()
