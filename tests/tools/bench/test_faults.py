@@ -1,11 +1,9 @@
-"""`counterpoise bench faults`: its report, a replay, and one run with real processes."""
+"""`counterpoise bench faults`: its report and a replay."""
 
 import json
 from dataclasses import replace
 
-import pytest
 from click.testing import CliRunner
-from tests.faults.processes import run_trials
 
 from counterpoise.tools.bench import faults as bench_faults
 from counterpoise.tools.bench.faults import command
@@ -56,12 +54,3 @@ def test_no_seeds_at_all_are_refused():
 
 def test_real_processes_are_tried_elsewhere():
     assert "make faults RUNS=3" in run("--processes").exception.message
-
-
-@pytest.mark.slow
-def test_real_processes_that_are_killed_stopped_and_cut_off():
-    trials = run_trials(1, 1, lambda *_: None)
-    assert trials.notes == []
-    assert (trials.kills, trials.stops, trials.cuts) == (5, 1, 2)
-    assert (trials.lost, trials.duplicated, trials.digest_mismatches) == (0, 0, 0)
-    assert (trials.unfinished, trials.leftovers) == (0, 0)
