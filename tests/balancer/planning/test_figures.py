@@ -73,7 +73,7 @@ def test_steps_of_sixteen_are_even(data: Path, name: str, mode: str, least: floa
 @pytest.mark.parametrize(
     ("ranks", "free", "equal"), [(8, 0.001, 0.0015), (32, 0.006, 0.007), (128, 0.03, 0.05)]
 )
-def test_two_resource_partition(
+def test_multi_resource_partition(
     data: Path, name: str, ranks: int, free: float, equal: float
 ) -> None:
     costs = read(data, name)
