@@ -34,7 +34,6 @@ TO_BE_CLEANED = {
     "sched.bubble_filling.results.replay.host_kernels_graph",
     "sched.bubble_filling.results.trace.read_trace",
     "sched.planners.orchestration.search._complete",
-    "tools.analyze.model.report.make_report",
     "tools.bench.bubbles.command._settings_table",
     "tools.bench.order._compare",
     "tools.bench.step.command",

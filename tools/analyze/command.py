@@ -1,4 +1,4 @@
-"""`counterpoise analyze`: how much of a step would be waiting on this data, and what to do."""
+"""The command `counterpoise analyze`: forecasts waiting on a data set and recommends settings."""
 
 import json
 import os
@@ -37,11 +37,13 @@ COUNT = click.IntRange(min=1)
     default=OUT,
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Folder for report.html, report.json, balance.json, index.npz and the parts scanned.",
+    help="Folder for report.html, report.json, balance.json, index.npz and the saved parts.",
 )
-@click.option("--sample", type=COUNT, help="Measure so many samples only, drawn at random.")
-@click.option("--decode", is_flag=True, help="Decode every sample too: finds damaged images.")
-@click.option("--jobs", type=COUNT, help="Processes that scan.  [default: all cores]")
+@click.option("--sample", type=COUNT, help="Measure only this many samples, drawn at random.")
+@click.option(
+    "--decode", is_flag=True, help="Also decode every sample, which finds damaged images."
+)
+@click.option("--jobs", type=COUNT, help="Number of scanning processes.  [default: all cores]")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="Scan on a Ray cluster instead.")
 @click.option("--ranks", default=8, show_default=True, type=COUNT, help="Data-parallel ranks.")
 @click.option(
@@ -52,61 +54,84 @@ COUNT = click.IntRange(min=1)
     default=4,
     show_default=True,
     type=COUNT,
-    help="Samples of a microbatch, as your loop makes them now.",
+    help="Samples in a microbatch of your loop now.",
 )
 @click.option(
     "--samples-per-step",
     type=COUNT,
     help="Global batch.  [default: ranks x accumulate x batch size]",
 )
-@click.option("--mode", default="auto", show_default=True, type=click.Choice(("auto", *MODES)))
+@click.option(
+    "--mode",
+    default="auto",
+    show_default=True,
+    type=click.Choice(("auto", *MODES)),
+    help="Contract of a step's samples; auto recommends exact or window.",
+)
 @click.option(
     "--budget",
     "budgets",
     multiple=True,
     metavar="NAME=MOST",
-    help="Most of a cost in a microbatch; one for each cost.  [default: recommended]",
+    help="The most of a cost in a microbatch; give one for each cost.  [default: recommended]",
 )
 @click.option(
     "--layout",
     default="padded",
     show_default=True,
     type=click.Choice(("padded", "packed")),
-    help="How your loop batches samples now.",
+    help="Layout of your loop's microbatches now.",
 )
 @click.option(
     "--tile-tokens",
     type=COUNT,
-    help="Tokens of the LLM that a tile costs in the encoder.  [default: the model's]",
+    help="Tokens of the LLM that cost as much as a tile in the encoder.  [default: by model]",
 )
 @click.option(
     "--model",
     default="6b+20b",
     show_default=True,
     type=click.Choice(tuple(MODELS)),
-    help="Encoder + LLM that memory and schedules are modelled for.",
+    help="Encoder + LLM for which memory and schedules are modelled.",
 )
 @click.option("--stages", default=4, show_default=True, type=COUNT, help="Pipeline stages.")
-@click.option("--tensor-parallel", default=8, show_default=True, type=COUNT)
-@click.option("--memory-gb", default=80, show_default=True, type=COUNT, help="Of each device.")
+@click.option(
+    "--tensor-parallel",
+    default=8,
+    show_default=True,
+    type=COUNT,
+    help="Tensor-parallel ranks of a stage.",
+)
+@click.option(
+    "--memory-gb", default=80, show_default=True, type=COUNT, help="Memory of each device."
+)
 @click.option(
     "--part",
     default=65_536,
     show_default=True,
     type=COUNT,
-    help="Plan on a random part of so many samples.",
+    help="Plan a random part of at most this many samples.",
 )
-@click.option("--seed", default=0, show_default=True)
-@click.option("--tile-size", default=448, show_default=True, type=COUNT)
-@click.option("--max-tiles", default=12, show_default=True, type=COUNT)
-@click.option("--tokens-per-tile", default=256, show_default=True, type=COUNT)
+@click.option("--seed", default=0, show_default=True, help="Seed of samples drawn and of plans.")
+@click.option("--tile-size", default=448, show_default=True, type=COUNT, help="Pixels of a tile.")
+@click.option(
+    "--max-tiles", default=12, show_default=True, type=COUNT, help="The most tiles of an image."
+)
+@click.option(
+    "--tokens-per-tile", default=256, show_default=True, type=COUNT, help="Tokens of a tile."
+)
 @click.option("--max-tokens", type=COUNT, help="Longest sample that the transform makes.")
-@click.option("--tokenizer", default="", metavar="MODULE:NAME", help="Instead of counting bytes.")
+@click.option(
+    "--tokenizer",
+    default="",
+    metavar="MODULE:NAME",
+    help="Tokenizer of the transform; by default a byte counts as a token.",
+)
 @click.option(
     "--transform",
     default="",
     metavar="MODULE:NAME",
-    help="Your transform of raw samples, instead of VisionLanguage.",
+    help="Your transform of raw samples instead of VisionLanguage.",
 )
 @click.option(
     "--cost",
@@ -119,23 +144,23 @@ COUNT = click.IntRange(min=1)
     "resources",
     multiple=True,
     metavar="NAME",
-    help="A cost to look at: a table's column, or one that all sources have; repeat.",
+    help="A cost to analyze: a column of a table, or a cost that all sources have; repeat.",
 )
 @click.option(
     "--source-field",
     default="source",
     show_default=True,
-    help="Field of a sample's JSON that says where it comes from.",
+    help="Field of a sample's JSON that names its source.",
 )
-@click.option("--cache", default="", metavar="FOLDER", help="Where indexes and costs are kept.")
-@click.option("--json", "as_json", is_flag=True, help="End with the report as one JSON object.")
+@click.option("--cache", default="", metavar="FOLDER", help="Folder for indexes and costs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) -> None:
-    """Say how much of a training step would be waiting on this data, and what to do about it.
+    """Forecast how much of a training step is waiting on this data, and recommend settings.
 
     SOURCE is a tar shard, a folder, a glob or brace pattern of shards, a table of costs (npz,
-    jsonl, parquet; the index that this command writes is one), or a map-style dataset as
-    package.module:name. Only headers are read, unless --decode. What is scanned is kept: a scan
-    that was interrupted goes on where it was.
+    jsonl, parquet, or the index.npz of an earlier analysis), or a map-style dataset as
+    package.module:name. Only headers are read, unless --decode is given. An interrupted scan
+    continues from its saved parts when it is run again with the same --out.
 
     \b
     Example:
@@ -144,18 +169,18 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
       counterpoise analyze costs.npz --budget tiles=9 --budget tokens=4096
     """  # noqa: D301
     began = time.perf_counter()
-    asked = _asked(given)
+    options = _report_options(given)
     with _progress() as progress:
         rows, total = _scan(sources, out, given, progress)
         task = progress.add_task("plan", total=None, live="")
-        report = make_report(rows, total, asked, lambda text: progress.update(task, live=text))
+        report = make_report(rows, total, options, lambda text: progress.update(task, live=text))
         progress.update(task, total=1, completed=1, live="")
     report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
     _write(out, rows, report)
     emit(report, as_json, _table(report), _settings(report, out))
 
 
-def _asked(given: dict[str, Any]) -> ReportOptions:
+def _report_options(given: dict[str, Any]) -> ReportOptions:
     tile_tokens = given["tile_tokens"] or MODELS[given["model"]].tile_tokens
     plan = Plan(
         ranks=given["ranks"],
@@ -235,9 +260,9 @@ def _progress() -> Progress:
 
 
 def _table(report: Json) -> Table:
-    caption = "waiting is a share of each one's own step, step of random's"
+    caption = "waiting: share of the strategy's own step; step: its time relative to random"
     table = Table(title=headline(report), caption=caption, title_justify="left")
-    table.add_column("")
+    table.add_column("strategy", vertical="bottom")
     resources = report["budgets"]["resources"]
     ratios = [f"DistRatio\n{name}" for name in resources]
     for name in ("waiting", "step", *ratios, "padding\nif padded"):
@@ -255,7 +280,7 @@ def _table(report: Json) -> Table:
 
 
 def _settings(report: Json, out: Path) -> Table:
-    """What to paste, and where the page is."""
+    """Return the settings to paste and the path of the page."""
     table = Table(box=None, show_header=False, pad_edge=False)
     advice = "Settings if you balance anyway:" if report["leave_off"] else "Settings to paste:"
     table.add_row(Text(advice, style="bold"))

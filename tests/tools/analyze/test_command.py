@@ -147,9 +147,9 @@ def test_mistakes_are_told_in_a_line(
     skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ("--out", tmp_path / "out")
-    assert "no such cost; there are tiles" in fails(capsys, skewed, "--budget", "bytes=3", *out)
-    assert "nothing of tokens" in fails(capsys, skewed, "--budget", "tiles=9", *out)
-    assert "no multiple of 8 ranks x 4" in fails(capsys, skewed, "--samples-per-step", 50, *out)
+    assert "no such cost; name one of tiles" in fails(capsys, skewed, "--budget", "bytes=3", *out)
+    assert "missing for tokens" in fails(capsys, skewed, "--budget", "tiles=9", *out)
+    assert "not a multiple of 8 ranks x 4" in fails(capsys, skewed, "--samples-per-step", 50, *out)
     np.savez(tmp_path / "nan.npz", tokens=np.full(3, np.nan))
     assert "none of 3 samples" in fails(capsys, tmp_path / "nan.npz", *out)
 

@@ -1,1 +1,1 @@
-"""What the analysis computes: budgets, forecasts, a machine model, the report."""
+"""Computes the analysis: figures of the data, budgets, forecasts, pipelines, the report."""

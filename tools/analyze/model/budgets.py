@@ -1,26 +1,31 @@
-"""Budgets to recommend: OmniBal's rule, and a search that has memory as its constraint."""
+"""Finds budgets to recommend: OmniBal's rule, and a search among those that fit in memory."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
+from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ...inputs.cost_tables import CostTable
 from .machine import Model, PipelineMachine, most_tiles, peak_bytes
-from .strategies import Plan, lanes, lay
+from .strategies import Plan, micro_steps
+
+Json = dict[str, Any]
 
 SEARCH_SAMPLES = 8192
 RATIOS = (0.85, 1.0, 1.2, 1.5)
 SIZES = 11
-MOST_OVER = 0.001  # of the samples: those over budget must stay a rarity
+# At most one sample in a thousand may be over budget, since each gets a microbatch of its own.
+MOST_OVER = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetCandidate:
-    """Budgets, the memory they may take, and the step that they make.
+    """Budgets, the memory that they need, and the step that they lead to.
 
-    time: modelled time of a sample, pipeline fill included, in tokens; over: the share of samples
-    that are larger than a budget, alone in a microbatch.
+    time: modelled time of a sample in tokens, filling the pipeline included; over: the share of
+    samples that exceed a budget, each alone in a microbatch.
     """
 
     budgets: tuple[int, ...]
@@ -45,13 +50,20 @@ def omnibal_budgets(table: CostTable) -> tuple[int, ...]:
     return _in_proportion(table, max(1, longest))
 
 
-def search(
-    table: CostTable, plan: Plan, model: Model, machine: PipelineMachine
-) -> tuple[BudgetCandidate, BudgetCandidate, tuple[BudgetCandidate, ...]]:
-    """Return OmniBal's candidate, the best that fits in memory, and all that were tried.
+@dataclass(frozen=True, slots=True)
+class BudgetSearch:
+    """OmniBal's budgets, the best that fit in memory, and all that were tried."""
 
-    The best has the least modelled time of a sample among those that fit in memory and leave at
-    most one sample in a thousand over budget; OmniBal's is among them.
+    omnibal: BudgetCandidate
+    best: BudgetCandidate
+    tried: tuple[BudgetCandidate, ...]
+
+
+def search(table: CostTable, plan: Plan, model: Model, machine: PipelineMachine) -> BudgetSearch:
+    """Try budgets of several sizes, each with several ratios of tiles to tokens.
+
+    The best have the least modelled time of a sample among those that fit in memory and leave at
+    most one sample in a thousand over budget; OmniBal's are among them.
     """
     some = every_kth(table, SEARCH_SAMPLES)
     paper = omnibal_budgets(table)
@@ -65,16 +77,17 @@ def search(
                     budgets[column] = max(1, round(budgets[column] * ratio))
             if tuple(budgets) not in tried:
                 tried[tuple(budgets)] = _try(some, plan, tuple(budgets), model, machine)
+    # If nothing fits in memory, or all budgets leave many samples over, the least bad is reported.
     fitting = [one for one in tried.values() if one.fits] or list(tried.values())
     roomy = [one for one in fitting if one.over <= MOST_OVER]
     best = min(roomy or fitting, key=lambda one: (round(one.time, 3), sum(one.budgets)))
     if not roomy:
         best = min(fitting, key=lambda one: (one.over, one.time))
-    return tried[paper], best, tuple(tried.values())
+    return BudgetSearch(tried[paper], best, tuple(tried.values()))
 
 
 def every_kth(table: CostTable, most: int) -> CostTable:
-    """Return every k-th row, so that at most so many are left: all sources in their shares."""
+    """Return every k-th row, at most `most` in all, so every source keeps its share."""
     step = -(-len(table.costs) // most)
     return CostTable(table.resources, table.costs[::step], table.sources[::step])
 
@@ -82,15 +95,43 @@ def every_kth(table: CostTable, most: int) -> CostTable:
 def frontier(
     table: CostTable, model: Model, machine: PipelineMachine, most: int
 ) -> list[tuple[int, int]]:
-    """Return (tokens, most tiles that fit beside them) from no tokens up to `most`."""
+    """Return (tokens, most tiles that fit beside them) from 0 to `most` tokens."""
     if not {"tiles", "tokens"} <= set(table.resources):
         return []
     points = [(tokens, most_tiles(model, machine, tokens)) for tokens in _steps(most)]
     return [point for point in points if point[1] >= 0]
 
 
+def budget_figures(
+    found: BudgetSearch, table: CostTable, model: Model, machine: PipelineMachine
+) -> Json:
+    """Return the candidates, the frontier of what fits in memory, and the model behind them."""
+    main = table.resources.index("tokens") if "tokens" in table.resources else 0
+    shown = [one for one in found.tried if one.fits or one is found.omnibal]
+    most = max(1, *(one.budgets[main] for one in shown))
+    return {
+        "resources": list(table.resources),
+        "omnibal": asdict(found.omnibal),
+        "searched": asdict(found.best),
+        "tried": [asdict(one) for one in found.tried],
+        "frontier": frontier(table, model, machine, round(1.25 * most)),
+        "heaviest_sample_bytes": _heaviest_sample_bytes(table, model, machine),
+        "model": model.name,
+        "machine": asdict(machine),
+    }
+
+
+def _heaviest_sample_bytes(table: CostTable, model: Model, machine: PipelineMachine) -> int | None:
+    """Return the peak memory of the heaviest sample alone, None without tiles and tokens."""
+    if not {"tiles", "tokens"} <= set(table.resources):
+        return None
+    pairs = np.unique(np.stack([table.column("tiles"), table.column("tokens")], axis=1), axis=0)
+    worst = pairs[np.argsort(pairs[:, 0] * 4 * TILE_TOKENS + pairs[:, 1])[-1]]
+    return peak_bytes(model, machine, int(worst[0]), int(worst[1]))
+
+
 def _sizes(lengths: Int64) -> list[int]:
-    """Budgets of the main resource to try: from about two samples to twice the longest."""
+    """Return budgets of the main resource to try: from two mean samples to twice the longest."""
     longest = max(1, int(lengths.max(initial=1)))
     least = min(longest, max(1, round(2 * float(lengths.mean()))))
     between = np.geomspace(least, 2 * longest, SIZES)
@@ -105,7 +146,7 @@ def _try(
     table: CostTable, plan: Plan, budgets: tuple[int, ...], model: Model, machine: PipelineMachine
 ) -> BudgetCandidate:
     given = replace(plan, budgets=budgets)
-    found = lanes("balanced", table, given, lay("balanced", table, given))
+    found = micro_steps("balanced", table, given)
     rows = len(found.encoder)
     steps = len(np.unique(found.step_of))
     time = found.time * (1 + (machine.stages - 1) * steps / max(1, rows))
@@ -123,7 +164,7 @@ def _try(
 
 
 def _in_proportion(table: CostTable, most: int) -> tuple[int, ...]:
-    """Budgets in the ratio of the resources' sums, the main one as given."""
+    """Return budgets in the ratio of the resources' sums, `most` for the main one."""
     sums = table.costs.sum(axis=0)
     whole = max(1, int(sums[_main(table.resources)]))
     return tuple(max(1, round(int(total) * most / whole)) for total in sums)

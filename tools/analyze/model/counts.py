@@ -1,8 +1,9 @@
-"""What is in the data: counts by source, quantiles, the joint histogram, the heaviest samples."""
+"""Counts the data: samples by source, quantiles, the joint histogram, the heaviest samples."""
 
 import hashlib
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,48 @@ import numpy as np
 from ....balancer.planning.kernels.arrays import Int64
 from ..scan.rows import Failure, Rows
 
-NAMED = 20  # keys that a report names of each kind
+NAMED = 20  # keys of each kind that the report lists
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 CELLS = 24
 Json = dict[str, Any]
 
 
+def data_figures(rows: Rows, total: int, over: Int64) -> Json:
+    """Return the figures of the data as they were found; total: samples of the whole data set.
+
+    over: rows that exceed a budget.
+    """
+    repeated = duplicates(rows)
+    analyzed, unreadable = len(rows) + len(rows.failures), len(rows.failures)
+    return {
+        "samples": total,
+        "analyzed": analyzed,
+        "usable": len(rows),
+        "unreadable": unreadable,
+        "unreadable_interval": share_interval(unreadable, analyzed),
+        "truncated": sum(one.kind == "truncated" for one in rows.failures),
+        "duplicate_keys": len(repeated),
+        "duplicates": [rows.key(row) for row in repeated[:NAMED].tolist()],
+        "over_budget": len(over),
+        "sources": by_source(rows, repeated, over),
+        "failures": failures(rows),
+        "reasons": reasons(rows),
+        "resources": quantiles(rows, whole=analyzed == total),
+        "joint": joint(rows),
+    }
+
+
+def over_budget(rows: Rows, budgets: Mapping[str, int | None]) -> Int64:
+    """Return the rows of which some cost exceeds its budget (None: no limit), ascending."""
+    over = np.zeros(len(rows), bool)
+    for name, budget in budgets.items():
+        if budget is not None:
+            over |= rows.column(name) > budget
+    return np.flatnonzero(over)
+
+
 def duplicates(rows: Rows) -> Int64:
-    """Return the rows whose key stood in an earlier row, ascending."""
+    """Return the rows whose key an earlier row has, ascending."""
     if not rows.keys:
         return np.zeros(0, np.int64)
     hashes = np.array([_hash(key) for key in rows.keys], np.uint64)
@@ -26,22 +61,23 @@ def duplicates(rows: Rows) -> Int64:
     return np.flatnonzero(~first)
 
 
-def by_source(rows: Rows, again: Int64, over: Int64) -> list[Json]:
-    """Return, for every source, how many samples are fine and how many are not, with keys.
+def by_source(rows: Rows, repeated: Int64, over: Int64) -> list[Json]:
+    """Return for every source the number of samples that are fine and of each problem, with keys.
 
-    again, over: rows that are duplicates, and rows over a budget; a sample may be both.
+    repeated, over: rows that are duplicates, and rows over a budget; a sample may be both.
     """
     total = Counter[str]()
     for number, found in enumerate(np.bincount(rows.source_of, minlength=len(rows.sources))):
         total[rows.sources[number]] += int(found)
+    # Keys by source and problem: a source without a usable sample is listed, too.
     wrong: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for failure in rows.failures:
         wrong[failure.source][failure.kind].append(failure.key)
-    for name, found in (("duplicate", again), ("over_budget", over)):
+    for name, found in (("duplicate", repeated), ("over_budget", over)):
         for row in found.tolist():
             wrong[rows.sources[int(rows.source_of[row])]][name].append(rows.key(row))
     bad = np.zeros(len(rows), bool)
-    bad[again] = bad[over] = True
+    bad[repeated] = bad[over] = True
     fine = np.bincount(rows.source_of[~bad], minlength=len(rows.sources))
     number_of = {name: number for number, name in enumerate(rows.sources)}
     return [
@@ -72,7 +108,10 @@ def failures(rows: Rows) -> list[Json]:
 
 
 def reasons(rows: Rows) -> list[Json]:
-    """Return why samples cannot be used: reasons that differ in numbers only are one."""
+    """Return the reasons why samples cannot be used, the most frequent first.
+
+    Reasons that differ only in numbers and quoted names count as one.
+    """
     alike: dict[tuple[str, str], list[Failure]] = defaultdict(list)
     for one in rows.failures:
         alike[one.kind, re.sub(r"[0-9]+|'[^']*'", "N", one.reason)].append(one)
@@ -89,9 +128,9 @@ def reasons(rows: Rows) -> list[Json]:
 
 
 def quantiles(rows: Rows, whole: bool) -> Json:
-    """Return p50, p90, p99, p999, max, mean and sum of every resource, nearest rank.
+    """Return p50, p90, p99, p999 (nearest rank), max, mean and sum of every resource.
 
-    Unless the rows are the whole set, each p has the 95 % interval of its order statistic.
+    Unless the rows are the whole set, each quantile has a 95 % interval by order statistics.
     """
     report: Json = {}
     for name in rows.resources:
@@ -105,7 +144,7 @@ def quantiles(rows: Rows, whole: bool) -> Json:
 
 
 def joint(rows: Rows) -> Json:
-    """Return the histogram of tiles and tokens, the last cell of each open; {} without both."""
+    """Return the histogram of tiles and tokens; the last cells are open. {} without both."""
     if not {"tiles", "tokens"} <= set(rows.resources):
         return {}
     tiles, tokens = rows.column("tiles"), rows.column("tokens")
@@ -130,7 +169,7 @@ def share_interval(found: int, count: int) -> list[float]:
 
 
 def heaviest(rows: Rows, work: Int64, most: int = NAMED) -> list[Json]:
-    """Return the samples of most work (n,), heaviest first."""
+    """Return the samples of most work, heaviest first; work (n,) is of each sample."""
     top = np.argsort(-work, kind="stable")[:most].tolist()
     mean = max(1.0, float(work.mean()))
     return [
@@ -148,7 +187,7 @@ def heaviest(rows: Rows, work: Int64, most: int = NAMED) -> list[Json]:
 
 
 def _edges(values: Int64) -> Int64:
-    """Cell borders from zero to a little above the 99.9th percentile, whole numbers."""
+    """Return whole-number cell edges from zero to just above the 99.9th percentile."""
     top = int(np.quantile(values, 0.999)) + 1
     width = max(1, -(-top // CELLS))
     return np.arange(0, top + width, width, dtype=np.int64)

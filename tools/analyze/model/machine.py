@@ -1,4 +1,4 @@
-"""A model's memory and time: what a microbatch's tiles and tokens cost on a pipeline of ranks.
+"""Models memory and time of a microbatch's tiles and tokens on a pipeline of ranks.
 
 Everything here is modelled from shapes (sched.shapes): work at half of a device's peak, activations
 without recomputation, weights and optimizer state on every tensor-parallel rank. It compares
@@ -18,8 +18,9 @@ from ....sched.simulation.simulator import simulate
 from ....sched.simulation.timeline import Timeline
 
 GB = 10**9
+# Memory is linear in tiles and tokens; its slope is taken over this many.
 UNIT = 1000
-# name: chunks a rank, shape of the placement
+# name: (chunks per rank, shape of the placement)
 SCHEDULES = {
     "gpipe": (1, "loop"),
     "1f1b": (1, "loop"),
@@ -28,12 +29,12 @@ SCHEDULES = {
     "v-half": (2, "v"),
     "zbv": (2, "v"),
 }
-Holds = Mapping[str, int]
+MicrobatchLoad = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A vision-language model by name, and how many tokens of its LLM a tile is worth."""
+    """A vision-language model, and the tokens of its LLM that cost as much as a tile."""
 
     name: str
     shape: ModelShape
@@ -70,7 +71,7 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class PipelineMachine:
-    """How the model is spread: stages of a pipeline x tensor-parallel ranks, bytes of each."""
+    """A pipeline of stages x tensor-parallel ranks, and the memory of each device."""
 
     stages: int = 4
     tensor_parallel: int = 8
@@ -78,7 +79,7 @@ class PipelineMachine:
 
 
 def peak_bytes(model: Model, machine: PipelineMachine, tiles: int, tokens: int) -> int:
-    """Return the fullest rank's bytes under 1F1B with every microbatch holding that much."""
+    """Return the peak bytes of the fullest rank under 1F1B if all microbatches are that large."""
     return max(
         fixed + (tiles * tile + tokens * token) // UNIT
         for fixed, tile, token in _bytes_by_rank(model.name, machine)
@@ -87,23 +88,24 @@ def peak_bytes(model: Model, machine: PipelineMachine, tiles: int, tokens: int) 
 
 @cache
 def _bytes_by_rank(name: str, machine: PipelineMachine) -> tuple[tuple[int, int, int], ...]:
-    """For every rank: weights and state, and what UNIT tiles and UNIT tokens add at its peak.
+    """Return for every rank the bytes of its weights and state, of UNIT tiles and of UNIT tokens.
 
-    1F1B holds so many microbatches on a rank whatever they weigh, so the peak is linear in both.
+    The number of microbatches that 1F1B keeps on a rank is fixed, so the peak is linear in both.
     """
 
     def peaks(tiles: int, tokens: int) -> tuple[int, ...]:
-        holds = {"tiles": tiles, "tokens": tokens, "token_pairs": 0}
-        return run("1f1b", MODELS[name], machine, [holds] * (2 * machine.stages)).peak_bytes
+        load = {"tiles": tiles, "tokens": tokens, "token_pairs": 0}
+        microbatches = [load] * (2 * machine.stages)
+        return simulate_schedule("1f1b", MODELS[name], machine, microbatches).peak_bytes
 
     found = zip(peaks(0, 0), peaks(UNIT, 0), peaks(0, UNIT), strict=True)
     return tuple((none, tile - none, token - none) for none, tile, token in found)
 
 
-def run(
-    name: str, model: Model, machine: PipelineMachine, microbatches: Sequence[Holds]
+def simulate_schedule(
+    name: str, model: Model, machine: PipelineMachine, microbatches: Sequence[MicrobatchLoad]
 ) -> Timeline:
-    """Simulate a schedule; ValueError where it does not take so many ranks and microbatches."""
+    """Simulate a schedule; ValueError if it cannot have that many ranks and microbatches."""
     chunks, shape = SCHEDULES[name]
     spread = replace(model.shape, tensor_parallel=machine.tensor_parallel)
     profile = shape_profile(spread, ranks=machine.stages, chunks=chunks, shape=shape)
@@ -112,9 +114,9 @@ def run(
 
 
 def most_tiles(model: Model, machine: PipelineMachine, tokens: int) -> int:
-    """Return the most tiles that fit beside so many tokens, or -1 where not even these fit.
+    """Return the most tiles that fit beside `tokens`, -1 if the tokens alone do not fit.
 
-    Peak memory grows with both, so the answer is found by halving.
+    Peak memory grows with both, so a binary search finds the answer.
     """
     if peak_bytes(model, machine, 0, tokens) > machine.memory_bytes:
         return -1
@@ -130,10 +132,10 @@ def most_tiles(model: Model, machine: PipelineMachine, tokens: int) -> int:
     return low
 
 
-def shares(model: Model, holds: Holds) -> dict[str, float]:
-    """Return which share of a microbatch's work the encoder and the vocabulary are."""
+def shares(model: Model, load: MicrobatchLoad) -> dict[str, float]:
+    """Return the encoder's and the vocabulary's share of a microbatch's work."""
     shape = model.shape
-    tokens, tiles, pairs = holds["tokens"], holds["tiles"], holds["token_pairs"]
+    tokens, tiles, pairs = load["tokens"], load["tiles"], load["token_pairs"]
     words = shape.vocabulary.forward_flops(tokens)
     layers = shape.layers * shape.layer.forward_flops(tokens=tokens, pairs=pairs)
     encoder = 0

@@ -1,9 +1,9 @@
-"""What a plan would do to a step: waiting, padding, spread, shuffle, in modelled time.
+"""Plans an epoch by each strategy, and models the time of its steps.
 
-The model of time is linear: a tile costs `tile_tokens` tokens, ranks wait for each other after the
-encoder and after the language model of every micro-step (research: "eff"). Waiting is the share of
-that time in which a rank stands still, 1 - efficiency. It is computed from costs alone, from the
-same planner and seed as the loader uses.
+The model of time is linear: a tile costs `tile_tokens` tokens, and ranks wait for each other after
+the encoder and after the language model of every micro-step. Waiting is the share of that time in
+which a rank is idle, 1 - efficiency. It is computed from costs alone, with the planner and the seed
+that the loader uses.
 """
 
 from dataclasses import dataclass, replace
@@ -21,21 +21,21 @@ from ....balancer.planning.problem.metrics import (
     kinds,
     rank_bias,
 )
-from ...bench.baselines.plan_strategies import EpochPlan, from_planner
+from ...bench.baselines.plan_strategies import from_planner
 from ...inputs.cost_tables import CostTable
 
 STRATEGIES = ("random", "length", "isf", "balanced")
 # The strategies that count samples, and the planner's name for each.
 COUNTED: dict[str, GroupingName] = {"random": "fixed", "length": "length"}
-NORMAL = 1.96  # 95 % of a normal distribution lie within so many standard errors
+NORMAL = 1.96  # 95 % of a normal distribution lie within this many standard errors
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a step is made. budgets: one for each resource of the table, None for no limit.
+    """The settings of a step. budgets: one for each resource of the table, None for no limit.
 
-    samples_per_step defaults to ranks x accumulate x batch_size; with mode exact `accumulate`
-    only says that number, and budgets decide how many microbatches a step has.
+    samples_per_step is `samples`, or ranks x accumulate x batch_size by default. In mode exact,
+    accumulate serves only for that; the number of microbatches follows from the budgets.
     """
 
     ranks: int = 8
@@ -50,16 +50,16 @@ class Plan:
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of a global batch."""
+        """Return the samples of a global batch."""
         return self.samples or self.ranks * self.accumulate * self.batch_size
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
-    """What ran side by side: encoder and llm work (micro-steps, ranks) in tokens, by step.
+class MicroSteps:
+    """The work of ranks in each micro-step: encoder and llm (micro-steps, ranks), in tokens.
 
-    loads (micro-steps, ranks, resources) are the plain sums; counts the samples; flat, owner: the
-    samples of the groups and each one's micro-step.
+    loads (micro-steps, ranks, resources): sums of costs; counts (micro-steps, ranks): samples;
+    step_of (micro-steps,): the step; groups: samples of each microbatch, row by row of counts.
     """
 
     encoder: Int64
@@ -71,28 +71,30 @@ class Lanes:
 
     @property
     def waiting(self) -> float:
-        """Share of the time in which ranks stand still."""
+        """Return the share of the time in which ranks wait."""
         return 1.0 - efficiency(self.encoder, self.llm)
 
     @property
     def time(self) -> float:
-        """Modelled time of a sample, in tokens on one rank."""
+        """Return the modelled time of a sample, in tokens on one rank."""
         slowest = self.encoder.max(axis=1).sum() + self.llm.max(axis=1).sum()
         samples = max(1, int(self.counts.sum()))
         return float(slowest) * int(self.encoder.shape[1]) / samples
 
 
-def lay(name: str, table: CostTable, plan: Plan) -> EpochPlan:
-    """Plan an epoch of the table by a strategy's rule; ValueError where it cannot be planned."""
-    return from_planner(table, _config(name, table, plan))
+def micro_steps(
+    name: str, table: CostTable, plan: Plan, known: CostTable | None = None
+) -> MicroSteps:
+    """Plan an epoch of the table by a strategy, and return what its ranks get.
 
-
-def lanes(name: str, table: CostTable, plan: Plan, laid: EpochPlan) -> Lanes:
-    """Return what the ranks would be given side by side; whole steps where there are any."""
-    rows = laid.rows[: laid.whole_rows] if laid.whole_rows else laid.rows
-    step_of = laid.step_of_row[: len(rows)]
-    sizes = np.array([len(group) for group in laid.groups], np.int64)
-    flat = np.array([sample for group in laid.groups for sample in group], np.int64)
+    known: the costs that the planner sees, by default the table's. A partial last step is left out
+    unless it is the only one. Raises ValueError if the epoch cannot be planned.
+    """
+    planned = from_planner(known or table, _config(name, table, plan))
+    rows = planned.rows[: planned.whole_rows] if planned.whole_rows else planned.rows
+    step_of = planned.step_of_row[: len(rows)]
+    sizes = np.array([len(group) for group in planned.groups], np.int64)
+    flat = np.array([sample for group in planned.groups for sample in group], np.int64)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     loads = np.stack(
         [
@@ -101,30 +103,37 @@ def lanes(name: str, table: CostTable, plan: Plan, laid: EpochPlan) -> Lanes:
         ],
         axis=1,
     ).astype(np.int64)
-    encoder, llm = split(table.resources, loads)
+    encoder, llm = encoder_and_llm(table.resources, loads)
     if name in COUNTED and plan.layout == "padded":
         longest = np.zeros(len(sizes), np.int64)
-        np.maximum.at(longest, owner, split(table.resources, table.costs[flat])[1])
+        np.maximum.at(longest, owner, encoder_and_llm(table.resources, table.costs[flat])[1])
         llm = longest * sizes
-    groups = tuple(tuple(laid.groups[group]) for group in rows.ravel().tolist())
+    groups = tuple(tuple(planned.groups[group]) for group in rows.ravel().tolist())
     picked = (encoder[rows] * plan.tile_tokens, llm[rows], loads[rows], sizes[rows])
-    return Lanes(*picked, step_of, groups)
+    return MicroSteps(*picked, step_of, groups)
 
 
-def like(plan: Plan, found: Lanes) -> Plan:
-    """Return the plan with as many microbatches a step as those found have, of the same size.
+def micro_steps_if_possible(name: str, table: CostTable, plan: Plan) -> MicroSteps | None:
+    """Return the micro-steps, None if the partial last step cannot meet the budgets."""
+    try:
+        return micro_steps(name, table, plan)
+    except ValueError:
+        return None
 
-    With exact steps budgets decide how many there are; modes in which budgets decide how many
-    samples a step has need to be told.
+
+def with_accumulate_of(plan: Plan, found: MicroSteps) -> Plan:
+    """Return the plan with as many microbatches per step as those found, of the same size.
+
+    With exact steps the budgets decide that number; other modes must be given it.
     """
-    deep = max(1, round(len(found.encoder) / len(np.unique(found.step_of))))
-    return replace(plan, accumulate=deep, samples=plan.samples_per_step)
+    accumulate = max(1, round(len(found.encoder) / len(np.unique(found.step_of))))
+    return replace(plan, accumulate=accumulate, samples=plan.samples_per_step)
 
 
-def split(resources: tuple[str, ...], loads: Int64) -> tuple[Int64, Int64]:
+def encoder_and_llm(resources: tuple[str, ...], loads: Int64) -> tuple[Int64, Int64]:
     """Return encoder units (tiles) and language-model units (tokens, or the first other one).
 
-    >>> [part.tolist() for part in split(("tiles", "tokens"), np.array([[2, 9]]))]
+    >>> [part.tolist() for part in encoder_and_llm(("tiles", "tokens"), np.array([[2, 9]]))]
     [[2], [9]]
     """
     encoder = np.zeros(loads.shape[:-1], np.int64)
@@ -136,8 +145,8 @@ def split(resources: tuple[str, ...], loads: Int64) -> tuple[Int64, Int64]:
     return encoder, loads[..., others[0]] if others else np.zeros_like(encoder)
 
 
-def interval(found: Lanes) -> float:
-    """Half the width of the 95 % confidence interval of the waiting, over steps; 1 for one step."""
+def waiting_interval(found: MicroSteps) -> float:
+    """Return half the 95 % confidence interval of the waiting, over steps; 1 for a single step."""
     work = found.encoder.mean(axis=1) + found.llm.mean(axis=1)
     time = found.encoder.max(axis=1) + found.llm.max(axis=1)
     steps = np.unique(found.step_of, return_inverse=True)[1]
@@ -148,13 +157,13 @@ def interval(found: Lanes) -> float:
     return float(NORMAL * np.sqrt((off**2).sum() * len(work) / (len(work) - 1)) / time.sum())
 
 
-def shuffle_figures(table: CostTable, found: Lanes) -> dict[str, float]:
-    """Return how random the steps still are, and how far one rank is from the mean."""
+def shuffle_figures(table: CostTable, found: MicroSteps) -> dict[str, float]:
+    """Return measures of the order's randomness, and the largest bias of a rank."""
     sizes = [len(group) for group in found.groups]
     step_of = np.full(len(table.costs), -1, np.int64)
     flat = [sample for group in found.groups for sample in group]
     step_of[flat] = np.repeat(np.repeat(found.step_of, found.counts.shape[1]), sizes)
-    lengths = split(table.resources, table.costs)[1]
+    lengths = encoder_and_llm(table.resources, table.costs)[1]
     chi2, error = chi_square(kinds(lengths, table.sources), step_of)
     return {
         "chi2": chi2,
@@ -177,9 +186,10 @@ def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
     if name in COUNTED:
         each = plan.ranks * plan.batch_size
         if plan.samples_per_step % each:
+            nearest = plan.samples_per_step // each * each or each
             raise ValueError(
-                f"{plan.samples_per_step} samples per step are no multiple of {plan.ranks} ranks x "
-                f"{plan.batch_size} samples; use {plan.samples_per_step // each * each or each}"
+                f"{plan.samples_per_step} samples per step are not a multiple of {plan.ranks} "
+                f"ranks x {plan.batch_size} samples; use {nearest}"
             )
         return replace(
             whole,
