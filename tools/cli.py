@@ -1,7 +1,8 @@
-"""The command `counterpoise`: a group that loads a command only when it is asked for.
+"""The command `counterpoise`: a group of commands, each imported only when it is run.
 
-One place turns errors into messages: a mistake of the caller (ValueError), of the system (OSError)
-or of a process of ours (RuntimeError) becomes one line on standard error and exit status 2.
+This is the one place that turns errors into messages: a caller's mistake (ValueError), an error of
+the system (OSError) or of our own processes (RuntimeError) becomes one line on standard error, with
+exit status 2.
 """
 
 import sys
@@ -11,15 +12,15 @@ import click
 from ..balancer.protocol.software_version import VERSION
 from .console.lazy_group import LazyGroup
 
-# name: (module in this folder, what it does)
+# name: (module in this folder, summary)
 COMMANDS = {
-    "analyze": ("analyze.command", "Say how much of a step would be waiting, and what to do."),
+    "analyze": ("analyze.command", "Forecast waiting on a data set, and recommend settings."),
     "balancer": ("services.balancer", "Serve trainers and workers on other machines."),
-    "bench": ("bench.command", "Measure ours against baselines, in the same run."),
+    "bench": ("bench.command", "Compare counterpoise with baselines in the same run."),
     "demo": ("demo.command", "Train a small model with random and with balanced batches."),
-    "doctor": ("doctor.command", "Say what is wrong with an installation or a running job."),
+    "doctor": ("doctor.command", "Check an installation or a running job."),
     "keygen": ("services.keygen", "Make keys for a balancer, its workers and its trainers."),
-    "plan": ("plan.command", "Find a model's parallel layout: GPUs, stages, recomputation."),
+    "plan": ("plan.command", "Plan a model's parallel layout: GPUs, stages, recomputation."),
     "schedule": ("schedule.command", "Show, check, simulate and compare pipeline schedules."),
     "worker": ("services.worker", "Read, decode and stream samples for a balancer."),
 }
@@ -29,14 +30,16 @@ group = LazyGroup(
     __package__,
     COMMANDS,
     name="counterpoise",
-    help="Feed, balance and schedule vision-language training in PyTorch.",
+    help="Balanced data loading and pipeline schedules for vision-language training in PyTorch.\n\n"
+    "\b\nExample:\n  counterpoise demo\n  counterpoise analyze shards/ --ranks 32\n"
+    "  counterpoise COMMAND --help",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 click.version_option(VERSION, prog_name="counterpoise")(group)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exit with 0 (done), 1 (found something wrong) or 2 (could not run)."""
+    """Run the command line; exit with 0 (success), 1 (a problem was found) or 2 (an error)."""
     try:
         status = group.main(arguments, standalone_mode=False)
     except click.ClickException as error:

@@ -60,6 +60,7 @@ def _position(ledger: Ledger) -> Finding:
         found = f"epoch {ledger.epoch}: this rank was given {ledger.given} microbatches"
         return judge("position", f"{found}; {_window(ledger)}, with its step {ledger.step}")
     assert isinstance(ledger, BalancedLedger)
+    # Inside a step: every rank has had some microbatches, a few ranks perhaps one more.
     found = f"epoch {ledger.epoch}: steps before {ledger.step} were handed out whole"
     if ledger.microbatch or ledger.served:
         found += f", and {ledger.microbatch} microbatches of step {ledger.step} to every rank"

@@ -91,6 +91,7 @@ def micro_steps(
     unless it is the only one. Raises ValueError if the epoch cannot be planned.
     """
     planned = from_planner(known or table, _config(name, table, plan))
+    # A partial last step is shorter for all strategies and would add noise to the comparison.
     rows = planned.rows[: planned.whole_rows] if planned.whole_rows else planned.rows
     step_of = planned.step_of_row[: len(rows)]
     sizes = np.array([len(group) for group in planned.groups], np.int64)
@@ -105,6 +106,7 @@ def micro_steps(
     ).astype(np.int64)
     encoder, llm = encoder_and_llm(table.resources, loads)
     if name in COUNTED and plan.layout == "padded":
+        # A padded microbatch computes its longest sample's length for every sample.
         longest = np.zeros(len(sizes), np.int64)
         np.maximum.at(longest, owner, encoder_and_llm(table.resources, table.costs[flat])[1])
         llm = longest * sizes

@@ -127,6 +127,7 @@ def _rows(
     if not measured:
         return replace(no_rows(failures), cpu_times=cpu_times)
     probes = [probe for probe, _ in measured]
+    # Sources are numbered in the order in which they are found.
     numbers = {label: number for number, label in enumerate(dict.fromkeys(s for _, s in measured))}
     return Rows(
         resources=tuple(probes[0].cost),

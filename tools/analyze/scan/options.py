@@ -13,7 +13,7 @@ from ....workers.vision_language.transform import VisionLanguage
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """How to measure samples. All fields are plain values, since they travel to other machines.
+    """The settings of a scan: plain values only, since they travel to other machines.
 
     transform: arguments of VisionLanguage, used unless transform_path names another transform;
     cost_path: import path of a function from a loaded sample to its cost; resources: the costs to

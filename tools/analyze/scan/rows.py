@@ -97,8 +97,10 @@ def merge(parts: Iterable[Rows]) -> Rows:
     filled = [part for part in every if len(part)]
     failures = tuple(failure for part in every for failure in part.failures)
     cpu_times = sum((part.cpu_times for part in every), CpuTimes())
+    # Without samples there are no resources to compare, only failures and times.
     if not filled:
         return replace(no_rows(failures), cpu_times=cpu_times)
+    # Each part numbers its own sources, so they get new numbers in the order of the parts.
     names = dict.fromkeys(name for part in filled for name in part.sources)
     numbers = {name: number for number, name in enumerate(names)}
     return Rows(

@@ -111,6 +111,7 @@ def _sources(
         return np.zeros(len(usable), np.int64), (path.stem,)
     values, number = np.unique(others["source"][usable].astype(str), return_inverse=True)
     names = values.tolist()
+    # An index that analyze wrote has numbers, and their names in an array of its own.
     if "sources" in columns and all(name.isdigit() for name in names):
         known = columns["sources"]
         names = [str(known[int(n)]) if int(n) < len(known) else n for n in names]
@@ -150,6 +151,7 @@ def _jsonl(path: Path) -> tuple[Columns, list[Failure]]:
                 row = json.loads(line)
             except ValueError as error:
                 row = f"not JSON ({error})"
+            # One bad line is a failure with its number; the other lines are still of use.
             if isinstance(row, dict):
                 rows.append(row)
             else:
