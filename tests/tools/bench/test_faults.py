@@ -45,7 +45,7 @@ def test_a_replay_tells_faults_and_last_events():
     result = run("--seed", "3")
     assert result.return_value == 0
     assert "seed 3 (poison): nothing wrong" in result.stderr
-    assert "balancer hears" in result.stderr
+    assert "balancer receives" in result.stderr
 
 
 def test_no_seeds_at_all_are_refused():
