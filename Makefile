@@ -28,7 +28,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 types: $(STAMP)
-	MYPYPATH=$(VENV)/typing $(BIN)/mypy $(addprefix -p counterpoise.,$(PACKAGES)) -m counterpoise
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy $(addprefix -p counterpoise.,$(PACKAGES)) -m counterpoise -p tests
 
 bench: $(STAMP)
 	$(BIN)/counterpoise bench loader

@@ -6,7 +6,7 @@ from counterpoise.balancer.planning.problem.balance import OPTIONS, Balance
 from counterpoise.loader import DataLoader
 
 
-def balanced_loader(dataset: Any, *, grouping: str, **given: Any) -> DataLoader:
+def balanced_loader(dataset: Any, *, grouping: Any, **given: Any) -> DataLoader:
     """Return a balanced DataLoader; those of the arguments that are Balance's options go there."""
     options = {name: given.pop(name) for name in OPTIONS if name in given}
     return DataLoader(dataset, balance=Balance(grouping=grouping, **options), **given)

@@ -99,6 +99,6 @@ def test_the_stub_offers_the_names_that_the_package_has(root: Path) -> None:
 
 
 def test_sub_packages_name_their_public_interface() -> None:
-    for folder in ("loader", "sched", "workers"):
+    for folder in ("balancer", "loader", "sched", "workers"):
         package = importlib.import_module(f"counterpoise.{folder}")
         assert all(hasattr(package, name) for name in package.__all__), folder

@@ -2,6 +2,7 @@
 
 import inspect
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch.utils.data as torch_data
@@ -25,7 +26,9 @@ def test_the_arguments_are_torchs_and_a_few() -> None:
         assert (ours[name].default, ours[name].kind) == (parameter.default, parameter.kind)
     for name in NEW:
         assert ours[name].kind is inspect.Parameter.KEYWORD_ONLY
-        assert f"\n    {name}" in (DataLoader.__doc__ or "") or f", {name}" in DataLoader.__doc__
+        assert f"\n    {name}" in (DataLoader.__doc__ or "") or f", {name}" in (
+            DataLoader.__doc__ or ""
+        )
 
 
 def test_balance_is_exported_wherever_it_is_used() -> None:
@@ -35,27 +38,28 @@ def test_balance_is_exported_wherever_it_is_used() -> None:
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_that_moved_is_refused_with_the_new_form(name: str) -> None:
     value = Balance.__dataclass_fields__[name].default
+    moved: Any = {name: value}
     wanted = rf"no argument {name} any more: write balance=Balance\({name}={value!r}\)"
     with pytest.raises(TypeError, match=f"DataLoader has {wanted}"):
-        DataLoader([1, 2], **{name: value})
+        DataLoader([1, 2], **moved)
     with pytest.raises(TypeError, match=f"BalancedBatchSampler has {wanted}"):
-        BalancedBatchSampler({"tokens": [1]}, **{name: value})
+        BalancedBatchSampler({"tokens": [1]}, **moved)
 
 
 def test_the_new_form_can_be_pasted() -> None:
     with pytest.raises(TypeError) as raised:
-        DataLoader([1], balance="isf", budgets={"tokens": 9}, accumulate="auto")
+        DataLoader([1], balance="isf", budgets={"tokens": 9}, accumulate="auto")  # type: ignore[call-arg]
     form = str(raised.value).partition("write balance=")[2]
     assert eval(form) == Balance("isf", {"tokens": 9}, accumulate="auto")
 
 
 def test_other_wrong_arguments_are_pythons_error() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
-        DataLoader([1], batchsize=2)
+        DataLoader([1], batchsize=2)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("grouping", COUNTED)
-def test_every_grouping_that_counts_takes_batch_size(grouping: str) -> None:
+def test_every_grouping_that_counts_takes_batch_size(grouping: Any) -> None:
     loader = DataLoader(
         list(range(24)), 3, shuffle=True, balance=Balance(grouping=grouping), virtual_ranks=2
     )

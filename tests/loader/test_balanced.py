@@ -1,6 +1,7 @@
 """Balanced loaders: what arrives follows from data, seed and plan, and from nothing else."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.loader import balanced_data as made
 
 COUNT = 61
 KEYS = Counter(f"k{index:04}" for index in range(COUNT))
-PLANS = {
+PLANS: dict[str, dict[str, Any]] = {
     "isf": {"grouping": "isf", "budgets": {"tiles": 12, "tokens": 120}, "accumulate": "auto"},
     "balanced": {"grouping": "balanced", "budgets": {"tokens": 150}, "accumulate": "auto"},
     "fixed": {"grouping": "fixed", "batch_size": 2, "accumulate": 4},
@@ -25,7 +26,7 @@ PLANS = {
 
 
 def make(dataset=None, plan="isf", **changes):
-    given = {"shuffle": True, "seed": 3, "samples_per_step": 16, "virtual_ranks": 2}
+    given: dict[str, Any] = {"shuffle": True, "seed": 3, "samples_per_step": 16, "virtual_ranks": 2}
     given |= {"layout": "padded", **PLANS[plan], **changes}
     return balanced_loader(dataset or made.Augmented(COUNT), **given)
 

@@ -1,6 +1,7 @@
 """A cost that cannot be planned: an error or a hole with one message, wherever it was found."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from counterpoise.balancer.planning.problem.costs import (
     checked_column,
     checked_cost,
 )
-from counterpoise.loader import BalancedBatchSampler, DataLoader, LoaderError
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.workers.sources.dead_letter import read_letters
 from tests.loader import balanced_data as made
 
@@ -67,7 +68,7 @@ def measuring(value, **changes):
 
 
 def make(dataset, **changes):
-    given = {
+    given: dict[str, Any] = {
         "balance": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 1,
         "collate_fn": made.as_list, "shuffle": False,
     }  # fmt: skip
@@ -106,7 +107,7 @@ def refuse_and_skip(loader, value, tmp_path, workers):
 @pytest.mark.parametrize("value", BAD)
 def test_the_samplers_columns_are_refused_alike(value):
     with pytest.raises(CostError, match=re.escape(f"sample '1': {bad_cost('tokens', value)}")):
-        BalancedBatchSampler({"tokens": [1, value]}, {"tokens": 9}, ranks=1)
+        BalancedBatchSampler({"tokens": [1, value]}, Balance(budgets={"tokens": 9}), ranks=1)
 
 
 def test_numpy_integers_are_costs_and_the_largest_is_one():

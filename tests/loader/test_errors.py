@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,12 @@ def write_tar(path, members):
 
 
 def make(dataset, **changes):
-    given = {"grouping": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 2}
+    given: dict[str, Any] = {
+        "grouping": "isf",
+        "samples_per_step": 8,
+        "accumulate": "auto",
+        "virtual_ranks": 2,
+    }
     given |= {"layout": "torch", "collate_fn": made.as_list, **changes}
     return balanced_loader(dataset, **given)
 

@@ -21,7 +21,7 @@ def costs(samples: int = 600, seed: int = 0) -> dict[str, np.ndarray]:
     return {"tiles": rng.integers(0, 6, samples), "tokens": rng.integers(20, 2000, samples)}
 
 
-def sampler(rank: int = 0, ranks: int = 2, **changes: object) -> BalancedBatchSampler:
+def sampler(rank: int = 0, ranks: int = 2, **changes: Any) -> BalancedBatchSampler:
     start: Any = {"accumulate_from": changes.pop("accumulate_from", 1)}
     options: Any = {"accumulate": 4, **changes}
     balance = Balance(budgets=BUDGETS, **options)
@@ -72,7 +72,7 @@ def test_torch_dataloader_takes_it() -> None:
 @pytest.mark.parametrize("mode", ["exact", "window"])
 @pytest.mark.parametrize("taken", [0, 1, 7, 64, 10_000])
 def test_a_resumed_sampler_goes_on_with_the_same_batches(mode: str, taken: int) -> None:
-    settings_ = {"mode": mode, "accumulate": "auto", "accumulate_from": 4}
+    settings_: dict[str, Any] = {"mode": mode, "accumulate": "auto", "accumulate_from": 4}
     whole = sampler(**settings_)
     whole.set_epoch(1)
     everything = list(whole)

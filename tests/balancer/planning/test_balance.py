@@ -28,6 +28,9 @@ from counterpoise.balancer.planning.problem.balance import (
 BUDGETS = {"tiles": 9, "tokens": 4096}
 
 
+AUTO: Any = st.just("auto")
+
+
 @st.composite
 def balances(draw: st.DrawFn) -> Balance:
     grouping = draw(st.sampled_from(GROUPINGS))
@@ -38,7 +41,7 @@ def balances(draw: st.DrawFn) -> Balance:
         grouping=grouping,
         budgets=budgets,
         samples_per_step=draw(st.none() | st.integers(1)),
-        accumulate=draw(st.just("auto") | st.integers(1)),
+        accumulate=draw(AUTO | st.integers(1)),
         mode=draw(st.sampled_from(MODES)) if bounded else "exact",
         partition=draw(st.sampled_from(PARTITIONS)),
         ordering=draw(st.sampled_from(ORDERINGS)),
@@ -170,8 +173,9 @@ def test_a_plan_configuration_has_the_same_defaults_and_checks() -> None:
     )
     for name in ("accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize"):
         assert getattr(config, name) == getattr(DEFAULTS, name)
+        wrong: Any = {name: 0.5}
         with pytest.raises(ValueError, match=f"{name} is 0.5, allowed"):
-            replace(config, **{name: 0.5})
+            replace(config, **wrong)
 
 
 def test_importing_it_imports_neither_torch_nor_zmq_nor_numba(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_isf_is_as_uneven_as_the_paper_says(data: Path) -> None:
 
 @pytest.mark.parametrize("name", BUDGETS)
 @pytest.mark.parametrize(("mode", "least"), [("window", 0.98), ("exact", 0.98)])
-def test_steps_of_sixteen_are_even(data: Path, name: str, mode: str, least: float) -> None:
+def test_steps_of_sixteen_are_even(data: Path, name: str, mode: Any, least: float) -> None:
     costs, budgets = read(data, name), BUDGETS[name]
     costs = costs[permutation(len(costs), 0, 0)[:60_000]]
     bound = least_groups(costs, budget_array(budgets))

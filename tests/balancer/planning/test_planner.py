@@ -48,7 +48,7 @@ def plan(config: PlanConfig, costs: np.ndarray, start: int = 0, last: bool = Fal
 )
 @settings(max_examples=60, deadline=None)
 def test_every_sample_is_planned_once_within_budgets_on_equal_ranks(
-    samples: int, ranks: int, seed: int, grouping: str, partition: str
+    samples: int, ranks: int, seed: int, grouping: str, partition: Any
 ) -> None:
     config = replace(FIXED if grouping == "fixed" else BASE, ranks=ranks, partition=partition)
     costs = draw(samples, seed)

@@ -5,6 +5,7 @@ has a batch, and goes on at each line that it reads.
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class Inflate:
 def make(address):
     """Return a loader whose prefetch alone would fill its byte budget."""
     balance = Balance(grouping="fixed", samples_per_step=16, accumulate=2)
-    given = {"batch_size": 4, "balance": balance}
+    given: dict[str, Any] = {"batch_size": 4, "balance": balance}
     given |= {"virtual_ranks": 2, "prefetch_factor": 4, "buffer_bytes": BUDGET_BYTES}
     given |= {"shuffle": True, "collate_fn": list, "num_workers": 2}
     if address == "here":

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from torch import distributed
 
@@ -24,7 +25,12 @@ COUNT, STEP, STEPS = 61, 16, 4
 
 
 def make(dataset=None, **changes):
-    given = {"grouping": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
+    given: dict[str, Any] = {
+        "grouping": "isf",
+        "budgets": {"tokens": 120},
+        "accumulate": "auto",
+        "seed": 3,
+    }
     given |= {"samples_per_step": STEP, "shuffle": True, "layout": "padded"}
     return balanced_loader(dataset or made.Augmented(COUNT), **given, **changes)
 

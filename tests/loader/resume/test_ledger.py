@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -220,7 +221,7 @@ def test_each_kind_has_the_same_head_is_small_and_is_read_by_its_own_alone(kind)
                 loader.load_state_dict(state)
 
 
-OLD = {
+OLD: dict[str, dict[str, Any]] = {
     "balanced": {"epoch": 0, "start": 0, "window_step": 0, "step": 0, "planner": 1},
     "plain": {"batches": 3, "batch_size": 4, "seed": None},
     "sampler": {"epoch": 0, "start": 0, "step": 0, "before": 0, "given": 0, "samples": 20},

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +16,19 @@ from tests.loader import balanced_data as made
 
 COUNT, STEP, EPOCHS = 50, 12, 2
 STEPS = -(-COUNT // STEP)
-PLANS = {
+PLANS: dict[str, dict[str, Any]] = {
     "isf": {"grouping": "isf", "budgets": {"tokens": 90}, "accumulate": "auto"},
     "fixed": {"grouping": "fixed", "batch_size": 3},
 }
 
 
 def make(plan="isf", ranks=2, dataset=None, **changes):
-    given = {"shuffle": True, "seed": 5, "samples_per_step": STEP, "virtual_ranks": ranks}
+    given: dict[str, Any] = {
+        "shuffle": True,
+        "seed": 5,
+        "samples_per_step": STEP,
+        "virtual_ranks": ranks,
+    }
     given |= {"layout": "torch", "collate_fn": made.as_list, **PLANS[plan]}
     if plan == "fixed":
         given["accumulate"] = STEP // (3 * ranks)

@@ -39,7 +39,7 @@ def make_sample(length: int, tiles: int = 0, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def make_step(ranks: Sequence[Sequence[dict[str, Any]]], layout: str, number: int = 0) -> Step:
+def make_step(ranks: Sequence[Sequence[dict[str, Any]]], layout: Any, number: int = 0) -> Step:
     """One microbatch a rank."""
     samples = sum(len(rank) for rank in ranks)
     labels = [sum(count_label_tokens(s["labels"]) for s in rank) for rank in ranks]
@@ -64,7 +64,7 @@ def make_step(ranks: Sequence[Sequence[dict[str, Any]]], layout: str, number: in
     return Step(number, tuple(COLLATE_BY_LAYOUT[layout](rank) for rank in ranks), tuple(infos))
 
 
-def record(ranks: Sequence[Sequence[dict[str, Any]]], layout: str = "padded") -> StepRecord:
+def record(ranks: Sequence[Sequence[dict[str, Any]]], layout: Any = "padded") -> StepRecord:
     return measure_step(SHAPE, make_step(ranks, layout), loss=1.0, wait_s=0.25)
 
 

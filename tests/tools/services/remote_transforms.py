@@ -1,5 +1,7 @@
 """Transforms of a user's own, which a worker runs if it is started with --allow."""
 
+from typing import Any
+
 import numpy as np
 
 from counterpoise.workers.sources.interface import Probe
@@ -40,5 +42,5 @@ class Costly(Measured):
         self.cost = float(cost) if isinstance(cost, str) else cost
 
     def probe(self, raw):
-        cost = self.cost if raw["__key__"].endswith("7") else 3
+        cost: Any = self.cost if raw["__key__"].endswith("7") else 3
         return Probe(raw["__key__"], {"tiles": 0, "tokens": cost, "label_tokens": 1}, None)
