@@ -50,7 +50,7 @@ def _described(name: str, thing: Any) -> Iterator[str]:
     if not (inspect.isclass(thing) or inspect.isfunction(thing)):
         yield f"`{name} = {thing!r}`"
         return
-    yield f"```python\n{name}{_signature(thing)}\n```"
+    yield f"```text\n{name}{_signature(thing)}\n```"
     yield from _text(thing)
     if inspect.isclass(thing):
         members = [f"- {line}" for line in _members(thing)]
@@ -128,7 +128,7 @@ def _text(thing: Any) -> Iterator[str]:
         if paragraph.startswith(">>>"):
             yield f"```pycon\n{paragraph}\n```"
         elif all(line.startswith("    ") for line in paragraph.splitlines()) and paragraph:
-            yield f"```python\n{inspect.cleandoc(paragraph)}\n```"
+            yield f"```text\n{inspect.cleandoc(paragraph)}\n```"
         elif paragraph:
             yield paragraph
 

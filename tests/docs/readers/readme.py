@@ -1,6 +1,9 @@
-"""What a reader of README.md has before its first block: a tokenizer, a model, an optimizer."""
+"""What a reader of README.md has before its first block: data, a tokenizer, a model, an optimizer."""
 
 import torch
+from torch.utils.data import TensorDataset
+
+dataset = TensorDataset(torch.arange(64))
 
 
 def my_tokenizer(text: str) -> list[int]:
