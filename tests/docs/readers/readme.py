@@ -1,4 +1,4 @@
-"""What a reader of README.md has before its first block: data, a tokenizer, a model, an optimizer."""
+"""What a reader of README.md has before its first block: data, tokenizer, model, optimizer."""
 
 import torch
 from torch.utils.data import TensorDataset
