@@ -1,8 +1,8 @@
-"""How far one machine's wall clock is ahead of another's, for diagnosis and nothing else.
+"""Estimates how far one machine's wall clock is ahead of another's; used for diagnostics only.
 
-A peer notes when it sent a numbered question; the answer says what the other clock showed. That was
-read somewhere between sending and receiving, so the offset is known within half of the round trip;
-of the last answers the quickest tells best (the clock filter of NTP, RFC 5905, §10).
+A peer notes when it sent a numbered request; the response holds the other clock's reading. It was
+taken between sending and receiving, so the offset is known within half of the round trip, and the
+quickest of the last responses is the best estimate (the clock filter of NTP, RFC 5905, section 10).
 """
 
 from collections import deque
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 KEPT = 8
 MICROSECONDS = 1_000_000
-# The error of an offset that nobody has measured.
+# The error of an offset that was never measured.
 UNKNOWN = -1
-# What a peer says of itself is cut down to this, so that sums and differences fit into 64 bits.
-MOST = 1 << 60
+# Figures that peers report are limited to this, so that sums and differences fit into 64 bits.
+LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Offset:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was ever measured."""
+        """Return True if the offset was ever measured."""
         return self.error_us >= 0
 
     def least_us(self) -> int:
-        """Return how far apart the clocks are at least, in microseconds.
+        """Return the least distance between the clocks, in microseconds.
 
         >>> Offset(-5000, 1000).least_us(), Offset(500, 1000).least_us()
         (4000, 0)
@@ -41,45 +41,45 @@ NOT_MEASURED = Offset()
 
 
 class ClockFilter:
-    """The asking side: numbers its questions and keeps the best of its last answers.
+    """The requesting side: numbers its requests and keeps the best of the last responses.
 
     >>> clock = ClockFilter()
-    >>> number = clock.ask(now=10.0, wall=1000.0)
-    >>> clock.answered(number, their_us=990_050_000, now=10.1)
+    >>> number = clock.request(now=10.0, wall=1000.0)
+    >>> clock.record_response(number, their_us=990_050_000, now=10.1)
     >>> clock.best()
     Offset(ahead_us=10000000, error_us=50000)
     """
 
     def __init__(self) -> None:
         self._number = 0
-        self._asked = (0, 0.0, 0.0)
-        self._seen: deque[Offset] = deque(maxlen=KEPT)
+        self._pending = (0, 0.0, 0.0)
+        self._offsets: deque[Offset] = deque(maxlen=KEPT)
 
-    def ask(self, now: float, wall: float) -> int:
-        """Return the number of a question sent now; `wall` is what this side's clock shows."""
+    def request(self, now: float, wall: float) -> int:
+        """Return the number of a request sent now; `wall` is this side's wall clock."""
         self._number += 1
-        self._asked = self._number, now, wall
+        self._pending = self._number, now, wall
         return self._number
 
-    def answered(self, number: int, their_us: int, now: float) -> None:
-        """Take in what the other clock showed; an answer to an older question is ignored."""
-        asked, sent, wall = self._asked
-        if number != asked or not number:
+    def record_response(self, number: int, their_us: int, now: float) -> None:
+        """Record the other clock's reading; ignore the response to an older request."""
+        pending, sent, wall = self._pending
+        if number != pending or not number:
             return
-        self._asked = 0, 0.0, 0.0
+        self._pending = 0, 0.0, 0.0
         trip_us = max(0, round((now - sent) * MICROSECONDS))
         here_us = round(wall * MICROSECONDS) + trip_us // 2
-        self._seen.append(Offset(here_us - their_us, (trip_us + 1) // 2))
+        self._offsets.append(Offset(here_us - their_us, (trip_us + 1) // 2))
 
     def best(self) -> Offset:
-        """Return how far this side's clock is ahead."""
-        return min(self._seen, key=lambda each: each.error_us, default=NOT_MEASURED)
+        """Return the best estimate of how far this side's clock is ahead."""
+        return min(self._offsets, key=lambda each: each.error_us, default=NOT_MEASURED)
 
 
-def bounded(told: int) -> int:
-    """Return a peer's figure, cut down to what can be reckoned with.
+def bounded(reported: int) -> int:
+    """Return a figure that a peer reported, limited to values that can be added safely.
 
-    >>> bounded(-5), bounded(1 << 62) == MOST
+    >>> bounded(-5), bounded(1 << 62) == LIMIT
     (-5, True)
     """
-    return max(-MOST, min(told, MOST))
+    return max(-LIMIT, min(reported, LIMIT))

@@ -11,6 +11,9 @@ from typing import Any
 from .messages import Bye, Lease, Message, PeerRejected, Revoke, SampleRef, UnknownPeer, Welcome
 from .transitions import WORKER, Outcome, WorkerAction
 
+# Seconds between a worker's heartbeats.
+HEARTBEAT_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:

@@ -1,9 +1,9 @@
-"""The balancer's second socket: messages with payloads in the clear; see transport/sealing.py.
+"""The balancer's second socket, for messages with unencrypted payloads; see transport/sealing.py.
 
-A peer that talks under CURVE is offered a connection here. Once it shows that the connection works,
-everything to it and from it goes there, so that nothing overtakes anything. When anything is wrong
-with it (a message was changed on its way, the peer is not connected), it is given up, the talk goes
-on under CURVE, and after a while another one is offered.
+A peer that talks under CURVE is offered a channel here. Once it confirms that the channel works,
+all messages in both directions use it, so that none overtakes another. If anything goes wrong (a
+message was changed on its way, the peer is not connected) the channel is given up, messages travel
+under CURVE again, and after a while another channel is offered.
 """
 
 import math
@@ -16,41 +16,41 @@ from ..coordinator.effects import Send
 from ..protocol.messages import ClearPayloadOffer, GetStatus, Message, WorkerHeartbeat
 from ..protocol.wire import WireError
 from ..transport.authentication import KeyAuthenticator
-from ..transport.sealing import FROM_BALANCER, NO_BULK, AeadSeal, is_available, new_bulk
+from ..transport.sealing import EMPTY_OFFER, FROM_BALANCER, AeadSeal, is_available, new_offer
 from ..transport.sockets import Received, listen, receive_frames, send_frames
 
-# A peer whose connection was given up is offered another one after so long.
-AGAIN_S = 30.0
-# Connections at a time; whose is given up for another one talks under CURVE.
-MAX_CONNECTIONS = 1 << 14
-# Those who say these have no payloads.
-WITHOUT = (WorkerHeartbeat, GetStatus, ClearPayloadOffer)
+# Seconds after an offer before the same peer gets another one.
+OFFER_AGAIN_S = 30.0
+# Channels at a time; the oldest is given up for a new one, and its peer talks under CURVE.
+MAX_CHANNELS = 1 << 14
+# Senders of these kinds have no payloads: a worker's heartbeat thread, the doctor.
+NO_PAYLOADS = (WorkerHeartbeat, GetStatus, ClearPayloadOffer)
 
 
 @dataclass(slots=True)
-class _Connection:
-    """A peer's bulk connection; `works` since the peer has said so over it."""
+class _Channel:
+    """A peer's clear channel; confirmed once the peer has sent an empty offer over it."""
 
     peer: bytes
-    user: bytes
+    key: bytes
     name: bytes
     seal: AeadSeal
-    works: bool = False
+    confirmed: bool = False
 
 
 class ClearPayloadServer:
-    """The bulk connections of all peers."""
+    """The clear channels of all peers."""
 
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
-        gate: KeyAuthenticator,
-        refused: Callable[[str], None],
+        authenticator: KeyAuthenticator,
+        rejected: Callable[[str], None],
     ) -> None:
         """Listen on an address; OSError if it cannot be bound, ValueError without cryptography.
 
-        The gate must have been given keys; `refused` is told of each message that is dropped.
+        The authenticator must have keys; `rejected` is called for each message that is dropped.
         """
         if not is_available():
             raise ValueError(
@@ -60,54 +60,54 @@ class ClearPayloadServer:
         self.socket = listen(context, address, passwords=True)
         endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.port = int(endpoint.rpartition(":")[2])
-        self._passwords = gate.passwords
-        self._refused = refused
-        self._peers: dict[bytes, _Connection] = {}
-        self._names: dict[bytes, _Connection] = {}
-        self._offered: dict[bytes, float] = {}
+        self._passwords = authenticator.passwords
+        self._rejected = rejected
+        self._by_peer: dict[bytes, _Channel] = {}
+        self._by_name: dict[bytes, _Channel] = {}
+        self._offered_at: dict[bytes, float] = {}
 
     def offer(
-        self, peer: bytes, user: bytes, message: Message, now: float
+        self, peer: bytes, key: bytes, message: Message, now: float
     ) -> ClearPayloadOffer | None:
-        """Return what to offer a peer that has said something under CURVE, if anything."""
-        lately = now - self._offered.get(peer, -math.inf) < AGAIN_S
-        if lately or peer in self._peers or isinstance(message, WITHOUT):
+        """Return an offer for a peer that has sent a message under CURVE; None if it needs none."""
+        recently = now - self._offered_at.get(peer, -math.inf) < OFFER_AGAIN_S
+        if recently or peer in self._by_peer or isinstance(message, NO_PAYLOADS):
             return None
-        bulk = new_bulk(self.port)
-        connection = _Connection(peer, user, bulk.name, AeadSeal(bulk.key, FROM_BALANCER))
-        self._peers[peer] = self._names[bulk.name] = connection
-        self._passwords[bulk.name] = bulk.password
-        self._offered[peer] = now
-        if len(self._offered) > MAX_CONNECTIONS:
-            oldest = next(iter(self._offered))
-            del self._offered[oldest]
+        offer = new_offer(self.port)
+        channel = _Channel(peer, key, offer.name, AeadSeal(offer.key, FROM_BALANCER))
+        self._by_peer[peer] = self._by_name[offer.name] = channel
+        self._passwords[offer.name] = offer.password
+        self._offered_at[peer] = now
+        if len(self._offered_at) > MAX_CHANNELS:
+            oldest = next(iter(self._offered_at))
+            del self._offered_at[oldest]
             self.give_up(oldest)
-        return bulk
+        return offer
 
     def give_up(self, peer: bytes) -> bool:
-        """Forget a peer's connection; whether it had one."""
-        connection = self._peers.pop(peer, None)
-        if connection is not None:
-            del self._names[connection.name], self._passwords[connection.name]
-        return connection is not None
+        """Forget a peer's channel; return True if it had one."""
+        channel = self._by_peer.pop(peer, None)
+        if channel is not None:
+            del self._by_name[channel.name], self._passwords[channel.name]
+        return channel is not None
 
     def forget(self, peer: bytes) -> None:
-        """A peer has gone."""
+        """Forget a peer that has disconnected."""
         self.give_up(peer)
-        self._offered.pop(peer, None)
+        self._offered_at.pop(peer, None)
 
-    def works(self, peer: bytes) -> bool:
-        """Whether messages to a peer go this way."""
-        connection = self._peers.get(peer)
-        return connection is not None and connection.works
+    def is_used_for(self, peer: bytes) -> bool:
+        """Return True if messages to a peer go over its clear channel."""
+        channel = self._by_peer.get(peer)
+        return channel is not None and channel.confirmed
 
     def send(self, effect: Send) -> bool:
-        """Send a message to a peer whose connection works; False if it does not any more."""
-        connection = self._peers[effect.peer]
+        """Send a message to a peer whose channel is confirmed; return False if it is broken."""
+        channel = self._by_peer[effect.peer]
         buffers = [getattr(payload, "buffer", payload) for payload in effect.payloads]
-        front = connection.seal.close(effect.message, buffers)
+        front = channel.seal.close(effect.message, buffers)
         try:
-            send_frames(self.socket, [connection.name, front], effect.payloads)
+            send_frames(self.socket, [channel.name, front], effect.payloads)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -115,29 +115,29 @@ class ClearPayloadServer:
         return True
 
     def receive(self) -> tuple[bytes, bytes, Received | WireError] | None:
-        """Return (peer, its key, message) or what is wrong with the message; None if there is none.
+        """Return (peer, its key, message or its error), or None if there is none.
 
-        What says only that a connection works is answered here.
+        An empty offer, by which a peer confirms its channel, is answered here.
         """
         while (frames := receive_frames(self.socket)) is not None:
-            connection = self._names.get(frames[0].bytes)
-            if connection is None or len(frames) < 2:
-                self._refused("a message over a connection that was given up")
+            channel = self._by_name.get(frames[0].bytes)
+            if channel is None or len(frames) < 2:
+                self._rejected("a message over a clear channel that was given up")
                 continue
             payloads = frames[2:]
             try:
-                message = connection.seal.open(
+                message = channel.seal.open(
                     frames[1].buffer, [payload.buffer for payload in payloads]
                 )
             except WireError as error:
-                return connection.peer, connection.user, error
-            if message != NO_BULK:
-                return connection.peer, connection.user, (message, payloads)
-            connection.works = True
-            if not self.send(Send(connection.peer, NO_BULK)):
-                self.give_up(connection.peer)
+                return channel.peer, channel.key, error
+            if message != EMPTY_OFFER:
+                return channel.peer, channel.key, (message, payloads)
+            channel.confirmed = True
+            if not self.send(Send(channel.peer, EMPTY_OFFER)):
+                self.give_up(channel.peer)
         return None
 
     def close(self, linger_ms: int) -> None:
-        """Let go of the socket; the last words may still be on their way."""
+        """Close the socket; messages that were sent may need `linger_ms` to leave."""
         self.socket.close(linger=linger_ms)

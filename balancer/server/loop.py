@@ -1,4 +1,4 @@
-"""The balancer's shell: wait for a message or the time, ask the coordinator, send what it says."""
+"""The balancer's event loop: waits for messages and deadlines, asks the coordinator, sends."""
 
 import os
 import platform
@@ -15,17 +15,17 @@ from ..coordinator.machine import Coordinator
 from ..protocol.messages import Bye, ClearPayloadOffer, Message, PeerRejected
 from ..protocol.software_version import VERSION
 from ..protocol.wire import WireError
-from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_gate
+from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
 from ..transport.keys import ServerKeys
-from ..transport.sealing import NO_BULK
-from ..transport.sockets import listen, receive_from, send
+from ..transport.sealing import EMPTY_OFFER
+from ..transport.sockets import LINGER_MS, listen, receive_from, send
 from .clear_payloads import ClearPayloadServer
 from .malloc import IdleTrimmer, keep_freed_memory
 
-# The last words may still be on their way when the balancer is stopped.
-LINGER_MS = 500
-# Encryption is done by ZeroMQ's threads, which share the connections among them.
+# ZeroMQ's I/O threads encrypt, and share the connections among them.
 MAX_IO_THREADS = 4
+# `stop` is asked at least this often, in milliseconds.
+MAX_WAIT_MS = 1000
 SOFTWARE = f"python {platform.python_version()}, counterpoise {VERSION}"
 
 
@@ -36,61 +36,68 @@ def serve(
     stop: Callable[[], bool] = lambda: False,
     refused: Callable[[str], None] = lambda _: None,
     keys: ServerKeys | None = None,
-    bulk_address: str = "",
+    clear_address: str = "",
 ) -> None:
-    """Serve a coordinator on an address until `stop` says so (asked after every wait).
+    """Serve a coordinator on an address until `stop` returns True (asked after every wait).
 
-    `ready` is told the address that was bound, `refused` of each message that had to be dropped and
-    of each peer that was turned away. With keys only those on the allow-list may come in; with keys
-    and a `bulk_address` payloads travel there, in the clear (sealing.py). Raises OSError if an
+    Calls `ready` with the address that was bound, `refused` with a reason for each message that is
+    dropped and each peer that is rejected. With keys only peers on the allow-list may connect; with
+    keys and a `clear_address` payloads travel there, unencrypted (sealing.py). Raises OSError if an
     address cannot be bound.
     """
     keep_freed_memory()
-    poller = zmq.Poller()
     diagnostics = coordinator.state.diagnostics
     diagnostics.software = SOFTWARE
 
-    def refuse(reason: str) -> None:
+    def count_refused(reason: str) -> None:
         diagnostics.refused += 1
         refused(reason)
 
-    with (
-        zmq.Context(_io_threads(keys)) as context,
-        open_gate(context, keys, refuse) as gate,
-        listen(context, address, keys) as socket,
-        _open_bulk(context, bulk_address, gate, refuse) as bulk,
-    ):
-        for each in (socket, bulk.socket) if bulk is not None else (socket,):
-            gate.watch(each, poller)
-            poller.register(each, zmq.POLLIN)
-        ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-        shell = _Shell(coordinator, socket, gate, keys, refuse, bulk)
+    with _open_sockets(coordinator, address, keys, clear_address, count_refused) as shell:
+        ready(shell.socket.getsockopt_string(zmq.LAST_ENDPOINT))
         while not stop():
             diagnostics.wall_ahead_s = time.time() - time.monotonic()
-            timeout_ms = 1000 * (coordinator.next_deadline() - time.monotonic())
-            poller.poll(int(min(max(timeout_ms, 0), 1000)))
-            shell.drop(gate.attend(time.monotonic()))
-            shell.receive_all()
-            shell.send_all(coordinator.tick(time.monotonic()))
-            shell.rest.look(time.monotonic())
+            shell.turn()
         shell.send_all(coordinator.stop())
-        socket.close(linger=LINGER_MS)
+        shell.socket.close(linger=LINGER_MS["balancer"])
 
 
 @contextmanager
-def _open_bulk(
+def _open_sockets(
+    coordinator: Coordinator,
+    address: str,
+    keys: ServerKeys | None,
+    clear_address: str,
+    refused: Callable[[str], None],
+) -> Iterator["_Shell"]:
+    """Give a shell with its sockets and poller, and close them at the end."""
+    poller = zmq.Poller()
+    with (
+        zmq.Context(_io_threads(keys)) as context,
+        open_authenticator(context, keys, refused) as authenticator,
+        listen(context, address, keys) as socket,
+        _open_clear_payloads(context, clear_address, authenticator, refused) as clear,
+    ):
+        for each in (socket, clear.socket) if clear is not None else (socket,):
+            authenticator.watch(each, poller)
+            poller.register(each, zmq.POLLIN)
+        yield _Shell(coordinator, socket, poller, authenticator, keys, refused, clear)
+
+
+@contextmanager
+def _open_clear_payloads(
     context: "zmq.Context[zmq.Socket[bytes]]",
     address: str,
-    gate: KeyAuthenticator,
+    authenticator: KeyAuthenticator,
     refused: Callable[[str], None],
 ) -> Iterator[ClearPayloadServer | None]:
-    """Give what serves payloads in the clear, if it is wanted, and close it."""
-    bulk = ClearPayloadServer(context, address, gate, refused) if address else None
+    """Give the server of clear channels if there is an address for it, and close it at the end."""
+    clear = ClearPayloadServer(context, address, authenticator, refused) if address else None
     try:
-        yield bulk
+        yield clear
     finally:
-        if bulk is not None:
-            bulk.close(LINGER_MS)
+        if clear is not None:
+            clear.close(LINGER_MS["balancer"])
 
 
 def _io_threads(keys: ServerKeys | None) -> int:
@@ -99,44 +106,56 @@ def _io_threads(keys: ServerKeys | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Shell:
-    """What happens between a socket and a coordinator."""
+    """Carries messages between the sockets and the coordinator."""
 
     coordinator: Coordinator
     socket: "zmq.Socket[bytes]"
-    gate: KeyAuthenticator
+    poller: zmq.Poller
+    authenticator: KeyAuthenticator
     keys: ServerKeys | None
     refused: Callable[[str], None]
-    bulk: ClearPayloadServer | None
-    rest: IdleTrimmer = field(default_factory=IdleTrimmer)
+    clear: ClearPayloadServer | None
+    trimmer: IdleTrimmer = field(default_factory=IdleTrimmer)
+
+    def turn(self) -> None:
+        """Wait once, for a message or the coordinator's next deadline, and do what is due."""
+        timeout_ms = 1000 * (self.coordinator.next_deadline() - time.monotonic())
+        self.poller.poll(int(min(max(timeout_ms, 0), MAX_WAIT_MS)))
+        self.drop(self.authenticator.answer_requests(time.monotonic()))
+        self.receive_all()
+        self.send_all(self.coordinator.tick(time.monotonic()))
+        self.trimmer.trim_if_idle(time.monotonic())
 
     def receive_all(self) -> None:
-        """Hand over every message that has come, and send what the coordinator says to it."""
+        """Hand every message that has arrived to the coordinator, and send its answers."""
         while (received := receive_from(self.socket, self.keys)) is not None:
             peer, key, content = received
             if isinstance(content, WireError):
-                self._refuse(peer, str(content))
+                self._reject(peer, str(content))
             elif isinstance(content[0], ClearPayloadOffer):
-                self._end_bulk(peer)
-            elif self._take(peer, key, *content) and self.bulk is not None:
-                offer = self.bulk.offer(peer, key, content[0], time.monotonic())
+                # An empty offer from a peer: it does not use its clear channel any more.
+                self._end_clear_channel(peer)
+            elif self._handle(peer, key, *content) and self.clear is not None:
+                offer = self.clear.offer(peer, key, content[0], time.monotonic())
                 self.send_all([Send(peer, offer)] if offer is not None else [])
-        while self.bulk is not None and (received := self.bulk.receive()) is not None:
+        while self.clear is not None and (received := self.clear.receive()) is not None:
             peer, key, content = received
             if isinstance(content, WireError):
+                # The channel may be under attack, the peer is not to blame: only the channel ends.
                 self.refused(str(content))
-                self._end_bulk(peer)
+                self._end_clear_channel(peer)
             else:
-                self._take(peer, key, *content)
+                self._handle(peer, key, *content)
 
     def send_all(self, effects: list[Send]) -> None:
-        """Send effects; the coordinator hears what cannot be sent, and its answer is sent too."""
+        """Send messages; report unreachable peers to the coordinator and send its answers too."""
         waiting = deque(effects)
         while waiting:
             effect = waiting.popleft()
             try:
                 self._send(effect)
                 if effect.payloads:
-                    self.rest.worked(time.monotonic())
+                    self.trimmer.note_payload(time.monotonic())
             except zmq.ZMQError as error:
                 if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                     raise
@@ -145,42 +164,42 @@ class _Shell:
                 waiting.extend(self.coordinator.unreachable(effect.peer, effect.message, now))
 
     def drop(self, peers: list[bytes]) -> None:
-        """Let go of peers whose key is not allowed any more."""
+        """Disconnect peers whose key is not allowed any more."""
         for peer in peers:
             self._forget(peer)
             self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
-            self._refuse(peer, NOT_ALLOWED)
+            self._reject(peer, NOT_ALLOWED)
 
-    def _take(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
-        """Hand over one message; whether its peer may say it."""
-        objection = self.gate.objection(peer, key, message)
-        if objection:
-            self._refuse(peer, objection)
+    def _handle(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
+        """Hand one message to the coordinator; return False if its peer may not send it."""
+        reason = self.authenticator.rejection_reason(peer, key, message)
+        if reason:
+            self._reject(peer, reason)
             return False
         size = sum(len(frame) for frame in frames)
         now = time.monotonic()
         if frames:
-            self.rest.worked(now)
+            self.trimmer.note_payload(now)
         self.send_all(self.coordinator.handle(peer, message, frames, size, now))
         return True
 
     def _send(self, effect: Send) -> None:
-        if self.bulk is not None and self.bulk.works(effect.peer):
-            if self.bulk.send(effect):
+        if self.clear is not None and self.clear.is_used_for(effect.peer):
+            if self.clear.send(effect):
                 return
-            self._end_bulk(effect.peer)
+            self._end_clear_channel(effect.peer)
         send(self.socket, effect.message, effect.payloads, to=effect.peer)
 
-    def _end_bulk(self, peer: bytes) -> None:
-        """Go on with a peer under CURVE, and tell it so."""
-        if self.bulk is not None and self.bulk.give_up(peer):
-            self.send_all([Send(peer, NO_BULK)])
+    def _end_clear_channel(self, peer: bytes) -> None:
+        """Give up a peer's clear channel, if it has one, and tell it to use CURVE."""
+        if self.clear is not None and self.clear.give_up(peer):
+            self.send_all([Send(peer, EMPTY_OFFER)])
 
     def _forget(self, peer: bytes) -> None:
-        self.gate.forget(peer)
-        if self.bulk is not None:
-            self.bulk.forget(peer)
+        self.authenticator.forget(peer)
+        if self.clear is not None:
+            self.clear.forget(peer)
 
-    def _refuse(self, peer: bytes, reason: str) -> None:
+    def _reject(self, peer: bytes, reason: str) -> None:
         self.refused(reason)
         self.send_all([Send(peer, PeerRejected(reason))])

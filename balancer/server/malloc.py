@@ -1,13 +1,13 @@
-"""Keep freed memory for the next payload.
+"""Keeps freed memory for the next payload while a process works, and returns it when idle.
 
-By default the C library takes every large block fresh from the kernel and gives it back when it is
-freed; touching fresh pages costs several times more than copying the payload into them. A process
-that does nothing but move payloads keeps what it has while it is at work. One that has nothing to
-do gives it back: the byte budget is of all processes together.
+By default the C library gets every large block from the kernel and returns it when it is freed;
+touching fresh pages costs several times more than copying the payload into them. A process that
+only moves payloads keeps its memory while it is at work, and returns it when it is idle, because
+the byte budget is shared by all processes.
 
-What is free at the upper end of a heap goes back only if it is the main heap; any other keeps up to
-64 MiB of it. By default each thread that finds others at work gets a heap of its own, and ZeroMQ's
-threads are those that take payloads in. So our processes have one heap for all threads.
+Only the main heap returns free memory at its upper end; any other keeps up to 64 MiB of it. By
+default a thread that finds the heap in use gets one of its own, and ZeroMQ's threads are the ones
+that receive payloads. Therefore our processes have one heap for all threads.
 """
 
 import ctypes
@@ -15,8 +15,8 @@ import math
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST_BLOCK = 1 << 30
-# Memory is given back after so many seconds without work, and again after so many more.
-REST_S = 0.5
+# Seconds without a payload after which memory is returned, and after which it is returned again.
+IDLE_S = 0.5
 
 
 def keep_freed_memory() -> bool:
@@ -29,16 +29,16 @@ def keep_freed_memory() -> bool:
 
 
 def share_one_heap() -> bool:
-    """Let all threads allocate from the main heap; False where the C library is not glibc.
+    """Make all threads allocate from the main heap; False where the C library is not glibc.
 
-    Heaps that there are by now stay, and are used again: call it before threads are started, and
-    before the fork of processes that will start some.
+    Heaps that exist already stay in use: call this before threads are started, and before forking
+    processes that will start some.
     """
     return _set(_M_ARENA_MAX, 1)
 
 
 def release_freed_memory() -> bool:
-    """Give what is freed back to the kernel; False where the C library is not glibc."""
+    """Return freed memory to the kernel; False where the C library is not glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return trim is not None and bool(trim(0))
 
@@ -49,21 +49,21 @@ def _set(option: int, value: int) -> bool:
 
 
 class IdleTrimmer:
-    """Gives freed memory back when a process has had no payload in hand for a while.
+    """Returns freed memory to the kernel when a process has had no payload for a while.
 
-    What was sent is freed when the network has taken it, which can be much later, and nobody says
-    so: it looks as long as the process rests.
+    A payload that was sent is freed when the network has taken it, possibly much later and without
+    notice, so the trimmer repeats itself while the process is idle.
     """
 
     def __init__(self) -> None:
         self._due = math.inf
 
-    def worked(self, now: float) -> None:
-        """Note that there was one."""
-        self._due = now + REST_S
+    def note_payload(self, now: float) -> None:
+        """Note that a payload was received or sent."""
+        self._due = now + IDLE_S
 
-    def look(self, now: float) -> None:
-        """Give memory back if it is time to."""
+    def trim_if_idle(self, now: float) -> None:
+        """Return memory to the kernel if it is time to."""
         if now >= self._due:
             release_freed_memory()
-            self._due = now + REST_S
+            self._due = now + IDLE_S

@@ -1,9 +1,9 @@
-"""Key files: who a party is, which balancer it trusts, and whom a balancer lets in.
+"""Reads and writes key files: a party's own key, the balancer it trusts, the keys it allows.
 
 Each party has a folder, made by `counterpoise keygen`:
 
-    balancer/  secret.key    allowed/NAME.pub ...       the balancer's own key; who may come in
-    NAME/      secret.key    balancer.pub               a worker's or trainer's; whom it trusts
+    balancer/  secret.key    allowed/NAME.pub ...       the balancer's own key; allowed peers
+    NAME/      secret.key    balancer.pub               a worker's or trainer's; its balancer
 
 A file holds one line: the word counterpoise, the role, the key in ZeroMQ's Z85 text. Secret files
 may be read by their owner only. A key is revoked by removing its file from `allowed`, which a
@@ -36,7 +36,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class ServerKeys:
-    """What a balancer needs: its own pair and the folder of those that it lets in."""
+    """A balancer's own pair, and the folder of the public keys that it allows."""
 
     own: KeyPair
     allowed: Path
@@ -44,7 +44,7 @@ class ServerKeys:
 
 @dataclass(frozen=True, slots=True)
 class PeerKeys:
-    """What a worker or a trainer needs: its own pair and the balancer's public key."""
+    """A worker's or trainer's own pair, and the balancer's public key."""
 
     own: KeyPair
     balancer: bytes
@@ -57,7 +57,7 @@ def new_pair(role: str) -> KeyPair:
 
 
 def server_keys(folder: Path) -> ServerKeys:
-    """Read a balancer's folder; ValueError or OSError say what is wrong with it."""
+    """Read a balancer's folder; raise ValueError or OSError if something is wrong with it."""
     keys = ServerKeys(_own(folder, ("balancer",)), folder / ALLOWED)
     if not keys.allowed.is_dir():
         raise ValueError(
@@ -69,11 +69,11 @@ def server_keys(folder: Path) -> ServerKeys:
 
 
 def peer_keys(folder: Path, role: str) -> PeerKeys:
-    """Read a worker's or trainer's folder; ValueError or OSError say what is wrong with it."""
+    """Read a worker's or trainer's folder; raise ValueError or OSError if it is not right."""
     own, path = _own(folder, (role,)), folder / BALANCER
     whose, key = _read(path)
     if whose != "balancer":
-        raise ValueError(f"{path} is a {whose}'s key, the balancer's is needed: copy it there")
+        raise ValueError(f"{path} is a {whose}'s key: copy the balancer's public key there")
     return PeerKeys(own, key)
 
 
@@ -101,12 +101,12 @@ class AllowList:
         self._roles: dict[bytes, str] = {}
 
     def roles(self) -> dict[bytes, str]:
-        """Return {public key: role}; a file that cannot be read lets nobody in."""
+        """Return {public key: role}; a file that cannot be read allows nobody."""
         try:
             paths = sorted(self._folder.glob("*.pub"))
             states = [path.stat() for path in paths]
         except OSError as error:
-            logger.warning("nobody is let in: %s", error)
+            logger.warning("no peer is allowed: %s", error)
             return {}
         seen = tuple(
             (path.name, state.st_mtime_ns, state.st_size, state.st_ino)
@@ -122,7 +122,7 @@ class AllowList:
             try:
                 role, key = _read(path)
             except (OSError, ValueError) as error:
-                logger.warning("a key is not let in: %s", error)
+                logger.warning("a key is not allowed: %s", error)
             else:
                 found.append((key, role))
         return found
@@ -141,7 +141,7 @@ def _own(folder: Path, roles: tuple[str, ...]) -> KeyPair:
         raise ValueError(f"{path} can be read by others: chmod 600 it, or make new keys")
     role, secret = _read(path)
     if role not in roles:
-        raise ValueError(f"{path} is a {role}'s key, a {roles[0]}'s is needed: give its folder")
+        raise ValueError(f"{path} is a {role}'s key: give the folder of a {roles[0]}'s key")
     return KeyPair(role, zmq.curve_public(secret), secret)
 
 
@@ -156,7 +156,7 @@ def _read(path: Path) -> tuple[str, bytes]:
         role = words[1].decode("ascii", "replace")
         if role in ROLES and _is_key(words[2]):
             return role, words[2]
-    raise ValueError(f"{path} is no key file: it holds 'counterpoise ROLE KEY'")
+    raise ValueError(f"{path} is not a key file: it must hold the line 'counterpoise ROLE KEY'")
 
 
 def _is_key(text: bytes) -> bool:

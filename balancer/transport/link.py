@@ -1,6 +1,7 @@
-"""A peer's link to the balancer: one connection, and a second for bulk if the balancer offers it.
+"""A peer's connection to the balancer, with a second one for payloads if the balancer offers it.
 
-See sealing.py for what goes over the second, server/clear_payloads.py for the other end.
+sealing.py describes what travels over the second connection (the clear channel), and
+server/clear_payloads.py is its other end.
 """
 
 import logging
@@ -13,17 +14,21 @@ import zmq
 from ..protocol.messages import ClearPayloadOffer, Message
 from ..protocol.wire import WireError
 from .keys import PeerKeys
-from .sealing import FROM_PEER, NO_BULK, AeadSeal, is_available
+from .sealing import EMPTY_OFFER, FROM_PEER, AeadSeal, is_available
 from .sockets import Handshakes, Received, connect, receive, receive_frames, send, send_frames
 
 logger = logging.getLogger(__name__)
 
-# What a balancer says under CURVE so long after bulk works shows that it has given it up.
+# A message under CURVE this long after the clear channel was confirmed was not merely overtaken: it
+# shows that the balancer has given the channel up.
 SETTLED_S = 5.0
 
 
 class Link:
-    """Sends and receives messages, whichever way they go; of one thread, closed by `close`."""
+    """A peer's connection to the balancer; routes messages over CURVE or the clear channel.
+
+    Not thread-safe; call `close()`.
+    """
 
     def __init__(
         self,
@@ -34,22 +39,22 @@ class Link:
     ) -> None:
         """Connect (in the background); with keys only to the balancer that they name.
 
-        `poller` wakes up for what can be received, and for what else is registered there.
+        `poller` wakes up for messages, and for what else is registered there.
         """
         self._context = context
         self._endpoint = endpoint
-        # Secrets are taken under CURVE only.
-        self._can_bulk = keys is not None and endpoint.startswith("tcp://") and is_available()
-        self._socket = connect(context, endpoint, name, keys, watched=True)
+        # The secrets of a clear channel are accepted under CURVE only.
+        self._accepts_offers = keys is not None and endpoint.startswith("tcp://") and is_available()
+        self._socket = connect(context, endpoint, name, keys, monitored=True)
         self.handshakes = Handshakes(self._socket, keyed=keys is not None)
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)
-        self._bulk: _Bulk | None = None
+        self._clear: _ClearChannel | None = None
 
     def send(self, message: Message, payloads: Sequence[object] = ()) -> None:
         """Send a message; one that cannot be sent is lost."""
-        if self._bulk is not None and self._bulk.works_since < math.inf:
-            self._bulk.send(message, payloads)
+        if self._clear is not None and self._clear.confirmed_at < math.inf:
+            self._clear.send(message, payloads)
         else:
             send(self._socket, message, payloads)
 
@@ -57,55 +62,56 @@ class Link:
         """Return the next message, or None if there is none."""
         while (received := receive(self._socket)) is not None:
             if isinstance(received[0], ClearPayloadOffer):
-                self._heed(received[0])
+                self._apply_offer(received[0])
                 continue
-            if self._bulk is not None and time.monotonic() > self._bulk.works_since + SETTLED_S:
-                self.leave_bulk()
+            if self._clear is not None and time.monotonic() > self._clear.confirmed_at + SETTLED_S:
+                self.leave_clear_channel()
             return received
         try:
-            return self._bulk.receive() if self._bulk is not None else None
+            return self._clear.receive() if self._clear is not None else None
         except WireError as error:
-            logger.warning("payloads go on under CURVE: %s", error)
-            self.leave_bulk()
+            logger.warning("payloads are sent under CURVE from now on: %s", error)
+            self.leave_clear_channel()
             return None
 
-    def leave_bulk(self) -> None:
-        """Go on under CURVE, and say so, if there is a second connection."""
-        if self._drop_bulk():
-            send(self._socket, NO_BULK)
+    def leave_clear_channel(self) -> None:
+        """Close the clear channel, if there is one, and tell the balancer to use CURVE."""
+        if self._close_clear_channel():
+            send(self._socket, EMPTY_OFFER)
 
     def close(self, linger_ms: int) -> None:
-        """Let go of the sockets; the last words may still be on their way."""
+        """Close the sockets; messages that were sent may need `linger_ms` to leave."""
         self.handshakes.close()
-        self._drop_bulk(linger_ms)
+        self._close_clear_channel(linger_ms)
         self._socket.close(linger=linger_ms)
 
-    def _heed(self, offer: ClearPayloadOffer) -> None:
-        """Open the connection that is offered under CURVE, or give up the one there is."""
-        self._drop_bulk()
-        if self._can_bulk and offer.port:
-            self._bulk = _Bulk(self._context, self._endpoint, offer)
-            self.poller.register(self._bulk.socket, zmq.POLLIN)
+    def _apply_offer(self, offer: ClearPayloadOffer) -> None:
+        """Open the channel that is offered; an empty offer only closes the one there is."""
+        self._close_clear_channel()
+        if self._accepts_offers and offer.port:
+            self._clear = _ClearChannel(self._context, self._endpoint, offer)
+            self.poller.register(self._clear.socket, zmq.POLLIN)
 
-    def _drop_bulk(self, linger_ms: int = 0) -> bool:
-        bulk, self._bulk = self._bulk, None
-        if bulk is not None:
-            self.poller.unregister(bulk.socket)
-            bulk.socket.close(linger=linger_ms)
-        return bulk is not None
+    def _close_clear_channel(self, linger_ms: int = 0) -> bool:
+        """Close the clear channel; return True if there was one."""
+        channel, self._clear = self._clear, None
+        if channel is not None:
+            self.poller.unregister(channel.socket)
+            channel.socket.close(linger=linger_ms)
+        return channel is not None
 
 
-class _Bulk:
-    """The second connection; it works since the balancer has answered over it."""
+class _ClearChannel:
+    """The second connection; used for sending once the balancer has answered over it."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, offer: ClearPayloadOffer
     ) -> None:
         host = endpoint.rpartition(":")[0]
-        self.works_since = math.inf
+        self.confirmed_at = math.inf
         self.socket = connect(context, f"{host}:{offer.port}", offer.name, password=offer.password)
         self._seal = AeadSeal(offer.key, FROM_PEER)
-        self.send(NO_BULK)
+        self.send(EMPTY_OFFER)
 
     def send(self, message: Message, payloads: Sequence[object] = ()) -> None:
         buffers = [getattr(payload, "buffer", payload) for payload in payloads]
@@ -115,7 +121,7 @@ class _Bulk:
         while (frames := receive_frames(self.socket)) is not None:
             payloads = frames[1:]
             message = self._seal.open(frames[0].buffer, [each.buffer for each in payloads])
-            if message != NO_BULK:
+            if message != EMPTY_OFFER:
                 return message, payloads
-            self.works_since = min(self.works_since, time.monotonic())
+            self.confirmed_at = min(self.confirmed_at, time.monotonic())
         return None

@@ -18,17 +18,20 @@ from .keys import PeerKeys, ServerKeys
 MAX_FRAME_BYTES = 8 << 30
 # The same where other hosts may connect: room for it is made before the peer is known.
 MAX_REMOTE_FRAME_BYTES = 1 << 30
-# Messages from one peer that wait in the balancer (then its network waits), and messages to one
-# that does not read (then it is let go). Credits keep honest peers far below both.
+# Most messages from one peer that wait in the balancer (then the peer's network waits), and most
+# to a peer that does not read (then it is disconnected). Credits keep honest peers far below both.
 MAX_WAITING_IN = 1 << 14
 MAX_WAITING_OUT = 1 << 16
 # A dead connection is noticed by the transport after this long, in milliseconds.
 HEARTBEAT_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 30_000
-# A peer that is turned away knocks less and less often, down to this, in milliseconds.
+# A rejected peer tries again at growing intervals, up to this many milliseconds.
 RECONNECT_MS = 2_000
-# So many handshakes fail in a row only where the two sides cannot agree at all.
+# This many handshakes fail in a row only if the two sides can never agree.
 FAILED_HANDSHAKES = 5
+# How long a closing socket still tries to send its last messages, in milliseconds: a worker's
+# results take longest, and a trainer that ends should not wait for a goodbye that nobody needs.
+LINGER_MS = {"worker": 1000, "balancer": 500, "trainer": 200}
 
 Received = tuple[Message, list[zmq.Frame]]
 
@@ -41,8 +44,8 @@ def listen(
 ) -> "zmq.Socket[bytes]":
     """Return a ROUTER bound to an address; OSError if it cannot be bound.
 
-    With keys, or with passwords instead, it answers only peers that a gate on the same context lets
-    in; with passwords nothing is encrypted.
+    With keys, or with passwords instead, it accepts only peers that an authenticator on the same
+    context accepts; with passwords nothing is encrypted.
     """
     socket = context.socket(zmq.ROUTER)
     _configure(socket)
@@ -79,14 +82,14 @@ def connect(
     address: str,
     name: bytes,
     keys: PeerKeys | None = None,
-    watched: bool = False,
+    monitored: bool = False,
     password: bytes = b"",
 ) -> "zmq.Socket[bytes]":
     """Return a DEALER of this name, connected (in the background) to an address.
 
-    With keys it talks only to the balancer that has the secret of `keys.balancer`. A password shows
-    who it is where nothing is encrypted. `watched` says that `Handshakes` will be asked (which must
-    not miss the first) and closed.
+    With keys it talks only to the balancer that has the secret of `keys.balancer`. A password
+    identifies the peer where nothing is encrypted. Set `monitored` if a `Handshakes` will be made
+    for this socket (it must not miss the first event) and closed.
     """
     socket = context.socket(zmq.DEALER)
     _configure(socket)
@@ -100,12 +103,12 @@ def connect(
         socket.setsockopt(zmq.PLAIN_PASSWORD, password)
     if password or keys is not None:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
-    if watched:
+    if monitored:
         socket.get_monitor_socket(Handshakes.EVENTS)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
-        if watched:
+        if monitored:
             socket.get_monitor_socket().close()
         socket.close()
         raise ValueError(
@@ -115,12 +118,13 @@ def connect(
 
 
 class Handshakes:
-    """How the handshakes of a watched socket end; close it before the context ends.
+    """Watches the handshakes of a monitored socket; close it before the context ends.
 
-    After some failures (of protocol, of the key) libzmq never connects again and says so here only.
-    A connection that just ends in its handshake says little: what is between may be cut, or wait
-    for a balancer that is being restarted. Only who has keys, and has never been answered, takes
-    some of these in a row for an answer: libzmq does not say more to those whose keys do not fit.
+    After some failures (of protocol, of the key) libzmq never connects again and reports it only
+    here. A connection that just ends during its handshake proves little: the network may be cut, or
+    a proxy may wait for a balancer that restarts. Only for a peer that has keys and has never been
+    answered do several in a row count as a rejection: libzmq reports no more than that to peers
+    whose keys do not match.
     """
 
     EVENTS = (
@@ -134,38 +138,40 @@ class Handshakes:
         self._monitor = socket.get_monitor_socket(self.EVENTS)
         self._keyed = keyed
         self._failed = 0
-        self._silent = keyed
+        self._never_answered = keyed
 
-    def refusal(self) -> str:
-        """Return why the balancer will never talk to this socket; empty while it may."""
+    def rejection_reason(self) -> str:
+        """Return why the balancer will never accept this socket; empty while it may."""
         while self._monitor.poll(0):
             match recv_monitor_message(self._monitor)["event"]:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._failed, self._silent = 0, False
+                    self._failed, self._never_answered = 0, False
                 case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                     return "the balancer does not allow this key (any more): ask who runs it"
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self._failed = FAILED_HANDSHAKES
                 case _:
-                    self._failed += self._silent
+                    self._failed += self._never_answered
         if self._failed < FAILED_HANDSHAKES:
             return ""
         if self._keyed:
             return (
-                "the balancer does not prove that it has the key in our balancer.pub: was it given "
-                "--keys, and are these keys of the same counterpoise keygen?"
+                "the balancer does not prove that it has the key in our balancer.pub: start it "
+                "with --keys, and use keys that the same counterpoise keygen made"
             )
-        return "the balancer wants keys: make them with counterpoise keygen and give their folder"
+        return (
+            "the balancer requires keys: make them with counterpoise keygen and give their folder"
+        )
 
     def close(self) -> None:
-        """Let go of the monitor."""
+        """Close the monitor."""
         self._monitor.close(linger=0)
 
 
 def check_open_address(address: str, allowed: bool) -> None:
     """Raise ValueError for an address that other hosts can reach, unless that is allowed.
 
-    It is where keys are given, or where the caller says --insecure.
+    It is allowed if the caller gives keys, or --insecure.
 
     >>> check_open_address("tcp://127.0.0.1:5555", allowed=False)
     >>> check_open_address("ipc:///tmp/socket", allowed=False)
@@ -180,7 +186,7 @@ def check_open_address(address: str, allowed: bool) -> None:
     if not loopback:
         raise ValueError(
             f"{address} can be reached from other hosts, and nothing authenticates them: listen on "
-            "tcp://127.0.0.1:PORT, make keys (counterpoise keygen) and give --keys FOLDER, or say "
+            "tcp://127.0.0.1:PORT, make keys (counterpoise keygen) and give --keys FOLDER, or give "
             "--insecure if the network is private"
         )
 
@@ -193,8 +199,8 @@ def send(
 ) -> None:
     """Send a message; large payload frames are not copied.
 
-    Raises ZMQError where `to` is not connected (EHOSTUNREACH) or does not read (EAGAIN). From a
-    DEALER whose balancer turned it away a message is lost; `Handshakes` tells why.
+    Raises ZMQError if `to` is not connected (EHOSTUNREACH) or does not read (EAGAIN). A DEALER that
+    the balancer rejected loses its messages; `Handshakes` reports the reason.
     """
     front = [encode(message)] if to is None else [to, encode(message)]
     send_frames(socket, front, payloads)
@@ -223,9 +229,9 @@ def receive(socket: "zmq.Socket[bytes]") -> Received | None:
 def receive_from(
     socket: "zmq.Socket[bytes]", keys: ServerKeys | None = None
 ) -> tuple[bytes, bytes, Received | WireError] | None:
-    """Return (peer, its key, message) from a ROUTER, or what is wrong with the message.
+    """Return (peer, its key, message or its error) from a ROUTER, or None if there is none.
 
-    The key is empty where there are none. None if there is nothing.
+    The key is empty where no keys are used.
     """
     frames = receive_frames(socket)
     if frames is None:
@@ -238,7 +244,7 @@ def receive_from(
 
 
 def _key_of(frame: zmq.Frame) -> bytes:
-    """Return the key that the gate let in, which libzmq notes on every frame from there."""
+    """Return the key that the authenticator accepted; libzmq adds it to each frame of the peer."""
     try:
         return str(frame.get("User-Id")).encode()
     except zmq.ZMQError:
@@ -260,7 +266,7 @@ def _decoded(frames: list[zmq.Frame]) -> Received:
 
 
 def _configure(socket: "zmq.Socket[bytes]") -> None:
-    """Never drop a message for lack of room: credits bound what is under way."""
+    """Set options so that no message is dropped for lack of room: credits bound the number."""
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.LINGER, 0)

@@ -22,6 +22,7 @@ from ...balancer.protocol.messages import EpochPosition, Message, Ping, Pong, Ra
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.link import Link
+from ...balancer.transport.sockets import LINGER_MS
 from ..step.errors import LoaderError
 
 logger = logging.getLogger(__name__)
@@ -29,12 +30,10 @@ logger = logging.getLogger(__name__)
 # How often an unanswered wait is followed by a ping, and after how long a silent balancer is lost.
 PING_S = 1.0
 PATIENCE_S = 30.0
-# After so long it may be the connection for bulk that is silent: the talk goes on without.
-BULK_PATIENCE_S = 5.0
+# A balancer that is silent this long may be reachable under CURVE: the clear channel is closed.
+CLEAR_PATIENCE_S = 5.0
 # A wait that is answered, but in vain, is mentioned after so long.
 MENTION_S = 10.0
-# The goodbye may still be on its way when the socket is closed.
-LINGER_MS = 200
 
 
 class Connection:
@@ -140,7 +139,7 @@ class Connection:
             self._heard = time.monotonic()
             self.session.handle(*received)
             if isinstance(received[0], Pong):
-                self._clock.answered(received[0].number, received[0].clock_us, self._heard)
+                self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
         if self.session.trouble:
             self._fail(self.session.trouble)
 
@@ -152,12 +151,12 @@ class Connection:
 
     def _check_silence(self) -> None:
         self._check_processes()
-        refusal = self._link.handshakes.refusal()
+        refusal = self._link.handshakes.rejection_reason()
         if refusal:
             self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
-        if silent > BULK_PATIENCE_S:
-            self._link.leave_bulk()
+        if silent > CLEAR_PATIENCE_S:
+            self._link.leave_clear_channel()
         if silent > PATIENCE_S:
             self._fail(
                 f"the balancer at {self.endpoint} has not answered for {silent:.0f} s: "
@@ -171,7 +170,7 @@ class Connection:
     def _timed(self, ping: Ping) -> Ping:
         """Return a ping that tells how far this machine's clock is off, and asks for it again."""
         best = self._clock.best()
-        number = self._clock.ask(time.monotonic(), time.time())
+        number = self._clock.request(time.monotonic(), time.time())
         return structs.replace(ping, number=number, ahead_us=best.ahead_us, error_us=best.error_us)
 
     def _fail(self, reason: str) -> NoReturn:
@@ -199,5 +198,5 @@ def _hang_up(line: _Line, _: object) -> None:
         line.link.poller.poll(int(1000 * left) + 1)
         while (received := line.link.receive()) is not None:
             line.session.handle(*received)
-    line.link.close(LINGER_MS)
-    line.context.destroy(linger=LINGER_MS)
+    line.link.close(LINGER_MS["trainer"])
+    line.context.destroy(linger=LINGER_MS["trainer"])

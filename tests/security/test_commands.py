@@ -37,7 +37,7 @@ def test_a_keyed_job_from_end_to_end(tmp_path, capfd, plain):
     assert doctor(capfd, address, tmp_path / "keys" / "trainer")["refused"] == 0
     with zmq.Context() as context, connect(context, address, b"nobody") as stranger:
         send(stranger, Ping())
-        balancer.wait_for("refused: a peer came without a key")
+        balancer.wait_for("refused: a peer has no key")
         worker = Process(
             "worker", address, "--root", str(root), "--keys", f"{tmp_path}/keys/worker"
         )

@@ -43,7 +43,7 @@ def test_with_keys_a_recording_proxy_sees_no_sample_bytes(party, keys, root, key
 def test_a_peer_without_a_key_gets_nothing_and_is_counted(party, keys):
     balancer = party(keys / "balancer")
     with Peer(balancer.address, None) as peer:
-        balancer.wait(lambda: balancer.refused("without a key"))
+        balancer.wait(lambda: balancer.refused("a peer has no key"))
         assert peer.answer(0) is None
 
 
@@ -52,8 +52,8 @@ def test_a_peer_with_a_foreign_key_gets_nothing_and_is_counted(party, keys):
     foreign = peer_keys(keys.parent / "theirs" / "worker", "worker")
     knows_us = type(foreign)(foreign.own, peer_keys(keys / "worker", "worker").balancer)
     with Peer(balancer.address, foreign) as stranger, Peer(balancer.address, knows_us) as insider:
-        balancer.wait(lambda: balancer.refused("wrong idea of this balancer's"))
-        balancer.wait(lambda: balancer.refused("a peer at 127.0.0.1 came with a key"))
+        balancer.wait(lambda: balancer.refused("another public key for this balancer"))
+        balancer.wait(lambda: balancer.refused("a peer at 127.0.0.1 has a key"))
         assert stranger.answer(0) is insider.answer(0) is None
     assert not balancer.coordinator.state.peer_states
 
@@ -68,7 +68,7 @@ def test_a_peer_with_a_revoked_key_gets_nothing_more(party, keys):
         send(peer.socket, Ping())
         assert isinstance(peer.answer(), PeerRejected)
         with Peer(balancer.address, own, b"again") as again:
-            balancer.wait(lambda: balancer.refused("came with a key that is not allowed"))
+            balancer.wait(lambda: balancer.refused("has a key that is not allowed"))
             assert again.answer(0) is None
 
 
@@ -103,7 +103,7 @@ def test_a_key_speaks_only_for_its_role(party, keys):
         Peer(balancer.address, as_rank) as rank,
         Peer(balancer.address, as_worker, b"w", hello) as worker,
     ):
-        assert "Ping is for a worker" in rank.answer().reason
+        assert "a worker's key may not send Ping" in rank.answer().reason
         assert "WorkerHello is for a trainer" in worker.answer().reason
     assert not balancer.coordinator.state.workers
 
@@ -115,7 +115,7 @@ def test_a_peer_does_not_talk_to_a_balancer_that_it_does_not_know(party, keys):
         peer_keys(keys / "trainer", "trainer").own,
     )
     with Peer(balancer.address, peer_keys(keys / "trainer", "trainer")) as peer:
-        balancer.wait(lambda: balancer.refused("wrong idea of this balancer's"))
+        balancer.wait(lambda: balancer.refused("another public key for this balancer"))
         assert peer.answer(0) is None
 
 
@@ -154,7 +154,7 @@ def test_keygen_overwrites_nothing(keys, words):
 
 
 def test_keys_of_another_role_are_refused(keys):
-    with pytest.raises(ValueError, match="is a worker's key, a trainer's is needed"):
+    with pytest.raises(ValueError, match="is a worker's key: give the folder of a trainer's key"):
         make("tcp://127.0.0.1:1", keys / "worker")
     with pytest.raises(ValueError, match=r"no secret\.key: make keys"):
         server_keys(keys)
@@ -170,7 +170,7 @@ def test_a_damaged_key_file_is_named_and_lets_nobody_in(keys, text):
     assert set(allowed.roles().values()) == {"worker", "trainer"}
     path.write_text(text)
     assert set(allowed.roles().values()) == {"trainer"}
-    with pytest.raises(ValueError, match=r"worker\.pub is no key file"):
+    with pytest.raises(ValueError, match=r"worker\.pub is not a key file"):
         server_keys(keys / "balancer")
 
 
@@ -201,7 +201,7 @@ def ways_to_be_wrong(keys):
         shutil.copytree(theirs / name, mixed / name)
         shutil.copy(keys / name / "balancer.pub", mixed / name)
     return {
-        "no key": (keys / "balancer", None, "the balancer wants keys"),
+        "no key": (keys / "balancer", None, "the balancer requires keys"),
         "no keys there": (None, keys, "does not prove that it has the key"),
         "another balancer": (keys / "balancer", theirs, "does not prove that it has the key"),
         "not allowed": (keys / "balancer", mixed, "does not allow this key"),

@@ -15,7 +15,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHeartbeat,
     WorkerHello,
 )
-from counterpoise.balancer.server import clear_payloads as bulk_server
+from counterpoise.balancer.server import clear_payloads
 from counterpoise.balancer.server import loop as serve
 from counterpoise.balancer.transport import link
 from counterpoise.balancer.transport.keys import peer_keys
@@ -27,7 +27,7 @@ ANY_PORT = "tcp://127.0.0.1:0"
 
 
 class Wire:
-    """A proxy before the bulk port: `spoil` changes bytes, `seen` has what passed, each way."""
+    """A proxy before the clear port: `spoil` changes bytes, `seen` has what passed, each way."""
 
     def __init__(self, spoil=lambda data: data):
         self.spoil = spoil
@@ -71,20 +71,20 @@ class Wire:
 
 @pytest.fixture
 def wire(monkeypatch):
-    """Put a wire before the bulk port of the next balancers; give a function that makes it."""
+    """Put a wire before the clear port of the next balancers; give a function that makes it."""
     made = []
 
     def make_wire(*arguments):
         made.append(Wire(*arguments))
         return made[-1]
 
-    class Tapped(bulk_server.ClearPayloadServer):
+    class Tapped(clear_payloads.ClearPayloadServer):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             if made:
                 made[-1].behind, self.port = self.port, made[-1].port
                 made[-1].server = self
-                made[-1].works = lambda: any(map(self.works, list(self._peers)))
+                made[-1].works = lambda: any(map(self.is_used_for, list(self._by_peer)))
 
     monkeypatch.setattr(serve, "ClearPayloadServer", Tapped)
     yield make_wire
@@ -166,14 +166,14 @@ def test_a_worker_that_was_not_told_goes_on_under_curve(
     balancer = party(keys / "balancer", ANY_PORT)
     balancer.work(root, "w", keys / "worker")
     balancer.wait(tapped.works)
-    (peer,) = tapped.server._peers
+    (peer,) = tapped.server._by_peer
     assert tapped.server.give_up(peer)
     assert values(samples(make(balancer.address, keys / "trainer"))) == expected
 
 
 def test_a_balancer_that_is_started_again_offers_new_connections(party, keys, root, expected):
-    address, bulk = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
-    first, keeper = party(keys / "balancer", bulk, address), party()
+    address, clear = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+    first, keeper = party(keys / "balancer", clear, address), party()
     keeper.work(root, "w", keys / "worker", address)
     loader = make(address, keys / "trainer")
     found = []
@@ -182,7 +182,7 @@ def test_a_balancer_that_is_started_again_offers_new_connections(party, keys, ro
         if len(found) == len(batch):
             first.coordinator.stop = list  # it dies without a word
             first.close()
-            party(keys / "balancer", bulk, address)
+            party(keys / "balancer", clear, address)
     loader.close()
     assert values(found) == expected
 
@@ -233,9 +233,9 @@ def test_without_the_package_a_peer_goes_on_under_curve(
 
 
 def test_without_the_package_a_balancer_says_what_to_install(party, keys, monkeypatch):
-    monkeypatch.setattr(bulk_server, "is_available", lambda: False)
+    monkeypatch.setattr(clear_payloads, "is_available", lambda: False)
     with pytest.raises(ValueError, match="pip install"):
-        bulk_server.ClearPayloadServer(zmq.Context(), ANY_PORT, None, None)  # type: ignore[arg-type]
+        clear_payloads.ClearPayloadServer(zmq.Context(), ANY_PORT, None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

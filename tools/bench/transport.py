@@ -1,7 +1,7 @@
 """`counterpoise bench transport`: measures the CPU cost of encrypting or sealing payloads.
 
 One process sends decoded samples to another over tcp on the loopback, by the project's own sockets
-and messages: in the clear, under CURVE, sealed as over a bulk connection (sealing.py), and in
+and messages: in the clear, under CURVE, sealed as over a clear channel (sealing.py), and in
 the clear with other keyed digests of the payload, made by the sender and checked by the receiver.
 Ways take turns; each figure is the CPU time of a side per megabyte (its own and ZeroMQ's threads),
 which other work on the machine disturbs less than it does the rate.
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from rich.table import Table
 
 from ...balancer.protocol.messages import DecodeDone, Revoke
 from ...balancer.protocol.wire import decode, encode
-from ...balancer.transport.authentication import open_gate
+from ...balancer.transport.authentication import open_authenticator
 from ...balancer.transport.keys import PeerKeys, ServerKeys, new_pair, write_public
 from ...balancer.transport.sealing import FROM_BALANCER, FROM_PEER, AeadSeal
 from ...balancer.transport.sockets import (
@@ -106,11 +107,11 @@ def _measure(name: str, frames: int, frame_bytes: int) -> TransportPass:
     with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
         server, peer = _keys(Path(folder)) if WAYS[name].keyed else (None, None)
         with (
-            open_gate(context, server, lambda _: None) as gate,
+            open_authenticator(context, server, lambda _: None) as authenticator,
             listen(context, "tcp://127.0.0.1:0", server) as socket,
         ):
             poller = zmq.Poller()
-            gate.watch(socket, poller)
+            authenticator.watch(socket, poller)
             poller.register(socket, zmq.POLLIN)
             address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
             pipe, theirs = multiprocessing.Pipe(duplex=False)
@@ -119,7 +120,8 @@ def _measure(name: str, frames: int, frame_bytes: int) -> TransportPass:
             process.start()
             theirs.close()
             try:
-                seconds, cpu_s = _receive(socket, poller, lambda: gate.attend(0.0), name, frames)
+                answer = partial(authenticator.answer_requests, 0.0)
+                seconds, cpu_s = _receive(socket, poller, answer, name, frames)
                 send_s: float = pipe.recv()
             finally:
                 process.terminate()

@@ -8,7 +8,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def wish_to_end() -> Iterator[Callable[[], bool]]:
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Give a function that says whether a signal has come; the second acts as it always does."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     wished = False

@@ -75,18 +75,18 @@ def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
     """Ask for the status a few times, to measure times and clocks; keep the last answer."""
     clock, times, last = ClockFilter(), list[float](), None
     name = f"doctor.{os.getpid()}.{time.monotonic_ns()}".encode()
-    with zmq.Context() as context, connect(context, address, name, keys, watched=True) as peer:
+    with zmq.Context() as context, connect(context, address, name, keys, monitored=True) as peer:
         handshakes = Handshakes(peer, keyed=keys is not None)
         try:
             for _ in range(QUESTIONS):
                 start = time.monotonic()
-                number = clock.ask(start, time.time())
+                number = clock.request(start, time.time())
                 send(peer, GetStatus(number))
                 answer = _answer(peer, handshakes, start + timeout_s)
                 if isinstance(answer, str):
                     return Answers(last, tuple(times), clock.best(), answer)
                 last, now = answer, time.monotonic()
-                clock.answered(answer.number, answer.clock_us, now)
+                clock.record_response(answer.number, answer.clock_us, now)
                 times.append(now - start)
         finally:
             handshakes.close()
@@ -97,7 +97,7 @@ def _answer(peer: "zmq.Socket[bytes]", handshakes: Handshakes, until: float) -> 
     """Return the next status report, or the reason why there is none."""
     while (left := until - time.monotonic()) > 0:
         if not peer.poll(max(1, min(POLL_MS, int(1000 * left)))):
-            if refusal := handshakes.refusal():
+            if refusal := handshakes.rejection_reason():
                 return refusal
             continue
         try:

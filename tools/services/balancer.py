@@ -13,7 +13,7 @@ from ...balancer.server.loop import serve
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
 from ..console.rejected_peers import RejectedPeers
-from ..console.signals import wish_to_end
+from ..console.signals import stop_on_signal
 
 logger = logging.getLogger("counterpoise")
 
@@ -64,9 +64,9 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
-    bulk_address = _bulk_address(listen, plain_payloads, own) if plain_payloads else ""
+    clear_address = _clear_address(listen, plain_payloads, own) if plain_payloads else ""
     refusals = RejectedPeers(logger.warning)
-    with wish_to_end() as stop:
+    with stop_on_signal() as stop:
         serve(
             Coordinator(
                 heartbeat_timeout_s=heartbeat_timeout,
@@ -77,14 +77,14 @@ def command(
             stop=stop,
             refused=refusals,
             keys=own,
-            bulk_address=bulk_address,
+            clear_address=clear_address,
         )
     refusals.tell()
     if refusals.total:
         logger.info("refused %d messages and peers in all", refusals.total)
 
 
-def _bulk_address(listen: str, port: int, keys: ServerKeys | None) -> str:
+def _clear_address(listen: str, port: int, keys: ServerKeys | None) -> str:
     """Return where payloads travel in the clear: another port of the same address."""
     if keys is None:
         raise ValueError("--plain-payloads needs --keys: without them all travels in the clear")

@@ -14,7 +14,7 @@ from ...workers.daemon.source_handler import SourceHandler
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.source_registry import open_source
 from ...workers.sources.transform_registry import registered
-from ..console.signals import wish_to_end
+from ..console.signals import stop_on_signal
 
 logger = logging.getLogger("counterpoise")
 
@@ -72,7 +72,7 @@ def command(
     handler = SourceHandler(None, (), 0, local=False, build=build)
     identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
     logger.info("working for %s, reading below %s", balancer, root)
-    with wish_to_end() as stop:
+    with stop_on_signal() as stop:
         reason = run_worker(balancer, identity, handler, stop, until_lost, own)
     if reason:
         raise ValueError(reason)

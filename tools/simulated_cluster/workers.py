@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 from ...balancer.protocol.messages import Lease, Message, Probed
 from ...balancer.protocol.parts import IDLE
-from ...balancer.protocol.worker_session import EndWorker, OpenSource, SampleTask
+from ...balancer.protocol.worker_session import HEARTBEAT_S, EndWorker, OpenSource, SampleTask
 from .faults import Fault
 from .worker import Deliver, Disk, WorkerProcess
 from .world import SLOW, World
 
-HEARTBEAT_S = 1.0
 # The chance that messages under way are lost with a process that died.
 LOST_WITH_PROCESS = 0.5
 

@@ -45,13 +45,13 @@ class WorkerActivity:
     def beat(self, name: str, incarnation: int, now: float, wall: float) -> WorkerHeartbeat:
         """Return the next beat; `wall` is what this machine's wall clock shows."""
         offset = self.clock.best()
-        number = self.clock.ask(now, wall)
+        number = self.clock.request(now, wall)
         told = (*self.work_ms(now), offset.ahead_us, offset.error_us, *self._work[-1])
         return WorkerHeartbeat(name, incarnation, number, *told)
 
     def heard(self, answer: HeartbeatAck, now: float) -> None:
         """Take in what the balancer says to a beat."""
-        self.clock.answered(answer.number, answer.clock_us, now)
+        self.clock.record_response(answer.number, answer.clock_us, now)
 
     def _seconds(self, now: float) -> tuple[float, float]:
         probe_s, decode_s, kind, since, _ = self._work

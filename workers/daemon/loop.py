@@ -31,6 +31,7 @@ from ...balancer.protocol.messages import (
     WorkerReady,
 )
 from ...balancer.protocol.worker_session import (
+    HEARTBEAT_S,
     EndWorker,
     OpenSource,
     RepeatReady,
@@ -41,20 +42,17 @@ from ...balancer.protocol.worker_session import (
 from ...balancer.server.malloc import IdleTrimmer, keep_freed_memory
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.link import Link
-from ...balancer.transport.sockets import connect, receive, send
+from ...balancer.transport.sockets import LINGER_MS, connect, receive, send
 from ..processes.pool_job import describe_error
 from ..sources.failures import kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
 from .activity import WorkerActivity
 
-BEAT_S = 1.0
 # A hello that nobody answers is said again.
 GREET_S = 5.0
 # A wait for work ends at least this often, to look whether the worker should end.
 IDLE_MS = 500
-# The last results may still be on their way when a worker ends.
-LINGER_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ def run_worker(
         try:
             return _Worker(link, identity, handler, pulse).work(stop, until_lost_s)
         finally:
-            link.close(LINGER_MS)
+            link.close(LINGER_MS["worker"])
     finally:
         context.term()
 
@@ -142,7 +140,7 @@ def _beat(
     ended = contextlib.suppress(zmq.ContextTerminated)
     with ended, connect(context, endpoint, name, keys) as socket:
         while True:
-            due = time.monotonic() + BEAT_S
+            due = time.monotonic() + HEARTBEAT_S
             while socket.poll(max(0, int(1000 * (due - time.monotonic())))):
                 received = receive(socket)
                 if received is not None and isinstance(received[0], UnknownPeer):
@@ -173,7 +171,7 @@ class _Worker:
         self.heard = time.monotonic()
         self.greeted = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
-        self.rest = IdleTrimmer()
+        self.trimmer = IdleTrimmer()
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         self._say_hello()
@@ -194,11 +192,11 @@ class _Worker:
     def _wait(self, until_lost_s: float | None) -> str:
         """Wait for a message; return why there is no use in waiting any longer, if so."""
         idle = not self.link.poller.poll(IDLE_MS)
-        self.rest.look(time.monotonic())
+        self.trimmer.trim_if_idle(time.monotonic())
         if idle:
             if self._silence_s() > (until_lost_s or math.inf):
                 return f"no balancer has answered for {until_lost_s:.0f} s"
-            refusal = self.link.handshakes.refusal()
+            refusal = self.link.handshakes.rejection_reason()
             if refusal:
                 return refusal
         if self.session.state == "joining" and time.monotonic() > self.greeted + GREET_S:
@@ -210,7 +208,7 @@ class _Worker:
 
     def _say_hello(self) -> None:
         self.greeted = time.monotonic()
-        self.link.leave_bulk()  # a balancer that was started again does not know it
+        self.link.leave_clear_channel()  # a balancer that was started again does not know it
         who, host = self.identity, sockets.gethostname()
         self._say(WorkerHello(who.name, who.incarnation, host, who.slot, software()))
 
@@ -260,7 +258,7 @@ class _Worker:
             return
         done = DecodeDone(task.lease, task.ref.ordinal, result.key, result.cost, result.header)
         self._say(done, result.payload)
-        self.rest.worked(time.monotonic())
+        self.trimmer.note_payload(time.monotonic())
 
     def _send_probes(self) -> None:
         self._say(ProbeDone(self.probe_lease, tuple(self.probes)))

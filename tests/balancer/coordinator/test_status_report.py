@@ -8,7 +8,7 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.worker_stats import RECENT_S, WorkerStats
 from counterpoise.balancer.coordinator.status_report import MAX_NOTES, MAX_TEXT
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.clock_offset import MOST, ClockFilter, Offset, bounded
+from counterpoise.balancer.protocol.clock_offset import LIMIT, ClockFilter, Offset, bounded
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
     DecodeDone,
@@ -222,7 +222,7 @@ def test_a_peer_that_lies_about_itself_breaks_no_answer(cluster):
         cluster.send(b"r0", Ping(1, told, told))
         seen = cluster.look()
         assert decode(encode(seen), 0) == seen
-    assert bounded(most) == MOST
+    assert bounded(most) == LIMIT
 
 
 def test_a_report_can_be_made_in_any_state():
@@ -252,9 +252,9 @@ def test_worker_stats_forget_slowly():
 def test_the_quickest_answer_tells_the_clock_best():
     clock = ClockFilter()
     for trip_s, late_s in ((0.5, 0.4), (0.01, 0.005), (2.0, 0.1)):
-        number = clock.ask(now=100.0, wall=50.0)
+        number = clock.request(now=100.0, wall=50.0)
         theirs = round((50.0 - 3.0 + late_s) * 1e6)
-        clock.answered(number, theirs, now=100.0 + trip_s)
+        clock.record_response(number, theirs, now=100.0 + trip_s)
     best = clock.best()
     assert best == Offset(3_000_000, 5_000)
     assert abs(best.ahead_us - 3_000_000) <= best.error_us
@@ -262,9 +262,9 @@ def test_the_quickest_answer_tells_the_clock_best():
 
 def test_an_answer_to_an_older_question_is_not_taken():
     clock = ClockFilter()
-    first = clock.ask(0.0, 0.0)
-    clock.ask(1.0, 1.0)
-    clock.answered(first, 0, 1.5)
-    clock.answered(0, 0, 1.5)
+    first = clock.request(0.0, 0.0)
+    clock.request(1.0, 1.0)
+    clock.record_response(first, 0, 1.5)
+    clock.record_response(0, 0, 1.5)
     assert not clock.best().is_known
     assert replace(clock.best(), error_us=0).least_us() == 0

@@ -71,13 +71,13 @@ def test_it_is_given_back_as_long_as_the_process_rests(monkeypatch):
     now = 0.0
     released: list[float] = []
     monkeypatch.setattr(memory, "release_freed_memory", lambda: released.append(now))
-    rest = memory.IdleTrimmer()
+    trimmer = memory.IdleTrimmer()
     for now in (0.0, 100.0):
-        rest.look(now)
+        trimmer.trim_if_idle(now)
     assert not released
     for now in (100.0, 100.25, 100.5):
-        rest.worked(now)
-        rest.look(now)
+        trimmer.note_payload(now)
+        trimmer.trim_if_idle(now)
     for now in (100.75, 101.0, 101.25, 101.5, 1000.0):
-        rest.look(now)
+        trimmer.trim_if_idle(now)
     assert released == [101.0, 101.5, 1000.0]

@@ -29,14 +29,14 @@ def test_connections_that_are_ended_in_the_handshake_refuse_nobody():
     """As by a proxy whose balancer is being restarted; then the balancer is there again."""
     with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as between:
         address = f"tcp://127.0.0.1:{between.getsockname()[1]}"
-        with connect(context, address, b"peer", watched=True) as peer:
+        with connect(context, address, b"peer", monitored=True) as peer:
             handshakes = Handshakes(peer, keyed=False)
             for _ in range(FAILED_HANDSHAKES + 2):
                 between.accept()[0].close()
-                assert handshakes.refusal() == ""
+                assert handshakes.rejection_reason() == ""
             between.close()
             with listen(context, address) as balancer:
                 send(peer, Ping())
                 wait_until(lambda: balancer.poll(0))
-            assert handshakes.refusal() == ""
+            assert handshakes.rejection_reason() == ""
             handshakes.close()

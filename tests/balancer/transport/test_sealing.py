@@ -19,7 +19,7 @@ from counterpoise.balancer.transport.sealing import (
     FROM_PEER,
     KEY_BYTES,
     AeadSeal,
-    new_bulk,
+    new_offer,
 )
 
 KEY = bytes(range(KEY_BYTES))
@@ -75,20 +75,20 @@ def test_a_message_is_taken_once_and_in_order():
     first, second, third = (peer.close(Bye()) for _ in range(3))
     balancer.open(second)
     for late in (first, second):
-        with pytest.raises(WireError, match="came after message 2"):
+        with pytest.raises(WireError, match="arrived after message 2"):
             balancer.open(late)
     assert balancer.open(third) == Bye()
 
 
 def test_a_message_that_comes_back_is_not_taken():
     peer, _ = ends()
-    with pytest.raises(WireError, match="not the peer's"):
+    with pytest.raises(WireError, match="not from the peer"):
         peer.open(peer.close(Bye()))
 
 
 def test_another_key_opens_nothing():
     peer, balancer = ends(other=bytes(KEY_BYTES))
-    with pytest.raises(WireError, match="not the peer's"):
+    with pytest.raises(WireError, match="not from the peer"):
         balancer.open(peer.close(Bye()))
 
 
@@ -100,11 +100,11 @@ def test_what_is_not_sealed_is_refused(front):
 
 
 def test_a_key_of_another_length_is_refused():
-    with pytest.raises(WireError, match="31 bytes, it has 32"):
+    with pytest.raises(WireError, match="has 32 bytes, got 31"):
         AeadSeal(bytes(31), FROM_PEER)
 
 
 def test_secrets_are_new_for_each_connection():
-    one, other = new_bulk(5), new_bulk(5)
+    one, other = new_offer(5), new_offer(5)
     assert one.port == other.port == 5
     assert not {one.name, one.password, one.key} & {other.name, other.password, other.key}

@@ -149,17 +149,17 @@ def test_a_wrong_key_file_is_named(folders: Path, tmp_path: Path) -> None:
 
     worker = folders / "worker"
     (worker / "balancer.pub").write_text("ssh-ed25519 AAAA me@here")
-    assert "balancer.pub is no key file" in said(worker)
+    assert "balancer.pub is not a key file" in said(worker)
     allowed = next((folders / "balancer" / "allowed").iterdir())
     (worker / "balancer.pub").write_text(allowed.read_text())
-    assert "the balancer's is needed" in said(worker)
+    assert "copy the balancer's public key there" in said(worker)
     (worker / "balancer.pub").unlink()
     assert "balancer.pub" in said(worker)
     trainer = folders / "trainer" / "secret.key"
     trainer.write_text((folders / "trainer" / "balancer.pub").read_text())
     assert "allowed" in said(folders / "trainer")
     trainer.write_text("nothing")
-    assert "is no key file" in said(folders / "trainer")
+    assert "is not a key file" in said(folders / "trainer")
     assert "secret.key" in said(tmp_path)
 
 

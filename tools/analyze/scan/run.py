@@ -19,7 +19,7 @@ import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....workers.sources.fingerprint import digest, library_versions
-from ...console.signals import wish_to_end
+from ...console.signals import stop_on_signal
 from .measure import count_samples, measure_task
 from .options import ScanOptions, make_transform, open_dataset
 from .rows import Rows, load_rows, merge, save_rows, select_resources, select_rows
@@ -95,7 +95,7 @@ def on_cores(cores: int) -> Runner:
             return
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(cores, len(tasks)), context, _ignore_interrupts)
-        with wish_to_end() as interrupted:
+        with stop_on_signal() as interrupted:
             try:
                 waiting, started = enumerate(tasks), dict[Future[T], int]()
                 # A started task cannot be taken back, so only one more than the cores is.
