@@ -104,7 +104,7 @@ def test_a_key_speaks_only_for_its_role(party, keys):
         Peer(balancer.address, as_worker, b"w", hello) as worker,
     ):
         assert "a worker's key may not send Ping" in rank.answer().reason
-        assert "WorkerHello is for a trainer" in worker.answer().reason
+        assert "a trainer's key may not send WorkerHello" in worker.answer().reason
     assert not balancer.coordinator.state.workers
 
 
