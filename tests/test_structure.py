@@ -20,11 +20,6 @@ ALLOWED: dict[str, str] = {
     "loader.dataloader.DataLoader.__init__": "torch's parameters and ours, one a line",
 }
 TO_BE_CLEANED = {
-    "balancer.planning.grouping.balanced.balanced",
-    "balancer.planning.kernels.pack.place",
-    "balancer.planning.kernels.partition.best_lowering",
-    "balancer.planning.kernels.swap.best_exchange",
-    "balancer.planning.kernels.swap.two_ended",
     "balancer.server.loop.serve",
     "loader.collate.fields.collate_images",
     "sched.bubble_filling.plan.choose.scan",
@@ -34,11 +29,6 @@ TO_BE_CLEANED = {
     "sched.bubble_filling.results.replay.host_kernels_graph",
     "sched.bubble_filling.results.trace.read_trace",
     "sched.planners.orchestration.search._complete",
-    "tools.bench.bubbles.command._settings_table",
-    "tools.bench.order._compare",
-    "tools.bench.step.command",
-    "tools.demo.measure.summarize",
-    "tools.inputs.models.with_model",
     "tools.plan.orchestrate.orchestrate_command",
     "tools.plan.partition.partition_command",
     "workers.images.header._jpeg_size",

@@ -49,7 +49,7 @@ SECRET = bytes(range(32))
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How payloads are protected: by CURVE, by a seal, by another digest, or not at all."""
+    """A protection of payloads: by CURVE, by a seal, by another digest, or none."""
 
     keyed: bool = False
     sealed: bool = False

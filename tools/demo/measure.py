@@ -76,21 +76,17 @@ def measure_microbatch(
 def summarize(records: Sequence[StepRecord]) -> dict[str, Any]:
     """Return the report of one run; raises ValueError for a run without samples."""
     loads = [load for record in records for load in record.loads]
-    if not any(load.samples for load in loads):
+    some = [load for load in loads if load.samples]
+    if not some:
         raise ValueError("no sample was delivered, so there is nothing to report; give more data")
     return {
-        "delivered": sum(load.samples for load in loads),
+        "delivered": sum(load.samples for load in some),
         "distinct_keys": len({key for record in records for key in record.keys}),
         "holes": sum(len(record.holes) for record in records),
-        "pad_ratio": fmean(1 - load.filled / load.tokens for load in loads if load.samples),
-        "dist_ratio": {
-            name: dist_ratio(np.array([rank_totals(record.loads, name) for record in records]))
-            for name in RESOURCES
-        },
+        "pad_ratio": fmean(1 - load.filled / load.tokens for load in some),
+        "dist_ratio": {name: dist_ratio(step_totals(records, name)) for name in RESOURCES},
         "waiting": 1 - efficiency(*side_by_side(records)),
-        "work_max_over_mean": fmean(
-            max_over_mean(rank_totals(record.loads, "work")) for record in records
-        ),
+        "work_max_over_mean": fmean(map(max_over_mean, step_totals(records, "work").tolist())),
         # The first step waits for processes to start, which is no matter of balance.
         "exposed_wait_s": sum(record.wait_s for record in records[1:]),
         "loss_first": fmean(record.loss for record in records[: _tenth(records)]),
@@ -111,6 +107,11 @@ def side_by_side(records: Sequence[StepRecord]) -> tuple[Int64, Int64]:
         rows += zip(*(by_rank[rank] for rank in sorted(by_rank)), strict=True)
     encoder = np.array([[load.tiles * TILE_TOKENS for load in row] for row in rows], np.int64)
     return encoder, np.array([[load.tokens for load in row] for row in rows], np.int64)
+
+
+def step_totals(records: Sequence[StepRecord], name: str) -> Int64:
+    """Return int64 (steps, ranks): each rank's sum of one number in every step."""
+    return np.array([rank_totals(record.loads, name) for record in records], dtype=np.int64)
 
 
 def rank_totals(loads: Iterable[MicrobatchLoad], name: str) -> list[int]:

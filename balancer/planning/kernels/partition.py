@@ -89,7 +89,7 @@ def best_lowering(
     for low in range(loads.shape[0]):
         if low == high or loads[low, r] >= top[r]:
             continue
-        # one step more than low has items stands for a move; the last item of high stays
+        # The index after low's last item is a move, which high's only item may not make.
         lasts = count[low] + 1 if moves and count[high] > 1 else count[low]
         for p in range(count[high]):
             given = items[start[high] + p]

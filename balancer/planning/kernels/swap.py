@@ -32,8 +32,8 @@ VIEW_TAILS = 2  # by main; the groups of the longer tail meet many others
 VIEW_DIFFERENCE = 3  # by main minus the others: groups that are full in different resources
 
 _DIFFERENCE = 2**29  # differences of loads are cut here, so that gains stay in 64 bits
-_TAIL = 16  # one group in so many is in the tail
-_SPREAD = 8  # partners are shifted by up to one in so many groups
+_TAIL = 16  # one group in 16 is in the tail
+_SPREAD = 8  # partners are shifted by up to an eighth of the groups
 _QUIET = 8  # rounds without an exchange, two of each view, after which no more are tried
 
 
@@ -172,7 +172,7 @@ def best_exchange(
         gap[r] = min(max(loads[high, r] - loads[low, r], -_DIFFERENCE), _DIFFERENCE)
     first_high = start[high] + turn % max(1, count[high] - candidates + 1)
     first_low = start[low] + turn % max(1, count[low] - candidates + 1)
-    # Index -1 stands for no item: the other one moves, unless it is its group's only one.
+    # Index -1 is no item: then the other one moves, unless it is its group's only one.
     from_high = -1 if moves and count[low] > 1 else 0
     from_low = -1 if moves and count[high] > 1 else 0
     best, give, take = np.int64(0), -1, -1

@@ -1,4 +1,4 @@
-"""What a plan is: configuration and window in, global batches out.
+"""The types of planning: configuration and window in, global batches out.
 
 Planning is a pure function of these types: the same configuration and the same costs give the
 same plan on every machine, whatever arrived when.

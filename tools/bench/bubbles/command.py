@@ -1,11 +1,12 @@
 """`counterpoise bench bubbles`: simulates Optimus' tables with our bubble filling beside."""
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 
 from ....sched.bubble_filling.plan.choose import fill_plan
 from ...console.reporting import emit, progress_console
@@ -96,10 +97,9 @@ def _settings_table(report: Mapping[str, Any]) -> Table:
     """Return a table with a column for each setting, and the paper's figures in brackets."""
     names = [name for name in SETTINGS if name in report]
     settings = [report[name] for name in names]
-    table = Table(title="Set R, PP_enc 2, TP_enc 8 (the paper's figures in brackets)")
-    table.add_column("GPUs")
-    for name in names:
-        table.add_column(name, justify="right")
+    columns = (Column(name, justify="right") for name in names)
+    title = "Set R, PP_enc 2, TP_enc 8 (the paper's figures in brackets)"
+    table = Table("GPUs", *columns, title=title)
 
     # A row's cells are followed by the published figure, where the paper has one.
     def add(title: str, cells: Iterable[str], figure: str | None = None) -> None:
@@ -120,7 +120,8 @@ def _settings_table(report: Mapping[str, Any]) -> Table:
     add("planning, whole scan", (f"{one['planner_seconds']:.2f} s" for one in settings))
     best = [one["best_plan"] for one in settings]
     add("best plan", map(_plan_words, best))
-    add("best plan of whole kernels", (_plan_words(plan["whole_kernels"]) for plan in best))
+    whole = map(itemgetter("whole_kernels"), best)
+    add("best plan of whole kernels", map(_plan_words, whole))
     return table
 
 
