@@ -21,18 +21,18 @@ KEYS = {"samples", "unreadable", "duplicate_keys", "resources", "waiting", "reco
 def analyze(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
     with pytest.raises(SystemExit) as end:
         main(["analyze", *map(str, words), "--json"])
-    said = capsys.readouterr()
-    assert end.value.code == 0, said.err
-    found: dict[str, Any] = json.loads(said.out.splitlines()[-1])
+    printed = capsys.readouterr()
+    assert end.value.code == 0, printed.err
+    found: dict[str, Any] = json.loads(printed.out.splitlines()[-1])
     return found
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     with pytest.raises(SystemExit) as end:
         main(["analyze", *map(str, words)])
-    said = capsys.readouterr()
-    assert end.value.code == 0, said.err
-    return said.out
+    printed = capsys.readouterr()
+    assert end.value.code == 0, printed.err
+    return printed.out
 
 
 def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -171,8 +171,8 @@ def test_the_demo_waits_as_long_as_analyze_says(tmp_path: Path) -> None:
     words = ["--ranks", str(VIRTUAL_RANKS), "--samples-per-step", "64", "--mode", "exact"]
     words += [word for n, value in BUDGETS.items() for word in ("--budget", f"{n}={value}")]
     transform = ("--transform", "counterpoise.tools.demo.transform:transform")
-    told = counterpoise(
+    report = counterpoise(
         tmp_path, "analyze", str(folder), *transform, *words, "--json", "--out", str(tmp_path / "o")
     )
     for name in ("random", "balanced"):
-        assert told["waiting"][name] == pytest.approx(trained[name]["waiting"], abs=0.02)
+        assert report["waiting"][name] == pytest.approx(trained[name]["waiting"], abs=0.02)

@@ -252,9 +252,9 @@ def test_ctrl_c_ends_with_130_and_leaves_what_was_scanned(tmp_path: Path) -> Non
     )
     with gate.open("rb"):  # opens when the second task has come to the gate
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, printed = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"interrupted" in said
+    assert b"interrupted" in printed
     assert len(list((out / "parts").iterdir())) == 1
     gate.unlink()
     done = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True)
