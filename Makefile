@@ -26,6 +26,7 @@ faults: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mdformat --check --compact-tables README.md CONTRIBUTING.md CHANGELOG.md docs
 
 types: $(STAMP)
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy $(addprefix -p counterpoise.,$(PACKAGES)) -m counterpoise -p tests
