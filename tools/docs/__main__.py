@@ -19,4 +19,5 @@ def main(arguments: list[str]) -> None:
     (folder / "protocol.md").write_text(protocol_page(), encoding="utf-8")
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])
