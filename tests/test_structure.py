@@ -20,17 +20,9 @@ ALLOWED: dict[str, str] = {
     "loader.dataloader.DataLoader.__init__": "torch's parameters and ours, one a line",
 }
 TO_BE_CLEANED = {
-    "balancer.server.loop.serve",
     "loader.collate.fields.collate_images",
-    "sched.bubble_filling.plan.choose.scan",
-    "sched.bubble_filling.plan.encoder_plans.plan_problem",
     "sched.bubble_filling.problem.jit_place.place",
-    "sched.bubble_filling.problem.setup.FillSetup.__post_init__",
-    "sched.bubble_filling.results.replay.host_kernels_graph",
     "sched.bubble_filling.results.trace.read_trace",
-    "sched.planners.orchestration.search._complete",
-    "tools.plan.orchestrate.orchestrate_command",
-    "tools.plan.partition.partition_command",
     "workers.images.header._jpeg_size",
     "workers.tar.index._walk",
 }

@@ -12,8 +12,9 @@ from counterpoise.balancer.planning.problem.costs import (
     checked_column,
     checked_cost,
 )
-from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
+from counterpoise.loader import Balance, BalancedBatchSampler, LoaderError
 from counterpoise.workers.sources.dead_letter import read_letters
+from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 BAD = [float("nan"), float("inf"), -1, 2.7, 2**63]
@@ -69,10 +70,10 @@ def measuring(value, **changes):
 
 def make(dataset, **changes):
     given: dict[str, Any] = {
-        "balance": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 1,
+        "grouping": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 1,
         "collate_fn": made.as_list, "shuffle": False,
     }  # fmt: skip
-    return DataLoader(dataset, **given, **changes)
+    return balanced_loader(dataset, **given, **changes)
 
 
 @pytest.mark.parametrize("value", BAD)
