@@ -39,15 +39,18 @@ from .connect.remote import Connection
 from .step.errors import LoaderError
 from .step.skipped import LeftOut
 
-# A batch may take as long as it likes, and none is dropped and made again: datasets with state
+# A batch may take any time, and none is dropped and made again: datasets with state
 # (generators, iterables) would give another one. prefetch_factor bounds what is held.
 PLAIN_JOB = JobSpec(plan=None, lease_s=1e9, buffer_bytes=1 << 62)
+# torch has no public hook between its sampler and its workers, so this module subclasses its
+# iterators and uses their private names. tests/loader/plain compares with torch's own iterators,
+# and fails with a torch that renames one.
 _pin: Any = _utils.pin_memory.pin_memory
 
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """Says what is wrong with the pool, in torch's words where it has them."""
+    """Returns why the pool failed, in torch's words if it has them."""
 
     pool: Pool
 
@@ -132,7 +135,7 @@ class PlainIterator(_BaseDataLoaderIter):
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """Begin another pass; what is left of the one before is forgotten."""
+        """Begin another pass; drop what is left of the one before."""
         super()._reset(loader, first_iter)
         if not first_iter:
             self._pipe_seed = self._shared_seed
@@ -205,7 +208,7 @@ class PlainIterator(_BaseDataLoaderIter):
         except TimeoutError:
             raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds") from None
         if arrival is None:
-            raise RuntimeError("the balancer ended the run: this is a bug of ours")
+            raise RuntimeError("the balancer ended the run: please report this bug of counterpoise")
         header = msgpack.unpackb(arrival.batch.items[0].header)
         return decode(header, payload_buffer(arrival.payloads[0]), allow_object=True)
 

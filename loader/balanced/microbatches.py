@@ -1,4 +1,4 @@
-"""The core of a balanced loader: an epoch's microbatches in order, and where it stands.
+"""The core of a balanced loader: an epoch's microbatches in order, and its position.
 
 Everything that a trainer can see follows from (data, seed, epoch, plan); processes, sockets and
 timing are behind a connection, which is opened at first use.
@@ -26,7 +26,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 class MicrobatchSource(Protocol):
-    """What brings microbatches: Connection, or InProcess."""
+    """The interface of Connection and InProcessConnection."""
 
     def wait_ready(self) -> Ready:
         """Wait until the job runs."""
@@ -40,12 +40,12 @@ class MicrobatchSource(Protocol):
         """Return the next microbatch, None at the end of the run."""
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Tell the balancer that this rank leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A collated microbatch and what there is to say about it."""
+    """A collated microbatch and its StepInfo."""
 
     batch: Any
     info: StepInfo
@@ -79,7 +79,7 @@ class BalancedLoader:
     _connection: MicrobatchSource | None = field(default=None, repr=False)
 
     def open(self) -> MicrobatchSource:
-        """Connect, once."""
+        """Return the connection; connect at the first call."""
         if self._connection is None:
             self._connection = self.connect()
         return self._connection
@@ -151,7 +151,7 @@ class BalancedLoader:
             yield Step(delivered[0].info.step, batches, tuple(one.info for one in delivered))
 
     def _start(self) -> None:
-        """Begin the run where the loader stands; what was handed out is not decoded again."""
+        """Begin the run at the loader's position; nothing that was handed out is decoded again."""
         self.count()
         here = self._at
         holes = tuple(ordinal for ordinal in here.holes if ordinal >= here.place.start)
@@ -255,7 +255,7 @@ class BalancedLoader:
 
 
 class Microbatches(Iterator[Delivered]):
-    """An iterator over an epoch's microbatches; it can be asked again after a TimeoutError."""
+    """An iterator over an epoch's microbatches; next() may be repeated after a TimeoutError."""
 
     def __init__(self, loader: BalancedLoader, generation: int) -> None:
         self._loader = loader

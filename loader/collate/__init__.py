@@ -1,1 +1,1 @@
-"""From samples to batches: layouts, their fields, and reusable buffers."""
+"""Collates samples to batches: layouts, their fields, and reusable buffers."""

@@ -1,9 +1,9 @@
-"""Memory that batches are built in, used again when nothing refers to it any more.
+"""Reuses the memory of batches when nothing refers to it any more.
 
 A large batch costs its pages twice: once to be filled, once to be made (the kernel clears each new
 page). A buffer that comes back saves the second. It must not come back early: a tensor that the
-trainer keeps would change under its hands. So every use of a buffer is an array of its own, on
-which all views and tensors hang, and the end of that array, and nothing else, gives it back.
+trainer keeps would change. So every use of a buffer is an array of its own, which is the base of
+all views and tensors; when that array is freed, and only then, the buffer comes back.
 """
 
 import weakref
@@ -35,7 +35,7 @@ class BufferPool:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that wait to be used again."""
+        """Bytes kept to be used again."""
         self._sort_returned()
         return sum(size * len(memories) for size, memories in self._free.items())
 
@@ -47,7 +47,7 @@ class BufferPool:
         if nbytes < 0:
             raise ValueError(f"a buffer cannot have {nbytes} bytes")
         memory = self._memory(rounded(nbytes))
-        # Not a view of `memory`: numpy would hang views of a view on the memory itself.
+        # Not a view of `memory`: numpy would make the memory itself the base of views of a view.
         use = np.frombuffer(memory.data, np.uint8, nbytes)
         # The finalizer may run at any moment, within any other method: it only appends.
         weakref.finalize(use, self._returned.append, memory).atexit = False
@@ -80,7 +80,7 @@ class BufferPool:
 
 
 def rounded(nbytes: int) -> int:
-    """The size of the memory for a buffer of so many bytes: at most an eighth more, at least 64.
+    """Return the memory to take for `nbytes` bytes: at most an eighth more, at least 64.
 
     >>> rounded(0), rounded(1000), rounded(1025)
     (64, 1024, 1152)

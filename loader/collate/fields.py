@@ -1,4 +1,4 @@
-"""The fields of a batch that both layouts treat alike: images, and whatever else samples carry."""
+"""Collates the fields that both layouts treat alike: images, and fields of the user's own."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 Sample = Mapping[str, Any]
 Batch = dict[str, Any]
 Array = npt.NDArray[Any]
-# Asked once per tensor for a writable buffer of so many bytes, aligned to 8 bytes.
+# Called once per tensor; returns a writable buffer of that many bytes, aligned to 8 bytes.
 Allocate = Callable[[int], Any]
 
 # Fields that have a meaning of their own; every other one is collated by its kind alone.
@@ -41,22 +41,16 @@ def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLik
 
 
 def collate_images(samples: Sequence[Sample], dummy_tile: int, allocate: Allocate) -> Batch:
-    """All tiles in one array, and who owns them; nothing at all for data without images."""
+    """Return all tiles in one array, and their owners; empty for data without images."""
     tiles = [np.asarray(s["pixel_values"]) for s in samples if "pixel_values" in s]
     if not (tiles or dummy_tile or not samples):
         return {}
-    owners = [np.asarray(s.get("tiles_per_image", ()), dtype=np.int64) for s in samples]
-    counts = [len(np.atleast_1d(s["pixel_values"])) if "pixel_values" in s else 0 for s in samples]
-    for place, (count, owned) in enumerate(zip(counts, owners, strict=True)):
-        if count != owned.sum():
-            raise ValueError(
-                f"sample {place} has {count} tiles in pixel_values, but its tiles_per_image "
-                f"{owned.tolist()} makes {owned.sum()}; give one entry per image"
-            )
+    owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
     held = [array for array in tiles if len(array)]
     if held:
         pixels = _concatenated("pixel_values", held, allocate)
     else:
+        # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
         side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
         blank = np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8)
         pixels = filled_tensor(allocate, blank, np.uint8)
@@ -67,8 +61,20 @@ def collate_images(samples: Sequence[Sample], dummy_tile: int, allocate: Allocat
     }
 
 
+def _tiles_per_image(place: int, sample: Sample) -> Array:
+    """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
+    owned = np.asarray(sample.get("tiles_per_image", ()), dtype=np.int64)
+    count = len(np.atleast_1d(sample["pixel_values"])) if "pixel_values" in sample else 0
+    if count != owned.sum():
+        raise ValueError(
+            f"sample {place} has {count} tiles in pixel_values, but its tiles_per_image "
+            f"{owned.tolist()} makes {owned.sum()}; give one entry per image"
+        )
+    return owned
+
+
 def collate_others(samples: Sequence[Sample], allocate: Allocate) -> Batch:
-    """Every field without a meaning of its own, by its kind alone."""
+    """Return every field without a meaning of its own, collated by its kind."""
     names = {name: None for sample in samples for name in sample if name not in KNOWN_FIELDS}
     batch: Batch = {}
     for name in names:
@@ -94,7 +100,7 @@ def _field(name: str, values: list[Any], allocate: Allocate) -> Iterable[tuple[s
 
 
 def _concatenated(name: str, arrays: list[Array], allocate: Allocate) -> torch.Tensor:
-    """One copy of every array, into one buffer; raises ValueError where shapes do not fit."""
+    """Copy all arrays into one buffer; raise ValueError where shapes do not fit."""
     kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
     if len(kinds) > 1:
         raise ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")

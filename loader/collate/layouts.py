@@ -1,4 +1,4 @@
-"""From samples to one batch: `padded` and `packed`, with each payload byte copied once.
+"""Collates samples to one batch, `padded` or `packed`, and copies each payload byte once.
 
 A sample maps field names to numpy arrays, numbers, strings or bytes. Four fields have a meaning:
 
@@ -86,7 +86,7 @@ def collate_packed(
     dummy_tile: int = 0,
     allocate: Allocate = allocate_tensor,
 ) -> Batch:
-    """Put samples one behind the other, without padding.
+    """Concatenate samples, without padding.
 
     Gives input_ids, labels, position_ids int64 (1, total), as Hugging Face models take them
     (positions restart at 0 with every sample); cu_seq_lens int32 (B + 1,) and max_length (an int)
@@ -126,7 +126,7 @@ COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
 
 
 def count_label_tokens(labels: Array) -> int:
-    """How many tokens of one sample bear loss: labels other than -100, the first left out.
+    """Return the tokens of one sample that bear loss: labels other than -100, except the first.
 
     >>> count_label_tokens(np.array([7, -100, 8, 9]))
     2
@@ -135,7 +135,7 @@ def count_label_tokens(labels: Array) -> int:
 
 
 def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Array]]:
-    """Tokens and labels of every sample; of a single pad token where there is no sample."""
+    """Return tokens and labels of every sample; of one pad token where there is no sample."""
     tokens = [_tokens(sample, place) for place, sample in enumerate(samples)]
     if not tokens:
         return [np.array([pad_id])], [np.array([IGNORED])]

@@ -1,4 +1,4 @@
-"""The bytes of a payload, whichever way it came."""
+"""Gives access to the bytes of a payload, however it was transported."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""How a loader reaches its balancer: in this process, embedded, or remote."""
+"""Connects a loader to its balancer: in this process, embedded, or remote."""

@@ -1,4 +1,4 @@
-"""Balancer and workers on the trainer's own machine: started with the loader, gone with it."""
+"""Starts a balancer and workers on the trainer's machine; they end with the loader."""
 
 import math
 import sys
@@ -15,13 +15,13 @@ from ...workers.processes.pool import Pool, start_pool
 from ...workers.processes.pool_job import PoolJob, Ready, WorkerSlot
 from ...workers.sources.interface import Source
 
-# How many times in all worker processes that died are started again.
+# Total number of restarts of worker processes that died.
 RESTARTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """What a pool is born with; `endpoint` is set where the balancer is another process's."""
+    """The arguments of a pool's processes; `endpoint` is set if another pool has the balancer."""
 
     job: JobSpec
     source: Source | None
@@ -56,10 +56,10 @@ def failure(pool: Pool) -> str:
 def prepare_planning(job: JobSpec) -> None:
     """Compile what the job's planning needs, before anybody waits for it."""
     if job.plan is not None:
-        compile_for(job.plan.grouping, _say)
+        compile_for(job.plan.grouping, _log)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"counterpoise: {text}\n")
 
 

@@ -1,4 +1,4 @@
-"""How a balanced loader gets its connection: in this process, to local ones, or elsewhere."""
+"""Makes a balanced loader's connection: in this process, to local processes, or elsewhere."""
 
 import atexit
 import contextlib
@@ -16,7 +16,7 @@ from .embedded import PoolConfig, failure, start_embedded
 from .in_process import InProcessConnection
 from .remote import Connection
 
-# How long rank 0 waits at its end for the other ranks, which take their last batches from it.
+# Rank 0 waits at most this long at its end: the other ranks take their last batches from it.
 OTHERS_S = 10.0
 
 
@@ -32,7 +32,7 @@ class LocalConnection(Connection):
         prefetch: int,
         shared: bool = False,
     ) -> None:
-        """`shared` says that other ranks use the pool's balancer."""
+        """Connect to the pool's balancer, which other ranks use too if `shared`."""
         self._pool = pool
         super().__init__(
             endpoint,
@@ -48,7 +48,7 @@ class LocalConnection(Connection):
             _shared.add(self)
 
     def close(self) -> None:
-        """Say goodbye and end the processes; wait for other ranks that need the balancer."""
+        """Leave the balancer and end the processes; wait for other ranks that need the balancer."""
         super().close()
         self._pool.close()
         _shared.discard(self)
@@ -68,7 +68,7 @@ atexit.register(_close_shared)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFactory:
-    """What is needed to connect: `source` is None where only remote workers can read the data."""
+    """Makes the connection; `source` is None if only remote workers can read the data."""
 
     job: JobSpec
     source: Source | None
@@ -107,7 +107,7 @@ class ConnectionFactory:
         return LocalConnection(pool, pool.endpoint, self.played, self.job, self.prefetch)
 
     def _together(self) -> MicrobatchSource:
-        """Rank 0 starts the balancer; every rank starts its own workers, which connect to it."""
+        """Start the balancer on rank 0, and on every rank workers that connect to it."""
         if 0 in self.played:
             try:
                 pool = self._start("")

@@ -1,6 +1,6 @@
-"""The whole system in the trainer's process: what num_workers=0 means for a balanced loader.
+"""Runs the whole system in the trainer's process, for a balanced loader with num_workers=0.
 
-The same coordinator and sessions as anywhere, joined by function calls. Nothing is prefetched:
+Coordinator and sessions are the same as elsewhere, joined by function calls. Nothing is prefetched:
 samples are measured and decoded while the trainer waits.
 """
 
@@ -45,12 +45,12 @@ class InProcessConnection:
         self._coordinator = Coordinator(job)
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()
-        self._tell(_WORKER, WorkerHello("in process", 0, "here", 0))
-        self._tell(_RANK, self.session.hello)
+        self._send(_WORKER, WorkerHello("in process", 0, "here", 0))
+        self._send(_RANK, self.session.hello)
         self._deliver_all()
 
     def wait_ready(self) -> Ready:
-        """Return how many samples there are."""
+        """Return the number of samples and the fingerprint."""
         if self.session.ready is None:
             raise LoaderError(self.session.trouble or "the job did not start")
         return self.session.ready
@@ -61,7 +61,7 @@ class InProcessConnection:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
         begun = self.session.begin(epoch, at, holes, served)
         for message in (*begun, *self.session.asks()):
-            self._tell(_RANK, message)
+            self._send(_RANK, message)
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:  # noqa: ARG002
         """Work until the next microbatch is there; return it, or None at the end of the run."""
@@ -76,18 +76,20 @@ class InProcessConnection:
                 return None
             task = self._worker.next_task()
             if task is None:
-                raise LoaderError("nothing to do, and nothing delivered: this is a bug of ours")
+                raise LoaderError(
+                    "no work and no batch is left: please report this bug of counterpoise"
+                )
             self._do(task)
         arrival, messages = taken
         for message in (*messages, *self.session.asks()):
-            self._tell(_RANK, message)
+            self._send(_RANK, message)
         return arrival
 
     def close(self) -> None:
-        """Say goodbye."""
-        self._tell(_RANK, RankBye())
+        """Tell the coordinator that this rank leaves."""
+        self._send(_RANK, RankBye())
 
-    def _tell(self, peer: bytes, message: Message, *payloads: object) -> None:
+    def _send(self, peer: bytes, message: Message, *payloads: object) -> None:
         size = sum(payload_bytes(payload) for payload in payloads)
         self._queue.extend(self._coordinator.handle(peer, message, payloads, size))
 
@@ -97,9 +99,9 @@ class InProcessConnection:
             if effect.peer == _RANK:
                 self.session.handle(effect.message, effect.payloads)
                 for message in self.session.asks() if self.session.state == "running" else []:
-                    self._tell(_RANK, message)
+                    self._send(_RANK, message)
             elif isinstance(action := self._worker.handle(effect.message), OpenSource):
-                self._tell(_WORKER, WorkerReady(*self._handler.open(""), action.number))
+                self._send(_WORKER, WorkerReady(*self._handler.open(""), action.number))
 
     def _do(self, task: SampleTask) -> None:
         work = self._handler.probe if task.kind == "probe" else self._handler.decode
@@ -109,13 +111,13 @@ class InProcessConnection:
         except Exception as error:
             key = error.key if isinstance(error, SampleError) else self._handler.key(task.ref)
             io = kind_of(error) == "io"
-            self._tell(_WORKER, SampleFailed(task.lease, ordinal, key, reason_of(error), io))
+            self._send(_WORKER, SampleFailed(task.lease, ordinal, key, reason_of(error), io))
             return
         if isinstance(result, Probed):
-            self._tell(_WORKER, ProbeDone(task.lease, (result,)))
+            self._send(_WORKER, ProbeDone(task.lease, (result,)))
         elif isinstance(result, Decoded):
             done = DecodeDone(task.lease, ordinal, result.key, result.cost, result.header)
-            self._tell(_WORKER, done, result.payload)
+            self._send(_WORKER, done, result.payload)
 
 
 def payload_bytes(payload: Any) -> int:

@@ -1,4 +1,4 @@
-"""The trainer's shell: a link to the balancer, driven by a rank session.
+"""Connects a trainer to its balancer: a socket driven by a rank session.
 
 Nothing runs in the background but ZeroMQ's own thread, which needs no Python: messages that were
 asked for ahead arrive while the trainer computes.
@@ -27,13 +27,13 @@ from ..step.errors import LoaderError
 
 logger = logging.getLogger(__name__)
 
-# How often an unanswered wait is followed by a ping, and after how long a silent balancer is lost.
+# Pause between pings while waiting, and the silence after which a balancer is taken for dead.
 PING_S = 1.0
 PATIENCE_S = 30.0
 # A balancer that is silent this long may be reachable under CURVE: the clear channel is closed.
 CLEAR_PATIENCE_S = 5.0
-# A wait that is answered, but in vain, is mentioned after so long.
-MENTION_S = 10.0
+# A wait during which the balancer answers, but has no batch, is logged after this time.
+LOG_WAIT_S = 10.0
 
 
 class Connection:
@@ -51,7 +51,7 @@ class Connection:
         needed: object = None,
         keys: PeerKeys | None = None,
     ) -> None:
-        """Say hello.
+        """Connect, and introduce this rank.
 
         `watch` returns why the local processes have failed, empty if they have not; it is asked
         when `watched_fd` is readable and at every ping. At the end the balancer is given at most
@@ -68,12 +68,12 @@ class Connection:
             self._link.poller.register(watched_fd, zmq.POLLIN)
         self._clock = ClockFilter()
         self._heard = time.monotonic()
-        self._line = _Line(self._context, self._link, self.session, patience_s, os.getpid())
-        self._leave = weakref.finalize(self, _hang_up, self._line, needed)
-        self._say([self.session.hello])
+        self._socket = _Socket(self._context, self._link, self.session, patience_s, os.getpid())
+        self._leave = weakref.finalize(self, _close, self._socket, needed)
+        self._send([self.session.hello])
 
     def wait_ready(self) -> Ready:
-        """Wait until the job runs; return how many samples there are. Raises LoaderError."""
+        """Wait until the job runs; return the number of samples. Raises LoaderError."""
         self._wait(lambda: self.session.ready is not None, None)
         ready = self.session.ready
         if ready is None:
@@ -84,12 +84,12 @@ class Connection:
         self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
     ) -> None:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
-        self._say(self.session.begin(epoch, at, holes, served))
-        self._say(self.session.asks())
+        self._send(self.session.begin(epoch, at, holes, served))
+        self._send(self.session.asks())
 
     def offer(self, step: int, pickled: bytes, pin: int = -1) -> None:
         """Offer one batch of a loop without balancing."""
-        self._say(self.session.offer(step, pickled, pin))
+        self._send(self.session.offer(step, pickled, pin))
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:
         """Return the next microbatch in order, or None at the end of the run.
@@ -104,12 +104,12 @@ class Connection:
             if taken is None:
                 return None
         arrival, messages = taken
-        self._say(messages)
-        self._say(self.session.asks())
+        self._send(messages)
+        self._send(self.session.asks())
         return arrival
 
     def close(self) -> None:
-        """Say goodbye and let go of the socket; waits where the balancer serves others, too."""
+        """Leave the balancer and close the socket; wait if the balancer serves other ranks."""
         self._leave()
 
     def _has_next(self) -> bool:
@@ -117,7 +117,7 @@ class Connection:
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         started = self._heard = time.monotonic()
-        mentioned = False
+        logged = False
         while not done():
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
@@ -126,12 +126,12 @@ class Connection:
             if self._link.poller.poll(int(1000 * left) + 1):
                 self._drain()
                 self._check_processes()
-                self._say(self.session.asks())
+                self._send(self.session.asks())
             else:
                 self._check_silence()
-                self._say(self.session.ask_again())
-            if waited > MENTION_S and not mentioned and self.session.status is not None:
-                mentioned = True
+                self._send(self.session.ask_again())
+            if waited > LOG_WAIT_S and not logged and self.session.status is not None:
+                logged = True
                 logger.warning("waiting for %s", self.session.status.waiting)
 
     def _drain(self) -> None:
@@ -146,7 +146,7 @@ class Connection:
     def _check_processes(self) -> None:
         reason = self._watch()
         if reason:
-            self._line.patience_s = 0.0
+            self._socket.patience_s = 0.0
             self._fail(reason)
 
     def _check_silence(self) -> None:
@@ -163,12 +163,12 @@ class Connection:
                 "is it running, and is the address right?"
             )
 
-    def _say(self, messages: list[Message]) -> None:
+    def _send(self, messages: list[Message]) -> None:
         for message in messages:
             self._link.send(self._timed(message) if isinstance(message, Ping) else message)
 
     def _timed(self, ping: Ping) -> Ping:
-        """Return a ping that tells how far this machine's clock is off, and asks for it again."""
+        """Return a ping with this machine's clock offset, which asks to measure it again."""
         best = self._clock.best()
         number = self._clock.request(time.monotonic(), time.time())
         return structs.replace(ping, number=number, ahead_us=best.ahead_us, error_us=best.error_us)
@@ -178,8 +178,8 @@ class Connection:
 
 
 @dataclass(slots=True)
-class _Line:
-    """What a connection leaves behind: it must be hung up, however the connection ends."""
+class _Socket:
+    """The part of a connection that must be closed, however the connection ends."""
 
     context: "zmq.Context[zmq.Socket[bytes]]"
     link: Link
@@ -188,15 +188,15 @@ class _Line:
     owner: int
 
 
-def _hang_up(line: _Line, _: object) -> None:
-    """Say goodbye and wait for the answer, if others need us; in a forked copy do nothing."""
-    if os.getpid() != line.owner:
+def _close(socket: _Socket, _: object) -> None:
+    """Leave the balancer and wait for its answer if others need us; no-op in a forked copy."""
+    if os.getpid() != socket.owner:
         return
-    line.link.send(RankBye())
-    deadline = time.monotonic() + line.patience_s
-    while not line.session.left and (left := deadline - time.monotonic()) > 0:
-        line.link.poller.poll(int(1000 * left) + 1)
-        while (received := line.link.receive()) is not None:
-            line.session.handle(*received)
-    line.link.close(LINGER_MS["trainer"])
-    line.context.destroy(linger=LINGER_MS["trainer"])
+    socket.link.send(RankBye())
+    deadline = time.monotonic() + socket.patience_s
+    while not socket.session.left and (left := deadline - time.monotonic()) > 0:
+        socket.link.poller.poll(int(1000 * left) + 1)
+        while (received := socket.link.receive()) is not None:
+            socket.session.handle(*received)
+    socket.link.close(LINGER_MS["trainer"])
+    socket.context.destroy(linger=LINGER_MS["trainer"])

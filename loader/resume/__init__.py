@@ -1,1 +1,1 @@
-"""Resume: the ledger of a balanced loader and the position of a plain one."""
+"""Resumes loaders: the ledger, and the positions of balanced and plain loaders."""

@@ -1,4 +1,4 @@
-"""Resume for a loader with balance: its position as a ledger, and whether a plan can continue."""
+"""Resumes a loader with balance: writes its position, and checks if a plan can continue there."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Resume for a loader without balancing: skip what was handed out, without loading it.
+"""Resumes a loader without balancing: skips what was handed out, without loading it.
 
 The order is the sampler's business: one that is seeded (set_epoch, a generator seeded again) gives
 the same order in a new process. The default random sampler draws its seed from torch's global
@@ -18,7 +18,7 @@ from .ledger import PlainLedger, check_same, read_ledger, write_ledger
 
 
 class PlainState:
-    """How many batches the current iteration has handed out, and the shuffle's seed.
+    """The number of batches that the current iteration has handed out, and the shuffle's seed.
 
     `left_out` counts the samples that it has left out, where it may.
     """
@@ -109,7 +109,7 @@ class _Following:
 
 
 def _passed(iterator: Any) -> int:
-    """Return how many of the sampler's batches are done with: those without a sample count, too."""
+    """Return how many of the sampler's batches are done; those without a sample count, too."""
     passed: int = iterator._num_yielded + getattr(iterator, "empty_batches", 0)
     return passed
 

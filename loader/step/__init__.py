@@ -1,1 +1,1 @@
-"""A step besides its tensors: StepInfo, loss scaling, ranks, skipped samples, errors."""
+"""Facts about a step: StepInfo, loss scaling, ranks, skipped samples, errors."""

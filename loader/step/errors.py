@@ -1,5 +1,5 @@
-"""The loader's one error of its own."""
+"""Defines the loader's own error."""
 
 
 class LoaderError(RuntimeError):
-    """The loader cannot go on: broken data, an impossible plan, a balancer that is gone."""
+    """The loader cannot continue: broken data, an impossible plan, a dead balancer."""

@@ -1,4 +1,4 @@
-"""What the loader says about a step besides its tensors: counts, keys, and the loss's denominators.
+"""Describes a microbatch and its step: counts, keys, and the loss's denominators.
 
 All counts are of samples that were delivered: holes are left out of every one of them. They are
 fixed before the step's first microbatch leaves, so no rank has to ask another for a denominator.
@@ -38,12 +38,12 @@ class StepInfo:
 
     @property
     def empty(self) -> bool:
-        """Whether the microbatch holds no sample: a zero-weight batch that fills up a step."""
+        """True if the microbatch holds no sample: a zero-weight batch that fills up a step."""
         return self.samples == 0
 
     @property
     def last(self) -> bool:
-        """Whether this is the rank's last microbatch of the step: now the optimizer steps."""
+        """True for the rank's last microbatch of the step, after which the optimizer steps."""
         return self.microbatch == self.microbatches - 1
 
 

@@ -1,4 +1,4 @@
-"""A microbatch's share of the global mean loss.
+"""Scales a microbatch's loss to its share of the global mean.
 
 Microbatches differ in samples and in label tokens, so a mean of their means weighs a token by the
 luck of its group. The one right mean divides the sum over everything by the count of everything:
@@ -46,7 +46,7 @@ def scale_loss(
 
 
 def _counts(info: StepInfo, per: str) -> tuple[int, int]:
-    """(the microbatch's, the global batch's) count of what is averaged over."""
+    """Return the counts averaged over: (of the microbatch, of the global batch)."""
     if per == "token":
         return info.label_tokens, info.step_label_tokens
     if per == "sample":

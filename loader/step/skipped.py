@@ -1,4 +1,4 @@
-"""The samples that a loop without balancing leaves out: counted, on record, bounded."""
+"""Counts, records and bounds the samples that a loop without balancing leaves out."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from .errors import LoaderError
 
 
 class LeftOut:
-    """What `on_error` ("skip" or "refill") has left out of this epoch's batches.
+    """The samples that `on_error` ("skip" or "refill") has left out of this epoch's batches.
 
     Each sample is written to `dead_letter`, if there is one; more than `allowed` are an error.
     """
@@ -27,7 +27,7 @@ class LeftOut:
         self._allowed = allowed
 
     def begin(self, count: int) -> None:
-        """Begin to count at what was left out before."""
+        """Begin to count at the number that was left out before."""
         self.count = count
 
     def take(self, fetched: Fetched) -> None:
@@ -54,7 +54,7 @@ def make_left_out(
     dead_letter: str | None,
     max_errors: float | None,
 ) -> LeftOut | None:
-    """Return what a loop without balancing leaves out, None for on_error="raise" (torch's way).
+    """Return a counter of the samples left out; None for on_error="raise" (torch's way).
 
     `max_errors` as `checked_max_errors` returns it. ValueError for what cannot be.
     """

@@ -1,4 +1,4 @@
-"""Which data-parallel ranks this process plays, and how ranks agree on an address."""
+"""Finds the data-parallel ranks of this process, and shares an address among ranks."""
 
 import socket
 from typing import Any
@@ -28,25 +28,26 @@ def find_ranks(
         if not 0 <= rank < ranks:
             raise ValueError(f"rank is {rank}, allowed are 0 to {ranks - 1}")
         return (rank,), ranks
+    # Nothing was given: data parallelism alone, as torch.distributed has it.
     if is_distributed():
         return (dist.get_rank(),), dist.get_world_size()
     return (0,), 1
 
 
 def is_distributed() -> bool:
-    """Whether torch.distributed has been initialised with several ranks."""
+    """Return whether torch.distributed has been initialised with several ranks."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def share(endpoint: str, trouble: str) -> str:
-    """Let rank 0 tell all ranks its balancer's address, or why there is none.
+def share(endpoint: str, error: str) -> str:
+    """Return the address of rank 0's balancer on all ranks; rank 0 gives it, or its error.
 
-    Called by all ranks. Raises LoaderError on every rank if rank 0 is in trouble, and on those
+    Called by all ranks. Raises LoaderError on every rank if rank 0 has an error, and on those
     that are on another host, which cannot reach it.
     """
-    told: list[Any] = [endpoint, trouble, socket.gethostname()]
-    dist.broadcast_object_list(told, src=0)
-    address, reason, host = told
+    shared: list[Any] = [endpoint, error, socket.gethostname()]
+    dist.broadcast_object_list(shared, src=0)
+    address, reason, host = shared
     if reason:
         raise LoaderError(f"rank 0 could not start the balancer: {reason}")
     if host != socket.gethostname():

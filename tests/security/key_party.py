@@ -18,7 +18,7 @@ from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.cli import group
 from counterpoise.workers.daemon.loop import Identity, run_worker
 from counterpoise.workers.daemon.source_handler import SourceHandler
-from counterpoise.workers.sources.source_registry import open_source
+from counterpoise.workers.sources.format_registry import open_source
 
 LIMIT_S = 20
 SAMPLES = 12

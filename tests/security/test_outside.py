@@ -17,8 +17,8 @@ from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import SampleRef
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
+from counterpoise.workers.sources.format_registry import open_source
 from counterpoise.workers.sources.interface import SampleError
-from counterpoise.workers.sources.source_registry import open_source
 from counterpoise.workers.tar.cache_files import identity, kept_path
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage

@@ -11,8 +11,8 @@ import click
 from ...balancer.transport.keys import peer_keys
 from ...workers.daemon.loop import Identity, run_worker
 from ...workers.daemon.source_handler import SourceHandler
+from ...workers.sources.format_registry import open_source
 from ...workers.sources.interface import Source, source_name
-from ...workers.sources.source_registry import open_source
 from ...workers.sources.transform_registry import registered
 from ..console.signals import stop_on_signal
 

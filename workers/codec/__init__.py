@@ -1,1 +1,1 @@
-"""How samples become a header and a payload, and come back without a copy."""
+"""Encodes samples as a header and a payload, and decodes them without a copy."""

@@ -1,8 +1,8 @@
-"""Samples as fields: named arrays and scalars, written and read without pickle.
+"""Encodes dicts of named arrays and scalars without pickle, and decodes them.
 
 The header says what the fields are, in order; the payload is their bytes, each field at the next
 multiple of 64. Offsets are therefore not written down, and a reader cannot be sent astray by them:
-it walks the fields, and every length is checked against the payload before it is used. What comes
+it walks the fields, and checks every length against the payload before it is used. What comes
 from another host is read by this module only.
 """
 
@@ -34,7 +34,7 @@ class CodecError(ValueError):
 
 
 def holds_fields(value: object) -> bool:
-    """Whether a value is a plain dict of named arrays, numbers, text and bytes.
+    """Return whether a value is a plain dict of named arrays, numbers, text and bytes.
 
     >>> holds_fields({"label": 3, "text": "cat"}), holds_fields({"sizes": [1, 2]})
     (True, False)
@@ -85,10 +85,11 @@ def decode_fields(layout: object, payload: memoryview) -> dict[str, Any]:
         name, kind, *rest = _entry(entry)
         if name in fields:
             raise CodecError(f"two fields are called {name!r}")
-        if kind == "number":
+        if kind == "number":  # it is in the layout itself
             fields[name] = _number(rest)
             continue
         dtype, shape = _extent(kind, rest)
+        # as Python ints: a product of hostile extents must not wrap
         count = int(np.prod(shape, dtype=object)) if shape else 1
         if count == 0:
             fields[name] = _empty(kind, dtype, shape)
@@ -104,17 +105,17 @@ def decode_fields(layout: object, payload: memoryview) -> dict[str, Any]:
 
 
 def padded(size: int) -> int:
-    """The next multiple of 64."""
+    """Return the next multiple of 64."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def aligned(contents: Sequence[Buffer]) -> list[Buffer]:
-    """The buffers that are not empty, and zeros between them: each begins at a multiple of 64."""
+    """Return the buffers that are not empty, with zeros between them: each starts at 64 * n."""
     return list(_with_padding(contents))
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """The array's elements in C order as bytes, without a copy where they lie so."""
+    """Return the array's elements in C order as bytes; copies only if they are in another order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

@@ -1,4 +1,4 @@
-"""How samples and batches become a header and a payload, and come back without a copy.
+"""Encodes samples and batches as a header and a payload, and decodes them without a copy.
 
     header, buffers = encode(sample)
     payload = bytearray().join(buffers)        # or the frames of a message
@@ -58,7 +58,7 @@ def decode(header: object, payload: Any, allow_object: bool = False) -> Any:
 
 
 def payload_of(buffers: list[Buffer]) -> bytearray:
-    """The buffers in one piece.
+    """Return the buffers joined to one.
 
     >>> payload_of([b"ca", memoryview(b"t")])
     bytearray(b'cat')

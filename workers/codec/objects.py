@@ -1,4 +1,4 @@
-"""Any Python object, by pickle, with the bytes of arrays and tensors beside it instead of in it.
+"""Encodes any Python object by pickle, with the bytes of arrays and tensors beside the pickle.
 
 Pickle's protocol 5 hands out the buffers of contiguous numpy arrays; here torch tensors join in:
 a plain dense CPU tensor travels as the bytes of its elements, in the order they lie in memory (a
@@ -21,13 +21,13 @@ MAX_BUFFERS = 1 << 16
 
 
 class ObjectPickler(pickle.Pickler):
-    """Writes a pickle to a stream, and hands out the buffers that go beside it."""
+    """Writes a pickle to a stream, and passes the buffers that go beside it to a callback."""
 
     def __init__(self, stream: io.BytesIO, hand_out: Callable[[pickle.PickleBuffer], Any]) -> None:
         super().__init__(stream, protocol=5, buffer_callback=hand_out)
 
     def reducer_override(self, value: Any) -> Any:
-        """Say how a tensor is pickled."""
+        """Return how a tensor is pickled."""
         if type(value) is torch.Tensor and _is_plain(value):
             return _reduced(value)
         return NotImplemented
@@ -37,7 +37,7 @@ def encode_object(
     value: object,
     pickler: Callable[[io.BytesIO, Callable[[Any], Any]], pickle.Pickler] = ObjectPickler,
 ) -> tuple[list[int], list[Buffer]]:
-    """The sizes of the pickle and of its buffers, and the buffers that make the payload.
+    """Return the sizes of the pickle and its buffers, and the buffers that make the payload.
 
     Raises what pickle raises for what it cannot pickle.
     """
@@ -48,7 +48,7 @@ def encode_object(
 
 
 def decode_object(sizes: object, payload: memoryview) -> object:
-    """The object; its arrays and tensors are views of the payload, writable where that is."""
+    """Return the object; its arrays and tensors are views of the payload, writable if it is."""
     parts = list[memoryview]()
     start = end = 0
     if not isinstance(sizes, list) or not 1 <= len(sizes) <= MAX_BUFFERS:
@@ -88,7 +88,7 @@ def _reduced(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[A
 
 
 def _is_permuted(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie one by one in memory, but not in C order."""
+    """Return whether the elements are contiguous in memory, but not in C order."""
     strides = tensor.stride()
     order = sorted(range(tensor.ndim), key=lambda d: (-strides[d], d))
     return not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
@@ -109,7 +109,7 @@ def _empty_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 def tensor_on(
     buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> torch.Tensor:
-    """A tensor whose memory is the buffer."""
+    """Return a tensor whose memory is the buffer."""
     view = memoryview(buffer)
     if view.readonly:
         with warnings.catch_warnings():

@@ -1,6 +1,6 @@
-"""What a worker's beat tells besides that it is alive: time at work, and its clock.
+"""Measures a worker's activity for its heartbeats: time at work, work in progress, and its clock.
 
-One thread works, another beats. What they share is one tuple that is replaced as a whole.
+One thread works, another sends heartbeats. They share one tuple, which is replaced as a whole.
 """
 
 import threading
@@ -11,30 +11,30 @@ from ...balancer.protocol.parts import IDLE, WorkInProgress
 
 
 class WorkerActivity:
-    """Seconds spent probing and decoding, and the clock; `forgotten`: nobody knows the worker.
+    """Seconds spent probing and decoding, and the clock; `forgotten`: the balancer lost the worker.
 
-    >>> pulse = WorkerActivity()
-    >>> pulse.begin("decode", (1, 7), now=1.0)
-    >>> pulse.end(now=3.0)
-    >>> pulse.begin("probe", (2, 9), now=5.0)
-    >>> beat = pulse.beat("w", 0, now=5.5, wall=0.0)
-    >>> beat.probe_ms, beat.lease, beat.ordinal, pulse.work_ms(now=6.0)
+    >>> activity = WorkerActivity()
+    >>> activity.begin("decode", (1, 7), now=1.0)
+    >>> activity.end(now=3.0)
+    >>> activity.begin("probe", (2, 9), now=5.0)
+    >>> sent = activity.heartbeat("w", 0, now=5.5, wall=0.0)
+    >>> sent.probe_ms, sent.lease, sent.ordinal, activity.work_ms(now=6.0)
     (500, 2, 9, (1000, 2000))
     """
 
     def __init__(self) -> None:
         self.forgotten = threading.Event()
         self.clock = ClockFilter()
-        # Seconds of probing and decoding that are over, and what began when, if it is not over.
+        # Seconds of finished probing and decoding; kind, start and sample of what is in progress.
         self._work: tuple[float, float, str, float, WorkInProgress] = (0.0, 0.0, "", 0.0, IDLE)
 
     def begin(self, kind: str, hand: WorkInProgress, now: float) -> None:
-        """Work of a kind ("probe" or "decode") on a lease's sample begins."""
+        """Note that work of a kind ("probe" or "decode") on a lease's sample begins."""
         probe_s, decode_s, *_ = self._work
         self._work = probe_s, decode_s, kind, now, hand
 
     def end(self, now: float) -> None:
-        """The work that began last is over."""
+        """Note that the work that began last is over."""
         self._work = (*self._seconds(now), "", 0.0, IDLE)
 
     def work_ms(self, now: float) -> tuple[int, int]:
@@ -42,15 +42,15 @@ class WorkerActivity:
         probe_s, decode_s = self._seconds(now)
         return int(1000 * probe_s), int(1000 * decode_s)
 
-    def beat(self, name: str, incarnation: int, now: float, wall: float) -> WorkerHeartbeat:
-        """Return the next beat; `wall` is what this machine's wall clock shows."""
+    def heartbeat(self, name: str, incarnation: int, now: float, wall: float) -> WorkerHeartbeat:
+        """Return the next heartbeat; `wall` is this machine's wall clock."""
         offset = self.clock.best()
         number = self.clock.request(now, wall)
-        told = (*self.work_ms(now), offset.ahead_us, offset.error_us, *self._work[-1])
-        return WorkerHeartbeat(name, incarnation, number, *told)
+        measured = (*self.work_ms(now), offset.ahead_us, offset.error_us, *self._work[-1])
+        return WorkerHeartbeat(name, incarnation, number, *measured)
 
-    def heard(self, answer: HeartbeatAck, now: float) -> None:
-        """Take in what the balancer says to a beat."""
+    def acknowledged(self, answer: HeartbeatAck, now: float) -> None:
+        """Update the clock from the balancer's answer to a heartbeat."""
         self.clock.record_response(answer.number, answer.clock_us, now)
 
     def _seconds(self, now: float) -> tuple[float, float]:

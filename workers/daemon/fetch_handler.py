@@ -1,4 +1,4 @@
-"""What a worker does in a loop without balancing: fetch whole batches, as torch's workers do.
+"""Fetches whole batches for a loop without balancing, as torch's workers do.
 
 The trainer's sampler decides what is in a batch; the worker loads it, collates it and sends it, or
 sends the error instead. Seeds, `get_worker_info`, `worker_init_fn` and the fetchers are torch's
@@ -29,13 +29,13 @@ from .skipping_fetcher import tolerant
 _worker: Any = _utils.worker
 _create_fetcher: Any = _DatasetKind.create_fetcher
 _wrap_exception: Any = ExceptionWrapper
-# What a worker says when its share of an IterableDataset is over; it has the worker's number.
+# Sent when a worker's share of an IterableDataset is over; it has the worker's number.
 Exhausted = _utils.worker._IterableDatasetStopIteration
 
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """What torch's DataLoader gives to each of its workers, and what to do about bad samples."""
+    """The arguments that torch's DataLoader gives to each of its workers, and the error policy."""
 
     dataset_kind: int
     dataset: Any
@@ -48,7 +48,7 @@ class Fetching:
 
 
 def pack_task(index: Any, shared_seed: int | None) -> bytes:
-    """What a worker must know to fetch one batch: indices, and the seed of the epoch's datapipe."""
+    """Return a task to fetch one batch: its indices, and the seed of the epoch's datapipe."""
     return pickle.dumps((index, shared_seed), protocol=5)
 
 
@@ -82,7 +82,7 @@ class FetchHandler:
         return 0, "batches"
 
     def key(self, ref: SampleRef) -> str:
-        """Name a batch."""
+        """Return a batch's name: its ordinal."""
         return str(ref.ordinal)
 
     def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:  # noqa: ARG002
@@ -131,7 +131,7 @@ class FetchHandler:
                 self._fetcher = tolerant(self._fetcher, self._fetching.on_error)
 
     def _error(self) -> Any:
-        """The exception being handled, in the form that torch raises again in the trainer."""
+        """Return the exception being handled, in the form that torch raises in the trainer."""
         return _wrap_exception(where=f"in DataLoader worker process {self._slot.index}")
 
 

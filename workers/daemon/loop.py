@@ -1,7 +1,7 @@
-"""A worker's shell: take leases from the balancer, work on them sample by sample, send the results.
+"""Runs a worker: takes leases from the balancer, works on them sample by sample, sends the results.
 
-What a sample is, the handler knows: one for sources, another for loops without balancing. A small
-thread with a socket of its own says that the process is alive, since a decode can take long.
+The handler does the work on a sample: one for sources, another for loops without balancing. A
+thread with a socket of its own sends heartbeats, since a decode can take long.
 """
 
 import contextlib
@@ -49,9 +49,9 @@ from ..sources.fingerprint import software
 from ..sources.interface import SampleError
 from .activity import WorkerActivity
 
-# A hello that nobody answers is said again.
-GREET_S = 5.0
-# A wait for work ends at least this often, to look whether the worker should end.
+# A hello without an answer is sent again after this time.
+HELLO_RETRY_S = 5.0
+# A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
 
 
@@ -66,13 +66,13 @@ class Decoded:
 
 
 class Handler(Protocol):
-    """What a worker can do with a reference to a sample; what it raises is told to the ranks."""
+    """The work that a worker can do on a sample; its errors are reported to the ranks."""
 
     def open(self, job: str) -> tuple[int, str]:
         """Open what the job describes; return the number of samples and the fingerprint."""
 
     def key(self, ref: SampleRef) -> str:
-        """Name a sample."""
+        """Return a sample's name."""
 
     def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
         """Measure a sample; where that takes decoding it, return it decoded."""
@@ -83,7 +83,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a worker is: `name` is its slot on its host, `incarnation` counts restarts."""
+    """The identity of a worker: `name` is its slot on its host, `incarnation` counts restarts."""
 
     name: str
     slot: int
@@ -91,7 +91,7 @@ class Identity:
 
     @property
     def routing_id(self) -> bytes:
-        """A name that no other process has."""
+        """A socket identity that no other process has."""
         return f"{self.name}.{self.incarnation}.{os.getpid()}".encode()
 
 
@@ -108,35 +108,35 @@ def run_worker(
     until_lost_s: float | None = None,
     keys: PeerKeys | None = None,
 ) -> str:
-    """Work until the balancer says goodbye or `stop` says so; return why, empty if all is well.
+    """Work until the balancer ends the worker or `stop` returns true; return why, empty if well.
 
-    `until_lost_s` ends a worker that has not heard of a balancer for so long. With `keys` the
-    balancer must be the one that they name.
+    `until_lost_s` ends a worker that has not received anything from a balancer for that time. With
+    `keys` the balancer must be the one that they name.
     """
     keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    pulse = WorkerActivity()
-    arguments = context, endpoint, identity, pulse, keys
-    threading.Thread(target=_beat, args=arguments, daemon=True).start()
+    activity = WorkerActivity()
+    arguments = context, endpoint, identity, activity, keys
+    threading.Thread(target=_send_heartbeats, args=arguments, daemon=True).start()
     try:
         link = Link(context, endpoint, identity.routing_id, keys)
         try:
-            return _Worker(link, identity, handler, pulse).work(stop, until_lost_s)
+            return _Worker(link, identity, handler, activity).work(stop, until_lost_s)
         finally:
             link.close(LINGER_MS["worker"])
     finally:
         context.term()
 
 
-def _beat(
+def _send_heartbeats(
     context: "zmq.Context[zmq.Socket[bytes]]",
     endpoint: str,
     identity: Identity,
-    pulse: WorkerActivity,
+    activity: WorkerActivity,
     keys: PeerKeys | None,
 ) -> None:
-    """Say that the process is alive until the context ends, and hear if nobody knows it."""
-    name = b"beat." + identity.routing_id
+    """Send heartbeats until the context ends; note when the balancer does not know the worker."""
+    name = b"heartbeat." + identity.routing_id
     ended = contextlib.suppress(zmq.ContextTerminated)
     with ended, connect(context, endpoint, name, keys) as socket:
         while True:
@@ -144,11 +144,11 @@ def _beat(
             while socket.poll(max(0, int(1000 * (due - time.monotonic())))):
                 received = receive(socket)
                 if received is not None and isinstance(received[0], UnknownPeer):
-                    pulse.forgotten.set()
+                    activity.forgotten.set()
                 elif received is not None and isinstance(received[0], HeartbeatAck):
-                    pulse.heard(received[0], time.monotonic())
+                    activity.acknowledged(received[0], time.monotonic())
             now, wall = time.monotonic(), time.time()
-            send(socket, pulse.beat(identity.name, identity.incarnation, now, wall))
+            send(socket, activity.heartbeat(identity.name, identity.incarnation, now, wall))
 
 
 class _Worker:
@@ -159,22 +159,22 @@ class _Worker:
         link: Link,
         identity: Identity,
         handler: Handler,
-        pulse: WorkerActivity,
+        activity: WorkerActivity,
     ) -> None:
         self.link = link
-        self.pulse = pulse
+        self.activity = activity
         self.identity = identity
         self.handler = handler
         self.session = WorkerSession()
         self.probes: list[Probed] = []
         self.probe_lease = 0
-        self.heard = time.monotonic()
-        self.greeted = 0.0
+        self.last_received = time.monotonic()
+        self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
-        self._say_hello()
+        self._send_hello()
         while not stop():
             end = self._drain()
             if end is not None:
@@ -183,14 +183,14 @@ class _Worker:
             if self.probes and (task is None or task.lease != self.probe_lease):
                 self._send_probes()
             if task is not None:
-                self._do(task)
+                self._work_on(task)
             elif reason := self._wait(until_lost_s):
                 return reason
-        self._say(WorkerBye())
+        self._send(WorkerBye())
         return ""
 
     def _wait(self, until_lost_s: float | None) -> str:
-        """Wait for a message; return why there is no use in waiting any longer, if so."""
+        """Wait for a message; return why waiting longer is useless, empty if it is not."""
         idle = not self.link.poller.poll(IDLE_MS)
         self.trimmer.trim_if_idle(time.monotonic())
         if idle:
@@ -199,31 +199,31 @@ class _Worker:
             refusal = self.link.handshakes.rejection_reason()
             if refusal:
                 return refusal
-        if self.session.state == "joining" and time.monotonic() > self.greeted + GREET_S:
-            self._say_hello()
+        if self.session.state == "joining" and time.monotonic() > self.hello_sent + HELLO_RETRY_S:
+            self._send_hello()
         return ""
 
     def _silence_s(self) -> float:
-        return time.monotonic() - self.heard
+        return time.monotonic() - self.last_received
 
-    def _say_hello(self) -> None:
-        self.greeted = time.monotonic()
+    def _send_hello(self) -> None:
+        self.hello_sent = time.monotonic()
         self.link.leave_clear_channel()  # a balancer that was started again does not know it
         who, host = self.identity, sockets.gethostname()
-        self._say(WorkerHello(who.name, who.incarnation, host, who.slot, software()))
+        self._send(WorkerHello(who.name, who.incarnation, host, who.slot, software()))
 
     def _drain(self) -> EndWorker | None:
-        if self.pulse.forgotten.is_set():
-            self.pulse.forgotten.clear()
+        if self.activity.forgotten.is_set():
+            self.activity.forgotten.clear()
             if isinstance(self.session.handle(UnknownPeer()), SayHello):
-                self._say_hello()
+                self._send_hello()
         while (received := self.link.receive()) is not None:
-            self.heard = time.monotonic()
+            self.last_received = time.monotonic()
             action = self.session.handle(received[0])
             if isinstance(action, OpenSource):
                 self._open(action.job, action.number)
             elif isinstance(action, RepeatReady) and self.opened is not None:
-                self._say(self.opened)
+                self._send(self.opened)
             elif isinstance(action, EndWorker):
                 return action
         return None
@@ -236,40 +236,40 @@ class _Worker:
             self.opened = WorkerFailed(describe_error(error), number)
         else:
             self.opened = WorkerReady(count, fingerprint, number)
-        self._say(self.opened)
+        self._send(self.opened)
 
-    def _do(self, task: SampleTask) -> None:
+    def _work_on(self, task: SampleTask) -> None:
         ref = task.ref
         work = self.handler.probe if task.kind == "probe" else self.handler.decode
-        self.pulse.begin(task.kind, (task.lease, ref.ordinal), time.monotonic())
+        self.activity.begin(task.kind, (task.lease, ref.ordinal), time.monotonic())
         try:
             result = work(ref, task.epoch)
         except Exception as error:
-            self._fail(task, error)
+            self._send_failure(task, error)
         else:
-            self._give(task, result)
+            self._send_result(task, result)
         finally:
-            self.pulse.end(time.monotonic())
+            self.activity.end(time.monotonic())
 
-    def _give(self, task: SampleTask, result: Probed | Decoded) -> None:
+    def _send_result(self, task: SampleTask, result: Probed | Decoded) -> None:
         if isinstance(result, Probed):
             self.probe_lease = task.lease
             self.probes.append(result)
             return
         done = DecodeDone(task.lease, task.ref.ordinal, result.key, result.cost, result.header)
-        self._say(done, result.payload)
+        self._send(done, result.payload)
         self.trimmer.note_payload(time.monotonic())
 
     def _send_probes(self) -> None:
-        self._say(ProbeDone(self.probe_lease, tuple(self.probes)))
+        self._send(ProbeDone(self.probe_lease, tuple(self.probes)))
         self.probes.clear()
 
-    def _fail(self, task: SampleTask, error: Exception) -> None:
+    def _send_failure(self, task: SampleTask, error: Exception) -> None:
         key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)
         failed = SampleFailed(
             task.lease, task.ref.ordinal, key, reason_of(error), kind_of(error) == "io"
         )
-        self._say(failed)
+        self._send(failed)
 
-    def _say(self, message: Message, *payloads: object) -> None:
+    def _send(self, message: Message, *payloads: object) -> None:
         self.link.send(message, payloads)

@@ -1,8 +1,8 @@
-"""Fetching batches where samples may be missing: on_error "skip" and "refill" without balancing.
+"""Fetches batches that may lack samples: on_error "skip" and "refill" without balancing.
 
-A stream (an IterableDataset) says that a sample cannot be used by a SampleError: its iterator
-yields it as it would a sample, or raises it from `__next__`. A generator ends when it raises, so
-that what comes after would be lost without a word; that is an error which says to yield it instead.
+A stream (an IterableDataset) reports a sample that cannot be used by a SampleError: its iterator
+yields it in the sample's place, or raises it from `__next__`. A generator ends when it raises, and
+the samples after it would be lost silently; that is an error which asks to yield it instead.
 A map-style dataset may raise anything, as in the balanced loader; errors of disk and network are
 tried again and then raised.
 """
@@ -20,7 +20,7 @@ from ...balancer.protocol.error_policy import OnError
 from ..sources.failures import SkippedSample, kind_of, load_with_retries
 from ..sources.interface import SampleError, source_name
 
-# A stream of which so many in a row cannot be used is taken for broken altogether.
+# A stream in which this many in a row cannot be used is broken as a whole.
 MOST_IN_A_ROW = 10_000
 
 
@@ -36,7 +36,7 @@ class Fetched:
 def tolerant(
     fetcher: Any, on_error: OnError, sleep: Callable[[float], None] = time.sleep
 ) -> "StreamFetcher | MapFetcher":
-    """Return what fetches in torch's fetcher's place, with its data set and collate function."""
+    """Return a fetcher to use instead of torch's, with its data set and collate function."""
     if isinstance(fetcher.dataset, IterableDataset):
         return StreamFetcher(fetcher, refill=on_error == "refill")
     return MapFetcher(fetcher, sleep)
@@ -129,7 +129,7 @@ class MapFetcher:
         return Fetched(self._torchs.collate_fn(samples), holes)
 
     def _together(self, indices: Sequence[Any]) -> Sequence[Any]:
-        """Load a batch at once where the dataset can; where that fails, one by one."""
+        """Load a batch at once if the dataset can do that; if it fails, load one by one."""
         getitems = getattr(self._dataset, "__getitems__", None)
         if getitems:
             try:
@@ -162,7 +162,7 @@ class MapFetcher:
 
 
 def left_a_generator(traceback: TracebackType | None) -> bool:
-    """Whether an error has come out of a generator, which has ended by it."""
+    """Return whether an error was raised by a generator, which has ended with it."""
     while traceback is not None:
         if traceback.tb_frame.f_code.co_flags & inspect.CO_GENERATOR:
             return True

@@ -1,4 +1,4 @@
-"""What a worker does with a source's samples: measure, decode, pack them for the wire."""
+"""Measures and decodes a source's samples, and packs them for the wire."""
 
 import time
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from .loop import Decoded
 class SourceHandler:
     """Probes and decodes by index; see workers/daemon/loop.py.
 
-    Born with a source (in a local pool), or able to `build` one from a job's description. `local`
-    says that payloads stay on this machine, so that any Python object may be one.
+    It is given a source (in a local pool), or `build` makes one from a job's description. With
+    `local` payloads stay on this machine, so any Python object may be one.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SourceHandler:
         return len(source), source.fingerprint()
 
     def key(self, ref: SampleRef) -> str:
-        """Name a sample."""
+        """Return a sample's key."""
         return self._source().key(ref.index)
 
     def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
@@ -68,7 +68,7 @@ class SourceHandler:
 
     def _source(self) -> Source:
         if self.source is None:
-            raise ValueError("this worker was given no source: start it with a job that names one")
+            raise ValueError("this worker has no source: start it with a job that names one")
         return self.source
 
     def _load(self, ref: SampleRef, epoch: int) -> Any:

@@ -1,1 +1,1 @@
-"""Image files to sizes and upright RGB pixels."""
+"""Reads image files: their size, and their pixels as upright RGB."""

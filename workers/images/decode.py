@@ -1,4 +1,4 @@
-"""Image files to upright RGB, through Pillow, within bounds and without surprises.
+"""Decodes image files to upright RGB with Pillow, within bounds.
 
 Only formats that Pillow decodes in this process are opened (EPS would start ghostscript). The
 header is read first: size, orientation and the bound on pixels are known before any pixel is
@@ -45,11 +45,11 @@ _silence = threading.Lock()
 
 
 class ImageError(ValueError):
-    """Bytes that are no image we can use; the message is Pillow's reason."""
+    """Bytes that are not a usable image; the message is Pillow's reason."""
 
 
 def is_image(extension: str) -> bool:
-    """Whether a member's extension names an image.
+    """Return whether a member's extension names an image.
 
     >>> is_image("img0.jpg"), is_image("json")
     (True, False)
@@ -59,7 +59,7 @@ def is_image(extension: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OpenedImage:
-    """An image of which the header is read: its upright size in pixels is known."""
+    """An image whose header has been read: its upright size in pixels is known."""
 
     file: Image.Image
     orientation: int
@@ -89,7 +89,7 @@ class OpenedImage:
 
 
 def open_image(data: bytes | BinaryIO, max_pixels: int = MAX_PIXELS) -> OpenedImage:
-    """Read an image's header; ImageError for what is none, or has more than `max_pixels`."""
+    """Read an image's header; ImageError if it is no image or has more than `max_pixels`."""
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     with _blaming_the_data(), _quietly():
         Image.init()
@@ -125,8 +125,10 @@ def _plain_size(file: BinaryIO) -> tuple[int, int] | None:
     file.seek(0)
     head = file.read(SHORT_HEAD)
     found = plain_size(head)
+    # A JPEG may have long EXIF and ICC segments before its size.
     if found is None and head.startswith(b"\xff\xd8") and len(head) == SHORT_HEAD:
         found = plain_size(head + file.read(LONG_HEAD - SHORT_HEAD))
+    # A PNG may have its orientation after the pixels.
     if head.startswith(b"\x89PNG") and found is not None and _late_exif(file):
         return None
     if found is None or not 0 < found[0] * found[1] <= (Image.MAX_IMAGE_PIXELS or MAX_PIXELS):
@@ -150,7 +152,7 @@ def _orientation(image: Image.Image, file: BinaryIO) -> int:
 
 
 def _late_exif(file: BinaryIO) -> bytes:
-    """Return a PNG file's eXIf chunk, wherever it stands, or b''; the file's position is kept."""
+    """Return a PNG file's eXIf chunk, wherever it stands, or b''; the file's position stays."""
     kept = file.tell()
     at = 8
     try:
@@ -177,7 +179,7 @@ def _quietly() -> Iterator[None]:
 
 @contextmanager
 def _blaming_the_data() -> Iterator[None]:
-    """Turn whatever a decoder raises into ImageError; errors of the disk (with errno) pass."""
+    """Turn any error of a decoder into ImageError; errors of the disk (with errno) pass."""
     try:
         yield
     except ImageError:

@@ -1,6 +1,6 @@
-"""Which way up a picture is, from a well-formed EXIF block and without Pillow.
+"""Reads a picture's orientation from a well-formed EXIF block, without Pillow.
 
-An EXIF block is a small TIFF file: a list of entries (tag, type, count, value or where it stands).
+An EXIF block is a small TIFF file: a list of entries (tag, type, count, value or its offset).
 Pillow reads all of it and drops what is damaged; here anything that is not as it should be is None,
 and Pillow decides.
 """
@@ -33,13 +33,15 @@ def orientation(block: bytes) -> int | None:
         return None
     found, seen, stored = 1, set[int](), 0
     for tag, kind, number, value in struct.iter_unpack(f"{order}HHI4s", entries):
+        # A type that TIFF lacks counts as too large for any file.
         size = number * WIDTHS.get(kind, 1 << 32)
-        if size > 4:
+        if size > 4:  # the value is elsewhere in the file, and this is its offset
             (at,) = struct.unpack(f"{order}I", value)
             stored += size
             if at + size > len(tiff) or stored > len(tiff):
                 return None
         if tag in LOOKED_AT:
+            # Given twice, or as another type, these are read in Pillow's own way.
             if tag in seen or (kind, number) != (LOOKED_AT[tag], 1):
                 return None
             seen.add(tag)

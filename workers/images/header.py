@@ -1,4 +1,4 @@
-"""The upright size of a plain JPEG or PNG file, from its first bytes and without Pillow.
+"""Reads the upright size of a plain JPEG or PNG file from its first bytes, without Pillow.
 
 A header is answered here only where Pillow would surely open the file and find the same. For all
 else (rare markers, damage, orientation in unusual places) the answer is None and Pillow decides,
@@ -6,13 +6,14 @@ so no file is accepted that Pillow refuses. Opening a file with Pillow takes sev
 """
 
 import struct
+from collections.abc import Iterator
 from zlib import crc32
 
 from .exif import orientation
 
 FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
 SKIPPED = {0xC4, 0xDD, 0xFE}  # Huffman tables, restart interval, comment
-SCAN, TABLES = 0xDA, 0xDB
+SCAN, TABLES, EXIF = 0xDA, 0xDB, 0xE1
 PNG = b"\x89PNG\r\n\x1a\n"
 # colour types of PNG and the depths that each may have
 DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
@@ -33,27 +34,40 @@ def plain_size(head: bytes) -> Size | None:
 
 
 def _jpeg_size(head: bytes) -> Size | None:
-    """Walk the segments up to the first scan, where Pillow stops too."""
-    at, size, turned = 2, None, None
-    while at + 4 <= len(head) and head[at] == 0xFF:
-        kind, end = head[at + 1], at + 2 + int.from_bytes(head[at + 2 : at + 4])
-        body = head[at + 4 : end]
-        if end > len(head) or end < at + 4:
-            return None
+    """Return the size in the segments before the first scan, where Pillow stops too."""
+    size, turned = None, None
+    for kind, body in _jpeg_segments(head):
         if kind == SCAN:
+            # Orientations 5 to 8 lay the picture on its side.
             return size[::-1] if size and turned and turned >= 5 else size
         if kind in FRAMES and size is None:
             plain = (size := _frame(body)) is not None
-        elif kind == TABLES:
-            plain = _tables(body)
-        elif kind == 0xE1 and body.startswith(b"Exif\0\0") and turned is None:
+        elif kind == EXIF and body.startswith(b"Exif\0\0") and turned is None:
             plain = (turned := orientation(body)) is not None
         else:
-            plain = kind in SKIPPED or (0xE0 <= kind <= 0xEF and not _matters(kind, body))
+            # Also a second frame or EXIF block: Pillow would have to say which one counts.
+            plain = _is_harmless(kind, body)
         if not plain:
             return None
-        at = end
     return None
+
+
+def _jpeg_segments(head: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (marker, body) of each segment that is whole; end where Pillow must look."""
+    at = 2
+    while at + 4 <= len(head) and head[at] == 0xFF:
+        kind, end = head[at + 1], at + 2 + int.from_bytes(head[at + 2 : at + 4])
+        if end > len(head) or end < at + 4:
+            return
+        yield kind, head[at + 4 : end]
+        at = end
+
+
+def _is_harmless(kind: int, body: bytes) -> bool:
+    """Return whether a segment says nothing of the size, and Pillow accepts it."""
+    if kind == TABLES:
+        return _tables(body)
+    return kind in SKIPPED or (0xE0 <= kind <= 0xEF and not _matters(kind, body))
 
 
 def _frame(body: bytes) -> Size | None:
@@ -64,17 +78,17 @@ def _frame(body: bytes) -> Size | None:
 
 
 def _tables(body: bytes) -> bool:
-    """Whether quantization tables are whole, and of 8 bits each."""
+    """Return whether quantization tables are whole, and of 8 bits each."""
     return len(body) % 65 == 0 and max(body[::65], default=0) < 16
 
 
 def _matters(kind: int, body: bytes) -> bool:
-    """Whether an application's segment may change what Pillow finds, or make it refuse the file.
+    """Return whether an application's segment may change Pillow's answer, or make it refuse.
 
     These do: several pictures in one file, an orientation in XMP, a second EXIF block, and segments
     that end before the fields that Pillow reads in them.
     """
-    if kind == 0xE1:
+    if kind == EXIF:
         return b"tiff:Orientation" in body or body.startswith(b"Exif\0\0")
     if kind == 0xE2:
         return body.startswith(b"MPF\0") or (body.startswith(b"ICC_PROFILE\0") and len(body) < 14)
@@ -91,6 +105,7 @@ def _png_size(head: bytes) -> Size | None:
         if kind == b"IDAT":
             return size
         end = at + 8 + length
+        # A chunk with a wrong sum, or cut off: Pillow may refuse the file.
         if crc32(head[at + 4 : end]) != int.from_bytes(head[end : end + 4]) or end + 4 > len(head):
             return None
         if kind == b"IHDR" and length == 13 and size is None:
@@ -98,6 +113,7 @@ def _png_size(head: bytes) -> Size | None:
             if depth not in DEPTHS.get(colour, ()) or unknown:
                 return None
             size = width, height
+        # Any other chunk may change the size or orientation, such as eXIf, or a second IHDR.
         elif length < HARMLESS.get(kind, length + 1):
             return None
         at = end + 4

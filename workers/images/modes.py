@@ -1,4 +1,4 @@
-"""Every Pillow mode to RGB: depths are scaled and never wrap, alpha is composited on white.
+"""Converts every Pillow mode to RGB: scales depths without wrapping, composites alpha on white.
 
 Integers and floats deeper than 8 bits carry no range of their own. `I;16` is scaled by 65535;
 `I` and `F` by the smallest usual range that holds their values (F: 1, 255; both: 65535), else by

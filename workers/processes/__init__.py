@@ -1,1 +1,1 @@
-"""Pools of worker processes: fork server, supervisor, pool."""
+"""Starts and ends pools of worker processes: fork server, supervisor, pool."""

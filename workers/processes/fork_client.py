@@ -1,4 +1,4 @@
-"""The trainer's side of its fork server: starts it, hands it requests, hangs up.
+"""The trainer's side of its fork server: starts it, sends it requests, closes the link.
 
 A request is an anonymous memory file and the ends of pipes, passed over the socket: whatever it
 holds, the message itself is a few bytes and never blocks.
@@ -18,7 +18,7 @@ from pathlib import Path
 from .fork_server import MESSAGE_BYTES
 from .request import memory_file
 
-_FAREWELL_S = 8.0
+_CLOSE_S = 8.0
 
 
 class ForkServer:
@@ -45,7 +45,7 @@ class ForkServer:
             os.close(descriptor)
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Raise RuntimeError with its words if it could not start."""
+        """Raise RuntimeError with the server's own message if it could not start."""
         self.link.settimeout(timeout_s)
         answer = b""
         try:
@@ -59,8 +59,8 @@ class ForkServer:
             reason = answer.decode(errors="replace").removeprefix("failed ")
             raise RuntimeError(f"cannot start worker processes: {reason or 'their parent died'}")
 
-    def close(self, patience_s: float = _FAREWELL_S) -> None:
-        """Hang up and wait until it is gone, with all its pools."""
+    def close(self, patience_s: float = _CLOSE_S) -> None:
+        """Close the link and wait until the server and all its pools have ended."""
         self.link.close()
         try:
             self.process.wait(patience_s)
@@ -74,7 +74,7 @@ class ForkServer:
             self.link.send(b"kill %d" % supervisor)
 
     def forget(self) -> None:
-        """Let go of it in a forked copy of the trainer, whose child it is not."""
+        """Close the link in a forked copy of the trainer, whose child the server is not."""
         self.link.close()
         self.process.returncode = 0
 
@@ -86,7 +86,7 @@ _fork_servers: dict[object, ForkServer] = {}  # one, unless the main module chan
 def send_request(
     descriptors: list[int], shared: list[int], modules: list[str], timeout_s: float
 ) -> ForkServer:
-    """Hand a request to the fork server; starts one if there is none or it has died.
+    """Send a request to the fork server; start one if there is none or it has died.
 
     `descriptors` are the request's file, the reports and what to watch; `shared` belong to the
     request. A new fork server imports `modules` at once.
@@ -112,7 +112,7 @@ def send_request(
 
 
 def _preparation() -> dict[str, object]:
-    """What multiprocessing's spawn tells a child, without fixing the trainer's start method."""
+    """Return what spawn sends a child, without fixing the trainer's start method."""
     chosen = multiprocessing.get_start_method(allow_none=True)
     preparation = multiprocessing.spawn.get_preparation_data("counterpoise")
     if chosen is None:
@@ -128,7 +128,7 @@ def _preparation() -> dict[str, object]:
 
 
 def own_pidfd() -> list[int]:
-    """A descriptor that becomes readable when this process ends, where the kernel has them."""
+    """Return a descriptor that becomes readable when this process ends, if the kernel has those."""
     try:
         return [os.pidfd_open(os.getpid())]
     except OSError:
@@ -136,7 +136,7 @@ def own_pidfd() -> list[int]:
 
 
 def close_fork_servers() -> None:
-    """At the interpreter's exit, when no pool is left."""
+    """Close all fork servers; at the interpreter's exit, when no pool is left."""
     for fork_server in _fork_servers.values():
         fork_server.close()
 

@@ -1,7 +1,7 @@
-"""The process all pools of a trainer are forked from: imports once, then starts pools in no time.
+"""The process that all pools of a trainer are forked from: it imports once, then forks quickly.
 
-A trainer has threads, locks and perhaps a CUDA context, so forking it is a gamble, and starting
-a new interpreter for every worker costs seconds. It is one new interpreter per trainer:
+A trainer has threads, locks and perhaps a CUDA context, so forking it is unsafe, and starting a
+new interpreter for every worker costs seconds. The fork server is one new interpreter per trainer:
 it imports torch and the trainer's main module (as `__mp_main__`, as multiprocessing's spawn
 does), and then does nothing but fork a supervisor per request.
 
@@ -30,7 +30,7 @@ from ...balancer.server.malloc import share_one_heap
 from .pool_job import Report, locate_error
 from .supervisor import die_with, fork_with_default_signals, outlive, run, send_report, wake_on
 
-FAREWELL_S = 3.0
+END_S = 3.0
 MESSAGE_BYTES = 4096
 MAX_DESCRIPTORS = 253
 PRELOADED = ["numpy", "torch", "torch.utils.data", "PIL.Image", ".request", "..daemon.loop"]
@@ -41,7 +41,7 @@ NO_GUARD = (
 
 
 def is_importing_main() -> bool:
-    """Whether this process is a pool's and is running the trainer's main module right now."""
+    """Return whether this is a pool's process that is importing the trainer's main module."""
     return bool(getattr(multiprocessing.process.current_process(), "_inheriting", False))
 
 
@@ -111,6 +111,7 @@ def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:
         poller.register(descriptor, select.POLLIN)
     while True:
         ready = {descriptor for descriptor, _ in poller.poll()}
+        # The trainer ended (its pidfd), or somebody ends the fork server alone.
         if ready.intersection(watched):
             break
         if wake in ready and signal.SIGTERM in os.read(wake, 4096):
@@ -119,8 +120,9 @@ def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:
         if link.fileno() not in ready:
             continue
         message, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, MAX_DESCRIPTORS)
-        if not message:
+        if not message:  # the trainer has closed the link
             break
+        # Only a child's pid is killed: another process may have a dead supervisor's number.
         if message.startswith(b"kill ") and (pid := int(message[5:])) in children:
             os.kill(pid, signal.SIGKILL)
         elif message.startswith(b"start "):
@@ -129,7 +131,7 @@ def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
     link.close()
-    _say_farewell(children, wake)
+    _end_supervisors(children, wake)
 
 
 def _fork_supervisor(descriptors: list[int], shared: int, unused: Sequence[int]) -> int:
@@ -176,9 +178,9 @@ def _reap(children: set[int]) -> None:
         children.discard(pid)
 
 
-def _say_farewell(children: set[int], wake: int) -> None:
-    """End the supervisors; each needs about a second if its workers do not listen."""
-    for number, limit_s in ((signal.SIGTERM, FAREWELL_S), (signal.SIGKILL, FAREWELL_S)):
+def _end_supervisors(children: set[int], wake: int) -> None:
+    """End the supervisors; each needs about a second if its workers ignore SIGTERM."""
+    for number, limit_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
         for pid in children:
             os.kill(pid, number)
         deadline = time.monotonic() + limit_s

@@ -55,8 +55,9 @@ class _Ends:
             os.close(descriptor)
 
     def read(self, whole: bool = True) -> tuple[list[Report], bool]:
-        """The reports that have arrived (or one at most), and whether no more can come."""
+        """Return the reports that have arrived (or one at most), and whether no more can come."""
         ended = False
+        # Byte by byte for one report: what comes after it must stay in the pipe, to wake a poll.
         while self.reports >= 0 and not ended and (whole or not self.lines.endswith(b"\n")):
             try:
                 chunk = os.read(self.reports, 65536 if whole else 1)
@@ -102,15 +103,15 @@ class Pool:
         return tuple(sorted(self._ends.pids))
 
     def fileno(self) -> int:
-        """The descriptor to poll for reading: `poll_reports` has news then."""
+        """Return the descriptor to poll: when it is readable, `poll_reports` has news."""
         if self._ends.reports < 0:
             raise ValueError("the pool is closed: there is nothing to poll")
         return self._ends.reports
 
     def poll_reports(self) -> list[Report]:
-        """What happened since the last call. Never waits; after `close` there is nothing.
+        """Return the reports since the last call. Never waits; empty after `close`.
 
-        The first call returns what happened until the pool was ready, whatever a poll says.
+        The first call returns the reports until the pool was ready, even if a poll shows none.
         """
         return self._read_reports(whole=True)
 
@@ -160,9 +161,9 @@ class Pool:
 
 
 def start_pool(job: PoolJob, method: str = "forkserver", timeout_s: float = START_S) -> Pool:
-    """Start a job's processes; returns when the balancer is ready and the workers are forked.
+    """Start a job's processes; return when the balancer is ready and the workers are forked.
 
-    Raises TypeError if the job cannot be pickled, RuntimeError with the processes' own words if
+    Raises TypeError if the job cannot be pickled, RuntimeError with the processes' own message if
     they could not load the job or serve it, TimeoutError after `timeout_s`.
     """
     if method not in _METHODS:
@@ -237,9 +238,8 @@ def _modules(job: PoolJob) -> list[str]:
 
 def _drop(ends: _Ends) -> None:
     """End a pool without waiting for it."""
-    if (
-        ends.fork_server is None and ends.supervisor and ends.lifeline >= 0
-    ):  # forked by this process
+    forked_by_us = ends.fork_server is None and ends.supervisor
+    if forked_by_us and ends.lifeline >= 0:
         _orphans.append(ends.supervisor)
     ends.release("lifeline")
     ends.release("reports")
@@ -281,7 +281,7 @@ def _kill_supervisor(ends: _Ends) -> None:
 
 
 def _reap_orphans(ending: int = 0) -> None:
-    """Collect the forked supervisors that have ended; wait for the one that is about to."""
+    """Reap the forked supervisors that have ended; wait for `ending`, which is about to."""
     for pid in list(_orphans):
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, 0 if pid == ending else os.WNOHANG)[0] == 0:
@@ -297,7 +297,7 @@ def _end_everything() -> None:
 
 
 def _forget_everything() -> None:
-    """In a forked copy of the trainer: hold on to nothing of the trainer's."""
+    """Close everything of the trainer's in a forked copy of it."""
     for ends in list(_open):
         ends.release("lifeline")
         ends.release("reports")

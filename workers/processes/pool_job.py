@@ -1,4 +1,4 @@
-"""What a pool is asked to run, and what it reports: the types both sides of it share.
+"""Defines the job that a pool runs and the reports that it sends.
 
 A job is two plain functions and one payload. `serve(payload, directory, ready)` runs in the
 balancer's process, binds its sockets below `directory`, and calls `ready(endpoint)` once.
@@ -36,7 +36,7 @@ Work = Callable[[Any, WorkerSlot], None]
 class PoolJob:
     """N processes that run `work` and, if `serve` is given, one that serves them.
 
-    `restart` is how many times in all a worker that died is started again.
+    `restart` bounds how often, over all workers, one that died is started again.
     """
 
     work: Work
@@ -55,7 +55,7 @@ class PoolJob:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened in a pool: `loading`, `started`, `ready`, `exited` or `failed`.
+    """An event in a pool: `loading`, `started`, `ready`, `exited` or `failed`.
 
     `worker` is None where the supervisor or the balancer is meant. An `exited` process has a
     `code` (its status) or a `signal` (what killed it); `restarted` says that another takes its
@@ -74,7 +74,7 @@ class Report:
 
 
 def format_report(report: Report) -> bytes:
-    """One line of JSON, short enough to go through a pipe in one piece; cuts a long message.
+    """Return one line of JSON, short enough to go through a pipe in one piece; cuts a long message.
 
     >>> parse_report(format_report(Report("exited", worker=1, code=3))).code
     3
@@ -85,12 +85,12 @@ def format_report(report: Report) -> bytes:
 
 
 def parse_report(line: bytes) -> Report:
-    """The report that `format_report` wrote."""
+    """Return the report that `format_report` wrote."""
     return Report(**json.loads(line))
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in one line.
+    """Return an error in one line.
 
     >>> describe_error(KeyError("width"))
     "KeyError: 'width'"
@@ -100,7 +100,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def locate_error(error: BaseException) -> str:
-    """An error in one line, and where it was raised."""
+    """Return an error in one line, and where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return describe_error(error) + where

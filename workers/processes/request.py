@@ -1,6 +1,6 @@
-"""A job on its way to the fork server: an anonymous memory file, and memory shared anyway.
+"""Sends a job to the fork server: in an anonymous memory file, and as shared memory.
 
-The file holds the trainer's surroundings (import path, folder, environment), then the job's pickle
+The file holds the trainer's environment (import path, folder, environment), then the job's pickle
 and, each on its own, the bytes of its arrays and tensors. The supervisor maps the file privately
 and the job's arrays are views of the mapping: a data set in memory is copied once, into the file,
 and no worker adds to that unless it writes. Tensors in shared memory (`tensor.share_memory_()`)
@@ -41,15 +41,15 @@ def write_request(job: PoolJob) -> tuple[int, list[int]]:
             f"cannot send this to the worker processes: {describe_error(error)}; define it at the "
             "top level of a module, or pass multiprocessing_context='fork'"
         ) from error
-    front = pickle.dumps((_surroundings(), sizes))
+    front = pickle.dumps((_environment(), sizes))
     return memory_file(front, bytes(-len(front) % mmap.PAGESIZE), *buffers), shared
 
 
 def read_request(descriptor: int, shared: Sequence[int]) -> PoolJob:
-    """Take over the trainer's surroundings and return its job; closes the descriptors."""
+    """Adopt the trainer's path, folder and environment; return its job, close the descriptors."""
     memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
-    surroundings, sizes = pickle.load(memory)
-    _enter(surroundings)
+    environment, sizes = pickle.load(memory)
+    _adopt(environment)
     start = -(-memory.tell() // mmap.PAGESIZE) * mmap.PAGESIZE
     _received[:] = shared
     job = decode_object(sizes, memoryview(memory)[start:])
@@ -60,7 +60,7 @@ def read_request(descriptor: int, shared: Sequence[int]) -> PoolJob:
 
 
 def memory_file(*parts: Any) -> int:
-    """An anonymous file with these bytes; it is gone when nobody has it open."""
+    """Return an anonymous file with these bytes; it ends when no process has it open."""
     descriptor = os.memfd_create("counterpoise")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.writelines(parts)
@@ -114,16 +114,16 @@ def _shared_tensor(
     return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
 
 
-def _surroundings() -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
     path = [str(entry) for entry in sys.path]
     return {"sys_path": path, "dir": str(Path.cwd()), "environ": dict(os.environ)}
 
 
-def _enter(surroundings: dict[str, Any]) -> None:
-    sys.path[:] = surroundings["sys_path"]
-    os.chdir(surroundings["dir"])
+def _adopt(environment: dict[str, Any]) -> None:
+    sys.path[:] = environment["sys_path"]
+    os.chdir(environment["dir"])
     os.environ.clear()
-    os.environ.update(surroundings["environ"])
+    os.environ.update(environment["environ"])
 
 
 def _close(descriptors: Sequence[int]) -> None:

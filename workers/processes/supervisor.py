@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when `parent` ends; ends it now if that is too late."""
+    """Ask the kernel to kill this process when `parent` ends; end it now if that is too late."""
     if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
@@ -44,14 +44,14 @@ def die_with(parent: int) -> None:
 
 
 def outlive(parent: int) -> None:
-    """Take `die_with(parent)` back; ends the process if the parent is already gone."""
+    """Revoke `die_with(parent)`; end the process if the parent is already gone."""
     _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def socket_directory() -> str:
-    """A new 0700 directory whose path is short enough for unix sockets; OSError says what to do."""
+    """Make a 0700 directory with a path short enough for unix sockets; OSError says what to do."""
     try:
         root = tempfile.gettempdir()
         return tempfile.mkdtemp(
@@ -65,7 +65,7 @@ def socket_directory() -> str:
 
 
 def wake_on(signals: Sequence[int]) -> int:
-    """A file descriptor that becomes readable when one of the signals arrives."""
+    """Return a file descriptor that becomes readable when one of the signals arrives."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -76,7 +76,7 @@ def wake_on(signals: Sequence[int]) -> int:
 
 
 def fork_with_default_signals() -> int:
-    """`os.fork`, after which SIGTERM ends the child, SIGINT does not, and none is lost."""
+    """Call `os.fork`; SIGTERM ends the child, SIGINT does not, and no signal is lost."""
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     pid = os.fork()
     if pid == 0:
@@ -102,7 +102,7 @@ class _Child:
 
 
 class _Supervisor:
-    """One pool's processes. Its methods are called by `run`, in the order they stand in."""
+    """One pool's processes. `run` calls start, watch and end, in this order."""
 
     def __init__(self, job: PoolJob, report: int, watched: Sequence[int]) -> None:
         self._job = job
@@ -188,7 +188,7 @@ class _Supervisor:
         )
 
     def _reap(self) -> list[tuple[_Child, int]]:
-        """The children that ended, with their wait status; what they left behind is killed."""
+        """Return the children that ended, with their wait status; kill the processes they left."""
         ended = []
         for child in list(self._children.values()):
             look = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -248,7 +248,7 @@ def run(job: PoolJob, report: int, watched: Sequence[int]) -> NoReturn:
 def _be_child(
     parent: int, worker: int | None, body: Callable[[], None], report: int, unused: Sequence[int]
 ) -> NoReturn:
-    """What a forked child does: run the body, and end."""
+    """Run the body in a forked child, and end it."""
     code = 1
     try:
         die_with(parent)
@@ -274,7 +274,7 @@ def _be_child(
 
 
 def _wait(descriptors: Sequence[int], timeout_s: float | None) -> set[int]:
-    """The descriptors that can be read, or whose other end is closed."""
+    """Return the descriptors that can be read, or whose other end is closed."""
     poller = select.poll()
     for descriptor in descriptors:
         if descriptor >= 0:

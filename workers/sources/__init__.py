@@ -1,1 +1,1 @@
-"""What every source shares: its interface, file patterns, errors, randomness, fingerprints."""
+"""Sources of samples: their interface, file patterns, failures, randomness, registries."""

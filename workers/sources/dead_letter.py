@@ -1,4 +1,4 @@
-"""The dead-letter file: one JSON line for each sample that was given up, with the reason.
+"""Writes and reads the dead-letter file: a JSON line per sample that was given up, and why.
 
 Lines are appended in one write each, so that several processes may share a file.
 """
@@ -13,7 +13,7 @@ LONGEST_REASON = 2000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A sample's key, the source it is from, why it was given up, and the kind of failure."""
+    """A sample that was given up: its key and source, the reason, and the kind of failure."""
 
     key: str
     source: str
@@ -30,7 +30,7 @@ class DeadLetter:
 
 
 def append_letter(path: str | Path, letter: DeadLetter) -> None:
-    """Append a letter to a JSONL file, which is made if need be."""
+    """Append a dead letter to a JSONL file, which is made if need be."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.write(handle, f"{letter.line()}\n".encode())
@@ -39,7 +39,7 @@ def append_letter(path: str | Path, letter: DeadLetter) -> None:
 
 
 def read_letters(path: str | Path) -> list[DeadLetter]:
-    """Return all letters of a file, the oldest first; none where there is no such file."""
+    """Return all dead letters of a file, the oldest first; none if there is no such file."""
     try:
         text = Path(path).read_text()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Failures of one sample: which kind they are, and reading again what the disk failed to give.
+"""Classifies the failures of a sample, and repeats reads that the disk failed.
 
 There are three kinds. "io": the disk or the network (an OSError with an error number); the sample
 itself may be fine, so it is read again with growing pauses and then raised under every error
@@ -21,7 +21,7 @@ _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectory
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a failed read is repeated: the n-th time after backoff_s * 2**n seconds.
+    """The repeats of a failed read: `retries` at most, the n-th after backoff_s * 2**n seconds.
 
     >>> RetryPolicy(backoff_s=0.5, backoff_max_s=3.0).pauses()
     (0.5, 1.0, 2.0)

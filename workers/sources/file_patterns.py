@@ -1,4 +1,4 @@
-"""Which files a data pattern means: a path, a glob, a brace pattern, or a list of these.
+"""Finds the files of a data pattern: a path, a glob, a brace pattern, or a list of these.
 
 Only local files are read: URLs and webdataset's `pipe:` are refused. With a root, every file must
 lie below it once symbolic links are followed, and relative patterns start there.
@@ -68,6 +68,7 @@ def _matches(text: str, root: Path | None) -> Iterator[Path]:
 
 
 def _expanded(text: str) -> list[str]:
+    # A file may have braces in its name; a longer text is not even looked up.
     if len(text) < LONGEST_PATH and Path(text).exists():
         return [text]
     if len(text) > LONGEST_PATTERN or depth(text) > DEEPEST_BRACES:
@@ -89,7 +90,7 @@ def _expanded(text: str) -> list[str]:
 
 
 def names_in(text: str) -> int:
-    """Return at least how many names a brace pattern stands for, at most MAX_NAMES + 1.
+    """Return a lower bound on the names of a brace pattern, at most MAX_NAMES + 1.
 
     >>> names_in("a-{000..011}.tar"), names_in("{a,b{1..3}}{x,y}"), names_in("{1..999999999}")
     (12, 8, 1000001)
@@ -111,7 +112,7 @@ def names_in(text: str) -> int:
 
 
 def depth(text: str) -> int:
-    """Return how deep braces are nested, at most; those that are never closed count.
+    """Return the deepest nesting of braces; those that are never closed count.
 
     >>> depth("{a,b{1..3}}{x,y}"), depth("a.tar"), depth("}{{"), depth("}")
     (2, 0, 2, 0)

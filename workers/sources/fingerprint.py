@@ -1,4 +1,4 @@
-"""Which libraries made the bytes, and short hashes of such facts."""
+"""Lists the libraries that decide the bytes, and hashes such facts."""
 
 import hashlib
 import json
@@ -26,13 +26,13 @@ def library_versions(*names: str) -> dict[str, str]:
 
 @cache
 def software() -> str:
-    """Return what this process runs, as one line for people."""
+    """Return the versions that this process runs, as one line."""
     found = {"python": platform.python_version(), **library_versions("torch")}
     return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
 def digest(facts: Any) -> str:
-    """Return 16 hex digits that stand for JSON-able facts, whatever the order of their keys.
+    """Return 16 hex digits, a hash of JSON-able facts in any order of their keys.
 
     >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 2, "b": 1})
     True
@@ -42,7 +42,7 @@ def digest(facts: Any) -> str:
 
 
 def digest_arrays(text: bytes, *arrays: np.ndarray[Any, Any]) -> str:
-    """Return 16 hex digits that stand for bytes and for the contents of arrays."""
+    """Return 16 hex digits, a hash of bytes and of the contents of arrays."""
     state = hashlib.blake2b(text, digest_size=8)
     for array in arrays:
         state.update(f"{array.dtype.str}{array.shape}".encode())

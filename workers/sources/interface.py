@@ -1,4 +1,4 @@
-"""What a source is: where samples come from, by index, each under a permanent key.
+"""Defines a source: samples by index, each with a permanent key.
 
 A source is a map-style dataset (`len`, `source[i]`) that can also name a sample (`key`), find its
 cost without decoding it (`probe`), decode it with randomness fixed by (seed, epoch, key) (`load`)
@@ -24,7 +24,7 @@ METHODS = ("key", "probe", "load", "fingerprint")
 
 
 class SampleError(ValueError):
-    """A sample that cannot be used, and why: a fact about the data, so trying again is no use."""
+    """A sample that cannot be used, and why: a fact about the data, which a retry cannot change."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(key, reason)
@@ -37,7 +37,7 @@ class SampleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What is known of a sample before it is decoded.
+    """The facts known of a sample before it is decoded.
 
     `cost` maps resources to non-negative integers; `nbytes` is the payload's size once decoded,
     or None where that is not known.
@@ -80,7 +80,7 @@ S_co = TypeVar("S_co", covariant=True)
 
 
 class MapStyle(Protocol[S_co]):
-    """What torch calls a map-style dataset."""
+    """A map-style dataset, as torch calls it."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -92,7 +92,7 @@ class MapStyle(Protocol[S_co]):
 
 
 class PlainSource:
-    """Any map-style dataset as a source; what the dataset offers itself (key, probe...) is kept.
+    """Makes any map-style dataset a source; methods that it has (key, probe...) are used.
 
     `cost` says what a sample costs, in one of two ways: a callable takes the loaded sample (so
     probing loads it: `decode_first` is then true), a table says it beforehand, either as a mapping
@@ -121,6 +121,7 @@ class PlainSource:
         if len(dataset) == 0:
             raise ValueError(f"the dataset ({type(dataset).__name__}) is empty: nothing to load")
         self.dataset = dataset
+        # A method of the dataset's own is used unless an argument replaces it.
         self._key = key or _offered(dataset, "key") or str
         self._measure = cost if callable(cost) else None
         self._table = None if cost is None or callable(cost) else _table(cost, len(dataset))
@@ -129,7 +130,7 @@ class PlainSource:
 
     @property
     def decode_first(self) -> bool:
-        """Whether a sample has to be loaded to learn its cost."""
+        """Return whether a sample has to be loaded to learn its cost."""
         return self._measure is not None
 
     def __len__(self) -> int:
@@ -190,7 +191,7 @@ def as_source(
 
 
 def source_name(source: Any) -> str:
-    """Return what to call a source in errors and dead letters: its files, else its type.
+    """Return a source's name for errors and dead letters: its files, else its type.
 
     >>> source_name(PlainSource(["a"]))
     'list'

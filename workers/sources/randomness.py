@@ -1,4 +1,4 @@
-"""Randomness that follows from (seed, epoch, key) and from nothing else.
+"""Seeds random generators from (seed, epoch, key) and nothing else.
 
 Which worker decodes a sample, and when, must not change its augmentation. Transforms that accept
 `rng` get a generator of their own; for plain datasets, which draw from the global generators of

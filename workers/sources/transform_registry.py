@@ -1,4 +1,4 @@
-"""Names for transforms, so that a worker on another host can make one without being sent code.
+"""Registers transforms by name: a worker on another host makes one without being sent code.
 
 A spec is {"name": "package.module:thing", "args": {...}} with JSON arguments, which may hold specs
 themselves (a transform's tokenizer). A class is made with the arguments; a function is called with
@@ -28,7 +28,7 @@ def registered(allow: Iterable[str] = ()) -> tuple[str, ...]:
     given = tuple(allow)
     for name in given:
         if not NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no transform; write package.module:function")
+            raise ValueError(f"{name!r} is not a transform's name; write package.module:function")
     return (*BUILT_IN, *sorted(found.value for found in entry_points(group=GROUP)), *given)
 
 
@@ -59,7 +59,7 @@ def build(spec: Any, allowed: Iterable[str]) -> Any:
 
 
 def is_spec(value: Any) -> bool:
-    """Whether a value has the form {"name": str, "args": {str: ...}}."""
+    """Return whether a value has the form {"name": str, "args": {str: ...}}."""
     return (
         isinstance(value, Mapping)
         and set(value) == {"name", "args"}

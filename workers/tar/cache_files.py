@@ -1,4 +1,4 @@
-"""Files kept between runs: beside the shard that they describe, or in a cache folder.
+"""Reads and writes files kept between runs: beside their shard, or in a cache folder.
 
 Such a file is only ever a shortcut. It is replaced as a whole, so that readers see the old one or
 the new one; one that is missing, damaged or about another state of the shard reads as None; one
@@ -23,7 +23,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def identity(shard: Path) -> tuple[int, int]:
-    """Return what tells one state of a file from another: its size and mtime in nanoseconds."""
+    """Return what identifies a state of a file: its size, and its mtime in nanoseconds."""
     state = shard.stat()
     return state.st_size, state.st_mtime_ns
 
@@ -70,7 +70,7 @@ def write_arrays(path: Path, about: tuple[int, int], arrays: Arrays) -> bool:
 
 
 def replace_file(path: Path, data: bytes) -> bool:
-    """Put a whole new file in a file's place; return whether that was possible."""
+    """Replace a file as a whole; return whether that was possible."""
     return _put(path, data, Path.replace)
 
 
@@ -98,7 +98,7 @@ def _put(path: Path, data: bytes, place: Callable[[Path, Path], object]) -> bool
 
 
 def _may_write(folder: Path) -> bool:
-    """Whether a folder is meant to be written to; root may write anywhere, so its mode counts."""
+    """Return whether a folder is meant to be written to, by its mode: root may write anywhere."""
     try:
         return bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
     except OSError:

@@ -1,10 +1,10 @@
-"""Probed costs, kept beside a shard (or in the cache folder), so that a second run need not probe.
+"""Keeps probed costs beside a shard (or in the cache folder): a second run need not probe.
 
-One file for each shard and transform; the name holds a fingerprint of both. It is a log: a line of
-JSON that says what it is about, then rows of int64 (index, costs, bytes or -1, checksum). Rows are
-appended in one write, each as soon as it is known or some at a time, so that several workers may
-write the same file and none needs to be told that it is about to end. Rows that do not check are
-left out, and the file is then written anew.
+There is one file per shard and transform; its name has a fingerprint of both. It is a log: a line
+of JSON with the shard's identity, then rows of int64 (index, costs, bytes or -1, checksum). Rows
+are appended in one write, each as soon as it is known or some at a time: several workers may write
+one file, and no worker has to finish it. Rows with a wrong checksum are left out, and the file is
+then rewritten.
 """
 
 import json
@@ -23,10 +23,10 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CostsCache:
-    """The known costs of one shard's `count` samples. What cannot be kept is no error.
+    """The known costs of one shard's `count` samples. A file that cannot be written is no error.
 
-    A row goes to the file as soon as it is put; with `every` rows are gathered and go in one write
-    when there are so many, and when `keep` is called.
+    A row goes to the file as soon as it is put; with `every` rows are gathered and written at
+    once when there are `every` of them, and when `keep` is called.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class CostsCache:
                 os.close(handle)
 
     def _read(self) -> bool:
-        """Take in the file; return whether it is about this shard as it is."""
+        """Read the file; return whether it describes this shard in its present state."""
         try:
             with open_kept(self.path) as file:
                 head, _, body = file.read().partition(b"\n")
@@ -104,7 +104,7 @@ def _packed(index: int, row: Row) -> bytes:
 
 
 def _rows(body: bytes, width: int) -> tuple[list[Row], bool]:
-    """Return the rows that check, those behind a torn one too, and whether these are all."""
+    """Return the rows with a right checksum, also after a torn one, and whether all have one."""
     rows, at, whole = list[Row](), 0, True
     while at < len(body):
         row = _unpacked(body[at : at + width], width)

@@ -1,4 +1,4 @@
-"""WebDataset tar shards as a map-style dataset: any sample alone, by its index.
+"""Presents WebDataset tar shards as a map-style dataset: any sample, by its index.
 
 Opening reads headers only (or the kept indexes). A sample's members are read by offset; text and
 JSON members are decoded, images are left to the transform. Any object with len() and [i] is a
@@ -36,7 +36,7 @@ from .index import ShardIndex, open_index
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles, check_pieces
 
-FORMAT = "tar"  # its name in workers/sources/source_registry.py
+FORMAT = "tar"  # its name in workers/sources/format_registry.py
 Transform = Callable[..., Sample]
 
 
@@ -51,11 +51,11 @@ class TarDataset:
     without a transform, from the headers: {"pixels", "bytes"}.
 
     Indexes and probed costs are kept in `cache`, $COUNTERPOISE_CACHE, beside the shards or in
-    ~/.cache/counterpoise. Raises FileNotFoundError and ValueError (damaged shard, key that stands
+    ~/.cache/counterpoise. Raises FileNotFoundError and ValueError (damaged shard, key that occurs
     twice, no samples).
     """
 
-    keep_every = 1  # so many costs go to their file at once; with more than 1, call keep() at last
+    keep_every = 1  # costs per write to their file; with more than 1, call keep() at the end
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class TarDataset:
 
     @property
     def decode_first(self) -> bool:
-        """Whether a sample has to be decoded to learn its cost."""
+        """Return whether a sample has to be decoded to learn its cost."""
         return self._cost is not None
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class TarDataset:
         return raw
 
     def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
-        """Read, decode and transform a sample; the same bytes whoever does it, and when."""
+        """Read, decode and transform a sample; the bytes do not depend on process or time."""
         raw = self.raw(index)
         key = raw["__key__"]
         try:
@@ -159,7 +159,7 @@ class TarDataset:
         return Probe(self._indexes[shard].key(row), *kept) if kept is not None else None
 
     def keep(self) -> None:
-        """Write the costs that are gathered; only where they are not kept one by one."""
+        """Write the gathered costs; needed only with keep_every above 1."""
         for costs in self._costs.values():
             costs.keep()
 
@@ -276,7 +276,7 @@ def probed(raw: Mapping[str, Any]) -> Probe:
 
 
 def name_like(thing: Any) -> str:
-    """Return what tells one nameless transform from another as far as names do."""
+    """Return a name for a transform that has no importable one; two may share it."""
     kind = thing if inspect.isfunction(thing) else type(thing)
     return f"{kind.__module__}:{kind.__qualname__}"
 
@@ -296,7 +296,7 @@ def _accepts(function: Any, parameter: str) -> bool:
 
 
 def _check_keys(shards: tuple[Path, ...], indexes: tuple[ShardIndex, ...]) -> None:
-    """Raise ValueError for a key that stands in two shards."""
+    """Raise ValueError for a key that occurs in two shards."""
     seen: dict[str, Path] = {}
     for shard, index in zip(shards, indexes, strict=True):
         for row in range(len(index)):

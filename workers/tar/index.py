@@ -1,10 +1,10 @@
-"""What stands where in a tar shard, found from its headers alone and kept in a file.
+"""Indexes a tar shard: the place of every member, read from its headers and kept in a file.
 
 A tar file is a chain: a 512-byte header with a size, the body padded to 512, the next header, and
-at least one block of zeros as the end mark. The scan hops along that chain with one small read a
+at least one block of zeros as the end mark. The scan hops along that chain with one small read per
 member and never reads a body (except those that hold a long name). Members become samples by
 webdataset's convention: a name splits at the first dot after its last slash into key and extension
-(lower case), samples stand in order of first appearance, whatever the order of their members.
+(lower case), samples are in order of first appearance, whatever the order of their members.
 """
 
 import os
@@ -34,7 +34,7 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Member(NamedTuple):
-    """A file in a shard: its extension (the part after the key) and where its bytes stand."""
+    """A file in a shard: its extension (all after the key), the offset and size of its bytes."""
 
     extension: str
     offset: int
@@ -72,7 +72,7 @@ class ShardIndex:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of keys, extensions, offsets and sizes, the same for every copy of the shard."""
+        """Return a hash of keys, extensions, offsets and sizes, the same for every copy."""
         names = self.names + "\n".join(self.extensions).encode()
         return digest_arrays(names, self.name_ends, self.member_ends, self.members)
 
@@ -121,24 +121,19 @@ def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
         header, body = os.pread(fd, BLOCK, at), at + BLOCK
         if len(header) < BLOCK:
             raise ValueError(_cut(shard, at, "ends without an end mark"))
+        # Nearly all members are plain files; tarfile takes several times as long for them.
         plain = None if overrides else plain_file(header)
         if plain is not None:
             name, size = plain
-            if body + size > length:
-                raise ValueError(_cut(shard, at, f"{name!r} needs {size} bytes"))
+            at = _next_header(body, size, length, f"{name!r}", shard)
             yield name, body, size
-            at = body + -(-size // BLOCK) * BLOCK
             continue
         if not any(header):
             return
         info = _parsed(header, shard, at)
         size = int(overrides.get("size", info.size))
-        stored = size if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES else 0
-        if info.type in EXTENDED:
-            stored = info.size
-        if stored < 0 or body + stored > length:
-            raise ValueError(_cut(shard, at, f"{info.name!r} needs {stored} bytes"))
-        at = body + -(-stored // BLOCK) * BLOCK
+        at = _next_header(body, _stored(info, size), length, f"{info.name!r}", shard)
+        # An extended header is about the next member, which may have several of them.
         if info.type in EXTENDED:
             overrides |= _overrides(fd, info, body, shard)
             continue
@@ -147,6 +142,21 @@ def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
         if info.isreg():
             yield overrides.get("path", info.name), body, size
         overrides = {}
+
+
+def _stored(info: tarfile.TarInfo, size: int) -> int:
+    """Return the bytes of a member's body; `size` is its size by its extended headers."""
+    if info.type in EXTENDED:
+        return info.size
+    # A link or a folder may name a size, but has no body; tarfile reads one for unknown types.
+    return size if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES else 0
+
+
+def _next_header(body: int, stored: int, length: int, name: str, shard: Path) -> int:
+    """Return the offset after a body and its padding; ValueError where the file ends before."""
+    if stored < 0 or body + stored > length:
+        raise ValueError(_cut(shard, body - BLOCK, f"{name} needs {stored} bytes"))
+    return body + -(-stored // BLOCK) * BLOCK
 
 
 def _parsed(header: bytes, shard: Path, at: int) -> tarfile.TarInfo:
@@ -158,7 +168,7 @@ def _parsed(header: bytes, shard: Path, at: int) -> tarfile.TarInfo:
 
 
 def _overrides(fd: int, info: tarfile.TarInfo, body: int, shard: Path) -> dict[str, str]:
-    """Return what an extended header says about the next member: its path, its size."""
+    """Return the fields that an extended header sets for the next member: its path, its size."""
     if info.size > LONGEST_NAME:
         raise ValueError(f"{shard}: an extended header of {info.size} bytes at {body - BLOCK}")
     data = os.pread(fd, info.size, body)

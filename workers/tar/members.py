@@ -1,9 +1,9 @@
-"""What a member's extension means, after webdataset's decoders; nothing is ever unpickled.
+"""Decodes members by their extension, as webdataset does; nothing is ever unpickled.
 
 | last part of the extension | value |
 |---|---|
 | txt text transcript | str (UTF-8) |
-| json jsn | what the JSON says |
+| json jsn | the JSON's value |
 | cls cls2 index count inx id | int |
 | npy | numpy array |
 | an image's | left to the transform |
@@ -39,7 +39,7 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def _refuse_boundless(data: bytes) -> None:
-    """Raise ValueError for an array larger than its file: numpy makes room before it reads."""
+    """Raise ValueError for an array larger than its file: numpy allocates before it reads."""
     file = io.BytesIO(data)
     if not data.startswith(MAGIC_PREFIX):
         raise ValueError("no .npy file: it does not begin as one")

@@ -1,4 +1,4 @@
-"""Reading pieces of shards: a few files kept open, pieces taken by offset.
+"""Reads pieces of shards by offset, with a few files kept open.
 
 `pread` moves no file position, so threads and forked processes share the files freely; pickling
 leaves them behind.
@@ -17,7 +17,7 @@ READ_WHOLE = 1 << 15
 
 
 class _Opened:
-    """A file descriptor that closes when nobody uses it any more."""
+    """A file descriptor that is closed with its last user."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The vision-language transform: conversations and images to tokens and tiles."""
+"""The vision-language transform: turns conversations and images into tokens and tiles."""
 
 from .transform import VisionLanguage
 

@@ -1,4 +1,4 @@
-"""The text of a sample: which turns it has, where its images stand, what it is trained on.
+"""Reads the text of a sample: its turns, the places of its images, and who speaks.
 
 A sample's text comes in one of three forms, looked for in this order: `conversations` (LLaVA's
 [{"from": "human", "value": ...}], or [{"role": "user", "content": ...}]), `document` (a text with
@@ -16,12 +16,12 @@ ROLES: dict[str, Role] = {
     **dict.fromkeys(("gpt", "assistant", "model"), "assistant"),
 }
 CAPTIONS = ("caption", "text")
-OBJECT = (dict, Mapping)  # JSON gives a dict, which is told from others sooner
+OBJECT = (dict, Mapping)  # JSON gives a dict, which isinstance recognises faster than a Mapping
 TEXT_MEMBERS = ("txt", "text", "caption")
 
 
 class Turn(NamedTuple):
-    """Who speaks, and the pieces of text between which the images stand (one more than images).
+    """A speaker, and the pieces of text between the images (one more than images).
 
     >>> Turn("human", ("", " What is it?")).images
     1
@@ -32,7 +32,7 @@ class Turn(NamedTuple):
 
     @property
     def images(self) -> int:
-        """How many images stand in this turn."""
+        """Number of images in this turn."""
         return len(self.pieces) - 1
 
 
@@ -58,16 +58,19 @@ def turns(raw: Mapping[str, Any], images: int) -> tuple[Turn, ...]:
 
 def _spoken(raw: Mapping[str, Any]) -> tuple[Turn, ...] | None:
     if "json" in raw:
-        told = raw["json"]
-        if isinstance(told, list):
-            return _conversation(told)
-        if not isinstance(told, OBJECT):
-            raise ValueError(f"the JSON member is a {type(told).__name__}, not an object or a list")
-        if told.get("conversations") is not None:
-            return _conversation(told["conversations"])
+        found = raw["json"]
+        if isinstance(found, list):
+            return _conversation(found)
+        if not isinstance(found, OBJECT):
+            raise ValueError(
+                f"the JSON member is a {type(found).__name__}, not an object or a list"
+            )
+        # null counts as absent: tables exported to JSON have every column in every row
+        if found.get("conversations") is not None:
+            return _conversation(found["conversations"])
         for name in ("document", *CAPTIONS):
-            if told.get(name) is not None:
-                return (_document(told[name], name),)
+            if found.get(name) is not None:
+                return (_document(found[name], name),)
     for name in TEXT_MEMBERS:
         if name in raw:
             return (_document(raw[name], f".{name}"),)

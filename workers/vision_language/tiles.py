@@ -1,4 +1,4 @@
-"""Dynamic tiles: an image becomes a grid of squares, and a thumbnail where there are several.
+"""Cuts an image into a grid of square tiles, and adds a thumbnail if there are several.
 
 After InternVL 1.5 (Chen et al. 2024, section 3.2) and its published preprocessing: of all grids
 with at most `max_tiles` squares, the one whose shape is nearest to the image's; of grids of the
@@ -33,7 +33,7 @@ def grid(width: int, height: int, tile_size: int = 448, max_tiles: int = 12) -> 
 
 
 def tile_count(shape: tuple[int, int], thumbnail: bool = True) -> int:
-    """Return how many tiles a grid makes, its thumbnail included.
+    """Return the number of tiles of a grid, its thumbnail included.
 
     >>> tile_count((1, 1)), tile_count((2, 3)), tile_count((2, 3), thumbnail=False)
     (1, 7, 6)
@@ -66,7 +66,7 @@ def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
 def _by_ratio(max_tiles: int) -> tuple[list[float], list[list[tuple[int, int]]]]:
     """Return the ratios of all grids, sorted, and the grids at both ends of each gap between them.
 
-    Grids stand by area, ties in area by columns, so that the choice is defined.
+    Grids are sorted by area, then by columns, so that the choice is defined.
     """
     grids: dict[float, list[tuple[int, int]]] = {}
     for columns in range(1, max_tiles + 1):

@@ -1,7 +1,7 @@
-"""Turns to token ids: markers, text, image tokens, and which of them the loss counts.
+"""Lays out turns as token ids: markers, text, image tokens, and the labels of the loss.
 
 One rule serves probing and decoding, so that the costs of the first are the sizes of the second.
-Labels stand at the place of their token (the model shifts them); the first token never has one,
+Labels are at the index of their token (the model shifts them); the first token never has one,
 since nothing comes before it.
 """
 
@@ -71,7 +71,7 @@ def count_tokens(
     markup: Markup,
     max_tokens: int | None = None,
 ) -> tuple[int, int]:
-    """Return how many tokens `lay_out` makes, and how many labels; count says a text's tokens.
+    """Return the numbers of tokens and labels that `lay_out` makes; `count` counts a text's tokens.
 
     >>> hello = [Turn("human", ("", "hi")), Turn("assistant", ("yo",))]
     >>> count_tokens(hello, [2], len, Markup(image=9, bos=(1,), eos=(2,)))
@@ -96,7 +96,7 @@ def count_tokens(
 def _pieces(
     turns: Sequence[Turn], image_tokens: Sequence[int], markup: Markup
 ) -> Iterator[tuple[Piece, bool]]:
-    """Yield everything in its order, and whether the model is trained on it."""
+    """Yield every piece in order, and whether the model is trained on it."""
     yield markup.bos, False
     images = iter(image_tokens)
     openings = {"human": markup.human, "assistant": markup.assistant, "document": ()}

@@ -1,4 +1,4 @@
-"""A byte-level tokenizer for demos and tests; in earnest the tokenizer is the user's.
+"""A byte-level tokenizer for demos and tests; for training bring your own.
 
 A tokenizer is any callable from text to token ids. Attributes that this one has and others may
 have (`bos_id`, `image_id`...) are taken as defaults by the vision-language transform.

@@ -1,7 +1,7 @@
-"""The ready vision-language transform: a raw sample to tiles and tokens, for InternVL-like models.
+"""Transforms a raw sample into tiles and tokens, for InternVL-like models.
 
 Probing and decoding share everything but the pixels: the same header gives the same grid, the same
-text the same tokens. So a probed cost is what the decoded sample turns out to have, exactly.
+text the same tokens. So a probed cost is exactly the decoded sample's.
 """
 
 import re
@@ -21,7 +21,7 @@ from .tokenizer import ByteTokenizer
 
 Raw = Mapping[str, Any]
 T = TypeVar("T")
-# A tokenizer that cannot be named is told from others by what it makes of this.
+# A tokenizer without a name is identified by the ids that it makes of this text.
 CANARY = "The quick brown fox, 12.5% of it — naïve Ωmega 漢字 🙂\n\tjumps_over('lazy') dogs."
 
 
@@ -135,7 +135,7 @@ class VisionLanguage:
         return {"name": name_of(type(self)), "args": self._settings(spec_of(self.tokenizer))}
 
     def fingerprint(self) -> str:
-        """Return a hash of the settings and of what the tokenizer makes of a test text."""
+        """Return a hash of the settings and of the ids that the tokenizer makes of a test text."""
         ids = np.asarray(self._tokenize(CANARY)).tolist()
         return digest(self._settings(ids))
 
@@ -188,7 +188,7 @@ def image_members(raw: Raw) -> tuple[str, ...]:
 
 
 def _named(name: str, look: Callable[..., T], *given: Any) -> T:
-    """Return look(*given); what it says of a broken image begins with the member's name."""
+    """Return look(*given); an ImageError begins with the member's name."""
     try:
         return look(*given)
     except ImageError as error:

@@ -6,8 +6,8 @@ import pytest
 
 from counterpoise.loader import RemoteDataset
 from counterpoise.workers import PlainSource, TarDataset
-from counterpoise.workers.sources import source_registry as registry
-from counterpoise.workers.sources.source_registry import GROUP, open_source, source_formats
+from counterpoise.workers.sources import format_registry as registry
+from counterpoise.workers.sources.format_registry import GROUP, open_source, source_formats
 
 
 class Lines(PlainSource):
