@@ -36,15 +36,7 @@ def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
 
     Raises ValueError if it is no trace, has no kernels, or no annotations of stage 0.
     """
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the trace is not JSON: {error}") from None
-    rows = raw.get("traceEvents") if isinstance(raw, dict) else raw
-    if not isinstance(rows, list):
-        raise ValueError("the trace has no traceEvents; give a Chrome trace")
-    # "X" events have a duration; all others are metadata, counters and flows.
-    complete = [row for row in rows if isinstance(row, dict) and row.get("ph") == "X"]
+    complete = _complete_rows(text)
     kernels = [_event(row) for row in complete if _is_kernel(row)]
     if not kernels:
         raise ValueError("the trace has no kernels (cat kernel); record GPU activities")
@@ -56,6 +48,18 @@ def read_trace(text: str, *, first_rank: int = 0) -> Gaps:
     )
     need, gradient = _marks([_event(row) for row in complete if not _is_kernel(row)], begin)
     return Gaps(ranks, need, gradient, step, first_rank)
+
+
+def _complete_rows(text: str) -> list[dict[str, Any]]:
+    """Return a trace's events that have a duration ("X"): no metadata, counters or flows."""
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the trace is not JSON: {error}") from None
+    rows = raw.get("traceEvents") if isinstance(raw, dict) else raw
+    if not isinstance(rows, list):
+        raise ValueError("the trace has no traceEvents; give a Chrome trace")
+    return [row for row in rows if isinstance(row, dict) and row.get("ph") == "X"]
 
 
 def _is_kernel(row: Mapping[str, Any]) -> bool:
