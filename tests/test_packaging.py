@@ -77,6 +77,7 @@ def test_an_editor_sees_the_types_of_an_installed_wheel(wheel: Path, tmp_path: P
     program.write_text(
         "import counterpoise as cp\n"
         "reveal_type(cp.DataLoader([1]))\n"
+        "reveal_type(cp.Balance())\n"
         "reveal_type(cp.scale_loss)\n"
         "reveal_type(cp.sched.Pass)\n"
         "cp.Dataloader\n"
@@ -95,9 +96,10 @@ def test_an_editor_sees_the_types_of_an_installed_wheel(wheel: Path, tmp_path: P
     lines = [line.partition("program.py:")[2] for line in done.stdout.splitlines()]
     assert lines[:-1] == [
         '2: note: Revealed type is "counterpoise.loader.dataloader.DataLoader"',
-        '3: note: Revealed type is "def (loss_sum: Any, info: '
+        '3: note: Revealed type is "counterpoise.balancer.planning.problem.balance.Balance"',
+        '4: note: Revealed type is "def (loss_sum: Any, info: '
         'counterpoise.loader.step.info.StepInfo, per: str =, reduction: str =) -> Any"',
-        '4: note: Revealed type is "def (stage: int, kind: str, microbatch: int =) -> '
+        '5: note: Revealed type is "def (stage: int, kind: str, microbatch: int =) -> '
         'counterpoise.sched.ir.passes.Pass"',
-        '5: error: Module has no attribute "Dataloader"; maybe "DataLoader"?',
+        '6: error: Module has no attribute "Dataloader"; maybe "DataLoader"?',
     ]
