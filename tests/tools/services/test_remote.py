@@ -313,11 +313,11 @@ def test_workers_find_a_balancer_that_was_started_again(processes, root, local):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["balancer", "--listen", "tcp://0.0.0.0:0"], "say --insecure if the network is private"),
+        (["balancer", "--listen", "tcp://0.0.0.0:0"], "--insecure if the network is private"),
         (["balancer", "--listen", "nonsense://x"], "give an address such as"),
         (["worker", "tcp://127.0.0.1:1", "--root", "/nowhere"], "does not exist"),
         (["worker", "nonsense", "--root", "."], "give an address such as"),
-        (["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "x"], "is no transform"),
+        (["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "x"], "is not a transform"),
         (["worker", "tcp://127.0.0.1:1", "--root", ".", "--until-lost", "0.2"], "no balancer"),
     ],
 )
