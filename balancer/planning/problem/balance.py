@@ -75,10 +75,10 @@ class Balance:
         filled from a window of samples, or from the whole epoch, and decide what a step holds.
     partition: how microbatches are assigned to ranks: "multi_resource" evens out every resource,
         "given" keeps their order.
-    ordering: how each rank's microbatches are ordered.
+    ordering: the order of each rank's microbatches; loaders plan with "given" only.
     oversize: a sample over budget gets a microbatch of its own ("alone") or is left out
         ("refuse"); both are reported.
-    seed: of the shuffle and of all other choices.
+    seed: for the shuffle and every other random choice.
     layout: "torch" (collate_fn makes the batch), "padded" or "packed".
     pad_id, dummy_tile: the padding token, and the side in pixels of the zero tile that a batch
         without images gets (0: none), in layouts "padded" and "packed".
