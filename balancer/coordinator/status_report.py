@@ -44,7 +44,7 @@ def make_status_report(state: CoordinatorState, number: int, waiting: str) -> St
         reserved_bytes=budget.reserved_bytes,
         budget_bytes=budget.limit_bytes,
         largest_bytes=budget.largest_bytes,
-        settled=bool(delivery.steps) and not leases and nothing_missing,
+        all_decoded=bool(delivery.steps) and not leases and nothing_missing,
         leases=leases.total(),
         expired=diagnostics.expired,
         expired_ms=_ago_ms(now, diagnostics.expired_at) if diagnostics.expired else -1,
@@ -53,11 +53,11 @@ def make_status_report(state: CoordinatorState, number: int, waiting: str) -> St
         last_lost=tuple(map(cut, diagnostics.last_lost)),
         dropped=state.dropped,
         refused=diagnostics.refused,
-        turned_away=tuple(map(cut, diagnostics.last_refused)),
+        rejected_workers=tuple(map(cut, diagnostics.last_refused)),
         holes=run.failed.count if run else 0,
         last_holes=tuple(_cut_hole(hole) for hole in run.failed.last) if run else (),
-        notes=worker_notes(state, leases),
-        ranks=rank_notes(state),
+        worker_statuses=worker_notes(state, leases),
+        trainer_statuses=rank_notes(state),
     )
 
 
@@ -76,7 +76,7 @@ def rank_notes(state: CoordinatorState) -> tuple[TrainerStatus, ...]:
     """Return notes on the trainer processes, at most MAX_NOTES."""
     nearest = state.requests.nearest_of_peers(state.run.number) if state.run else {}
     notes = [_rank_note(state, rank, nearest.get(rank.peer)) for rank in state.ranks.values()]
-    notes.sort(key=lambda note: (not note.waits, -note.asked_ms, note.ranks))
+    notes.sort(key=lambda note: (not note.is_waiting, -note.oldest_request_ms, note.ranks))
     return tuple(notes[:MAX_NOTES])
 
 
@@ -117,8 +117,8 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         software=cut(worker.hello.software),
         fingerprint=cut(worker.fingerprint),
         state=state.state_of(worker.peer).removeprefix("worker "),
-        late=worker.unresponsive,
-        heard_ms=_ago_ms(state.now, worker.heard_at),
+        unresponsive=worker.unresponsive,
+        last_message_ms=_ago_ms(state.now, worker.heard_at),
         leases=leases,
         samples=done.probed + done.decoded,
         probed=done.probed,
@@ -147,9 +147,9 @@ def _rank_note(
         epoch=started.epoch if started else -1,
         step=request.step if request else -1,
         microbatch=request.microbatch if request else -1,
-        asked_ms=_ago_ms(state.now, nearest[1]) if nearest else -1,
-        waits=bool(nearest) and state.now - rank.pinged_at <= WAITS_S,
-        needs=needs(state.run, request) if request and state.run else "",
+        oldest_request_ms=_ago_ms(state.now, nearest[1]) if nearest else -1,
+        is_waiting=bool(nearest) and state.now - rank.pinged_at <= WAITS_S,
+        missing=needs(state.run, request) if request and state.run else "",
         ahead_us=rank.clock.ahead_us,
         error_us=rank.clock.error_us,
     )

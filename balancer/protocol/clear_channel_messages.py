@@ -1,17 +1,18 @@
-"""Shell-level messages about a connection for payloads in the clear; see transport/sealing.py.
+"""Messages about the clear channel, a second connection for payloads; see transport/sealing.py.
 
-No session hears it: balancer/transport/link.py and balancer/server/clear_payloads.py do.
+They are handled by balancer/transport/link.py and balancer/server/clear_payloads.py and never reach
+a session.
 """
 
 from .records import ArrayRecord, Integer
 
 
 class ClearPayloadOffer(ArrayRecord, frozen=True):
-    """Under CURVE, from a balancer: open a second connection, to this port, for payloads in clear.
+    """Sent by a balancer under CURVE: open a second connection, to this port, for payloads.
 
-    name, password: what it is called; key: what its messages are sealed with (sealing.py). Empty
-    over that connection, either way: it works, the rest of the talk goes there. Empty under CURVE,
-    either way: it does not, the talk goes on here.
+    name, password: the identity for that connection; key: seals its messages (sealing.py). An empty
+    offer, from either side, means over the clear channel that it works and is used from now on, and
+    under CURVE that it is not used any more.
     """
 
     port: Integer

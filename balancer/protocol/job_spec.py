@@ -1,4 +1,4 @@
-"""What a trainer asks of the balancer: where samples come from and how they are planned."""
+"""Defines the job that a trainer gives the balancer: the source of samples and their plan."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -9,7 +9,7 @@ from .error_policy import BALANCED, checked_on_error
 from .records import read_record
 
 BUFFER_BYTES = 1 << 30
-# Bounds that no training comes near: a balancer makes room for what a job asks for.
+# Bounds far above any training: a balancer allocates what a job asks for.
 MAX_RANKS = 1 << 16
 MAX_MICROBATCHES = 1 << 16
 MAX_SAMPLES_PER_STEP = 1 << 24
@@ -119,7 +119,7 @@ def from_json(text: str) -> JobSpec:
 
 
 def difference(mine: str, theirs: str) -> str:
-    """Say in which settings two jobs differ.
+    """Return the settings in which two jobs differ, as text.
 
     >>> difference(to_json(JobSpec()), to_json(JobSpec(on_error="skip")))
     "on_error: 'raise' here, 'skip' there"

@@ -1,13 +1,14 @@
-"""Every message of the protocol: a frozen record each, and who says it to whom.
+"""Defines every message of the protocol: a frozen record each, grouped by sender and receiver.
 
 Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
-worker says hello, is told the job, prepares its source and reports ready; then it is given leases
-(samples to probe or to decode) and answers sample by sample. A rank says hello with the job, begins
-a run (an epoch, from a position), asks for microbatches some way ahead, and acknowledges each that
-it has copied. Everything can be said twice: asking again and answering again change nothing.
+worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
+it receives leases (samples to probe or to decode) and answers sample by sample. A rank sends
+RankHello with the job, starts a run (an epoch, from a position), requests microbatches some way
+ahead, and acknowledges each that it has copied. Every message may be repeated: a second request or
+a second answer changes nothing.
 
 Payloads (decoded samples) are not part of a record: they travel as raw frames behind it.
-`PAYLOAD_FRAMES` says which kinds carry any.
+`PAYLOAD_FRAMES` lists the kinds that carry any.
 """
 
 from typing import Literal, get_args
@@ -33,9 +34,9 @@ PROTOCOL_VERSION = 2
 
 
 class WorkerHello(ArrayRecord, frozen=True):
-    """A worker process is there; `name` is its slot, `incarnation` grows with every restart.
+    """A worker process has started; `name` is unique, `incarnation` grows with every restart.
 
-    software: what it runs, as text for people.
+    slot: the worker's number on its machine. software: its versions, as text for diagnostics.
     """
 
     name: str
@@ -46,9 +47,9 @@ class WorkerHello(ArrayRecord, frozen=True):
 
 
 class WorkerReady(ArrayRecord, frozen=True):
-    """The worker's source is open: its number of samples, and what shaped them.
+    """The worker's source is open; it has `count` samples, produced by code with this fingerprint.
 
-    `number` is that of the Welcome that it answers; it is said again when that is.
+    number: that of the Welcome that it answers; repeated when that is.
     """
 
     count: Integer
@@ -57,12 +58,12 @@ class WorkerReady(ArrayRecord, frozen=True):
 
 
 class WorkerHeartbeat(ArrayRecord, frozen=True):
-    """The worker process named is alive; a `number` other than 0 asks for a Heard.
+    """The named worker process is alive; a `number` other than 0 requests a HeartbeatAck.
 
-    probe_ms, decode_ms: how long it has been at work, in all. ahead_us, error_us: how far its wall
-    clock is ahead of the balancer's (-1: not known). These are for people who look; nothing is
-    decided by them. lease, ordinal: the sample that it works on (0, -1: none): one that it works on
-    for longer than a lease lasts hangs; said twice, none: what it was given before was lost.
+    lease, ordinal: the sample being processed, (0, -1) if idle. A worker that is busy longer than a
+    lease lasts hangs; one that is idle in two heartbeats has lost its earlier leases.
+    For diagnostics only: probe_ms, decode_ms: total time at work. ahead_us, error_us: the worker's
+    wall clock is ahead of the balancer's by ahead_us, plus or minus error_us (-1: not known).
     """
 
     name: str
@@ -77,14 +78,14 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
 
 
 class ProbeDone(ArrayRecord, frozen=True):
-    """Costs found under a lease; the results may come in several messages."""
+    """Costs found under a lease; the results may be split over several messages."""
 
     lease: Integer
     results: tuple[Probed, ...]
 
 
 class DecodeDone(ArrayRecord, frozen=True):
-    """One decoded sample; `cost` as in Probed, empty when the sample was probed before."""
+    """One decoded sample; `cost` as in Probed, empty if the sample was probed before."""
 
     lease: Integer
     ordinal: Integer
@@ -94,7 +95,7 @@ class DecodeDone(ArrayRecord, frozen=True):
 
 
 class SampleFailed(ArrayRecord, frozen=True):
-    """A sample that cannot be used; `io` marks an I/O error that outlived its retries."""
+    """A sample that cannot be used; `io` marks an I/O error that persisted after all retries."""
 
     lease: Integer
     ordinal: Integer
@@ -111,16 +112,16 @@ class WorkerFailed(ArrayRecord, frozen=True):
 
 
 class WorkerBye(ArrayRecord, frozen=True):
-    """The worker ends of its own accord."""
+    """The worker ends, as its operator or its host asked."""
 
 
 # --- coordinator to worker
 
 
 class Welcome(ArrayRecord, frozen=True):
-    """The job: a JSON description of the source (empty where the worker was born with it).
+    """The job: a JSON description of the source (empty for workers that were started with theirs).
 
-    Said again with the same `number` it only asks whether the worker is ready.
+    Repeated with the same `number` it only asks if the worker is ready.
     """
 
     job: str
@@ -137,31 +138,31 @@ class Lease(ArrayRecord, frozen=True):
 
 
 class Revoke(ArrayRecord, frozen=True):
-    """The rest of a lease is no longer wanted."""
+    """The rest of a lease is not wanted any more."""
 
     lease: Integer
 
 
 class UnknownPeer(ArrayRecord, frozen=True):
-    """The answer to a peer that is not known (any more): it must say hello again."""
+    """The answer to a peer that is not known (any more): it must send its hello again."""
 
 
 # --- rank to coordinator
 
 
 class RankHello(ArrayRecord, frozen=True):
-    """A trainer process is there, playing these data-parallel ranks, with this job (JSON)."""
+    """A trainer process has started, serves these data-parallel ranks, and has this job (JSON)."""
 
     ranks: tuple[Integer, ...]
     job: str
 
 
 class StartRun(ArrayRecord, frozen=True):
-    """Start (or join) a run: an epoch from a position. All ranks must name the same run.
+    """Start or join a run: an epoch from a position. All ranks must name the same run.
 
-    here: how far the rank has got since, where it comes back to a balancer that has forgotten it.
-    holes: samples that cannot be used; known: the steps of which the rank has had some where holes
-    are allowed: these are all that such a step has.
+    A rank that returns to a restarted balancer adds how far it has got: here: its position. holes:
+    samples that cannot be used. known: steps of which the rank has received a part and whose holes
+    are therefore final.
     """
 
     run: Integer
@@ -173,11 +174,11 @@ class StartRun(ArrayRecord, frozen=True):
 
     @property
     def start(self) -> EpochPosition:
-        """Where the run must go on for this rank."""
+        """The position from which this rank continues the run."""
         return self.at if self.here == NO_PLACE else self.here
 
     def is_after(self, other: "StartRun") -> bool:
-        """Whether a rank that has said the other can say this now: it never goes back in a run."""
+        """Return True if a rank may send this after the other: it never moves back in a run."""
         if self == other or self.run != other.run:
             return self.run > other.run
         mine, its = self.start, other.start
@@ -194,7 +195,7 @@ class SubmitTask(ArrayRecord, frozen=True):
 
 
 class RequestBatch(ArrayRecord, frozen=True):
-    """Send this microbatch when it is complete."""
+    """Request a microbatch; it is sent when it is complete."""
 
     run: Integer
     rank: Integer
@@ -203,7 +204,7 @@ class RequestBatch(ArrayRecord, frozen=True):
 
 
 class Ack(ArrayRecord, frozen=True):
-    """This microbatch and all before it have been copied; their memory can go."""
+    """This microbatch and all before it were copied; the balancer may free their memory."""
 
     run: Integer
     rank: Integer
@@ -212,7 +213,7 @@ class Ack(ArrayRecord, frozen=True):
 
 
 class Ping(ArrayRecord, frozen=True):
-    """Ask whether anybody is there; the answer has the same number. Clock as in WorkerBeat."""
+    """Ask for a Pong with the same number; ahead_us and error_us as in WorkerHeartbeat."""
 
     number: Integer = 0
     ahead_us: Integer = 0
@@ -220,7 +221,7 @@ class Ping(ArrayRecord, frozen=True):
 
 
 class GetStatus(ArrayRecord, frozen=True):
-    """Ask for an Overview: somebody looks, who takes no part."""
+    """Ask for a StatusReport; the sender takes no part in the job."""
 
     number: Integer = 0
 
@@ -233,18 +234,18 @@ class RankBye(ArrayRecord, frozen=True):
 
 
 class Ready(ArrayRecord, frozen=True):
-    """The job runs: samples in the source and the workers' fingerprint."""
+    """The job can run: number of samples in the source, and the workers' fingerprint."""
 
     count: Integer
     fingerprint: str
 
 
 class Batch(ArrayRecord, frozen=True):
-    """A microbatch: its samples (a payload frame each), its holes, its weights, what comes after.
+    """A microbatch: its samples (a payload frame each), its holes, its weights.
 
-    `microbatches` is how many the rank has in this step; `after` the position once all of them are
-    delivered; `costs` the sum per resource; `step_holes` the ordinals of all the step's holes, the
-    same for every rank.
+    microbatches: the number that the rank has in this step. costs: the sum per resource. after: the
+    position once all microbatches of the step are delivered. step_holes: the ordinals of all holes
+    of the step, the same for every rank.
     """
 
     run: Integer
@@ -261,23 +262,23 @@ class Batch(ArrayRecord, frozen=True):
 
 
 class EpochEnd(ArrayRecord, frozen=True):
-    """The run has no step of this number: `steps` is the first that does not exist."""
+    """The run is over: `steps` is the number of its steps, and the first that does not exist."""
 
     run: Integer
     steps: Integer
 
 
 class RunFailed(ArrayRecord, frozen=True):
-    """The run cannot go on, and why; `kind` is "data", "plan", "worker" or "protocol"."""
+    """The run cannot continue, and why; `kind` is "data", "plan", "worker" or "protocol"."""
 
     kind: str
     reason: str
 
 
 class Pong(ArrayRecord, frozen=True):
-    """The answer to Ping: workers ready, bytes of payload held, what the run waits for.
+    """The answer to Ping: ready workers, bytes of payload held, what the run waits for.
 
-    number: that of the Ping, 0 if there was none; clock_us: what the balancer's wall clock shows.
+    number: that of the Ping, 0 if there was none. clock_us: the balancer's wall clock.
     """
 
     workers: Integer
@@ -297,14 +298,14 @@ class PeerRejected(ArrayRecord, frozen=True):
 
 
 class Bye(ArrayRecord, frozen=True):
-    """The coordinator is done with the peer: a worker ends; a rank that left is not needed."""
+    """The coordinator is done with the peer: a worker ends, a rank that left is released."""
 
 
-# --- coordinator to whom no session stands for: a worker's beat, somebody who looks
+# --- coordinator to senders without a session: a worker's heartbeat thread, the doctor
 
 
 class HeartbeatAck(ArrayRecord, frozen=True):
-    """The answer to a beat of this number: what the balancer's wall clock shows."""
+    """The answer to a heartbeat of this number, with the balancer's wall clock."""
 
     number: Integer
     clock_us: Integer

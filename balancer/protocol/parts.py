@@ -1,4 +1,4 @@
-"""What messages are made of: samples in leases and batches, holes, places in an epoch."""
+"""Defines the records inside messages: samples of leases and batches, holes, epoch positions."""
 
 from typing import Annotated
 
@@ -12,10 +12,10 @@ Cost = Annotated[int, msgspec.Meta(ge=0, le=MAX_COST)]
 
 
 class SampleRef(ArrayRecord, frozen=True):
-    """A sample in a lease: its ordinal and what the worker needs to find it.
+    """A sample in a lease: its ordinal and where the worker finds it.
 
-    `index` is a position in the source; `pickled` is used instead by loops without balancing, whose
-    sampler may yield anything (it never leaves the machine).
+    `index` is a position in the source. Loops without balancing use `pickled` instead, as
+    their sampler may yield anything; it never leaves the machine.
     """
 
     ordinal: Integer
@@ -49,7 +49,7 @@ class Probed(ArrayRecord, frozen=True):
 
 
 class Weights(ArrayRecord, frozen=True):
-    """What a loss is divided by: samples and label tokens without holes, at three levels."""
+    """The divisors of a loss: samples and label tokens without holes, at three levels."""
 
     samples: Integer
     label_tokens: Integer

@@ -1,15 +1,16 @@
-"""The balancer's status report, for diagnosis only; made by coordinator/status_report.py."""
+"""The balancer's status report, for diagnostics only; made by coordinator/status_report.py."""
 
 from .parts import Hole
 from .records import ArrayRecord, Integer
 
 
 class WorkerStatus(ArrayRecord, frozen=True):
-    """What the balancer knows of a worker, for people who look; nothing is decided by it.
+    """A worker as the balancer sees it; used for diagnostics only.
 
-    heard_ms: since when nothing was heard of it. Counts are since it came; those named `recent` are
-    of the last recent_ms. probe_ms and decode_ms: time at work, as it says. ahead_us: how far its
-    wall clock is ahead of the balancer's, give or take error_us (-1: not known).
+    unresponsive: a lease of it has expired. last_message_ms: time since its last message. Counts
+    start when it connected; those named `recent` cover the last recent_ms. probe_ms and decode_ms:
+    time at work, as the worker reports it. ahead_us, error_us: its wall clock is ahead of the
+    balancer's by ahead_us, plus or minus error_us (-1: not known).
     """
 
     name: str
@@ -17,8 +18,8 @@ class WorkerStatus(ArrayRecord, frozen=True):
     software: str
     fingerprint: str
     state: str
-    late: bool
-    heard_ms: Integer
+    unresponsive: bool
+    last_message_ms: Integer
     leases: Integer
     samples: Integer
     probed: Integer
@@ -36,11 +37,12 @@ class WorkerStatus(ArrayRecord, frozen=True):
 
 
 class TrainerStatus(ArrayRecord, frozen=True):
-    """What the balancer knows of a trainer process; clock as in WorkerNote.
+    """A trainer process as the balancer sees it; ahead_us and error_us as in WorkerStatus.
 
-    ranks: those it plays, as text. asked_ms: how long ago it asked for the earliest microbatch that
-    it has not been sent (of `step` and `microbatch`), -1 if there is none; `needs` is what that one
-    lacks. waits: it has said within a second or two that it has nothing to train on.
+    ranks: those it serves, as text. step, microbatch: the earliest microbatch that it has requested
+    and not been sent; oldest_request_ms: time since that request, -1 if there is none; missing: why
+    the microbatch cannot be sent yet. is_waiting: it has nothing to train on, as it reported within
+    the last seconds.
     """
 
     ranks: str
@@ -48,22 +50,23 @@ class TrainerStatus(ArrayRecord, frozen=True):
     epoch: Integer
     step: Integer
     microbatch: Integer
-    asked_ms: Integer
-    waits: bool
-    needs: str
+    oldest_request_ms: Integer
+    is_waiting: bool
+    missing: str
     ahead_us: Integer
     error_us: Integer
 
 
 class StatusReport(ArrayRecord, frozen=True):
-    """The answer to Inspect: how the run goes, and notes on peers, the most telling first.
+    """The response to GetStatus: the state of the run and of its peers, the most important first.
 
-    workers, trainers: how many there are, all of them; `notes` and `ranks` are bounded. Counts
-    since the balancer was started: leases that ran out (the last one expired_ms ago, -1: none),
-    workers lost (the last lost_ms ago, with names), messages dropped by the coordinator, refused
-    before it (messages and peers). turned_away: why the last workers were not let in. holes:
-    samples given up in this run, the last ones in `last_holes`. front: the earliest step that is
-    not taken by all, or -1. settled: all that is planned has been decoded.
+    workers, trainers: their numbers; worker_statuses and trainer_statuses are bounded and may hold
+    fewer. Counts since the balancer was started: expired leases (the last expired_ms ago, -1:
+    none), lost workers (the last lost_ms ago, with names), messages dropped by the coordinator,
+    messages and peers refused before they reached it. rejected_workers: the reasons for the last
+    rejections. holes: unusable samples of this run, the last ones in last_holes. front: the
+    earliest step that some rank has not received completely, or -1. all_decoded: everything that is
+    planned has been decoded.
     """
 
     number: Integer
@@ -79,7 +82,7 @@ class StatusReport(ArrayRecord, frozen=True):
     reserved_bytes: Integer
     budget_bytes: Integer
     largest_bytes: Integer
-    settled: bool
+    all_decoded: bool
     leases: Integer
     expired: Integer
     expired_ms: Integer
@@ -88,8 +91,8 @@ class StatusReport(ArrayRecord, frozen=True):
     last_lost: tuple[str, ...]
     dropped: Integer
     refused: Integer
-    turned_away: tuple[str, ...]
+    rejected_workers: tuple[str, ...]
     holes: Integer
     last_holes: tuple[Hole, ...]
-    notes: tuple[WorkerStatus, ...]
-    ranks: tuple[TrainerStatus, ...]
+    worker_statuses: tuple[WorkerStatus, ...]
+    trainer_statuses: tuple[TrainerStatus, ...]

@@ -1,6 +1,6 @@
-"""A worker's side of the protocol: what to say, and which sample to work on next.
+"""A worker's side of the protocol: which source to open and which sample to work on next.
 
-Messages in, actions out; no socket, no clock. The shell that drives it is workers/daemon/loop.py.
+Sans-IO: messages in, effects out. The shell that drives it is workers/daemon/loop.py.
 """
 
 from collections import deque
@@ -17,9 +17,9 @@ HEARTBEAT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """An action: open the source that the job describes (empty: the one the worker has).
+    """Open the source that the job describes (empty: the one that the worker was started with).
 
-    Then say that it is ready, with this `number`.
+    Then send WorkerReady with this `number`.
     """
 
     job: str
@@ -28,17 +28,17 @@ class OpenSource:
 
 @dataclass(frozen=True, slots=True)
 class RepeatReady:
-    """An action: say again that the source is open, if it is."""
+    """Send WorkerReady again, if the source is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class SayHello:
-    """An action: say hello again."""
+    """Send WorkerHello again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndWorker:
-    """An action: end; the reason is empty where nothing went wrong."""
+    """End the worker process; the reason is empty if nothing went wrong."""
 
     reason: str
 
@@ -57,7 +57,7 @@ class SampleTask:
 
 
 class WorkerSession:
-    """The state machine of a worker; `handle` walks the table, `next_task` gives the work."""
+    """The state machine of a worker; `handle` follows the table, `next_task` returns the work."""
 
     def __init__(self) -> None:
         self.state = "joining"
@@ -73,7 +73,7 @@ class WorkerSession:
         }
 
     def handle(self, message: Message) -> Effect | None:
-        """Take in one message; return what the shell must do, if anything."""
+        """Apply one message; return what the shell must do, if anything."""
         row = WORKER.get((self.state, type(message).__name__))
         if row is None:
             self.dropped += 1

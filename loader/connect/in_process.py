@@ -52,7 +52,7 @@ class InProcessConnection:
     def wait_ready(self) -> Ready:
         """Return the number of samples and the fingerprint."""
         if self.session.ready is None:
-            raise LoaderError(self.session.trouble or "the job did not start")
+            raise LoaderError(self.session.failure or "the job did not start")
         return self.session.ready
 
     def begin(
@@ -60,15 +60,15 @@ class InProcessConnection:
     ) -> None:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
         begun = self.session.begin(epoch, at, holes, served)
-        for message in (*begun, *self.session.asks()):
+        for message in (*begun, *self.session.new_requests()):
             self._send(_RANK, message)
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:  # noqa: ARG002
         """Work until the next microbatch is there; return it, or None at the end of the run."""
         while True:
             self._deliver_all()
-            if self.session.trouble:
-                raise LoaderError(self.session.trouble)
+            if self.session.failure:
+                raise LoaderError(self.session.failure)
             taken = self.session.take()
             if taken is not None:
                 break
@@ -81,7 +81,7 @@ class InProcessConnection:
                 )
             self._do(task)
         arrival, messages = taken
-        for message in (*messages, *self.session.asks()):
+        for message in (*messages, *self.session.new_requests()):
             self._send(_RANK, message)
         return arrival
 
@@ -98,7 +98,7 @@ class InProcessConnection:
             effect = self._queue.popleft()
             if effect.peer == _RANK:
                 self.session.handle(effect.message, effect.payloads)
-                for message in self.session.asks() if self.session.state == "running" else []:
+                for message in self.session.new_requests() if self.session.state == "running" else []:
                     self._send(_RANK, message)
             elif isinstance(action := self._worker.handle(effect.message), OpenSource):
                 self._send(_WORKER, WorkerReady(*self._handler.open(""), action.number))

@@ -85,11 +85,11 @@ class Connection:
     ) -> None:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
         self._send(self.session.begin(epoch, at, holes, served))
-        self._send(self.session.asks())
+        self._send(self.session.new_requests())
 
     def offer(self, step: int, pickled: bytes, pin: int = -1) -> None:
         """Offer one batch of a loop without balancing."""
-        self._send(self.session.offer(step, pickled, pin))
+        self._send(self.session.submit(step, pickled, pin))
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:
         """Return the next microbatch in order, or None at the end of the run.
@@ -105,7 +105,7 @@ class Connection:
                 return None
         arrival, messages = taken
         self._send(messages)
-        self._send(self.session.asks())
+        self._send(self.session.new_requests())
         return arrival
 
     def close(self) -> None:
@@ -126,10 +126,10 @@ class Connection:
             if self._link.poller.poll(int(1000 * left) + 1):
                 self._drain()
                 self._check_processes()
-                self._send(self.session.asks())
+                self._send(self.session.new_requests())
             else:
                 self._check_silence()
-                self._send(self.session.ask_again())
+                self._send(self.session.unanswered())
             if waited > LOG_WAIT_S and not logged and self.session.status is not None:
                 logged = True
                 logger.warning("waiting for %s", self.session.status.waiting)
@@ -140,8 +140,8 @@ class Connection:
             self.session.handle(*received)
             if isinstance(received[0], Pong):
                 self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
-        if self.session.trouble:
-            self._fail(self.session.trouble)
+        if self.session.failure:
+            self._fail(self.session.failure)
 
     def _check_processes(self) -> None:
         reason = self._watch()

@@ -84,7 +84,7 @@ def attack_sessions(mutator, frames):
         worker.handle(message)
         worker.next_task()
         rank.handle(message, payloads)
-        rank.asks()
+        rank.new_requests()
         rank.take()
     return frames
 

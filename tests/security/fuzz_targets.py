@@ -183,7 +183,7 @@ class SessionsTarget:
             self.worker.handle(message)
             self.worker.next_task()
             self.rank.handle(message, payloads)
-            self.rank.asks()
+            self.rank.new_requests()
             self.rank.take()
 
 

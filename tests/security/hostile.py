@@ -118,7 +118,7 @@ class Cluster:
 
     @property
     def trouble(self):
-        return next((rank.trouble for rank in self.ranks.values() if rank.trouble), "")
+        return next((rank.failure for rank in self.ranks.values() if rank.failure), "")
 
     def digest(self):
         return {
@@ -155,7 +155,7 @@ class Cluster:
 
     def _train(self):
         for peer, session in self.ranks.items():
-            for message in session.asks() if session.state == "running" else []:
+            for message in session.new_requests() if session.state == "running" else []:
                 self._say(peer, message)
             taken = session.take()
             if taken is not None:
@@ -168,7 +168,7 @@ class Cluster:
             elif session.at_end():
                 self.ends.add(peer)
             elif self.random.random() < 0.05:
-                for message in session.ask_again():
+                for message in session.unanswered():
                     self._say(peer, message)
 
 

@@ -1,1 +1,1 @@
-"""What commands share: reports, signals, messages about rejected peers."""
+"""Console output, signals and log messages, shared by all commands."""

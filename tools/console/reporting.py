@@ -1,4 +1,4 @@
-"""How commands report: a table for people, or one JSON object as the last line for programs."""
+"""Prints a command's report: tables, or one JSON object as the last line for programs."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Ending by signal: the first SIGINT or SIGTERM is a wish that is granted soon."""
+"""Turns the first SIGINT or SIGTERM into a request to stop; the second acts as usual."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -9,13 +9,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Give a function that says whether a signal has come; the second acts as it always does."""
+    """Give a function that returns True once a signal has arrived."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    wished = False
+    requested = False
 
-    def wish(_number: int, _frame: object) -> None:
-        nonlocal wished
-        wished = True
+    def request(_number: int, _frame: object) -> None:
+        nonlocal requested
+        requested = True
         restore()
 
     def restore() -> None:
@@ -23,8 +23,8 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
     for number in SIGNALS:
-        signal.signal(number, wish)
+        signal.signal(number, request)
     try:
-        yield lambda: wished
+        yield lambda: requested
     finally:
         restore()

@@ -52,7 +52,7 @@ def protocol_page() -> str:
         "### Coordinator to worker\n\n" + "\n".join(map(record, messages.TO_WORKER)),
         "### Rank to coordinator\n\n" + "\n".join(map(record, messages.FROM_RANK)),
         "### Coordinator to rank\n\n" + "\n".join(map(record, messages.TO_RANK)),
-        "### Coordinator to a worker's beat, or to who looks\n\n"
+        "### Coordinator to a worker's heartbeat thread, or to the doctor\n\n"
         + "\n".join(map(record, messages.TO_OTHERS)),
         "### Between shells\n\n" + record(messages.ClearPayloadOffer),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),

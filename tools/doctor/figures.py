@@ -68,11 +68,9 @@ def clock_text(offset: Offset) -> str:
 
 def report_fields(status: StatusReport) -> dict[str, Any]:
     """Return a status report as JSON-able fields, with the rates of each worker."""
-    report = structs.asdict(status)
-    del report["notes"]
-    return report | {
-        "workers_known": [worker_fields(worker) for worker in status.notes],
-        "ranks": [structs.asdict(trainer) for trainer in status.ranks],
+    return structs.asdict(status) | {
+        "worker_statuses": [worker_fields(worker) for worker in status.worker_statuses],
+        "trainer_statuses": [structs.asdict(trainer) for trainer in status.trainer_statuses],
         "last_holes": [structs.asdict(hole) for hole in status.last_holes],
     }
 
@@ -90,9 +88,9 @@ def worker_fields(worker: WorkerStatus) -> dict[str, Any]:
 
 def job_tables(status: StatusReport, width: int) -> Iterator[Table]:
     """Yield a table of workers and one of trainers, if there are any."""
-    if status.notes:
+    if status.worker_statuses:
         yield _worker_table(status, wide=width >= WIDE)
-    if status.ranks:
+    if status.trainer_statuses:
         yield _rank_table(status)
 
 
@@ -114,7 +112,7 @@ def _worker_table(status: StatusReport, wide: bool) -> Table:
         names = ["probed/s", *names[:3], "probed", "decoded", "failed", "leases", *names[4:]]
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
-    for worker in status.notes[:ROWS]:
+    for worker in status.worker_statuses[:ROWS]:
         cells = _worker_cells(worker)
         table.add_row(printable(worker.name), _state(worker), *[cells[name] for name in names])
     _add_rest(table, status.workers)
@@ -132,13 +130,13 @@ def _worker_cells(worker: WorkerStatus) -> dict[str, str]:
         "decoded": str(worker.decoded),
         "failed": str(worker.failed),
         "leases": str(worker.leases),
-        "heard": seconds(worker.heard_ms),
+        "heard": seconds(worker.last_message_ms),
         "clock": clock_text(Offset(worker.ahead_us, worker.error_us)),
     }
 
 
 def _state(worker: WorkerStatus) -> str:
-    if worker.late:
+    if worker.unresponsive:
         return "[yellow]late[/]"
     if worker.state == "ready":
         return "at work" if worker.leases else "idle"
@@ -149,17 +147,17 @@ def _rank_table(status: StatusReport) -> Table:
     table = _table(f"trainer processes: {status.trainers}")
     for name in ("ranks", "state", "asked for", "since", "needs", "clock"):
         table.add_column(name, overflow="fold")
-    for trainer in status.ranks[:ROWS]:
+    for trainer in status.trainer_statuses[:ROWS]:
         table.add_row(*_rank_cells(trainer))
     _add_rest(table, status.trainers)
     return table
 
 
 def _rank_cells(trainer: TrainerStatus) -> tuple[str, ...]:
-    asked = f"step {trainer.step}.{trainer.microbatch}" if trainer.asked_ms >= 0 else "-"
-    state = "[yellow]waits[/]" if trainer.waits else printable(trainer.state)
+    asked = f"step {trainer.step}.{trainer.microbatch}" if trainer.oldest_request_ms >= 0 else "-"
+    state = "[yellow]waits[/]" if trainer.is_waiting else printable(trainer.state)
     clock = clock_text(Offset(trainer.ahead_us, trainer.error_us))
-    since, needs = seconds(trainer.asked_ms), printable(trainer.needs) or "-"
+    since, needs = seconds(trainer.oldest_request_ms), printable(trainer.missing) or "-"
     return printable(trainer.ranks), state, asked, since, needs, clock
 
 

@@ -50,35 +50,37 @@ def judge_status(
 
 
 def _workers(address: str, status: StatusReport) -> Iterator[Finding]:
-    ready = [worker for worker in status.notes if worker.state == "ready"]
+    ready = [worker for worker in status.worker_statuses if worker.state == "ready"]
     # The report lists a bounded number of workers: unless it has all, who is not ready is unknown.
-    is_complete = len(status.notes) == status.workers
+    is_complete = len(status.worker_statuses) == status.workers
     unready = status.workers - len(ready) if is_complete else 0
     found = f"{status.workers - unready} ready" + (f", {unready} not yet" if unready else "")
     busy = _mean_busy(status)
     found += "" if busy is None else f", at work {busy:.0%} of the time"
     start = f"start some: counterpoise worker {address} --root FOLDER"
     yield judge("workers", found, bad=not status.workers and start)
-    yield from _silent_and_late(status.notes)
+    yield from _silent_and_late(status.worker_statuses)
     if slow := slow_workers(ready):
         names = [f"{worker.name} ({share:.0%} of the median speed)" for worker, share in slow]
         advice = "check its machine: other load, a slow disk, too few processors"
         yield judge("slow workers", _join(names), warn=advice)
-    if status.turned_away:
-        yield judge("turned away", _join(status.turned_away), bad="fix the reason given for each")
+    if status.rejected_workers:
+        yield judge(
+            "turned away", _join(status.rejected_workers), bad="fix the reason given for each"
+        )
 
 
 def _silent_and_late(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
     """Yield findings about workers that send nothing, and about those whose lease expired."""
     silent = [
-        f"{worker.name} ({seconds(worker.heard_ms)})"
+        f"{worker.name} ({seconds(worker.last_message_ms)})"
         for worker in workers
-        if worker.heard_ms > SILENT_MS
+        if worker.last_message_ms > SILENT_MS
     ]
     if silent:
         advice = "each is stopped, hung or cut off: check it; its work goes to others"
         yield judge("silent workers", _join(silent), bad=advice)
-    late = [worker.name for worker in workers if worker.late]
+    late = [worker.name for worker in workers if worker.unresponsive]
     if late:
         advice = "each let a lease expire and has sent no result since: check what it is doing"
         yield judge("late workers", _join(late), warn=advice)
@@ -105,10 +107,12 @@ def slow_workers(workers: Sequence[WorkerStatus]) -> list[tuple[WorkerStatus, fl
 def _versions(status: StatusReport) -> Iterator[Finding]:
     mine, theirs = f"counterpoise {VERSION}", status.software
     texts = [f"the balancer has {theirs}"] if mine not in theirs.split(", ") else []
-    texts += different_software(status.notes)
-    prints = Counter(worker.fingerprint for worker in status.notes if worker.fingerprint)
+    texts += different_software(status.worker_statuses)
+    prints = Counter(worker.fingerprint for worker in status.worker_statuses if worker.fingerprint)
     if len(prints) > 1:
-        rare = [n.name for n in status.notes if n.fingerprint == prints.most_common()[-1][0]]
+        rare = [
+            n.name for n in status.worker_statuses if n.fingerprint == prints.most_common()[-1][0]
+        ]
         texts.append(f"{len(prints)} fingerprints of data and transform; rare: {_join(rare)}")
     yield judge(
         "versions",
@@ -139,8 +143,8 @@ def different_software(workers: Sequence[WorkerStatus]) -> list[str]:
 def _clocks(status: StatusReport, clock: Offset, skew_ms: float) -> Iterator[Finding]:
     here = Offset(-clock.ahead_us, clock.error_us)
     peers = [("the balancer, from this machine,", here)]
-    peers += [(n.name, Offset(n.ahead_us, n.error_us)) for n in status.notes]
-    peers += [(f"ranks {n.ranks}", Offset(n.ahead_us, n.error_us)) for n in status.ranks]
+    peers += [(n.name, Offset(n.ahead_us, n.error_us)) for n in status.worker_statuses]
+    peers += [(f"ranks {n.ranks}", Offset(n.ahead_us, n.error_us)) for n in status.trainer_statuses]
     known = [(name, offset) for name, offset in peers if offset.is_known]
     off = [(name, offset) for name, offset in known if offset.least_us() > 1000 * skew_ms]
     off.sort(key=lambda each: -each[1].least_us())
@@ -166,7 +170,7 @@ def _run(status: StatusReport) -> Finding:
 
 
 def _waiting_ranks(status: StatusReport) -> Iterator[Finding]:
-    waiting = [trainer for trainer in status.ranks if trainer.waits]
+    waiting = [trainer for trainer in status.trainer_statuses if trainer.is_waiting]
     if waiting:
         found = _join([waits_text(trainer) for trainer in waiting])
         yield judge("ranks that wait", found, warn=_why_they_wait(status, waiting))
@@ -174,9 +178,9 @@ def _waiting_ranks(status: StatusReport) -> Iterator[Finding]:
 
 def waits_text(trainer: TrainerStatus) -> str:
     """Return a text that says how long a trainer has waited, and for what."""
-    needs = trainer.needs or "it has been sent and must arrive"
+    needs = trainer.missing or "it has been sent and must arrive"
     place = f"step {trainer.step}, microbatch {trainer.microbatch}"
-    return f"ranks {trainer.ranks} for {seconds(trainer.asked_ms)} ({place}): {needs}"
+    return f"ranks {trainer.ranks} for {seconds(trainer.oldest_request_ms)} ({place}): {needs}"
 
 
 def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> str:
@@ -184,9 +188,12 @@ def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> st
     busy = _mean_busy(status)
     if not status.workers:
         return "there are no workers: start some"
-    if any("to be planned" in trainer.needs for trainer in waiting):
+    if any("to be planned" in trainer.missing for trainer in waiting):
         # Samples decoded under a probe lease: their cost is known only once they are loaded.
-        if any(worker.recent_decoded and not worker.recent_decode_ms for worker in status.notes):
+        if any(
+            worker.recent_decoded and not worker.recent_decode_ms
+            for worker in status.worker_statuses
+        ):
             return "samples are decoded to be measured: give cost= a table, or the data set a probe"
         return "costs are not known in time: run counterpoise analyze once, it writes them to files"
     if busy is not None and busy > BUSY_SHARE:
@@ -198,7 +205,7 @@ def _why_they_wait(status: StatusReport, waiting: Sequence[TrainerStatus]) -> st
 
 def _mean_busy(status: StatusReport) -> float | None:
     """Return the mean share of time that workers are at work, None if no worker reports it."""
-    busy = [share for worker in status.notes if (share := busy_share(worker)) is not None]
+    busy = [share for worker in status.worker_statuses if (share := busy_share(worker)) is not None]
     return statistics.fmean(busy) if busy else None
 
 
@@ -211,11 +218,11 @@ def is_full(status: StatusReport) -> bool:
 def _payloads(status: StatusReport) -> Finding:
     held, budget = status.held_bytes / GIB, status.budget_bytes / GIB
     found = f"{held:.2f} GiB held" + (f" of {budget:.2f} GiB" if 0 < budget < 2**20 else "")
-    if any(trainer.waits for trainer in status.ranks):
+    if any(trainer.is_waiting for trainer in status.trainer_statuses):
         return judge("payloads", found)
     if is_full(status):
         found += ", full: the trainer is the bottleneck, as it should be"
-    elif status.settled:
+    elif status.all_decoded:
         found += ", everything planned is decoded: the trainer is the bottleneck"
     return judge("payloads", found)
 

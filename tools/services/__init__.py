@@ -1,1 +1,1 @@
-"""`counterpoise balancer`, `worker` and `keygen`."""
+"""The commands that run a job on several machines: `counterpoise balancer`, `worker`, `keygen`."""

@@ -27,7 +27,7 @@ INCARNATION_BITS = 30
     "--keys",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="The balancer's keys, made by counterpoise keygen; only allowed ones may come in.",
+    help="The balancer's keys, made by counterpoise keygen; only allowed peers may connect.",
 )
 @click.option(
     "--heartbeat-timeout",
@@ -41,9 +41,11 @@ INCARNATION_BITS = 30
     "--plain-payloads",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="With --keys: samples travel over this port in the clear, each with a keyed digest.",
+    help="With --keys: samples travel over this port unencrypted, each with a keyed digest.",
 )
-@click.option("--insecure", is_flag=True, help="Without keys, allow an address that others reach.")
+@click.option(
+    "--insecure", is_flag=True, help="Without keys, allow an address that other hosts can reach."
+)
 def command(
     listen: str,
     keys: Path | None,
@@ -65,7 +67,7 @@ def command(
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
     clear_address = _clear_address(listen, plain_payloads, own) if plain_payloads else ""
-    refusals = RejectedPeers(logger.warning)
+    rejected = RejectedPeers(logger.warning)
     with stop_on_signal() as stop:
         serve(
             Coordinator(
@@ -75,19 +77,19 @@ def command(
             listen,
             ready=_prepare,
             stop=stop,
-            refused=refusals,
+            refused=rejected,
             keys=own,
             clear_address=clear_address,
         )
-    refusals.tell()
-    if refusals.total:
-        logger.info("refused %d messages and peers in all", refusals.total)
+    rejected.report()
+    if rejected.total:
+        logger.info("refused %d messages and peers in all", rejected.total)
 
 
 def _clear_address(listen: str, port: int, keys: ServerKeys | None) -> str:
-    """Return where payloads travel in the clear: another port of the same address."""
+    """Return the address for unencrypted payloads: another port of the same host."""
     if keys is None:
-        raise ValueError("--plain-payloads needs --keys: without them all travels in the clear")
+        raise ValueError("--plain-payloads needs --keys: without keys nothing is encrypted anyway")
     if not listen.startswith("tcp://"):
         raise ValueError(f"--plain-payloads is for tcp, not {listen}: listen on tcp://HOST:PORT")
     logger.info("payloads travel in the clear on port %d, each with a keyed digest", port)
@@ -95,6 +97,6 @@ def _clear_address(listen: str, port: int, keys: ServerKeys | None) -> str:
 
 
 def _prepare(address: str) -> None:
-    """Compile what planning needs while the first peers connect."""
+    """Compile the planning kernels while the first peers connect."""
     logger.info("listening on %s; Ctrl-C ends", address)
     compile_for("balanced", logger.info)

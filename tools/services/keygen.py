@@ -1,4 +1,4 @@
-"""`counterpoise keygen`: keys for a balancer, its workers and its trainers."""
+"""`counterpoise keygen`: makes keys for a balancer, its workers and its trainers."""
 
 from pathlib import Path
 
@@ -44,17 +44,11 @@ def command(folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...]) -
 def _made(
     folder: Path, workers: tuple[str, ...], trainers: tuple[str, ...]
 ) -> list[tuple[str, str]]:
-    """Write what is asked for; return (folder, what it is for). ValueError where one is taken."""
+    """Write the key files; return (folder, its purpose). Raises ValueError if a name is taken."""
     if not workers and not trainers:
         workers, trainers = ("worker",), ("trainer",)
     named = [(name, "worker") for name in workers] + [(name, "trainer") for name in trainers]
-    for name, _ in named:
-        if not name.replace("-", "").replace("_", "").isalnum() or name == "balancer":
-            raise ValueError(f"{name!r} is no name for keys: use letters, digits, - and _")
-        if (folder / name / SECRET).exists():
-            raise ValueError(f"{folder / name} has a key already: remove it, or choose a new name")
-    if len({name for name, _ in named}) < len(named):
-        raise ValueError("two parties cannot have the same name")
+    _check_names(folder, [name for name, _ in named])
     made: list[tuple[str, str]] = []
     if not (folder / "balancer" / SECRET).exists():
         write_secret(folder / "balancer", new_pair("balancer"))
@@ -69,3 +63,14 @@ def _made(
         use = "counterpoise worker --keys" if role == "worker" else "DataLoader(keys=...)"
         made.append((name, f"for {use}"))
     return made
+
+
+def _check_names(folder: Path, names: list[str]) -> None:
+    """Raise ValueError for a name that is taken, used twice, or not safe as a folder's name."""
+    for name in names:
+        if not name.replace("-", "").replace("_", "").isalnum() or name == "balancer":
+            raise ValueError(f"{name!r} cannot be a name of keys: use letters, digits, - and _")
+        if (folder / name / SECRET).exists():
+            raise ValueError(f"{folder / name} has a key already: remove it, or choose a new name")
+    if len(set(names)) < len(names):
+        raise ValueError("two parties cannot have the same name")

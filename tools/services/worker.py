@@ -39,12 +39,12 @@ logger = logging.getLogger("counterpoise")
     metavar="FOLDER",
     help="This worker's keys, made by counterpoise keygen.",
 )
-@click.option("--cache", type=click.Path(path_type=Path), help="Where indexes and costs are kept.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder for indexes and costs.")
 @click.option(
     "--until-lost",
     type=float,
     metavar="SECONDS",
-    help="End when no balancer has answered for so long (default: wait for ever).",
+    help="End when no balancer has answered for this long (default: wait for ever).",
 )
 def command(
     balancer: str,

@@ -91,7 +91,7 @@ class Trainer:
             return
         silent_s = self.world.now - process.heard_at
         if not process.training and silent_s >= ASK_AGAIN_S:
-            process.send(process.session.ask_again())
+            process.send(process.session.unanswered())
         self.world.network.at(ASK_AGAIN_S, lambda: self._wait(process))
 
     def _receiver(self, process: RankProcess) -> Callable[[Message, tuple[object, ...]], None]:
@@ -107,13 +107,13 @@ class Trainer:
     def _advance(self, process: RankProcess) -> None:
         """Ask ahead; if the trainer is idle, take the next microbatch and train on it."""
         session = process.session
-        if session.trouble:
-            self.world.fail(session.trouble)
-        if session.trouble or process.done or not self._has_begun(process):
+        if session.failure:
+            self.world.fail(session.failure)
+        if session.failure or process.done or not self._has_begun(process):
             return
         # A rank that was rejected or let go asks for nothing, but has what came before.
         if session.state == "running":
-            process.send(session.asks())
+            process.send(session.new_requests())
         if process.training:
             return
         taken = session.take() if not self._leaves(process) else None

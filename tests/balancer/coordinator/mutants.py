@@ -71,20 +71,20 @@ MUTANTS = (
     ),
     mutant(
         "a batch is taken however often it comes",
-        edit("protocol.rank_session:RankSession._take_batch",
-             "self._asked.pop(position, False)", "[self._asked.pop(position, False)]"),
+        edit("protocol.rank_session:RankSession._store_batch",
+             "self._requested.pop(position, False)", "[self._requested.pop(position, False)]"),
         seed=60,
     ),
     mutant(
         "a batch of another run is taken",
-        edit("protocol.rank_session:RankSession._take_batch",
+        edit("protocol.rank_session:RankSession._store_batch",
              "batch.run != self.run or batch.rank not in self.ranks",
              "batch.rank not in self.ranks"),
         seed=494,
     ),
     mutant(
         "the end of another run is taken",
-        edit("protocol.rank_session:RankSession._note_end", "message.run == self.run", "True"),
+        edit("protocol.rank_session:RankSession._store_end", "message.run == self.run", "True"),
         seed=83,
     ),
     # --- leases
@@ -204,9 +204,9 @@ MUTANTS = (
     ),
     mutant(
         "the last acknowledgement is never sent again",
-        edit("protocol.rank_session:RankSession._open_business",
-             "[*self._acks.values(), *[self._ask(position) for position in sorted(self._asked)]]",
-             "[self._ask(position) for position in sorted(self._asked)]"),
+        edit("protocol.rank_session:RankSession._open_messages",
+             "[*self._acks.values(), *map(self._request, sorted(self._requested))]",
+             "[*map(self._request, sorted(self._requested))]"),
         seed=386,
     ),
     mutant(
@@ -239,9 +239,9 @@ MUTANTS = (
     ),
     mutant(
         "a rank that comes back does not begin",
-        edit("protocol.rank_session:RankSession._come_back",
-             "[self.hello, begun, *self._open_business()]",
-             "[self.hello, *self._open_business()]"),
+        edit("protocol.rank_session:RankSession._return_to_balancer",
+             "[self.hello, begun, *self._open_messages()]",
+             "[self.hello, *self._open_messages()]"),
         seed=0,
     ),
     # --- runs and places

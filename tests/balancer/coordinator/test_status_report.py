@@ -104,7 +104,7 @@ def cluster():
 
 
 def note(overview, name):
-    return next(each for each in overview.notes if each.name == name)
+    return next(each for each in overview.worker_statuses if each.name == name)
 
 
 def test_nothing_but_a_number_is_known_at_first():
@@ -141,7 +141,7 @@ def test_a_heartbeat_reports_time_at_work_and_the_clock(cluster):
     cluster.send(b"heartbeat.a", WorkerHeartbeat("a", 0, 3, 5700, 6200, -40_000, 900), after_s=1.0)
     seen = note(cluster.look(), "a")
     assert (seen.recent_probe_ms, seen.recent_decode_ms) == (700, 200)
-    assert (seen.ahead_us, seen.error_us, seen.heard_ms) == (-40_000, 900, 0)
+    assert (seen.ahead_us, seen.error_us, seen.last_message_ms) == (-40_000, 900, 0)
 
 
 def test_a_heartbeat_with_a_number_is_answered_with_the_wall_clock(cluster):
@@ -152,32 +152,32 @@ def test_a_heartbeat_with_a_number_is_answered_with_the_wall_clock(cluster):
 
 def test_a_worker_without_heartbeats_comes_first(cluster):
     cluster.send(b"heartbeat.b", WorkerHeartbeat("b", 0), after_s=4.0)
-    notes = cluster.look().notes
-    assert [(each.name, each.heard_ms) for each in notes] == [("a", 4000), ("b", 0)]
+    notes = cluster.look().worker_statuses
+    assert [(each.name, each.last_message_ms) for each in notes] == [("a", 4000), ("b", 0)]
 
 
 def test_what_a_rank_needs_is_said_at_every_stage(cluster):
-    first = cluster.look(after_s=3.0).ranks[0]
-    assert (first.needs, first.asked_ms) == ("its step to be planned", 3000)
+    first = cluster.look(after_s=3.0).trainer_statuses[0]
+    assert (first.missing, first.oldest_request_ms) == ("its step to be planned", 3000)
     cluster.work("a")
-    needs = {each.needs for each in cluster.look().ranks}
+    needs = {each.missing for each in cluster.look().trainer_statuses}
     assert needs == {"1 of 1 samples to be decoded"}
-    assert not cluster.look().settled
+    assert not cluster.look().all_decoded
     cluster.work_all()
-    assert cluster.look().settled
+    assert cluster.look().all_decoded
 
 
 def test_a_rank_waits_if_it_said_so_lately(cluster):
-    assert not any(each.waits for each in cluster.look().ranks)
+    assert not any(each.is_waiting for each in cluster.look().trainer_statuses)
     cluster.send(b"r1", Ping(1, 5_000, 100))
-    waiting = cluster.look().ranks[0]
-    assert (waiting.ranks, waiting.waits, waiting.ahead_us) == ("1", True, 5_000)
-    assert not cluster.look(after_s=5.0).ranks[0].waits
+    waiting = cluster.look().trainer_statuses[0]
+    assert (waiting.ranks, waiting.is_waiting, waiting.ahead_us) == ("1", True, 5_000)
+    assert not cluster.look(after_s=5.0).trainer_statuses[0].is_waiting
 
 
 def test_a_repeated_request_is_as_old_as_the_first(cluster):
     cluster.send(b"r0", RequestBatch(0, 0, 0, 0), after_s=4.0)
-    assert {each.asked_ms for each in cluster.look().ranks} == {4000}
+    assert {each.oldest_request_ms for each in cluster.look().trainer_statuses} == {4000}
 
 
 def test_samples_given_up_are_named(cluster):
@@ -195,12 +195,12 @@ def test_leases_that_run_out_and_workers_that_are_lost_are_counted(cluster):
     assert seen.expired > 0
     assert seen.expired_ms == 2000
     assert (seen.lost, seen.last_lost, seen.lost_ms) == (1, ("b",), 2000)
-    assert note(seen, "a").late
+    assert note(seen, "a").unresponsive
 
 
 def test_a_worker_that_is_turned_away_is_remembered_with_the_reason(cluster):
     cluster.join("c", fingerprint="other")
-    (reason,) = cluster.look().turned_away
+    (reason,) = cluster.look().rejected_workers
     assert reason.startswith("c: this worker's data or libraries differ")
 
 
@@ -208,8 +208,8 @@ def test_the_answer_is_bounded_whatever_the_peers_say(cluster):
     for number in range(2 * MAX_NOTES):
         cluster.join(f"{number}-" + "n" * 5000, software="s" * 5000)
     seen = cluster.look()
-    assert (seen.workers, len(seen.notes)) == (2 + 2 * MAX_NOTES, MAX_NOTES)
-    assert max(len(each.name) for each in seen.notes) == MAX_TEXT
+    assert (seen.workers, len(seen.worker_statuses)) == (2 + 2 * MAX_NOTES, MAX_NOTES)
+    assert max(len(each.name) for each in seen.worker_statuses) == MAX_TEXT
     assert len(encode(seen)) < MAX_HEADER_BYTES / 8
     assert decode(encode(seen), 0) == seen
 

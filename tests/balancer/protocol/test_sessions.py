@@ -141,16 +141,16 @@ def place(message):
 
 def test_a_rank_asks_ahead_as_far_as_it_knows_that_there_is_something():
     session = running()
-    assert session.asks() == [RequestBatch(0, 0, 0, 0)]
-    assert session.asks() == []
+    assert session.new_requests() == [RequestBatch(0, 0, 0, 0)]
+    assert session.new_requests() == []
     session.handle(batch(0, 0, 0, microbatches=2))
-    assert [place(ask) for ask in session.asks()] == [(0, 1, 0), (1, 0, 0)]
+    assert [place(ask) for ask in session.new_requests()] == [(0, 1, 0), (1, 0, 0)]
 
 
 def test_never_more_than_the_prefetch_is_asked_for_and_kept():
     session = running(prefetch=2)
     for step in range(6):
-        session.asks()
+        session.new_requests()
         session.handle(batch(0, step, 0, microbatches=1))
     assert len(session._asked) + len(session._arrived) <= 2
 
@@ -158,12 +158,12 @@ def test_never_more_than_the_prefetch_is_asked_for_and_kept():
 def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
     session = running(ranks=(0, 1))
     taken = []
-    session.asks()
+    session.new_requests()
     session.handle(batch(1, 0, 0))
-    session.asks()
+    session.new_requests()
     for rank, step, microbatch in [(1, 0, 1), (0, 0, 1), (0, 0, 0), (0, 0, 0)]:
         session.handle(batch(rank, step, microbatch))
-        session.asks()
+        session.new_requests()
     while (found := session.take()) is not None:
         arrival, (ack,) = found
         assert isinstance(ack, Ack)
@@ -174,21 +174,21 @@ def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
 
 def test_a_run_begins_inside_a_step_and_ends_where_it_is_said():
     session = running(at=EpochPosition(0, 0, 5, 1))
-    assert [place(ask) for ask in session.asks()] == [(5, 1, 0)]
+    assert [place(ask) for ask in session.new_requests()] == [(5, 1, 0)]
     session.handle(batch(0, 5, 1))
     session.take()
     assert not session.at_end()
-    session.asks()
+    session.new_requests()
     session.handle(EpochEnd(0, 6))
     assert session.at_end()
-    assert session.asks() == []
+    assert session.new_requests() == []
 
 
 def test_what_belongs_to_another_run_or_rank_is_not_taken():
     session = running()
-    session.asks()
+    session.new_requests()
     session.begin(4, START)
-    session.asks()
+    session.new_requests()
     for stale in (batch(0, 0, 0, run=0), batch(7, 0, 0, run=1), EpochEnd(0, 0)):
         session.handle(stale)
     assert session.take() is None
@@ -197,22 +197,22 @@ def test_what_belongs_to_another_run_or_rank_is_not_taken():
 
 def test_what_is_unanswered_is_asked_for_again_with_a_ping():
     session = RankSession((0,), to_json(JobSpec()), 2)
-    assert session.ask_again() == [session.hello, Ping()]
+    assert session.unanswered() == [session.hello, Ping()]
     session.handle(Ready(3, "same"))
     session.begin(0, START)
-    asked = session.asks()
-    assert session.ask_again() == [Ping(), *asked]
+    asked = session.new_requests()
+    assert session.unanswered() == [Ping(), *asked]
 
 
 def test_a_rank_that_comes_back_tells_the_holes_of_all_steps_that_it_has_some_of():
     session = running(prefetch=8)
     for step in range(3):
-        session.asks()
+        session.new_requests()
         session.handle(batch(0, step, 0, microbatches=1 + step // 2, holes=(7 * step,)))
     session.take()
     session.take()
     session.handle(UnknownPeer())
-    (hello, begun, *_) = session.asks()
+    (hello, begun, *_) = session.new_requests()
     assert hello == session.hello
     assert (begun.at, begun.known, begun.holes) == (START, (0, 1, 2), (0, 7, 14))
 
@@ -220,11 +220,11 @@ def test_a_rank_that_comes_back_tells_the_holes_of_all_steps_that_it_has_some_of
 def test_a_rank_keeps_the_holes_of_some_steps_only():
     session = running()
     for step in range(100):
-        session.asks()
+        session.new_requests()
         session.handle(batch(0, step, 0, microbatches=1, holes=(step,)))
         session.take()
     session.handle(UnknownPeer())
-    begun = next(message for message in session.asks() if isinstance(message, StartRun))
+    begun = next(message for message in session.new_requests() if isinstance(message, StartRun))
     assert begun.known == begun.holes == tuple(range(68, 100))
 
 
@@ -233,6 +233,6 @@ def test_trouble_is_kept(last):
     session = running()
     session.handle(last)
     session.handle(Pong(1, 2, "x"))
-    assert (session.state, session.trouble) == ("failed", "why")
+    assert (session.state, session.failure) == ("failed", "why")
     session.handle(Bye())
     assert session.left

@@ -21,15 +21,16 @@ from tests.loader import balanced_data
 LIMIT_S = 30.0
 WORKER = WorkerStatus(
     name="node-1/100", host="node-1", software="python 3.11, counterpoise 0.1.0, pillow 11.0",
-    fingerprint="f", state="ready", late=False, heard_ms=400, leases=2, samples=900, probed=500,
-    decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_probed=100, recent_decoded=300,
-    recent_bytes=3 << 20, recent_probe_ms=1000, recent_decode_ms=20_000, ahead_us=200, error_us=400,
+    fingerprint="f", state="ready", unresponsive=False, last_message_ms=400, leases=2, samples=900,
+    probed=500, decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_probed=100,
+    recent_decoded=300, recent_bytes=3 << 20, recent_probe_ms=1000, recent_decode_ms=20_000,
+    ahead_us=200, error_us=400,
 )  # fmt: skip
 WAITS = TrainerStatus(
-    ranks="0-3", state="running", epoch=0, step=12, microbatch=1, asked_ms=4200, waits=True,
-    needs="3 of 8 samples to be decoded", ahead_us=0, error_us=-1,
+    ranks="0-3", state="running", epoch=0, step=12, microbatch=1, oldest_request_ms=4200,
+    is_waiting=True, missing="3 of 8 samples to be decoded", ahead_us=0, error_us=-1,
 )  # fmt: skip
-FINE = replace(WAITS, asked_ms=-1, step=-1, microbatch=-1, waits=False, needs="")
+FINE = replace(WAITS, oldest_request_ms=-1, step=-1, microbatch=-1, is_waiting=False, missing="")
 HERE = Offset(0, 100)
 
 
@@ -40,9 +41,9 @@ def crew(count, **changes):
 JOB = StatusReport(
     number=1, clock_us=0, software="python 3.11, counterpoise 0.1.0", workers=4, trainers=1,
     waiting="decoded samples", trouble="", epoch=0, front=12, held_bytes=0, reserved_bytes=0,
-    budget_bytes=1 << 30, largest_bytes=1 << 20, settled=False, leases=8, expired=0, expired_ms=-1,
-    lost=0, lost_ms=-1, last_lost=(), dropped=0, refused=0, turned_away=(), holes=0, last_holes=(),
-    notes=crew(4), ranks=(FINE,),
+    budget_bytes=1 << 30, largest_bytes=1 << 20, all_decoded=False, leases=8, expired=0,
+    expired_ms=-1, lost=0, lost_ms=-1, last_lost=(), dropped=0, refused=0, rejected_workers=(),
+    holes=0, last_holes=(), worker_statuses=crew(4), trainer_statuses=(FINE,),
 )  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def test_a_job_that_runs_well_is_fine():
 
 WITH_SLOW = (*crew(3), replace(WORKER, name="slow", recent_decoded=60))
 IDLE = (*crew(3), replace(WORKER, name="idle", recent_decoded=9, recent_decode_ms=600))
-SILENT = (*crew(3), replace(WORKER, name="gone", heard_ms=12_000))
+SILENT = (*crew(3), replace(WORKER, name="gone", last_message_ms=12_000))
 OLD = (*crew(3), replace(WORKER, name="old", software="python 3.11, counterpoise 0.1.0, pillow 9"))
 AHEAD = (*crew(3), replace(WORKER, name="fast", ahead_us=750_000))
 UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=750_000, error_us=400_000))
@@ -72,24 +73,26 @@ UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=750_000, error_us=400_0
 @pytest.mark.parametrize(
     ("changes", "name", "level", "words"),
     [
-        ({"notes": (), "workers": 0}, "workers", BAD, "0 ready"),
-        ({"notes": crew(4, state="waiting")}, "workers", GOOD, "0 ready, 4 not yet"),
-        ({"notes": WITH_SLOW}, "slow workers", WARN, "slow (20% of the median speed)"),
-        ({"notes": SILENT}, "silent workers", BAD, "gone (12 s)"),
-        ({"notes": crew(4, late=True)}, "late workers", WARN, "and 1 more"),
-        ({"turned_away": ("w: other data",)}, "turned away", BAD, "w: other data"),
-        ({"notes": OLD}, "versions", WARN, "old has pillow 9"),
-        ({"notes": (*crew(3), replace(WORKER, fingerprint="g"))}, "versions", WARN, "2 fingerpri"),
+        ({"worker_statuses": (), "workers": 0}, "workers", BAD, "0 ready"),
+        ({"worker_statuses": crew(4, state="waiting")}, "workers", GOOD, "0 ready, 4 not yet"),
+        ({"worker_statuses": WITH_SLOW}, "slow workers", WARN, "slow (20% of the median speed)"),
+        ({"worker_statuses": SILENT}, "silent workers", BAD, "gone (12 s)"),
+        ({"worker_statuses": crew(4, unresponsive=True)}, "late workers", WARN, "and 1 more"),
+        ({"rejected_workers": ("w: other data",)}, "turned away", BAD, "w: other data"),
+        ({"worker_statuses": OLD}, "versions", WARN, "old has pillow 9"),
+        ({"worker_statuses": (*crew(3), replace(WORKER, fingerprint="g"))},
+         "versions", WARN, "2 fingerpri"),
         ({"software": "counterpoise 0.0.1"}, "versions", WARN, "balancer has counterpoise 0.0.1"),
-        ({"notes": AHEAD}, "clocks", WARN, "fast +750 ±0.4 ms"),
-        ({"notes": UNSURE}, "clocks", GOOD, "within 500 ms"),
-        ({"ranks": (replace(FINE, ahead_us=-(10**7), error_us=10),)}, "clocks", WARN, "ranks 0-3"),
+        ({"worker_statuses": AHEAD}, "clocks", WARN, "fast +750 ±0.4 ms"),
+        ({"worker_statuses": UNSURE}, "clocks", GOOD, "within 500 ms"),
+        ({"trainer_statuses": (replace(FINE, ahead_us=-(10**7), error_us=10),)},
+         "clocks", WARN, "ranks 0-3"),
         ({"trouble": "sample 'k': cut"}, "run", BAD, "sample 'k': cut"),
         ({"epoch": -1, "waiting": "ranks to begin"}, "run", GOOD, "waiting for ranks to begin"),
-        ({"ranks": (WAITS,)}, "ranks that wait", WARN,
+        ({"trainer_statuses": (WAITS,)}, "ranks that wait", WARN,
          "ranks 0-3 for 4.2 s (step 12, microbatch 1): 3 of 8 samples to be decoded"),
         ({"held_bytes": 1 << 30}, "payloads", GOOD, "full: the trainer is the bottleneck"),
-        ({"settled": True}, "payloads", GOOD, "the trainer is the bottleneck"),
+        ({"all_decoded": True}, "payloads", GOOD, "the trainer is the bottleneck"),
         ({"expired": 3, "expired_ms": 9000}, "leases", WARN, "3 expired, the last 9.0 s ago"),
         ({"expired": 3, "expired_ms": 3_600_000}, "leases", GOOD, "the last 60 min ago"),
         ({"lost": 2, "lost_ms": 5000, "last_lost": ("a", "b")}, "lost workers", WARN,
@@ -109,22 +112,23 @@ def test_what_is_wrong_is_said_in_words(changes, name, level, words):
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
-        ({"notes": crew(4, recent_decode_ms=29_000)}, "busy all the time: add some"),
-        ({"notes": crew(4, recent_decode_ms=900)}, "disk or the network may be slow"),
+        ({"worker_statuses": crew(4, recent_decode_ms=29_000)}, "busy all the time: add some"),
+        ({"worker_statuses": crew(4, recent_decode_ms=900)}, "disk or the network may be slow"),
         ({"held_bytes": 1 << 30}, "raise buffer_bytes"),
-        ({"notes": (), "workers": 0}, "start some"),
-        ({"ranks": (replace(WAITS, needs="its step to be planned"),)}, "run counterpoise analyze"),
-        ({"ranks": (replace(WAITS, needs="its step to be planned"),),
-          "notes": crew(4, recent_decode_ms=0)}, "give cost= a table"),
+        ({"worker_statuses": (), "workers": 0}, "start some"),
+        ({"trainer_statuses": (replace(WAITS, missing="its step to be planned"),)},
+         "run counterpoise analyze"),
+        ({"trainer_statuses": (replace(WAITS, missing="its step to be planned"),),
+          "worker_statuses": crew(4, recent_decode_ms=0)}, "give cost= a table"),
     ],
 )  # fmt: skip
 def test_who_waits_is_told_what_would_help(changes, advice):
-    given = {"ranks": (WAITS,), **changes}
+    given = {"trainer_statuses": (WAITS,), **changes}
     assert advice in judged(replace(JOB, **given))["ranks that wait"].advice
 
 
 def test_a_worker_that_had_little_to_do_is_not_slow():
-    assert "slow workers" not in judged(replace(JOB, notes=IDLE))
+    assert "slow workers" not in judged(replace(JOB, worker_statuses=IDLE))
 
 
 def test_this_machines_clock_and_a_slow_answer_are_judged():
@@ -138,7 +142,9 @@ def test_the_tables_fit_and_hide_what_a_peer_would_do_to_the_terminal(width):
     evil = replace(WORKER, name="\x1b[31m[red]evil[/]\n")
     many = (evil, *crew(60))
     console = Console(width=width, color_system=None, record=True, file=io.StringIO())
-    for table in job_tables(replace(JOB, notes=many, workers=500, ranks=(WAITS,)), width):
+    for table in job_tables(
+        replace(JOB, worker_statuses=many, workers=500, trainer_statuses=(WAITS,)), width
+    ):
         console.print(table)
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
@@ -164,7 +170,7 @@ def test_workers_of_a_real_job_have_rates_above_0():
         result = CliRunner().invoke(command, [address, "--json"], standalone_mode=False)
         assert result.exception is None, result.exception
         report = json.loads(result.stdout.splitlines()[-1])
-        notes = report["job"]["workers_known"]
+        notes = report["job"]["worker_statuses"]
     table = CliRunner().invoke(command, [address], standalone_mode=False).stdout
     del iterator
     loader.close()
