@@ -98,9 +98,7 @@ class InProcessConnection:
             effect = self._queue.popleft()
             if effect.peer == _RANK:
                 self.session.handle(effect.message, effect.payloads)
-                for message in (
-                    self.session.new_requests() if self.session.state == "running" else []
-                ):
+                for message in self.session.new_requests():
                     self._send(_RANK, message)
             elif isinstance(action := self._worker.handle(effect.message), OpenSource):
                 self._send(_WORKER, WorkerReady(*self._handler.open(""), action.number))
