@@ -152,7 +152,7 @@ def test_never_more_than_the_prefetch_is_asked_for_and_kept():
     for step in range(6):
         session.new_requests()
         session.handle(batch(0, step, 0, microbatches=1))
-    assert len(session._asked) + len(session._arrived) <= 2
+    assert len(session._requested) + len(session._arrived) <= 2
 
 
 def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
