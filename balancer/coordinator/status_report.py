@@ -141,6 +141,7 @@ def _rank_note(
 ) -> TrainerStatus:
     started, request = rank.started, nearest[0] if nearest else None
     name = state.state_of(rank.peer).removeprefix("rank ")
+    # -1 says that there is no run, or that nothing is requested.
     return TrainerStatus(
         ranks=_spans(rank.hello.ranks),
         state="finished" if rank.finished else name,

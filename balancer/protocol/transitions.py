@@ -51,7 +51,7 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
-    """What the coordinator does; `Coordinator` has a handler for each."""
+    """The coordinator's actions; `Coordinator` has a handler for each."""
 
     REGISTER_WORKER = "register worker"
     SEND_JOB = "send job"
@@ -83,7 +83,7 @@ class Action(StrEnum):
 
 
 class WorkerAction(StrEnum):
-    """What a worker does with the coordinator's messages."""
+    """A worker's actions on the coordinator's messages."""
 
     OPEN_SOURCE = "open source"
     QUEUE_LEASE = "queue lease"
@@ -93,7 +93,7 @@ class WorkerAction(StrEnum):
 
 
 class RankAction(StrEnum):
-    """What a rank does with the coordinator's messages."""
+    """A rank's actions on the coordinator's messages."""
 
     BEGIN = "begin"
     STORE_READY = "store ready"

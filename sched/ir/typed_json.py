@@ -140,6 +140,7 @@ def _path_of_fault(raw: Any, kind: type) -> tuple[str, bool] | None:
 
 def _unknown_field(raw: Any, value: Any, steps: list[Step]) -> str:
     """Return the error for the first field in `raw` that a dataclass in `value` lacks, or ""."""
+    # Raw value and converted one have the same shape, so they are walked side by side.
     inner: list[tuple[Step, Any, Any]] = []
     if is_dataclass(value):
         known = [field.name for field in fields(value)]

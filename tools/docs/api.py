@@ -137,6 +137,7 @@ def _members(kind: type[Any]) -> Iterator[str]:
     """Yield a line for each public method and property that the class itself defines."""
     own = {each.name for each in fields(kind)} if is_dataclass(kind) else set[str]()
     for name, member in vars(kind).items():
+        # Fields of a dataclass are in its signature already.
         if name.startswith("_") or name in own:
             continue
         if not (inspect.isfunction(member) or isinstance(member, _MEMBERS)):

@@ -23,7 +23,7 @@ def why_rank_refused(
     """Return why a rank cannot take part in the current job (if there is one)."""
     try:
         theirs = from_json(hello.job)
-        if theirs.plan is not None:
+        if theirs.plan is not None:  # a plan that cannot be made is refused here, not at its step
             plan_with(theirs.plan)
     except ValueError as error:
         return f"{error!s:.{MAX_QUOTED}}"

@@ -61,7 +61,7 @@ class Budgets(Mapping[str, int]):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Balance:
-    """How samples become microbatches, and microbatches steps; wrong values raise ValueError.
+    """The rules by which samples become microbatches and steps; wrong values raise ValueError.
 
     grouping: what makes microbatches: "balanced" or "isf" fill budgets; "fixed", "random",
         "length" and "device" put batch_size samples into each.
