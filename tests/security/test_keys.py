@@ -148,9 +148,7 @@ def test_secrets_are_for_their_owner_only_and_are_not_printed(keys, capsys):
 )
 def test_keygen_overwrites_nothing(keys, words):
     before = {path: path.read_bytes() for path in keys.rglob("*.*")}
-    with pytest.raises(
-        ValueError, match=r"has a key already|cannot be a name|the same name"
-    ):
+    with pytest.raises(ValueError, match=r"has a key already|cannot be a name|the same name"):
         keygen(keys, *words)
     assert {path: path.read_bytes() for path in keys.rglob("*.*")} == before
 
