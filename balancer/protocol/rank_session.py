@@ -193,10 +193,7 @@ class RankSession:
 
     def _open_messages(self) -> list[Message]:
         """Return acknowledgements and open requests, which a new balancer has not received."""
-        return [
-            *self._acks.values(),
-            *[self._request(position) for position in sorted(self._requested)],
-        ]
+        return [*self._acks.values(), *map(self._request, sorted(self._requested))]
 
     def _return_to_balancer(self, _: UnknownPeer) -> Outcome:
         """Introduce this process again, once: the balancer does not know it (any more)."""
