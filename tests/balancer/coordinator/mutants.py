@@ -205,9 +205,8 @@ MUTANTS = (
     mutant(
         "the last acknowledgement is never sent again",
         edit("protocol.rank_session:RankSession._open_messages",
-             "[*self._acks.values(),"
-             " *[self._request(position) for position in sorted(self._requested)]]",
-             "[self._request(position) for position in sorted(self._requested)]"),
+             "[*self._acks.values(), *map(self._request, sorted(self._requested))]",
+             "[*map(self._request, sorted(self._requested))]"),
         seed=386,
     ),
     mutant(
