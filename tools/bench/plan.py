@@ -16,7 +16,8 @@ from ...balancer.planning.problem.shuffle import permutation
 from ...balancer.planning.warmup import compile_kernels
 from ..console.reporting import emit, progress_console
 from ..inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
-from .baselines.plan_strategies import COUNT, EpochPlan, from_planner, isf_printed, published
+from ..inputs.epoch_plans import EpochPlan, from_planner
+from .baselines.plan_strategies import COUNT, isf_printed, published
 
 STRATEGIES = (
     "random",

@@ -132,14 +132,13 @@ def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(
 
 FORKING = """
 import os, sys
-sys.path.append({folder!r})
 from tests.loader import balanced_data as made
 from counterpoise.loader import Balance, DataLoader
 
 if __name__ == "__main__":
     loader = DataLoader(
         made.Augmented(40), virtual_ranks=2, num_workers=2,
-        balance=Balance(grouping="isf", budgets={{"tokens": 120}}, accumulate="auto", seed=3,
+        balance=Balance(grouping="isf", budgets={"tokens": 120}, accumulate="auto", seed=3,
                         samples_per_step=8, layout="padded"),
     )
     iterator = iter(loader)
@@ -154,7 +153,7 @@ if __name__ == "__main__":
 
 def test_a_forked_copy_of_the_trainer_leaves_its_loader_alone(tmp_path, expected):
     script = tmp_path / "forking.py"
-    script.write_text(FORKING.format(folder=str(Path(__file__).parent)))
+    script.write_text(FORKING)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == expected

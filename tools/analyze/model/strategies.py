@@ -21,8 +21,8 @@ from ....balancer.planning.problem.metrics import (
     kinds,
     rank_bias,
 )
-from ...bench.baselines.plan_strategies import from_planner
 from ...inputs.cost_tables import CostTable
+from ...inputs.epoch_plans import from_planner
 
 STRATEGIES = ("random", "length", "isf", "balanced")
 # The strategies that count samples, and the planner's name for each.
