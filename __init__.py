@@ -26,23 +26,7 @@ _HOMES = {
     "workers": "",
 }
 
-__all__ = [
-    "Balance",
-    "BalancedBatchSampler",
-    "DataLoader",
-    "LoaderError",
-    "RemoteDataset",
-    "Step",
-    "StepInfo",
-    "TarDataset",
-    "VisionLanguage",
-    "__version__",
-    "balancer",
-    "loader",
-    "scale_loss",
-    "sched",
-    "workers",
-]
+__all__ = sorted(["__version__", *_HOMES])
 
 
 def __getattr__(name: str) -> object:

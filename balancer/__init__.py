@@ -1,17 +1,10 @@
 """Planning, wire format and coordinator: who computes which samples, when, and nothing else."""
 
-from .planning import (
-    Balance,
-    GlobalBatch,
-    Microbatch,
-    PlanConfig,
-    Planned,
-    Planner,
-    Window,
-    compile_kernels,
-    make_planner,
-    permutation,
-)
+from .planning.planner import Planner, make_planner
+from .planning.problem.balance import Balance
+from .planning.problem.config import GlobalBatch, Microbatch, PlanConfig, Planned, Window
+from .planning.problem.shuffle import permutation
+from .planning.warmup import compile_kernels
 
 __all__ = [
     "Balance",
