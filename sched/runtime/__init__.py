@@ -1,0 +1,1 @@
+"""Run schedules on real tensors: the one package of `sched` that imports torch."""

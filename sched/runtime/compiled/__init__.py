@@ -1,0 +1,7 @@
+"""Compile a program to each rank's operations: what each reads, writes and frees. Without torch."""
+
+from .build import compile_program
+from .ops import Op, Value
+from .reductions import with_reductions
+
+__all__ = ["Op", "Value", "compile_program", "with_reductions"]

@@ -1,0 +1,176 @@
+"""Compile a program to the operations of one rank, once per program and number of microbatches.
+
+The list says everything that the executor does in a step: it waits for what an operation reads,
+runs it, keeps what it writes, and drops what it frees. What a pass reads follows from the kinds'
+needs, the barriers and the edges, the same that checker and simulator read. The last reader of a
+value frees it, so the most that a rank holds is a property of the list (`memory.live_counts`).
+
+Where no stage before a boundary is trained, no gradient crosses it: its messages, collectives and
+reads are left out on every rank alike (`input_gradient`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ...ir.kinds import BACKWARD, Kind, is_kind, kind
+from ...ir.passes import Pass
+from ...ir.program import Barrier, Program
+from ...transforms.lowering import lower
+from .ops import Op, Value
+
+_NAMES = {"I": "B"}
+
+
+def compile_program(
+    program: Program, rank: int, input_gradient: Sequence[bool] | None = None
+) -> tuple[Op, ...]:
+    """Return a rank's operations in order.
+
+    `program`: lowered or not. `input_gradient`: for each stage whether anything before it is
+    trained, so that the gradient of its input is wanted, and one more for the last stage's output;
+    all by default. Raises ValueError for a rank that the program does not have, for a list of
+    another length, and as `lower` does.
+
+    >>> from counterpoise.sched import schedule
+    >>> for op in compile_program(schedule("1f1b", ranks=2, microbatches=1), 1):
+    ...     print(op)
+    1RECV_F0() -> 0F0
+    1F0(0F0) -> 1activation0
+    1B0(1activation0) -> 1B0
+    1SEND_B0(1B0)
+    """
+    if not 0 <= rank < len(program.ranks):
+        raise ValueError(f"the program has {len(program.ranks)} ranks, it has no rank {rank}")
+    wanted = tuple(input_gradient or (True,) * (program.stages + 1))
+    if len(wanted) != program.stages + 1:
+        raise ValueError(
+            f"input_gradient has {len(wanted)} entries; give one for each of the "
+            f"{program.stages} stages and one for the last one's output"
+        )
+    if not any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
+        program = lower(program)
+    return _Compiler(program, rank, wanted).compile()
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """The facts that the operations of a rank follow from."""
+
+    program: Program
+    rank: int
+    wanted: tuple[bool, ...]
+
+    def compile(self) -> tuple[Op, ...]:
+        ops = [op for item in self.program.ranks[self.rank] if (op := self._op(item))]
+        return tuple(_with_frees([_without_unread(op, ops) for op in ops]))
+
+    def _op(self, item: Pass) -> Op | None:
+        """Return what a pass reads and writes, or None if it is left out."""
+        barrier = next((b for b in self.program.barriers if b.name == item.kind), None)
+        if barrier is not None:
+            return self._collective(item, barrier)
+        known = kind(item.kind)
+        if known.role in ("send", "receive"):
+            return self._message(item, known)
+        return Op(item, tuple(self._reads(item, known)), tuple(self._writes(item, known)))
+
+    def _message(self, item: Pass, known: Kind) -> Op | None:
+        """Return the operation of a SEND or RECV: they are about the value of one pass."""
+        name, ranks = item.kind[5:].removeprefix("X_"), self.program.placement
+        stage, peer = item.stage, item.stage
+        if item.kind[5:] in ("F", "B"):
+            step = 1 if name == "F" else -1
+            # SEND is named by the stage that made the value, RECV by the one that uses it.
+            stage, peer = (stage, stage + step) if known.role == "send" else (stage - step,) * 2
+        value = Value(_NAMES.get(name, name), stage, item.microbatch)
+        if not self._flows(value):
+            return None
+        if known.role == "send":
+            return Op(item, reads=(value,), targets=(ranks[peer],))
+        return Op(item, writes=(value,), source=ranks[peer])
+
+    def _collective(self, item: Pass, barrier: Barrier) -> Op | None:
+        """Return a rank's entry into a collective: it reads the rank's contribution, if any."""
+        if not self._carries(barrier):
+            return None
+        stages = {"first": 0, "last": self.program.stages - 1}
+        made = "C" if barrier.source == "barrier" else barrier.after
+        stage = stages.get(barrier.source, self.rank)
+        holder = self.program.placement[stage] if barrier.source in stages else self.rank
+        value = Value(_NAMES.get(made, made), stage, item.microbatch)
+        reads = (value,) if holder == self.rank else ()
+        return Op(item, reads, (Value(barrier.name, self.rank, item.microbatch),))
+
+    def _reads(self, item: Pass, known: Kind) -> Iterable[Value]:
+        """Yield the buffers and results that a compute pass needs."""
+        yield from (Value(b, item.stage, item.microbatch) for b in _kept(known))
+        for need in known.needs:
+            if need.where == "same" and any(_buffers(kind(name)) for name in need.kinds):
+                continue
+            stage = item.stage + {"same": 0, "previous": -1, "next": 1}[need.where]
+            if 0 <= stage < self.program.stages or known.scope == "rank":
+                value = Value(_NAMES.get(need.kinds[0], need.kinds[0]), stage, item.microbatch)
+                if self._flows(value):
+                    yield value
+        ends = {"first": 0, "last": self.program.stages - 1}
+        for barrier in self.program.barriers:
+            at = [w for w, name in barrier.before if name == item.kind]
+            if any(ends.get(w, item.stage) == item.stage for w in at) and self._carries(barrier):
+                yield Value(barrier.name, self.rank, item.microbatch)
+
+    def _writes(self, item: Pass, known: Kind) -> Iterable[Value]:
+        yield from (Value(b, item.stage, item.microbatch) for b in _buffers(known))
+        result = Value(_NAMES.get(item.kind, item.kind), item.stage, item.microbatch)
+        if item.kind != "W" and self._flows(result):
+            yield result
+
+    def _flows(self, value: Value) -> bool:
+        """Return whether anybody wants a value: gradients of inputs are not always wanted."""
+        return value.name != "B" or self.wanted[value.stage]
+
+    def _carries(self, barrier: Barrier) -> bool:
+        """Return whether a barrier carries something: one that carries gradients may not."""
+        stages = {"first": 0, "last": self.program.stages - 1}
+        if barrier.after in BACKWARD and barrier.source in stages:
+            return self.wanted[stages[barrier.source]]
+        if any(name in BACKWARD for _, name in barrier.before):
+            return self.wanted[-1]
+        return True
+
+
+def _kept(known: Kind) -> Iterable[str]:
+    """Yield the names of the buffers that a pass reads: those that it ends, and its needs' others.
+
+    So C, which needs S, reads the logits that only T ends.
+    """
+    own = [name for name in known.frees if name not in known.takes]
+    yield from own
+    for need in known.needs:
+        if need.where == "same":
+            names = [buffer for name in need.kinds for buffer in _buffers(kind(name))]
+            yield from (name for name in names if name not in own)
+
+
+def _buffers(known: Kind) -> tuple[str, ...]:
+    """Return the buffers that a pass leaves behind when it ends."""
+    taken = tuple(name for name in known.takes if name not in known.frees)
+    return taken + tuple(getattr(known, "leaves", ()))
+
+
+def _without_unread(op: Op, ops: Sequence[Op]) -> Op:
+    """Return the operation without results that none reads; collectives end with their value."""
+    if not is_kind(op.what.kind):
+        return op
+    read = {value for other in ops for value in other.reads}
+    return replace(op, writes=tuple(value for value in op.writes if value in read))
+
+
+def _with_frees(ops: list[Op]) -> Iterable[Op]:
+    """Yield the operations, each with the values that no later one reads."""
+    last = {}
+    for at, op in enumerate(ops):
+        for value in (*op.writes, *op.reads):
+            last[value] = at
+    for at, op in enumerate(ops):
+        ending = dict.fromkeys(value for value in (*op.reads, *op.writes) if last[value] == at)
+        yield replace(op, frees=tuple(ending))

@@ -1,0 +1,49 @@
+"""What a rank is given for a step: its microbatches, their weights, and the sizes of all tensors.
+
+Sizes come from the plan, so no rank has to ask another for one: `MicrobatchData.hidden` is the same on
+all pipeline ranks of a data-parallel index, whatever fields each of them holds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """The shape and the precision of a tensor that crosses ranks."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+    def empty(self, device: torch.device | str) -> Tensor:
+        """Return a tensor of this shape with arbitrary content."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchData:
+    """One microbatch as a rank has it.
+
+    `fields`: the tensors that the loader gave this rank, by name. `weight`: what the microbatch's
+    loss, a sum over its tokens or samples, counts in the step's, such as one by the number of
+    label tokens of the whole step. `hidden`: the tensor between any two stages.
+    """
+
+    fields: Mapping[str, Tensor]
+    weight: float
+    hidden: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepData:
+    """The microbatches of one step, in the program's numbering.
+
+    `input_gradient`: whether the gradient of each stage's input is wanted by anything before it,
+    and at the end, of the last stage's output: one more than there are stages.
+    """
+
+    microbatches: tuple[MicrobatchData, ...]
+    input_gradient: tuple[bool, ...]
