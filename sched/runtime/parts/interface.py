@@ -31,7 +31,7 @@ Given = Mapping[str, Any]
 Made = Mapping[str, Any]
 
 
-class Part(Protocol):
+class ModelPart(Protocol):
     """Runs the passes of some kinds on one rank; one object may serve several kinds and stages."""
 
     @property
