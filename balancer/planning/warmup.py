@@ -29,9 +29,10 @@ def compile_kernels(*families: str, report: Callable[[str], None] | None = None)
 
 def compile_for(grouping: str, report: Callable[[str], None]) -> None:
     """Compile or load the kernels of a grouping; report it if that takes more than a second."""
-    families = {"fixed": ("shuffle",), "isf": ("shuffle", "isf", "assign", "partition")}.get(
-        grouping, ("shuffle", "pack", "assign", "partition")
-    )
+    families = {
+        "fixed": ("shuffle", "assign"),
+        "isf": ("shuffle", "isf", "assign"),
+    }.get(grouping, ("shuffle", "pack", "assign"))
     text = "compiling the planning kernels, once on this machine (some seconds)"
     timer = threading.Timer(1.0, report, [text])
     timer.start()
