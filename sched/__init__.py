@@ -7,7 +7,7 @@ from .generators.vocabulary import vocabulary
 from .ir.kinds import Kind, Need, kind, kinds, register_kind
 from .ir.passes import NO_MICROBATCH, Pass, format_pass, parse_pass
 from .ir.problem import Problem
-from .ir.program import Barrier, Program, format_program, parse_program, place
+from .ir.program import Barrier, Edge, Program, format_program, parse_program, place
 from .ir.registry import Schedule, register, schedule, schedules
 from .simulation.cost_profile import (
     CostFunction,
@@ -29,6 +29,7 @@ __all__ = [
     "CostFunction",
     "CostProfile",
     "Costs",
+    "Edge",
     "Kind",
     "Need",
     "Pace",

@@ -5,7 +5,7 @@
 - references: kinds are registered; stages, microbatches and ranks exist; passes are on their ranks;
 - completeness: each stage and microbatch goes forward once and backward once (B, or I and W),
   unless the program only goes forward; each vocabulary pass is on every rank once;
-- channels: what a rank sends to a peer is received there, in the same order;
+- channels: both ends of each one-way channel have the same messages in the same order;
 - collectives: all ranks enter each communicator's collectives in one order;
 - order: on its rank no pass comes before one that it needs, such as W before I;
 - inputs: every input of a pass is computed somewhere and reaches it;
@@ -13,9 +13,11 @@
 - memory: no rank holds more than the limit, if one is given.
 
 A program that passes has an execution in which every pass runs once, after what it needs,
-whatever the times are. The proof assumes that sends and collectives do not block their rank: they
-run on streams of their own, with one communicator per barrier class and direction. Blocking
-barriers do block.
+whatever the times are, also where a transfer waits for its receive to be posted and for those
+before it on its channel: the graph makes its user wait for both ends, and at both ends the earlier
+messages come first. The proof assumes that sends and collectives do not block their rank: they run
+on streams of their own, with one communicator per barrier class and per ordered pair of ranks.
+Blocking barriers do block.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..ir.channels import crossing_results
 from ..ir.graph import Graph, Ints
 from ..ir.kinds import is_kind, kind
-from ..ir.passes import NO_MICROBATCH
+from ..ir.passes import NO_MICROBATCH, Pass
 from ..ir.problem import Problem
+from ..ir.program import Program
 
 # Problems reported per proof and kind of pass: a wrong generator makes thousands alike.
 _SHOWN = 20
@@ -30,13 +32,45 @@ def references(graph: Graph) -> Iterator[Problem]:
             yield Problem("references", what)
             return
     barriers = {barrier.name for barrier in program.barriers}
+    yield from _edges(program)
+    carried = set(crossing_results(program))
     for code, name in enumerate(graph.kinds):
         nodes = np.flatnonzero(graph.kind == code)
-        if is_kind(name) or name in barriers:
+        if name.startswith(("SEND_X_", "RECV_X_")) and is_kind(name):
+            yield from _edge_messages(graph, name, nodes, carried)
+            yield from _microbatches(graph, name, nodes)
+        elif is_kind(name) or name in barriers:
             yield from _stages(graph, name, nodes)
             yield from _microbatches(graph, name, nodes)
         else:
             yield _reference(graph, int(nodes[0]), f"unknown kind {name!r}")
+
+
+def _edges(program: Program) -> Iterator[Problem]:
+    """Check that the passes that edges join are in the program."""
+    if not program.edges:
+        return
+    places = {p: (r, at) for r, row in enumerate(program.ranks) for at, p in enumerate(row)}
+    lost = [(e, item) for e in program.edges for item in e if item not in places]
+    for edge, item in lost[:_SHOWN]:
+        marks = tuple(places[end] for end in edge if end in places)
+        what = f"the edge {edge} names {item}, which is not in the program"
+        yield Problem("references", what, marks)
+
+
+def _edge_messages(
+    graph: Graph, name: str, nodes: Ints, carried: set[tuple[Pass, int]]
+) -> Iterator[Problem]:
+    """Check that an edge asks for each message of a kind, from and to its ranks."""
+    end, what = name.split("_X_")
+    senders = {source: graph.program.rank_of(source) for source, _ in carried}
+    for node in nodes.tolist():
+        source = Pass(int(graph.stage[node]), what, int(graph.microbatch[node]))
+        rank = int(graph.rank[node])
+        asked = (source, rank) in carried if end == "RECV" else senders.get(source) == rank
+        if not asked:
+            way = "to" if end == "RECV" else "from"
+            yield _reference(graph, node, f"no edge takes the result of {source} {way} rank {rank}")
 
 
 def _stages(graph: Graph, name: str, nodes: Ints) -> Iterator[Problem]:
@@ -122,12 +156,19 @@ def _rows(graph: Graph, name: str) -> int:
 
 
 def _count(graph: Graph, name: str) -> Ints:
-    """Return the number of passes of a kind by (stage, microbatch), once-a-step ones as 0."""
+    """Return the number of passes of a kind by (stage, microbatch), once-a-step ones as 0.
+
+    A result may be received on several ranks: of those RECVs, the most on any one rank.
+    """
     microbatches = graph.program.microbatches
     nodes = np.flatnonzero(graph.kind == graph.kinds.index(name))
     flat = graph.stage[nodes] * microbatches + np.maximum(graph.microbatch[nodes], 0)
-    rows = _rows(graph, name)
-    return np.bincount(flat, minlength=rows * microbatches).reshape(rows, microbatches)
+    size = _rows(graph, name) * microbatches
+    if name.startswith("RECV_X_"):
+        ranks = len(graph.program.ranks)
+        flat = graph.rank[nodes] * size + flat
+        return np.bincount(flat, minlength=ranks * size).reshape(ranks, -1, microbatches).max(0)
+    return np.bincount(flat, minlength=size).reshape(-1, microbatches)
 
 
 def _missing(name: str, count: Ints, wanted: Ints) -> Iterator[Problem]:

@@ -24,18 +24,21 @@ def order(graph: Graph) -> Iterator[Problem]:
 
 
 def channels(graph: Graph) -> Iterator[Problem]:
-    """Check that each rank receives what a peer sends, in the order of the sends."""
-    for sends, receives, step in message_channels(graph):
-        sent = [(int(graph.stage[n]) + step, int(graph.microbatch[n])) for n in sends]
-        received = [(int(graph.stage[n]), int(graph.microbatch[n])) for n in receives]
+    """Check that both ends of each one-way channel have the same messages in the same order."""
+    for channel in message_channels(graph):
+        sent, received = channel.sent.tolist(), channel.received.tolist()
         if sent == received:
             continue
         both = min(len(sent), len(received))
         # The first pair that differs, or the first message without a partner.
         at = next((i for i in range(both) if sent[i] != received[i]), both)
-        marks = [int(nodes[at]) for nodes in (sends, receives) if at < len(nodes)]
+        ends = (channel.sends, channel.receives)
+        marks = [int(nodes[at]) for nodes in ends if at < len(nodes)]
         if at < both:
-            what = f"{graph.name(marks[0])} meets {graph.name(marks[1])} on its channel"
+            what = (
+                f"{graph.name(marks[0])} meets {graph.name(marks[1])} on the channel from rank "
+                f"{channel.source} to rank {channel.target}"
+            )
         else:
             end = "receive" if at < len(sent) else "send"
             what = f"{graph.name(marks[0])} has no matching {end}"

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .passes import Pass
 from .program import Barrier, Program
 
 Ints = NDArray[np.int64]
@@ -22,6 +23,22 @@ class CollectiveEntry(NamedTuple):
         return f"{self.collective[0]}{self.collective[1]}"
 
 
+class Messages(NamedTuple):
+    """What crosses a channel: the messages from one rank to another, in program order at each end.
+
+    A channel is one-way: activations, gradients and results along edges that go from `source` to
+    `target` share it. `sends`, `receives`: the passes, as numbered in the graph. `sent`,
+    `received`: which message each of them is about; equal numbers are the same message.
+    """
+
+    source: int
+    target: int
+    sends: Ints
+    receives: Ints
+    sent: Ints
+    received: Ints
+
+
 class _Passes(Protocol):
     """The part of a graph, finished or not, from which channels are found."""
 
@@ -35,31 +52,94 @@ class _Passes(Protocol):
     def rank(self) -> Ints: ...
     @property
     def stage(self) -> Ints: ...
+    @property
+    def microbatch(self) -> Ints: ...
 
 
-def message_channels(graph: _Passes) -> Iterator[tuple[Ints, Ints, int]]:
-    """Yield the sends and the receives of every pair of ranks and direction, in program order.
+class _Ends(NamedTuple):
+    """Sends or receives: (node, sending rank, receiving rank, message), an array each."""
 
-    The third value is the step from the sending to the receiving stage: 1 for activations, -1 for
-    gradients.
-    """
+    node: Ints
+    source: Ints
+    target: Ints
+    message: Ints
+
+
+def message_channels(graph: _Passes) -> Iterator[Messages]:
+    """Yield the messages of every channel of a lowered program, sorted by (source, target)."""
+    size = 1 + max(len(graph.program.ranks), len(graph.program.placement))
+    sends = _join([*_stage_ends(graph, "SEND"), *_edge_ends(graph, "SEND_X_")])
+    receives = _join([*_stage_ends(graph, "RECV"), *_edge_ends(graph, "RECV_X_")])
+    own, other = sends.source * size + sends.target, receives.source * size + receives.target
+    for channel in np.union1d(own, other).tolist():
+        here, there = own == channel, other == channel
+        yield Messages(
+            *divmod(channel, size),
+            sends.node[here],
+            receives.node[there],
+            sends.message[here],
+            receives.message[there],
+        )
+
+
+def _join(parts: list[_Ends]) -> _Ends:
+    """Return all parts' ends, in the order of the nodes: that of every rank's list."""
+    columns = [np.concatenate([part[i] for part in parts]) for i in range(4)]
+    order = np.argsort(columns[0], kind="stable")
+    return _Ends(*(column[order] for column in columns))
+
+
+def _stage_ends(graph: _Passes, end: str) -> Iterator[_Ends]:
+    """Yield the ends of messages between neighbouring stages."""
     holder = np.array(graph.program.placement, np.int64)
-    for send, receive, step in (("SEND_F", "RECV_F", 1), ("SEND_B", "RECV_B", -1)):
-        if send not in graph.kinds and receive not in graph.kinds:
-            continue
-        ends = []
-        for name, away in ((send, step), (receive, -step)):
-            code = graph.kinds.index(name) if name in graph.kinds else -1
-            nodes = np.flatnonzero(graph.kind == code)
-            peer = graph.stage[nodes] + away
-            inside = (peer >= 0) & (peer < len(holder))
-            ends.append((nodes[inside], holder[peer[inside]]))
-        (outs, there), (ins, here) = ends
-        pairs = set(zip(graph.rank[outs].tolist(), there.tolist(), strict=True))
-        pairs |= set(zip(here.tolist(), graph.rank[ins].tolist(), strict=True))
-        for source, target in sorted(pairs):
-            sent = outs[(graph.rank[outs] == source) & (there == target)]
-            yield sent, ins[(here == source) & (graph.rank[ins] == target)], step
+    for code, (name, step) in enumerate((("F", 1), ("B", -1))):
+        kind = f"{end}_{name}"
+        at = graph.kinds.index(kind) if kind in graph.kinds else -1
+        node = np.flatnonzero(graph.kind == at)
+        # A message is named by the stage that receives it.
+        stage = graph.stage[node] + (step if end == "SEND" else 0)
+        inside = (stage >= 0) & (stage < len(holder)) & (stage - step >= 0)
+        inside &= stage - step < len(holder)
+        node, stage = node[inside], stage[inside]
+        message = (graph.microbatch[node] * len(holder) + stage) * 2 + code
+        yield _Ends(node, holder[stage - step], holder[stage], message)
+
+
+def _edge_ends(graph: _Passes, prefix: str) -> Iterator[_Ends]:
+    """Yield the ends of messages along the program's edges.
+
+    A SEND has an end for each rank that an edge leads to; the message is numbered by its source.
+    """
+    carriers = {code: name for code, name in enumerate(graph.kinds) if name.startswith(prefix)}
+    if not carriers:
+        return
+    wanted: dict[Pass, list[int]] = {}
+    number: dict[Pass, int] = {}
+    for source, target in crossing_results(graph.program):
+        wanted.setdefault(source, []).append(target)
+        number.setdefault(source, len(number))
+    rows: list[tuple[int, int, int, int]] = []
+    for node in np.flatnonzero(np.isin(graph.kind, list(carriers))).tolist():
+        name = carriers[int(graph.kind[node])].removeprefix(prefix)
+        source = Pass(int(graph.stage[node]), name, int(graph.microbatch[node]))
+        here, home = int(graph.rank[node]), graph.program.rank_of(source)
+        targets = wanted.get(source, [])
+        if prefix == "RECV_X_":
+            targets = [target for target in targets if target == here]
+        rows += [(node, home, target, -1 - number[source]) for target in targets]
+    table = np.array(rows, np.int64).reshape(-1, 4).T
+    yield _Ends(*table)
+
+
+def crossing_results(program: Program) -> Iterator[tuple[Pass, int]]:
+    """Yield each pass whose result an edge takes to another rank, with that rank, once each."""
+    seen: set[tuple[Pass, int]] = set()
+    for source, target in program.edges:
+        here, there = program.rank_of(source), program.rank_of(target)
+        # A rank that does not exist (-1) is `references`' to report.
+        if here != there and min(here, there) >= 0 and (source, there) not in seen:
+            seen.add((source, there))
+            yield source, there
 
 
 def entered_collectives(program: Program) -> dict[str, dict[int, list[CollectiveEntry]]]:

@@ -7,8 +7,11 @@ The nodes are the passes, rank by rank, then the barriers, microbatch by microba
 - the needs of each kind (`kinds`): an input from another rank is a message (`p2p_ns`);
 - the barriers: they wait for their passes on all ranks, and for the collective that any of those
   ranks started before them on the same communicator; other passes wait for them;
-- in a lowered program, a need that crosses ranks goes through its SEND and RECV: the k-th receive
-  from a peer gets that peer's k-th message.
+- the program's edges: a pass waits for the result of another one, from whichever rank;
+- in a lowered program, what crosses ranks goes through its SEND and RECV: the k-th receive from a
+  peer gets that peer's k-th message. The transfer needs both, so the pass that uses the message
+  comes after both; that it also waits for the messages before it on its channel adds nothing,
+  since their SEND and RECV come before its own.
 
 A program can run to its end if and only if its graph has no cycle. Programs may have a hundred
 thousand passes, so everything is integer arrays.
@@ -21,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .channels import message_channels
-from .kinds import BACKWARD, Need, is_kind, kind
-from .passes import NO_MICROBATCH
+from .kinds import Need, is_kind, kind
+from .passes import NO_MICROBATCH, Pass
 from .program import Barrier, Program
 
 Ints = NDArray[np.int64]
@@ -37,8 +40,10 @@ class Graph:
 
     `rank`, `stage`, `kind`, `microbatch`: per pass; `kind` is an index into `kinds`. `barrier` and
     `barrier_microbatch`: per barrier node; `barrier` is an index into the program's barriers.
-    `source`, `target`: per edge. `sender`: per edge, the sending rank if it crosses ranks, else -1.
+    `source`, `target`: per edge. `sender`: per edge, the sending rank if it is a transfer, else -1;
+    in a lowered program the edges from a message's SEND and from its RECV both are.
     `missing`: passes with a need that no pass meets. `start`: the node of each rank's first pass.
+    `received`: (RECVs, passes that use what they receive) of a lowered program.
     """
 
     program: Program
@@ -54,6 +59,7 @@ class Graph:
     sender: Ints
     missing: Ints
     start: Ints
+    received: tuple[Ints, Ints]
 
     @property
     def passes(self) -> int:
@@ -92,6 +98,9 @@ class _Builder:
         self.table_rows = max(program.stages, len(program.ranks))
         self.edges: list[tuple[Ints, Ints, Ints]] = []
         self.missing: list[Ints] = []
+        # The receives of a lowered program, and the passes that use what they receive.
+        self.uses: list[tuple[Ints, Ints]] = []
+        self.lowered = any(name.startswith(("SEND_", "RECV_")) for name in codes)
         self.tables = {name: self._table(code) for name, code in codes.items()}
 
     def _table(self, code: int) -> Ints:
@@ -139,38 +148,86 @@ class _Builder:
         high = self.program.stages if staged else self.table_rows
         nodes, stage = (x[(stage >= 0) & (stage < high)] for x in (nodes, stage))
         source = self.node(need.kinds, stage, self.microbatch[nodes])
-        self.missing.append(nodes[source < 0])
+        if need.required:
+            self.missing.append(nodes[source < 0])
         nodes, source = nodes[source >= 0], source[source >= 0]
         crosses = self.rank[source] != self.rank[nodes]
-        send = "SEND_F" if need.where == "previous" else "SEND_B"
-        if send in self.tables and need.where != "same":
-            self._through_messages(send, source, nodes, crosses)
+        if self.lowered and need.where != "same":
+            letter = "F" if need.where == "previous" else "B"
+            self.add(source[~crosses], nodes[~crosses])
+            source, nodes = source[crosses], nodes[crosses]
+            send = self.node((f"SEND_{letter}",), self.stage[source], self.microbatch[source])
+            receive = self.node((f"RECV_{letter}",), self.stage[nodes], self.microbatch[nodes])
+            self._through_messages(source, send, receive, nodes)
         else:
             self.add(source, nodes, np.where(crosses, self.rank[source], -1))
 
-    def _through_messages(self, send: str, source: Ints, nodes: Ints, crosses: Ints) -> None:
-        """Add a lowered program's edges: from a pass to its SEND, from a RECV to the pass it feeds.
+    def _through_messages(self, source: Ints, send: Ints, receive: Ints, user: Ints) -> None:
+        """Add a lowered program's edges from passes to their SENDs; note who uses the RECVs.
 
-        The edge between the two is `messages`' work, since channels are matched by order.
+        The edges to the users are `messages`' work, since channels are matched by order.
         """
-        self.add(source[~crosses], nodes[~crosses])
-        source, nodes = source[crosses], nodes[crosses]
-        for name, owner in ((send, source), (send.replace("SEND", "RECV"), nodes)):
-            message = self.node((name,), self.stage[owner], self.microbatch[owner])
-            self.missing.append(nodes[message < 0])
-            have = message >= 0
-            first, second = (owner, message) if name == send else (message, owner)
-            self.add(first[have], second[have])
+        self.missing.append(user[(send < 0) | (receive < 0)])
+        self.add(source[send >= 0], send[send >= 0])
+        self.uses.append((receive[receive >= 0], user[receive >= 0]))
+
+    def program_edges(self) -> None:
+        """Add the program's own edges."""
+        found = [(self._find(edge.source), self._find(edge.target)) for edge in self.program.edges]
+        pairs = np.array([pair for pair in found if min(pair) >= 0], np.int64).reshape(-1, 2)
+        source, target = pairs[:, 0], pairs[:, 1]
+        # A source that is not there; `references` reports edges whose target is not.
+        lost = [target for source, target in found if source < 0 <= target]
+        self.missing.append(np.array(lost, np.int64))
+        crosses = self.rank[source] != self.rank[target]
+        if not self.lowered:
+            self.add(source, target, np.where(crosses, self.rank[source], -1))
+            return
+        self.add(source[~crosses], target[~crosses])
+        source, target = source[crosses], target[crosses]
+        send, receive = self._edge_messages(source, target)
+        self._through_messages(source, send, receive, target)
+
+    def _find(self, item: Pass) -> int:
+        """Return the node of a pass, -1 if it is not in the program."""
+        table = self.tables.get(item.kind)
+        inside = item.stage < self.table_rows and 0 <= item.microbatch < self.program.microbatches
+        return int(table[item.stage, item.microbatch]) if table is not None and inside else -1
+
+    def _edge_messages(self, source: Ints, target: Ints) -> tuple[Ints, Ints]:
+        """Return the SENDs of these passes' results and their RECVs at the targets, -1 if none."""
+        carries = {code: name for name, code in self.codes.items() if name[4:7] == "_X_"}
+        nodes = np.flatnonzero(np.isin(self.kind, list(carries)))
+        # A result may go to several ranks, so the receiving rank is part of the key.
+        columns = (self.kind, self.stage, self.microbatch, self.rank)
+        keys = zip(*(column[nodes].tolist() for column in columns), strict=True)
+        found = dict(zip(keys, nodes.tolist(), strict=True))
+
+        def ends(end: str, at: Ints) -> Ints:
+            names = (f"{end}_X_{self.kinds[code]}" for code in self.kind[source].tolist())
+            codes = (self.codes.get(name, -1) for name in names)
+            columns = (self.stage[source], self.microbatch[source], self.rank[at])
+            keys = zip(codes, *(column.tolist() for column in columns), strict=True)
+            return np.array([found.get(key, -1) for key in keys], np.int64)
+
+        return ends("SEND", source), ends("RECV", target)
+
+    def received(self) -> tuple[Ints, Ints]:
+        """Return the receives of a lowered program, and the passes that use them."""
+        receive, user = (np.concatenate([p[i] for p in self.uses] or [_NONE]) for i in (0, 1))
+        return receive, user
 
     def messages(self) -> None:
-        """Add an edge from the k-th SEND of a channel to the pass that uses the k-th RECV."""
-        for sends, receives, step in message_channels(self):
-            both = min(len(sends), len(receives))
-            users = ("F",) if step > 0 else BACKWARD
-            user = self.node(users, self.stage[receives[:both]], self.microbatch[receives[:both]])
-            have = user >= 0
-            source = sends[:both][have]
-            self.add(source, user[have], self.rank[source])
+        """Add edges from the k-th SEND of a channel, and the k-th RECV, to that RECV's users."""
+        partner = np.full(len(self.rank), -1, np.int64)
+        for channel in message_channels(self):
+            both = min(len(channel.sends), len(channel.receives))
+            partner[channel.receives[:both]] = channel.sends[:both]
+        receive, user = self.received()
+        send = partner[receive]
+        sender = np.where(send >= 0, self.rank[send], -1)
+        self.add(receive, user, sender)
+        self.add(send[send >= 0], user[send >= 0], sender[send >= 0])
 
     def barriers(self) -> tuple[Ints, Ints]:
         """Add the barrier nodes and their edges; return each node's barrier and microbatch."""
@@ -264,6 +321,7 @@ def make_graph(program: Program) -> Graph:
     build = _Builder(program)
     build.chains()
     build.needs()
+    build.program_edges()
     build.messages()
     barrier, microbatch = build.barriers() if program.barriers else (_NONE, _NONE)
     source, target, sender = (
@@ -283,4 +341,5 @@ def make_graph(program: Program) -> Graph:
         sender=sender,
         missing=np.unique(np.concatenate(build.missing or [_NONE])),
         start=build.start,
+        received=build.received(),
     )

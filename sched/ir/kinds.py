@@ -2,10 +2,16 @@
 
 Checker, lowering and simulator know kinds only from this table, so a kind that is registered
 (`register_kind`) works everywhere. Needs that differ between programs, such as the barriers of the
-vocabulary passes, are part of the program (`Barrier`).
+vocabulary passes and the neighbours of encoders, are part of the program (`Barrier`, `Edge`).
+
+Two families of kinds are known by rule, since programs decide how many of them there are: EF_A,
+EF_B ... EF_AA and EB_A ... are the layers of an encoder, and SEND_X_EF_B and RECV_X_EF_B carry the
+result of an EF_B to the ranks that an edge of the program leads to.
 """
 
+import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 Scope = Literal["stage", "rank"]
@@ -18,20 +24,23 @@ class Need:
     """A pass needs one of these kinds, for the same microbatch, at a stage relative to its own.
 
     At the model's ends (`previous` of stage 0, `next` of the last stage) nothing is needed.
+    `required`: whether the pass must exist; if not, it is waited for where it does.
     """
 
     kinds: tuple[str, ...]
     where: Where
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of pass.
 
-    `scope`: its stage number is a model stage or a rank. `takes` and `frees` name buffers that a
-    pass takes when it starts and frees when it ends; their sizes are part of the costs. `once`:
-    done once a step, so its passes have no microbatch. `role`: compute passes belong to a
-    schedule; lowering adds the others, which take no time of the rank unless the costs have any.
+    `scope`: its stage number is a model stage or a rank. `takes` names buffers that a pass takes
+    when it starts, `frees` those that are gone when it ends, and `leaves` those that it has by then
+    made of them; their sizes are part of the costs. `once`: done once a step, so its passes have no
+    microbatch. `role`: compute passes belong to a schedule; lowering adds the others, which take no
+    time of the rank unless the costs have any.
     """
 
     name: str
@@ -42,6 +51,7 @@ class Kind:
     takes: tuple[str, ...] = ()
     frees: tuple[str, ...] = ()
     once: bool = False
+    leaves: tuple[str, ...] = ()
 
 
 BACKWARD = ("B", "I")
@@ -65,8 +75,22 @@ def _after(kind: str) -> tuple[Need, ...]:
 
 _KINDS = (
     Kind("F", "forward", needs=_FORWARD, takes=("activation",)),
-    Kind("B", "backward", needs=_BACKWARD, frees=("activation",)),
-    Kind("I", "input gradient", needs=_BACKWARD, takes=("weight",), frees=("activation",)),
+    Kind(
+        "B",
+        "backward",
+        needs=_BACKWARD,
+        takes=("recomputed",),
+        frees=("activation", "recomputed"),
+    ),
+    # As it works back through the layers, what it saves for W takes the place of activations.
+    Kind(
+        "I",
+        "input gradient",
+        needs=_BACKWARD,
+        takes=("recomputed",),
+        frees=("activation", "recomputed"),
+        leaves=("weight",),
+    ),
     Kind("W", "weight gradient", needs=_after("I"), frees=("weight",)),
     # Vocabulary parallelism, Algorithms 1 and 2 (MLSys 2025, section 4).
     _rank("S", "output layer up to the local softmax", takes=("logits",)),
@@ -98,6 +122,8 @@ _KINDS = (
     Kind("RECV_B", "receive gradients from the next stage", role="receive"),
 )
 _REGISTRY: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
+_LAYER = re.compile(r"(EF|EB)_([A-Z]+)")
+_MESSAGE = re.compile(r"(SEND|RECV)_X_([A-Z_]+)")
 
 
 def kind(name: str) -> Kind:
@@ -106,16 +132,63 @@ def kind(name: str) -> Kind:
     >>> kind("W").frees
     ('weight',)
     """
-    try:
-        return _REGISTRY[name]
-    except KeyError:
-        known = " ".join(_REGISTRY)
-        raise ValueError(f"unknown kind {name!r}; known are {known} (register_kind adds)") from None
+    if found := _REGISTRY.get(name) or _by_rule(name):
+        return found
+    known = " ".join(_REGISTRY)
+    raise ValueError(f"unknown kind {name!r}; known are {known} (register_kind adds)")
 
 
 def is_kind(name: str) -> bool:
-    """Return whether a kind of that name is registered."""
-    return name in _REGISTRY
+    """Return whether a kind of that name is registered, or known by rule.
+
+    >>> is_kind("EF_A"), is_kind("SEND_X_EF_A"), is_kind("SEND_X_QQ")
+    (True, True, False)
+    """
+    return name in _REGISTRY or _by_rule(name) is not None
+
+
+def layer_kind(direction: str, layer: int) -> str:
+    """Return the kind of an encoder layer's forward ("EF") or backward ("EB").
+
+    >>> layer_kind("EF", 0), layer_kind("EB", 27)
+    ('EF_A', 'EB_AB')
+    """
+    letters, rest = "", layer + 1
+    while rest:
+        rest, digit = divmod(rest - 1, 26)
+        letters = chr(ord("A") + digit) + letters
+    return f"{direction}_{letters}"
+
+
+@cache
+def _by_rule(name: str) -> Kind | None:
+    """Return the kind of an encoder layer, or of the message of an edge, if the name is one."""
+    if layer := _LAYER.fullmatch(name):
+        return _layer(layer[1], layer[2])
+    message = _MESSAGE.fullmatch(name)
+    if message is None or not is_kind(message[2]):
+        return None
+    carried = kind(message[2])
+    # Both ends are named by the pass whose result they carry, so a RECV is on another rank.
+    if message[1] == "SEND":
+        what = f"send the result of {carried.name} along the program's edges"
+        return Kind(name, what, carried.scope, "send", needs=_after(carried.name))
+    return Kind(name, f"receive the result of {carried.name}", carried.scope, "receive")
+
+
+def _layer(direction: str, letters: str) -> Kind:
+    """Return the kind of an encoder layer: it follows the one below, or backward the one above."""
+    number = 0
+    for letter in letters:
+        number = 26 * number + ord(letter) - ord("A") + 1
+    name = f"{direction}_{letters}"
+    if direction == "EF":
+        below = layer_kind("EF", number - 2)
+        needs = _after(below) if number > 1 else ()
+        return Kind(name, f"encoder layer {letters} forward", "rank", needs=needs)
+    # Only the program knows which layer is the topmost.
+    above = Need((layer_kind("EB", number),), "same", required=False)
+    return Kind(name, f"encoder layer {letters} backward", "rank", needs=(above,))
 
 
 def kinds() -> tuple[Kind, ...]:
@@ -130,4 +203,5 @@ def register_kind(new: Kind) -> Kind:
     if _REGISTRY.get(new.name, new) != new:
         raise ValueError(f"kind {new.name!r} is registered already; choose another name")
     _REGISTRY[new.name] = new
+    _by_rule.cache_clear()  # it may have found that no such kind is sent
     return new

@@ -1,8 +1,10 @@
 """Programs: the passes of every pipeline rank, in order.
 
-A program consists of every rank's list of passes, the rank that holds each stage, and the barriers
-at which all ranks meet. It has no times: `simulate` computes them from costs. `check` proves that
-a program is sound. Its text form is a grid, one row per rank, and round-trips.
+A program consists of every rank's list of passes, the rank that holds each stage, the barriers at
+which all ranks meet, and edges: what passes need besides the needs of their kinds, such as the
+features that an encoder makes for the language model. It has no times: `simulate` computes them
+from costs. `check` proves that a program is sound. Its text form is a grid, one row per rank, and
+round-trips.
 
 Placements: in the loop form rank r holds stages r, r + p, r + 2p ... (interleaved 1F1B); in the V
 form the second chunk runs back, so rank r of p holds stages r and 2p - 1 - r.
@@ -10,8 +12,10 @@ form the second chunk runs back, so rank r of p holds stages r and 2p - 1 - r.
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from itertools import groupby
+from typing import Literal, NamedTuple
 
+from .kinds import is_kind, kind
 from .passes import Pass, parse_pass
 
 Where = Literal["every", "first", "last", "barrier"]
@@ -66,12 +70,43 @@ def parse_barrier(text: str) -> Barrier:
     return Barrier(name, after, source, pairs, blocking is not None, communicator or "")  # type: ignore[arg-type]
 
 
+class Edge(NamedTuple):
+    """A pass (`target`) that waits for the result of another one (`source`), on any two ranks.
+
+    Their microbatches may differ: encoders number the microbatches before the language model's
+    order is decided.
+
+    >>> str(Edge(Pass(1, "EF", 3), Pass(0, "F", 2)))
+    '1EF3->0F2'
+    """
+
+    source: Pass
+    target: Pass
+
+    def __str__(self) -> str:
+        """Return the text form; `parse_edge` reads it."""
+        return f"{self.source}->{self.target}"
+
+
+def parse_edge(text: str) -> Edge:
+    """Return the edge of a text form. Raises ValueError for anything else.
+
+    >>> parse_edge("0B2->1EB3").target
+    Pass(stage=1, kind='EB', microbatch=3)
+    """
+    source, arrow, target = text.partition("->")
+    if not arrow:
+        raise ValueError(f"{text!r} is not an edge; write one like 1EF3->0F2")
+    return Edge(parse_pass(source), parse_pass(target))
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """Every rank's passes in order.
 
     `ranks[r]`: the passes of rank r. `placement[s]`: the rank that holds stage s.
-    `microbatches`: their number in a step; they are numbered from 0.
+    `microbatches`: their number in a step; they are numbered from 0. `edges`: what passes need
+    besides the needs of their kinds.
     """
 
     ranks: tuple[tuple[Pass, ...], ...]
@@ -79,6 +114,7 @@ class Program:
     microbatches: int
     barriers: tuple[Barrier, ...] = ()
     name: str = ""
+    edges: tuple[Edge, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -92,6 +128,15 @@ class Program:
     def chunk(self, stage: int) -> int:
         """Return the number of a stage among the chunks of its rank."""
         return self.placement[:stage].count(self.placement[stage])
+
+    def rank_of(self, item: Pass) -> int:
+        """Return the rank that runs a pass, -1 if there is no such stage or rank.
+
+        (A RECV of an edge's message is elsewhere: it is named by the pass whose result it brings.)
+        """
+        if is_kind(item.kind) and kind(item.kind).scope == "stage":
+            return self.placement[item.stage] if item.stage < self.stages else -1
+        return item.stage if item.stage < len(self.ranks) else -1
 
     @property
     def passes(self) -> int:
@@ -135,6 +180,7 @@ def format_program(program: Program) -> str:
     head.append("placement: " + " ".join(map(str, program.placement)))
     head.append(f"microbatches: {program.microbatches}")
     head += [f"barrier: {barrier}" for barrier in program.barriers]
+    head += [f"edges: {' '.join(map(str, run))}" for _, run in groupby(program.edges, _family)]
     # All cells are as wide as the widest, so that columns line up.
     rows = [[str(item) for item in row] for row in program.ranks]
     width = max((len(cell) for row in rows for cell in row), default=0)
@@ -146,16 +192,24 @@ def format_program(program: Program) -> str:
     return "\n".join(line.rstrip() for line in head + grid)
 
 
+def _family(edge: Edge) -> tuple[int, str, int, str]:
+    """Return what the edges of a line have in common: all but the microbatches."""
+    return edge.source.stage, edge.source.kind, edge.target.stage, edge.target.kind
+
+
 def parse_program(text: str) -> Program:
     """Return the program of a text form. Raises ValueError naming the line that is wrong."""
     head: dict[str, str] = {}
     barriers: list[Barrier] = []
+    edges: list[Edge] = []
     rows: list[tuple[Pass, ...]] = []
     for number, line in enumerate(text.strip().splitlines(), start=1):
         key, colon, value = (part.strip() for part in line.partition(":"))
         try:
             if key == "barrier":
                 barriers.append(parse_barrier(value))
+            elif key == "edges":
+                edges.extend(map(parse_edge, value.split()))
             elif key in ("schedule", "placement", "microbatches"):
                 head[key] = value
             elif colon and key == str(len(rows)):  # rows come in the order of ranks
@@ -166,7 +220,8 @@ def parse_program(text: str) -> Program:
             raise ValueError(f"line {number}: {error}") from None
     placement = tuple(_integers("placement", head))
     microbatches = (_integers("microbatches", head) or [0])[0]
-    return Program(tuple(rows), placement, microbatches, tuple(barriers), head.get("schedule", ""))
+    name = head.get("schedule", "")
+    return Program(tuple(rows), placement, microbatches, tuple(barriers), name, tuple(edges))
 
 
 def _integers(key: str, head: dict[str, str]) -> list[int]:

@@ -25,6 +25,8 @@ from ..ir.typed_json import Whole, read_json
 from .costs import Costs, Table, expand
 
 Resources = Mapping[str, int]
+# Buffers of kinds that are divided over the ranks.
+_RANK_BUFFERS = ("logits", "encoder", "features")
 Points = tuple[tuple[Whole, Whole], ...]
 
 
@@ -120,7 +122,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> CostProfile((0, 1, 1, 0), {}).rows("F"), CostProfile((0, 1, 1, 0), {}).rows("S")
         (4, 2)
         """
-        per_rank = (is_kind(name) and kind(name).scope == "rank") or name == "logits"
+        per_rank = (is_kind(name) and kind(name).scope == "rank") or name in _RANK_BUFFERS
         return self.ranks if per_rank else len(self.placement)
 
 

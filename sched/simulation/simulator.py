@@ -4,7 +4,8 @@ Every pass starts as soon as its rank has ended the pass before it and its input
 its start is the length of the longest path to it in the program's graph. The rules:
 
 - a pass takes `pass_ns`; on one rank passes never overlap and never change places;
-- an input from another rank arrives `p2p_ns` after its pass has ended; links have no contention;
+- an input from another rank arrives `p2p_ns` after its pass has ended, and in a lowered program
+  after its RECV has been posted; links have no contention;
 - a barrier starts when the last rank enters it and the communicator is free, and takes
   `collective_ns`;
 - with `overlap=False` a sender is blocked until its message has arrived, and every barrier blocks
@@ -111,7 +112,10 @@ def _blocking_edges(graph: Graph, delay: Ints) -> tuple[Ints, Ints, Ints]:
     following = np.full(graph.passes, -1, np.int64)
     inner = np.flatnonzero(np.diff(graph.rank) == 0) if graph.passes else graph.start
     following[inner] = inner + 1
-    messages = np.flatnonzero(graph.sender >= 0)
+    sent = np.full(len(graph.source), -1, np.int64)
+    passes = graph.source < graph.passes
+    sent[passes] = graph.rank[graph.source[passes]]
+    messages = np.flatnonzero((graph.sender >= 0) & (graph.sender == sent))
     entries = np.flatnonzero((graph.source < graph.passes) & (graph.target >= graph.passes))
     source = np.concatenate((graph.source[messages], graph.target[entries]))
     target = following[np.concatenate((graph.source[messages], graph.source[entries]))]

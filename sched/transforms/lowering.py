@@ -1,10 +1,7 @@
 """Lower a program: add passes for its sends, receives and collectives.
 
-Messages: when a pass's result is needed on another rank, a SEND is placed after it and, at the same
-moment, the RECV on the other rank: *the sender places both*. So the receives of a pair of ranks are
-in the order of the sends, and tagless transfers (NCCL) can be matched by order alone. The idea is
-torch's (`_add_send_recv`). A receive is posted when the message is sent; only the pass that uses
-the message waits for it.
+Messages: a pass whose result is needed on another rank is followed by its SEND, and the RECV is put
+into the other rank's list where that rank posts it: `messages` says where and why.
 
 Collectives: every rank enters a barrier with a pass of the barrier's name. It does not wait there;
 the passes that need the result do. Each barrier class has its own communicator: on a common one the
@@ -18,47 +15,55 @@ timeline and keep its order of events, so they cannot close a cycle.
 """
 
 from bisect import bisect_left
-from collections import deque
 from dataclasses import replace
 
 import numpy as np
 
-from ..ir.kinds import BACKWARD
+from ..ir.kinds import is_kind
 from ..ir.passes import Pass
 from ..ir.program import Barrier, Program
 from ..simulation.costs import Costs, unit_costs
 from ..simulation.simulator import simulate
 from ..simulation.timeline import Slot, Timeline
+from .messages import place_at_send, post_ahead
 
 
-def lower(program: Program, costs: Costs | None = None, *, continuations: bool = True) -> Program:
+def lower(
+    program: Program,
+    costs: Costs | None = None,
+    *,
+    continuations: bool = True,
+    ahead: int | None = 1,
+) -> Program:
     """Return the program with sends, receives, collectives and continuations.
 
     `costs`: used to find the positions of late collectives; only their proportions matter.
     `continuations`: whether ranks rescale between their passes, with C; False is for runtimes that
-    rescale on the collectives' stream. Raises ValueError if the program has messages already or
-    cannot run to its end.
+    rescale on the collectives' stream. `ahead`: the number of compute passes before its consumer
+    that a receive is posted; None posts it when the message is sent, for runtimes with one
+    communicator for both directions (torch's). Raises ValueError if the program has messages
+    already or cannot run to its end.
 
     >>> from counterpoise.sched import schedule
     >>> for row in lower(schedule("1f1b", ranks=2, microbatches=1)).ranks:
     ...     print(*row)
-    0F0 0SEND_F0 0RECV_B0 0B0
+    0RECV_B0 0F0 0SEND_F0 0B0
     1RECV_F0 1F0 1B0 1SEND_B0
     """
-    if any("SEND" in item.kind or "RECV" in item.kind for row in program.ranks for item in row):
+    if any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
         raise ValueError("the program has sends and receives already; lower it only once")
+    timeline = simulate(program, _positive(costs, program))
     if program.barriers:
-        timeline = simulate(program, _positive(costs))
         program = _collectives(program, timeline, continuations)
-    return _messages(program)
+    return place_at_send(program) if ahead is None else post_ahead(program, ahead)
 
 
-def _positive(costs: Costs | None) -> Costs:
+def _positive(costs: Costs | None, program: Program) -> Costs:
     """Return the costs with every pass taking time, so that no two events of a rank coincide."""
     costs = costs or unit_costs(10, 20, 3)
-    return replace(
-        costs, pass_ns={k: np.maximum(np.asarray(v), 1) for k, v in costs.pass_ns.items()}
-    )
+    kinds = {item.kind for row in program.ranks for item in row if is_kind(item.kind)}
+    times = dict.fromkeys(kinds, 1) | dict(costs.pass_ns)
+    return replace(costs, pass_ns={k: np.maximum(np.asarray(v), 1) for k, v in times.items()})
 
 
 def _collectives(program: Program, timeline: Timeline, continuations: bool) -> Program:
@@ -123,49 +128,3 @@ def _makes(barrier: Barrier, item: Pass, program: Program) -> bool:
         return False
     ends = {"first": 0, "last": program.stages - 1}
     return barrier.source == "every" or item.stage == ends[barrier.source]
-
-
-def _messages(program: Program) -> Program:
-    """Run all ranks in turn, a pass at a time, and place each SEND with its RECV."""
-    rows: list[list[Pass]] = [[] for _ in program.ranks]
-    placed: set[Pass] = set()
-    left = [deque(row) for row in program.ranks]
-    while any(left):
-        moved = False
-        for rank, row in enumerate(left):
-            if row and _ready(row[0], placed, program):
-                item = row.popleft()
-                placed.add(item)
-                rows[rank].append(item)
-                if pair := _message(item, program):
-                    rows[rank].append(pair[0])
-                    rows[program.placement[pair[1].stage]].append(pair[1])
-                moved = True
-        # Every rank waits for a pass of another one that comes later.
-        if not moved:
-            heads = " ".join(str(row[0]) for row in left if row)
-            raise ValueError(f"deadlock at {heads}; run check(program) to see the cycle")
-    return replace(program, ranks=tuple(map(tuple, rows)))
-
-
-def _ready(item: Pass, placed: set[Pass], program: Program) -> bool:
-    """Return whether the inputs of a pass from other stages are computed."""
-    if item.kind == "F" and item.stage > 0:
-        return Pass(item.stage - 1, "F", item.microbatch) in placed
-    if item.kind in BACKWARD and item.stage < program.stages - 1:
-        return any(Pass(item.stage + 1, kind, item.microbatch) in placed for kind in BACKWARD)
-    return True
-
-
-def _message(item: Pass, program: Program) -> tuple[Pass, Pass] | None:
-    """Return the SEND after a pass and the RECV on the peer, if its result leaves the rank."""
-    step = 1 if item.kind == "F" else -1 if item.kind in BACKWARD else 0
-    peer = item.stage + step
-    if not step or not 0 <= peer < program.stages:
-        return None
-    if program.placement[peer] == program.placement[item.stage]:
-        return None
-    name = "F" if step > 0 else "B"
-    return Pass(item.stage, f"SEND_{name}", item.microbatch), Pass(
-        peer, f"RECV_{name}", item.microbatch
-    )

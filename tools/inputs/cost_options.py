@@ -25,6 +25,8 @@ TIMES = (
     ("w", "weight gradients of it", "what I leaves of B"),
     ("s", "a rank's vocabulary pass S", "a fifth of F"),
     ("t", "a rank's vocabulary pass T", "as S"),
+    ("ef", "an encoder's forward pass: a layer's, where passes are layers", "a tenth of F"),
+    ("eb", "an encoder's backward pass", "twice EF"),
     ("p2p", "sending from rank to rank", "0"),
     ("collective", "a collective of the vocabulary passes", "0"),
 )
@@ -69,9 +71,13 @@ class GivenTimes:
         half = softmax // 2
         cut = {"S": softmax, "T": gradients, "L": half, "E": softmax - half, "G": gradients}
         free = dict.fromkeys(("C", "IF", "IB", "O", "UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
+        encoder = _or(times["ef"], forward // 10)
+        guests = {"EF": encoder, "EB": _or(times["eb"], 2 * encoder)}
+        present = {item.kind for row in program.ranks for item in row}
+        layers = {name: guests[name[:2]] for name in present if name[:3] in ("EF_", "EB_")}
         barriers = (barrier.name for barrier in program.barriers)
         return Costs(
-            {kind: time // chunks for kind, time in staged.items()} | cut | free,
+            {kind: time // chunks for kind, time in staged.items()} | cut | free | guests | layers,
             p2p_ns=_or(times["p2p"], 0),
             collective_ns=dict.fromkeys(barriers, _or(times["collective"], 0)),
             buffer_bytes={"activation": MICROBATCHES.size // chunks},

@@ -222,7 +222,7 @@ def _picture(best: Chosen, out: Path) -> str:
     if out.suffix == ".json":
         return render_trace(both) + "\n"
     if out.suffix == ".txt":
-        return format_program(fill_program(best.host, best.filled).program) + "\n"
+        return format_program(fill_program(best.host, best.filled)) + "\n"
     raise ValueError(f"--out got {out}; end it in .svg, .html, .json or .txt")
 
 

@@ -1,57 +1,28 @@
 """Conversion of filled schedules to programs with a pass for each encoder layer.
 
 Each encoder layer of a microbatch is a pass of a kind of its own, EF_A, EF_B ... forward and EB_A
-... backward, on the rank that holds it. What crosses ranks (a pipeline's hops, features to the
-language model, gradients back) is listed as edges, since an encoder's neighbours follow from the
-plan and not from the kind. Passes are in the order of their planned ends: whatever a pass needs
-ends before it, so all ranks' orders together have no cycle, however long passes really take.
+... backward, on the rank that holds it. What encoders hand on and take (a pipeline's hops, features
+to the language model, gradients back) are edges of the program, since an encoder's neighbours
+follow from the plan and not from the kind; `lower` makes messages of those that cross ranks. Passes
+are in the order of their planned ends: whatever a pass needs ends before it, so all ranks' orders
+together have no cycle, however long passes really take.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ...ir.kinds import Kind, Need, is_kind, kind, register_kind
+from ...ir.kinds import layer_kind
 from ...ir.passes import Pass
-from ...ir.program import Program
+from ...ir.program import Edge, Program
 from ..plan.encoder_plans import Host
 from ..problem.gaps import Ints
 from ..problem.instance import EncoderPipeline, FilledSchedule, lengths
 
-Edge = tuple[Pass, Pass]
 
-
-@dataclass(frozen=True, slots=True)
-class FilledProgram:
-    """A program with encoder passes, and its transfers: (pass, pass that waits for it)."""
-
-    program: Program
-    edges: tuple[Edge, ...]
-
-
-def layer_kind(direction: str, layer: int) -> str:
-    """Return the kind of an encoder layer's forward ("EF") or backward ("EB"), registering it.
-
-    >>> layer_kind("EF", 0), layer_kind("EB", 27)
-    ('EF_A', 'EB_AB')
-    """
-    letters, rest = "", layer + 1
-    while rest:
-        rest, digit = divmod(rest - 1, 26)
-        letters = chr(ord("A") + digit) + letters
-    name = f"{direction}_{letters}"
-    if not is_kind(name):
-        needs: tuple[Need, ...] = ()
-        if direction == "EF" and layer:
-            needs = (Need((layer_kind("EF", layer - 1),), "same"),)
-        way = "forward" if direction == "EF" else "backward"
-        register_kind(Kind(name, f"encoder layer {letters} {way}", scope="rank", needs=needs))
-    return kind(name).name
-
-
-def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> FilledProgram:
-    """Return the program of one copy of the encoder pipelines.
+def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> Program:
+    """Return the program of one copy of the encoder pipelines, with its edges.
 
     Raises ValueError if the problem does not say which kernels are which layer's.
     """
@@ -68,8 +39,10 @@ def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> Filled
                 timed[rank].append((end, what))
             edges += _edges(filled, host, p)
     rows = tuple(tuple(what for _, what in sorted(row, key=lambda one: one[0])) for row in timed)
-    program = replace(host.program, ranks=rows, name=f"{host.program.name} with encoders")
-    return FilledProgram(program, tuple(edges))
+    # By what they join, so that a line of the text form holds the edges of one kind.
+    edges.sort(key=lambda e: (e.source.stage, e.source.kind, e.target.stage, e.source.microbatch))
+    name = f"{host.program.name} with encoders"
+    return replace(host.program, ranks=rows, name=name, edges=tuple(edges))
 
 
 def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, Pass]]:
@@ -106,13 +79,14 @@ def _edges(filled: FilledSchedule, host: Host, p: EncoderPipeline) -> Iterator[E
     end = layer_kind("EF", top)
     for microbatch in p.microbatches:
         for here, there in zip(p.ranks, p.ranks[1:], strict=False):
-            yield Pass(here, end, microbatch), Pass(there, layer_kind("EF", 0), microbatch)
-        yield Pass(p.ranks[-1], end, microbatch), entered[place[microbatch]][1]
+            entry = Pass(there, layer_kind("EF", 0), microbatch)
+            yield Edge(Pass(here, end, microbatch), entry)
+        yield Edge(Pass(p.ranks[-1], end, microbatch), entered[place[microbatch]][1])
     if not problem.backward_layers:
         return
     high, low = layer_kind("EB", len(problem.backward_layers) - 1), layer_kind("EB", 0)
     for microbatch in p.backward_order:
         number = entered[place[microbatch]][1].microbatch
-        yield Pass(0, "B", number), Pass(p.ranks[-1], high, microbatch)
+        yield Edge(Pass(0, "B", number), Pass(p.ranks[-1], high, microbatch))
         for here, there in zip(p.ranks[::-1], p.ranks[-2::-1], strict=False):
-            yield Pass(here, low, microbatch), Pass(there, high, microbatch)
+            yield Edge(Pass(here, low, microbatch), Pass(there, high, microbatch))

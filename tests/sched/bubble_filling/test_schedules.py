@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from counterpoise.sched import check, simulate
+from counterpoise.sched import check, lower, parse_program, simulate
 from counterpoise.sched.bubble_filling.plan.choose import PlanScan, fill_plan, fitting, scan
 from counterpoise.sched.bubble_filling.plan.encoder_plans import (
     EncoderPlan,
@@ -252,16 +252,33 @@ def test_a_filled_schedule_renders_and_keeps_all_work() -> None:
 
 def test_a_filled_program_is_sound_and_waits_in_no_circle() -> None:
     _, host = job()
-    filled = fill_bubbles(problem())
-    made = fill_program(host, filled)
-    check(made.program)
-    where = {what: (r, i) for r, row in enumerate(made.program.ranks) for i, what in enumerate(row)}
-    assert all(a in where and b in where for a, b in made.edges)
-    layers = {p.kind for row in made.program.ranks for p in row if p.kind.startswith("E")}
+    made = fill_program(host, fill_bubbles(problem()))
+    check(made)
+    layers = {p.kind for row in made.ranks for p in row if p.kind.startswith("E")}
     assert len(layers) == 2 * 24
-    kinds = {p.kind for row in made.program.ranks for p in row}
+    kinds = {p.kind for row in made.ranks for p in row}
     costs = replace(host.costs, pass_ns={**host.costs.pass_ns, **dict.fromkeys(kinds, 1)})
-    assert simulate(made.program, costs).makespan_ns > 0
+    assert simulate(made, costs).makespan_ns > 0
+
+
+def test_a_filled_program_keeps_its_edges_as_text() -> None:
+    _, host = job()
+    made = fill_program(host, fill_bubbles(problem()))
+    assert len(made.edges) == 8 * 4  # of 8 microbatches: a hop and the features, and both back
+    assert parse_program(str(made)) == made
+    lowered = lower(made)
+    assert parse_program(str(lowered)) == lowered
+
+
+def test_what_encoders_send_to_other_ranks_becomes_messages() -> None:
+    _, host = job()
+    made = fill_program(host, fill_bubbles(problem()))
+    lowered = lower(made)
+    check(lowered)
+    crossing = [e for e in made.edges if made.rank_of(e.source) != made.rank_of(e.target)]
+    for end in ("SEND_X_", "RECV_X_"):
+        sent = sum(item.kind.startswith(end) for row in lowered.ranks for item in row)
+        assert sent == len({(e.source, made.rank_of(e.target)) for e in crossing}) > 8
 
 
 def test_every_bubble_has_one_cause() -> None:

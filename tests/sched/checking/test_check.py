@@ -109,7 +109,7 @@ def test_a_send_without_receive() -> None:
 def test_messages_that_pass_each_other_on_a_channel() -> None:
     lowered = lower(schedule("1f1b", ranks=2, microbatches=4))
     text = complaint(exchanged(lowered, 1, "1RECV_F1", "1RECV_F2"))
-    assert text.startswith("0SEND_F1 meets 1RECV_F2 on its channel")
+    assert text.startswith("0SEND_F1 meets 1RECV_F2 on the channel from rank 0 to rank 1\n")
 
 
 def test_a_cycle_over_three_ranks() -> None:

@@ -5,13 +5,14 @@ gets, with queues for messages and a ledger for collectives, and compares what w
 a training step is.
 """
 
+import itertools
 import random
 from collections import Counter, defaultdict, deque
 from dataclasses import replace
 
 import pytest
 
-from counterpoise.sched import Pass, Program, lower, problems, schedule
+from counterpoise.sched import Edge, Pass, Program, lower, problems, schedule
 
 BASES = [
     ("gpipe", 3, 4),
@@ -27,7 +28,30 @@ BASES = [
     ("1f1b-naive", 3, 4),
     ("v-half-alg1", 2, 4),
     ("interleaved-alg2", 2, 4),
+    ("1f1b and encoders", 3, 4),
 ]
+
+
+def made(name: str, ranks: int, microbatches: int) -> Program:
+    """The program of a base; with encoders, every rank encodes a share of the microbatches.
+
+    The features of a microbatch go to stages 0 and 1, and both stages' gradients come back; the
+    language model takes the microbatches in another order than the encoders number them in.
+    """
+    base, _, encoders = name.partition(" and ")
+    program = schedule(base, ranks=ranks, microbatches=microbatches)
+    if not encoders:
+        return program
+    rows, edges = [], []
+    for rank, row in enumerate(program.ranks):
+        own = range(rank, microbatches, ranks)
+        forward, backward = ([Pass(rank, kind, m) for m in own] for kind in ("EF", "EB"))
+        rows.append((*forward, *row, *backward))
+        for m, stage in itertools.product(own, (0, 1)):
+            number = microbatches - 1 - m
+            edges.append(Edge(Pass(rank, "EF", m), Pass(stage, "F", number)))
+            edges.append(Edge(Pass(stage, "B", number), Pass(rank, "EB", m)))
+    return replace(program, ranks=tuple(rows), edges=tuple(edges))
 
 
 class OutOfOrderError(Exception):
@@ -41,8 +65,8 @@ class Executor:
         self.program = program
         self.last = program.stages - 1
         self.done: set[Pass] = set()
-        self.sent: dict[tuple[int, int, str], list[Pass]] = defaultdict(list)
-        self.got: dict[tuple[int, int, str], list[Pass]] = defaultdict(list)
+        self.sent: dict[tuple[int, int], list[Pass]] = defaultdict(list)
+        self.got: dict[tuple[int, int], list[Pass]] = defaultdict(list)
         self.entered: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         self.kinds = {item.kind for row in program.ranks for item in row}
         self.lowered = any("SEND" in kind for kind in self.kinds)
@@ -69,13 +93,16 @@ class Executor:
 
     def ready(self, item: Pass, rank: int) -> bool:
         stage, kind, m = item.stage, item.kind, item.microbatch
+        if not all(self.brought(a, rank) for a, b in self.program.edges if b == item):
+            return False
         if kind == "F":
             return (not stage or self.arrived(item, "F", stage - 1)) and self.barred(item)
         if kind in "BI":
             own = Pass(stage, "F", m) in self.done
             above = stage == self.last or self.arrived(item, "B", stage + 1)
             return own and above and self.barred(item)
-        before = {"W": "I", "T": "S", "E": "L", "G": "E", "C": "S", "SEND_F": "F"}
+        before = {"W": "I", "T": "S", "E": "L", "G": "E", "C": "S", "SEND_F": "F", "EB": "EF"}
+        before |= {f"SEND_X_{one}": one for one in ("EF", "B")}
         if kind in before and Pass(stage, before[kind], m) not in self.done:
             return False
         if kind == "SEND_B" and not self.any_done(stage, m):
@@ -95,11 +122,23 @@ class Executor:
             if what == "F":
                 return Pass(source, "F", item.microbatch) in self.done
             return self.any_done(source, item.microbatch)
-        receive = Pass(item.stage, f"RECV_{what}", item.microbatch)
-        channel = (there, here, what)
+        return self.received(Pass(item.stage, f"RECV_{what}", item.microbatch), (there, here))
+
+    def received(self, receive: Pass, channel: tuple[int, int]) -> bool:
         if receive not in self.got[channel]:
             return False
         return self.got[channel].index(receive) < len(self.sent[channel])
+
+    def brought(self, source: Pass, rank: int) -> bool:
+        """Whether the result that an edge brings is on this rank."""
+        there = self.of(source)
+        if there == rank or not self.lowered:
+            return source in self.done
+        return self.received(replace(source, kind=f"RECV_X_{source.kind}"), (there, rank))
+
+    def of(self, item: Pass) -> int:
+        """The rank of a pass that an edge names."""
+        return item.stage if item.kind[0] == "E" else self.program.placement[item.stage]
 
     def barred(self, item: Pass) -> bool:
         """Whether all barriers that hold this pass are over."""
@@ -132,16 +171,18 @@ class Executor:
         return Pass(rank, made, item.microbatch) in self.done
 
     def do(self, item: Pass, rank: int) -> None:
-        if item.kind.startswith(("SEND", "RECV")):
+        if "_X_" in item.kind:
+            self.carry(item, rank)
+        elif item.kind.startswith(("SEND", "RECV")):
             what, sends = item.kind[-1], item.kind.startswith("SEND")
             peer = item.stage + (1 if sends == (what == "F") else -1)
             if not 0 <= peer <= self.last:
                 raise OutOfOrderError(f"{item} goes nowhere")
             other = self.program.placement[peer]
             if sends:
-                self.sent[rank, other, what].append(item)
+                self.sent[rank, other].append(item)
             else:
-                self.got[other, rank, what].append(item)
+                self.got[other, rank].append(item)
         if item.kind in self.names:
             self.entered[item.kind][rank].append(item.microbatch)
         for barrier in self.program.barriers:
@@ -150,25 +191,45 @@ class Executor:
                 self.entered[barrier.name][rank].append(item.microbatch)
         self.done.add(item)
 
+    def carry(self, item: Pass, rank: int) -> None:
+        """Send or receive a result along the program's edges."""
+        source = replace(item, kind=item.kind[7:])
+        ends = {(self.of(a), self.of(b)) for a, b in self.program.edges if a == source}
+        sends = item.kind.startswith("SEND")
+        mine = {(a, b) for a, b in ends if a != b and rank == (a if sends else b)}
+        if not mine:
+            raise OutOfOrderError(f"{item} goes nowhere")
+        for channel in sorted(mine):
+            (self.sent if sends else self.got)[channel].append(item)
+
+    def expected(self, send: Pass) -> Pass:
+        """The receive that a send must meet."""
+        step = {"SEND_F": 1, "SEND_B": -1}.get(send.kind, 0)
+        kind = send.kind.replace("SEND", "RECV")
+        return Pass(send.stage + step, kind, send.microbatch)
+
     def judge(self) -> None:
         """After the end: every pass once, messages and collectives matched one by one."""
         for channel in set(self.sent) | set(self.got):
-            step = 1 if channel[2] == "F" else -1
-            sent = [(p.stage + step, p.microbatch) for p in self.sent[channel]]
-            if sent != [(p.stage, p.microbatch) for p in self.got[channel]]:
+            if [self.expected(p) for p in self.sent[channel]] != self.got[channel]:
                 raise OutOfOrderError(f"channel {channel}")
         for name, by_rank in self.entered.items():
             orders = [tuple(by_rank[rank]) for rank in range(len(self.program.ranks))]
             if len(set(orders)) > 1:
                 raise OutOfOrderError(f"communicator {name}")
-        count = Counter(item for row in self.program.ranks for item in row)
-        if max(count.values()) > 1:
+        placed = Counter((rank, p) for rank, row in enumerate(self.program.ranks) for p in row)
+        if max(placed.values()) > 1:
             raise OutOfOrderError("a pass is there twice")
+        count = Counter(item for row in self.program.ranks for item in row)
+        if not all(count[item] for edge in self.program.edges for item in edge):
+            raise OutOfOrderError("an edge leads nowhere")
         for rank, row in enumerate(self.program.ranks):
             for item in row:
                 staged = item.kind in ("F", "B", "I", "W") or item.kind[:4] in ("SEND", "RECV")
                 if item.microbatch not in range(self.program.microbatches):
                     raise OutOfOrderError(f"{item} has no microbatch")
+                if "_X_" in item.kind:  # `carry` has seen to it
+                    continue
                 if staged and not (item.stage <= self.last and self.home(item.stage) == rank):
                     raise OutOfOrderError(f"{item} is not at home")
                 if not staged and item.stage != rank:
@@ -218,9 +279,10 @@ def mutated(program: Program, rng: random.Random) -> Program:
 @pytest.mark.parametrize("name", [name for name, _, _ in BASES])
 def test_the_executor_does_what_is_sound(name: str) -> None:
     ranks, microbatches = next((r, m) for n, r, m in BASES if n == name)
-    program = schedule(name, ranks=ranks, microbatches=microbatches)
+    program = made(name, ranks, microbatches)
     assert Executor(program).fits()
-    assert Executor(lower(program)).fits()
+    for ahead in (1, 3) if program.edges else (1, 3, None):
+        assert Executor(lower(program, ahead=ahead)).fits()
 
 
 def test_a_mutation_is_reported_exactly_when_the_program_cannot_be_done() -> None:
@@ -228,7 +290,7 @@ def test_a_mutation_is_reported_exactly_when_the_program_cannot_be_done() -> Non
     verdicts: Counter[bool] = Counter()
     for _ in range(2000):
         name, ranks, microbatches = rng.choice(BASES)
-        program = schedule(name, ranks=ranks, microbatches=microbatches)
+        program = made(name, ranks, microbatches)
         program = mutated(lower(program) if rng.random() < 0.5 else program, rng)
         fits = Executor(program).fits()
         found = problems(program)

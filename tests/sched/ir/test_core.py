@@ -82,7 +82,7 @@ def test_every_need_and_barrier_names_a_registered_kind() -> None:
 
 
 def test_every_buffer_that_is_taken_is_freed() -> None:
-    taken = {buffer for k in kinds() for buffer in k.takes}
+    taken = {buffer for k in kinds() for buffer in (*k.takes, *k.leaves)}
     assert taken == {buffer for k in kinds() for buffer in k.frees}
 
 

@@ -211,8 +211,8 @@ def test_memory_is_the_sum_of_what_is_held(name: str) -> None:
     sizes = {"activation": 7, "weight": 3, "logits": 5}
     costs = Costs(unit_costs(10, 20, 3).pass_ns, buffer_bytes=sizes, parameter_bytes=[1, 2, 3, 4])
     timeline = simulate(program, costs)
-    takes = {"F": 7, "S": 5, "I": 3}
-    frees = {"B": 7, "I": 7, "W": 3, "T": 5}
+    takes = {"F": 7, "S": 5}
+    frees = {"B": 7, "I": 7 - 3, "W": 3, "T": 5}  # I leaves what W needs
     for rank, row in enumerate(timeline.ranks):
         for when, held in timeline.memory[rank]:
             got = sum(takes.get(s.what.kind, 0) for s in row if s.start_ns <= when)
