@@ -2,6 +2,9 @@
 
 Torch's `_PipelineScheduleRuntime._load_csv` reads what `write_csv` writes: its "compute_only"
 form if a program has only forward and backward passes, its "compute_comms" form if it is lowered.
+To the first torch adds messages, REDUCE_GRAD and FSDP's UNSHARD and RESHARD by itself; to the
+second it adds nothing, and without REDUCE_GRAD it silently leaves out the division of the gradients
+by the number of microbatches. So `write_csv` adds these to lowered programs.
 `read_csv` reads both, and the output of torch's `_dump_csv`: an empty cell is an idle step and is
 skipped; `(0F7;7B3)OVERLAP_F_B` means that a rank may run two passes at once, and is read as these
 passes in order. Torch's actions have no text form for our other kinds (S, T, EF ...).
@@ -21,7 +24,10 @@ _GROUP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 
 
 def write_csv(program: Program) -> str:
-    r"""Return a program as torch's CSV. Raises ValueError if it has a kind that torch lacks.
+    r"""Return a program as torch's CSV.
+
+    A lowered program gets UNSHARD, REDUCE_GRAD and RESHARD for each stage that has none. Raises
+    ValueError if the program has a kind that torch lacks.
 
     >>> row = (Pass(0, "F", 0), Pass(0, "B", 0))
     >>> write_csv(Program((row,), (0,), 1))
@@ -33,10 +39,35 @@ def write_csv(program: Program) -> str:
             f"torch's CSV has no kind {', '.join(foreign)}; it has {' '.join(TORCH_KINDS)}: "
             "export this program as text"
         )
+    rows = program.ranks
+    if any(item.kind in MESSAGES for row in rows for item in row):
+        rows = tuple(_with_parameter_actions(row) for row in rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([format_pass(item) for item in row] for row in program.ranks)
+    writer.writerows([format_pass(item) for item in row] for row in rows)
     return text.getvalue()
+
+
+def _with_parameter_actions(row: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """Return a rank's row with each stage gathered, reduced and dropped around its passes."""
+    have = set(row)
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, item in enumerate(row):
+        if item.kind in COMPUTE:
+            first.setdefault(item.stage, at)
+            last[item.stage] = at
+    before: dict[int, list[Pass]] = {}
+    after: dict[int, list[Pass]] = {}
+    for stage, at in last.items():
+        # A stage's gradients are complete with its last B or W, which is then its last pass.
+        kinds = ["REDUCE_GRAD"] if row[at].kind in ("B", "W") else []
+        if Pass(stage, "UNSHARD") not in have:
+            before[first[stage]] = [Pass(stage, "UNSHARD")]
+            kinds.append("RESHARD")
+        after[at] = [Pass(stage, name) for name in kinds if Pass(stage, name) not in have]
+    parts = ((*before.get(at, ()), item, *after.get(at, ())) for at, item in enumerate(row))
+    return tuple(item for part in parts for item in part)
 
 
 def read_csv(text: str, name: str = "") -> Program:

@@ -1,12 +1,13 @@
 """`counterpoise schedule`: list, show, check, simulate, compare and export pipeline schedules."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from ...sched import Program, Timeline, format_program, problems, schedules, simulate
+from ...sched import Program, Timeline, format_program, lower, problems, schedules, simulate
 from ...sched.checking.marked_grid import marked_grid
 from ...sched.ir.torch_csv import write_csv
 from ...sched.render.html import render_html
@@ -184,7 +185,12 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
         raise ValueError(
             f"--out {out} has no suffix of a known format; add --format {'|'.join(FORMATS)}"
         )
-    text = _exported(read_program(target, size), chosen, costs)
+    if chosen == "csv":
+        # Torch has one communicator for both directions, so receives are placed with their sends.
+        program = read_program(target, replace(size, lowered=False))
+        text = write_csv(lower(program, ahead=None) if size.lowered else program)
+    else:
+        text = _exported(read_program(target, size), chosen, costs)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -193,8 +199,6 @@ def export(target: str, form: str | None, out: Path | None, size: Size, costs: C
 
 
 def _exported(program: Program, form: str, costs: CostSource) -> str:
-    if form == "csv":
-        return write_csv(program)
     if form == "text":
         return format_program(program) + "\n"
     timeline, unit = simulate(program, costs.of(program)), costs.unit
