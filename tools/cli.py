@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": ("doctor.command", "Check an installation or a running job."),
     "keygen": ("services.keygen", "Make keys for a balancer, its workers and its trainers."),
     "plan": ("plan.command", "Plan a model's parallel layout: GPUs, stages, recomputation."),
+    "profile": ("schedule.profile", "Fit what passes cost to measured steps."),
     "schedule": ("schedule.command", "Show, check, simulate and compare pipeline schedules."),
     "worker": ("services.worker", "Read, decode and stream samples for a balancer."),
 }

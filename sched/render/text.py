@@ -24,18 +24,27 @@ PLAIN = ""
 Cell = tuple[str, str]
 
 
-def render_text(timeline: Timeline, columns: int | None = None, unit: MemoryUnit = BYTES) -> str:
+def render_text(
+    timeline: Timeline,
+    columns: int | None = None,
+    unit: MemoryUnit = BYTES,
+    span_ns: int | None = None,
+) -> str:
     """Return the timeline as text. Raises ValueError if there is no room for anything.
 
     `columns`: the greatest width; by default as wide as the timeline needs, within limits.
-    `unit`: the unit of the timeline's memory.
+    `unit`: the unit of the timeline's memory. `span_ns`: the time that the whole width stands for,
+    to draw several timelines on one scale; by default the makespan.
     """
-    lines = text_lines(timeline, columns, unit)
+    lines = text_lines(timeline, columns, unit, span_ns)
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
 def text_lines(
-    timeline: Timeline, columns: int | None = None, unit: MemoryUnit = BYTES
+    timeline: Timeline,
+    columns: int | None = None,
+    unit: MemoryUnit = BYTES,
+    span_ns: int | None = None,
 ) -> list[list[Cell]]:
     """Return the lines of `render_text` in pieces: (text, kind of the pass that it shows).
 
@@ -52,11 +61,15 @@ def text_lines(
     count = timeline.makespan_ns // tick
     # Unequal times have a tiny common divisor, so that a grid of ticks would be far too wide.
     grid = count <= GRID_TICKS and (columns is None or count * width <= room + 1)
-    scale = (width, tick) if grid else (room, max(1, timeline.makespan_ns))
+    grid = grid and span_ns is None
+    scale = (width, tick) if grid else (room, max(1, span_ns or timeline.makespan_ns))
     lines = [[(f"{timeline.name}  {', '.join(figures(timeline, unit))}", PLAIN)]]
     lines.append([(" " * head + _axis(timeline.makespan_ns, *scale), PLAIN)])
     for row, words in zip(drawn, names, strict=True):
-        cells = _ticks(row, words, tick, count, width) if grid else _dense(row, words, *scale)
+        if grid:
+            cells = _ticks(row, words, tick, count, width)
+        else:
+            cells = _dense(row, words, *scale, timeline.makespan_ns)
         lines.append([(row.label.ljust(head), PLAIN), *cells])
     return lines
 
@@ -83,7 +96,7 @@ def _ticks(row: Row, words: list[str], tick: int, count: int, width: int) -> Ite
     yield ("..".ljust(width) * (count - at)).rstrip(), PLAIN
 
 
-def _dense(row: Row, words: list[str], room: int, whole: int) -> Iterator[Cell]:
+def _dense(row: Row, words: list[str], room: int, whole: int, makespan_ns: int) -> Iterator[Cell]:
     """Yield a row of characters: each pass as its name and dashes, or as much of it as fits."""
     at = 0
     for slot, name in zip(row.slots, words, strict=True):
@@ -93,7 +106,7 @@ def _dense(row: Row, words: list[str], room: int, whole: int) -> Iterator[Cell]:
             short = name if len(name) <= last - first else slot.what.kind[: last - first]
             yield short.ljust(last - first, "-"), slot.what.kind
             at = last
-    yield "." * (room - at), PLAIN
+    yield "." * (round(makespan_ns * room / whole) - at), PLAIN
 
 
 def _axis(makespan_ns: int, columns: int, every_ns: int) -> str:

@@ -22,11 +22,11 @@ def count_bubbles(graph: Graph, start: Ints, end: Ints, makespan_ns: int) -> tup
         travel = start[row] - np.maximum(free[:-1], ready[row])
         tail = makespan_ns - int(free[-1])
         spare = int(work.max() - work[rank])
-        result.append(_by_cause(graph.kinds, graph.kind[row], gaps, travel, tail, spare))
+        result.append(bubbles_by_cause(graph.kinds, graph.kind[row], gaps, travel, tail, spare))
     return tuple(result)
 
 
-def _by_cause(
+def bubbles_by_cause(
     kinds: tuple[str, ...], kind: Ints, gaps: Ints, travel: Ints, tail: int, spare: int
 ) -> Bubbles:
     """Return a rank's bubbles.

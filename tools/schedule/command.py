@@ -7,21 +7,23 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ...sched import Program, Timeline, format_program, lower, problems, schedules, simulate
+from ...sched import Program, format_program, lower, problems, schedules, simulate
 from ...sched.checking.marked_grid import marked_grid
 from ...sched.ir.torch_csv import write_csv
 from ...sched.render.html import render_html
-from ...sched.render.summary import MemoryUnit
 from ...sched.render.svg import render_svg
 from ...sched.render.text import render_text
 from ...sched.render.trace import render_trace
+from ...sched.simulation.measured import MeasuredStep, dump_step
 from ..console.reporting import emit
 from ..inputs.cost_options import CostSource, with_costs
 from ..inputs.programs import Size, read_program, with_size
+from ..inputs.timelines import read_timelines
+from .compare import compare_command
 from .fill import command as fill_command
-from .reports import compare_table, list_table, picture, rank_table, timeline_report
+from .reports import list_table, picture, rank_table, timeline_report
 
-FORMATS = ("csv", "svg", "trace", "html", "text", "timeline")
+FORMATS = ("csv", "svg", "trace", "html", "text", "timeline", "times")
 SUFFIXES = {".csv": "csv", ".svg": "svg", ".json": "trace", ".html": "html", ".txt": "text"}
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 
@@ -31,13 +33,15 @@ def command() -> None:
     """Show, check, simulate and compare pipeline schedules.
 
     A program is given as NAME[:OPTION=VALUE,...] (see `list`) or as a file: torch's CSV, or the
-    grid that `export --format text` writes. Times are milliseconds.
+    grid that `export --format text` writes. `show` and `compare` also take measured steps (.json).
+    Times are milliseconds.
 
     Example: counterpoise schedule compare 1f1b zb-h1 zbv --out page.html
     """
 
 
 command.add_command(fill_command)
+command.add_command(compare_command)
 
 
 @command.command("list")
@@ -60,17 +64,17 @@ def list_(as_json: bool) -> None:
 @with_size
 @with_costs
 def show(target: str, passes: bool, size: Size, costs: CostSource) -> None:
-    """Print a program's timeline to scale, or with --passes its grid.
+    """Print the timeline of a program or a measured step to scale, or with --passes its grid.
 
     Example: counterpoise schedule show zb-h1 --stages 4 --microbatches 8
     """
-    program = read_program(target, size)
     if passes:
-        click.echo(format_program(program))
+        click.echo(format_program(read_program(target, size)))
         return
+    timeline = read_timelines([target], size, costs)[0]
     console = Console(soft_wrap=True, highlight=False)
     width = console.width if console.is_terminal else None
-    console.print(picture(simulate(program, costs.of(program)), costs.unit, width))
+    console.print(picture(timeline, costs.unit, width))
 
 
 @command.command()
@@ -118,53 +122,6 @@ def simulate_(target: str, size: Size, costs: CostSource, as_json: bool) -> None
 
 
 @command.command()
-@click.argument("targets", nargs=-1, required=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Write the page (.html) or SVG here.")
-@click.option("--title", default="Pipeline schedules compared", help="The page's title.")
-@with_size
-@with_costs
-@as_json
-def compare(
-    targets: tuple[str, ...],
-    out: Path | None,
-    title: str,
-    size: Size,
-    costs: CostSource,
-    as_json: bool,
-) -> None:
-    """Compare several programs in a table, and with --out on a page.
-
-    Example: counterpoise schedule compare 1f1b zb-h1 zbv --stages 8 --out page.html
-    """
-    programs = [read_program(target, size) for target in targets]
-    timelines = [simulate(program, costs.of(program)) for program in programs]
-    if out is not None:
-        text = _compared(out, timelines, title, _subtitle(programs), costs.unit)
-        out.write_text(text, "utf-8")
-        click.echo(f"wrote {out}", err=True)
-    report = {"schedules": [timeline_report(one, costs.unit) for one in timelines]}
-    emit(report, as_json, compare_table(timelines, costs.unit))
-
-
-def _compared(
-    out: Path, timelines: list[Timeline], title: str, subtitle: str, unit: MemoryUnit
-) -> str:
-    if out.suffix == ".svg":
-        return render_svg(timelines, title=title, unit=unit)
-    if out.suffix in (".html", ".htm"):
-        return render_html(timelines, title=title, subtitle=subtitle, unit=unit)
-    if out.suffix == ".json":
-        return render_trace(timelines)
-    raise ValueError(f"--out got {out}; end it in .html, .svg or .json (a trace)")
-
-
-def _subtitle(programs: list[Program]) -> str:
-    ranks = "/".join(dict.fromkeys(str(len(one.ranks)) for one in programs))
-    count = "/".join(dict.fromkeys(str(one.microbatches) for one in programs))
-    return f"{ranks} ranks, {count} microbatches"
-
-
-@command.command()
 @click.argument("target")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by --out's suffix.")
 @click.option(
@@ -175,8 +132,8 @@ def _subtitle(programs: list[Program]) -> str:
 def export(target: str, form: str | None, out: Path | None, size: Size, costs: CostSource) -> None:
     """Write a program as torch's CSV or as text, or its timeline as SVG, page, trace or text.
 
-    `text` is the grid, which all commands can read; `timeline` is text to scale; `trace` opens in
-    ui.perfetto.dev.
+    `text` is the grid, which all commands can read; `timeline` is text to scale; `times` is JSON of
+    every pass's start and end, as measured steps have it; `trace` opens in ui.perfetto.dev.
 
     Example: counterpoise schedule export zbv --out zbv.csv
     """
@@ -208,4 +165,6 @@ def _exported(program: Program, form: str, costs: CostSource) -> str:
         return render_html([timeline], title=timeline.name, unit=unit)
     if form == "trace":
         return render_trace([timeline]) + "\n"
+    if form == "times":
+        return dump_step(MeasuredStep(timeline)) + "\n"
     return render_text(timeline, unit=unit) + "\n"

@@ -106,6 +106,66 @@ def test_compare_writes_the_page_and_prints_the_figures(run, tmp_path: Path) -> 
     assert "data-pass" in page.read_text()
 
 
+def test_a_measured_step_is_compared_with_the_program_that_it_ran(run, tmp_path: Path) -> None:
+    step, page = str(tmp_path / "step.json"), tmp_path / "both.svg"
+    size = ("--stages", "2", "--microbatches", "4")
+    run("export", "1f1b", *size, "--f", "2", "--b", "2", "--format", "times", "--out", step)
+    status, out, _ = run("compare", "1f1b", "zb-h1", step, *size, "--out", str(page), "--json")
+    report = json.loads(out)
+    assert status == 0
+    assert [one["name"] for one in report["schedules"]] == ["1f1b", "zb-h1", "1f1b"]
+    (found,) = report["agreement"]  # zb-h1 has other passes
+    assert found["kinds"] == {"F": 2.0, "B": 1.0}
+    assert page.read_text().startswith("<svg")
+    assert "measured by simulated time" in run("compare", "1f1b", step, *size)[1]
+    assert "rank 1" in run("show", step)[1]
+
+
+def test_timelines_in_a_text_have_one_time_axis(run, tmp_path: Path) -> None:
+    text = tmp_path / "both.txt"
+    run("compare", "1f1b", "gpipe", "--microbatches", "16", "--out", str(text))
+    first, second = text.read_text().strip().split("\n\n")
+    assert first.startswith("1f1b")
+    # Both take 57 ms.
+    assert len(first.splitlines()[-1]) == len(second.splitlines()[-1])
+
+
+def test_a_step_without_a_profile_of_its_size_prices_the_microbatches_it_held(
+    run, tmp_path: Path
+) -> None:
+    costs, step = tmp_path / "costs.json", tmp_path / "step.json"
+    costs.write_text(json.dumps(PROFILE))
+    held = [{"tokens": 100}, {"tokens": 300}]
+    row = [["0F0", 0, 90], ["0F1", 90, 410], ["0B1", 2500, 3000], ["0B0", 3000, 3500]]
+    other = [["1F0", 100, 300], ["1F1", 420, 1000], ["1B1", 1000, 1900], ["1B0", 1900, 2900]]
+    file = {"placement": [0, 1], "ranks": [row, other], "microbatches": held}
+    step.write_text(json.dumps(file))
+    size = ("--stages", "2", "--microbatches", "2", "--costs", str(costs))
+    report = json.loads(run("compare", "gpipe", str(step), *size, "--json")[1])
+    assert report["schedules"][0]["work_ns"] == [400 + 2000, 800 + 2000]
+    assert report["schedules"][1]["name"] == "step"
+    assert report["agreement"][0]["kinds"]["F"] == (90 + 320 + 200 + 580) / 1200
+
+
+@pytest.mark.parametrize("lowered", [(), ("--lower",)])
+def test_what_fill_writes_is_a_program_like_others(run, tmp_path: Path, lowered: Said) -> None:
+    file = str(tmp_path / "filled.txt")
+    plan = ("--case", "A", "--microbatches", "8", "--pp-enc", "2", "--tp-enc", "8", "--whole")
+    run("fill", *plan, "--out", file)
+    status, out, _ = run("check", file, *lowered, "--json")
+    assert (status, json.loads(out)["problems"]) == (0, [])
+    status, out, _ = run("simulate", file, *lowered, "--ef", "0.02", "--json")
+    assert status == 0
+    assert json.loads(out)["makespan_ns"] > 24_000_000
+    assert "rank 3" in run("show", file, *lowered)[1]
+    broken = tmp_path / "broken.txt"
+    broken.write_text(Path(file).read_text().replace(" 0EB_X0 ", " "))
+    status, out, _ = run("check", str(broken))
+    assert status == 1
+    assert "the edge 1EB_A0->0EB_X0 names 0EB_X0, which is not in the program" in out
+    assert "[1EB_A0]" in out
+
+
 @pytest.mark.parametrize("suffix", ["csv", "svg", "json", "html", "txt"])
 def test_export_goes_by_the_suffix(run, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"one.{suffix}"

@@ -1,0 +1,182 @@
+"""Timelines of measured steps, in the simulator's own type, and their JSON.
+
+A runtime notes when each pass started and ended on every rank; `measured_timeline` makes a Timeline
+of that. The JSON also holds what the microbatches contained, since costs are functions of it:
+
+    {"name": "1f1b, step 12", "placement": [0, 1],
+     "ranks": [[["0F0", 0, 1200], ["0B0", 4100, 6500]], [["1F0", 1300, 2500], ...]],
+     "microbatches": [{"tokens": 4096, "tiles": 12}]}
+
+Optional are `lanes` (by communicator, its collectives in the same form), `memory` (by rank, (ns,
+bytes) steps), and the `bubbles` and `critical` path, which simulated timelines have.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from ..ir.kinds import is_kind, kind
+from ..ir.passes import parse_pass
+from ..ir.typed_json import Whole, read_json
+from .bubbles import bubbles_by_cause
+from .cost_profile import Resources
+from .timeline import Bubbles, Curve, Slot, Timeline
+
+Row = Sequence[Slot]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A step's timeline, and the resources of its microbatches (none if they are not known)."""
+
+    timeline: Timeline
+    microbatches: tuple[Resources, ...] = ()
+
+
+def measured_timeline(
+    name: str,
+    placement: Sequence[int],
+    ranks: Sequence[Row],
+    *,
+    lanes: Mapping[str, Row] | None = None,
+    memory: Sequence[Curve] = (),
+) -> Timeline:
+    """Return the timeline of what was measured, with its first event at 0.
+
+    `ranks[r]`: rank r's passes in order, in nanoseconds of one clock. `memory[r]`: (ns, bytes)
+    steps of the same clock; without it, memory is 0. A rank's idle time is told apart by place and
+    by its work, not by communication: what a rank waited for is not measured. Raises ValueError
+    for passes of a rank that overlap or end before they start.
+
+    >>> from counterpoise.sched import Pass
+    >>> row = (Slot(Pass(0, "F", 0), 107, 110), Slot(Pass(0, "B", 0), 112, 118))
+    >>> timeline = measured_timeline("tiny", (0,), [row])
+    >>> timeline.ranks[0][1].start_ns, timeline.makespan_ns, timeline.bubbles[0].warmup_ns
+    (5, 11, 2)
+    """
+    lanes = lanes or {}
+    rows = [*ranks, *lanes.values()]
+    for where, row in zip([*map(str, range(len(ranks))), *lanes], rows, strict=True):
+        _check_order(where, row)
+    zero = min((slot.start_ns for row in rows for slot in row), default=0)
+    moved = [tuple(_moved(slot, zero) for slot in row) for row in rows]
+    makespan = max((slot.end_ns for row in moved for slot in row), default=0)
+    own = tuple(moved[: len(ranks)])
+    curves = [tuple((max(0, at - zero), held) for at, held in curve) for curve in memory]
+    return Timeline(
+        name=name,
+        placement=tuple(placement),
+        ranks=own,
+        lanes=dict(zip(lanes, moved[len(ranks) :], strict=True)),
+        makespan_ns=makespan,
+        bubbles=_bubbles(own, makespan),
+        memory=tuple(curves) or (((0, 0),),) * len(ranks),
+        critical=(),
+    )
+
+
+def _check_order(where: str, row: Row) -> None:
+    last = None
+    for slot in row:
+        if slot.end_ns < slot.start_ns:
+            raise ValueError(f"{slot.what} of row {where} ends {slot.end_ns}, before it starts")
+        if last is not None and slot.start_ns < last.end_ns:
+            raise ValueError(
+                f"{slot.what} of row {where} starts at {slot.start_ns}, before {last.what} ends "
+                f"at {last.end_ns}; give each rank's passes in order, in whole ns of one clock"
+            )
+        last = slot
+
+
+def _moved(slot: Slot, zero: int) -> Slot:
+    return Slot(slot.what, slot.start_ns - zero, slot.end_ns - zero)
+
+
+def _bubbles(ranks: Sequence[Row], makespan: int) -> tuple[Bubbles, ...]:
+    """Return every rank's idle time by cause, none of it by communication."""
+    work = [sum(slot.end_ns - slot.start_ns for slot in row) for row in ranks]
+    names = tuple({slot.what.kind for row in ranks for slot in row})
+    result = []
+    for row, own in zip(ranks, work, strict=True):
+        codes = np.array([names.index(slot.what.kind) for slot in row], np.int64)
+        ends = [0, *(slot.end_ns for slot in row)]
+        gaps = np.array([slot.start_ns for slot in row], np.int64) - np.array(ends[:-1], np.int64)
+        tail, spare = makespan - ends[-1], max(work) - own
+        result.append(bubbles_by_cause(names, codes, gaps, np.zeros_like(gaps), tail, spare))
+    return tuple(result)
+
+
+_Slots = tuple[tuple[str, Whole, Whole], ...]
+
+
+class _StepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The JSON of a step."""
+
+    placement: tuple[Whole, ...]
+    ranks: tuple[_Slots, ...]
+    name: str = ""
+    lanes: Mapping[str, _Slots] = {}
+    memory: tuple[Curve, ...] = ()
+    bubbles: tuple[Bubbles, ...] = ()
+    critical: _Slots = ()
+    microbatches: tuple[Mapping[str, Whole], ...] = ()
+
+
+def dump_step(step: MeasuredStep) -> str:
+    """Return a step as JSON; `load_step` reads it. Simulated timelines keep all they have."""
+    one = step.timeline
+    file = _StepFile(
+        placement=one.placement,
+        ranks=tuple(map(_written, one.ranks)),
+        name=one.name,
+        lanes={name: _written(row) for name, row in one.lanes.items()},
+        memory=one.memory,
+        bubbles=one.bubbles,
+        critical=_written(one.critical),
+        microbatches=tuple(dict(resources) for resources in step.microbatches),
+    )
+    return msgspec.json.encode(file).decode()
+
+
+def load_step(text: str) -> MeasuredStep:
+    """Return the step that JSON text holds.
+
+    Raises ValueError, in one line, for another form, for text that is no pass, for passes of a rank
+    that overlap, and for a microbatch that has no resources where others have.
+    """
+    file = read_json(text, _StepFile, "the timeline")
+    ranks = [_read(row) for row in file.ranks]
+    lanes = {name: _read(row) for name, row in file.lanes.items()}
+    made = measured_timeline(file.name, file.placement, ranks, lanes=lanes, memory=file.memory)
+    numbers = [slot.what.microbatch for row in ranks for slot in row]
+    if file.microbatches and max(numbers, default=0) >= len(file.microbatches):
+        raise ValueError(
+            f"the timeline has passes of microbatch {max(numbers)}, but resources of "
+            f"{len(file.microbatches)} microbatches; give those of all"
+        )
+    for what, found in (("bubbles", file.bubbles), ("memory", file.memory)):
+        if found and len(found) != len(ranks):
+            raise ValueError(f"the timeline has {len(ranks)} ranks and {what} of {len(found)}")
+    bubbles = file.bubbles or made.bubbles
+    made = replace(made, bubbles=bubbles, critical=_read(file.critical))
+    return MeasuredStep(made, file.microbatches)
+
+
+def _written(row: Row) -> _Slots:
+    return tuple((str(slot.what), slot.start_ns, slot.end_ns) for slot in row)
+
+
+def _read(row: _Slots) -> tuple[Slot, ...]:
+    return tuple(Slot(parse_pass(text), start, end) for text, start, end in row)
+
+
+def compute_slots(timeline: Timeline) -> list[tuple[int, Slot]]:
+    """Return (rank, slot) of all passes that compute; messages and collectives are left out."""
+    return [
+        (rank, slot)
+        for rank, row in enumerate(timeline.ranks)
+        for slot in row
+        if is_kind(slot.what.kind) and kind(slot.what.kind).role in ("compute", "continuation")
+    ]

@@ -1,0 +1,119 @@
+"""`counterpoise schedule compare`: timelines of programs and measured steps beside each other."""
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from ...sched import Timeline
+from ...sched.render.html import render_html
+from ...sched.render.summary import MemoryUnit, format_time
+from ...sched.render.svg import render_svg
+from ...sched.render.text import render_text
+from ...sched.render.trace import render_trace
+from ...sched.simulation.agreement import KindAgreement, agreement, differing_passes
+from ..console.reporting import emit
+from ..inputs.cost_options import CostSource, with_costs
+from ..inputs.programs import Size, with_size
+from ..inputs.timelines import is_step, read_timelines
+from .reports import compare_table, timeline_report
+
+
+@click.command("compare")
+@click.argument("targets", nargs=-1, required=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Write .html, .svg, .json, .txt here.")
+@click.option("--title", default="Pipeline schedules compared", help="The page's title.")
+@with_size
+@with_costs
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def compare_command(
+    targets: tuple[str, ...],
+    out: Path | None,
+    title: str,
+    size: Size,
+    costs: CostSource,
+    as_json: bool,
+) -> None:
+    """Compare several programs, or measured steps, in a table, and with --out on a page.
+
+    A measured step is a file that ends in .json; beside the program that it ran, the times of each
+    kind of pass are compared too.
+
+    Example: counterpoise schedule compare 1f1b zb-h1 zbv --stages 8 --out page.html
+    """
+    timelines = read_timelines(targets, size, costs)
+    if out is not None:
+        out.write_text(_drawn(out, timelines, title, costs.unit), "utf-8")
+        click.echo(f"wrote {out}", err=True)
+    pairs = _pairs(targets, timelines)
+    found = [(one, two, agreement(one, two)) for one, two in pairs]
+    report: dict[str, object] = {
+        "schedules": [timeline_report(one, costs.unit) for one in timelines],
+        "agreement": [_agreement_report(*pair) for pair in found],
+    }
+    tables = (_agreement_table(*pair) for pair in found)
+    emit(report, as_json, compare_table(timelines, costs.unit), *tables)
+
+
+def _pairs(
+    targets: Sequence[str], timelines: Sequence[Timeline]
+) -> list[tuple[Timeline, Timeline]]:
+    """Return (simulated, measured) of every step and the programs of the same passes."""
+    named = list(zip(targets, timelines, strict=True))
+    simulated = [timeline for target, timeline in named if not is_step(target)]
+    measured = [timeline for target, timeline in named if is_step(target)]
+    return [
+        (one, two) for two, one in product(measured, simulated) if not differing_passes(one, two)
+    ]
+
+
+def _drawn(out: Path, timelines: list[Timeline], title: str, unit: MemoryUnit) -> str:
+    if out.suffix == ".svg":
+        return render_svg(timelines, title=title, unit=unit)
+    if out.suffix in (".html", ".htm"):
+        return render_html(timelines, title=title, subtitle=_subtitle(timelines), unit=unit)
+    if out.suffix == ".json":
+        return render_trace(timelines)
+    if out.suffix == ".txt":
+        # On one time axis: what is longer is wider.
+        span = max(one.makespan_ns for one in timelines)
+        drawn = (render_text(one, unit=unit, span_ns=span) for one in timelines)
+        return "\n\n".join(drawn) + "\n"
+    raise ValueError(f"--out got {out}; end it in .html, .svg, .txt or .json (a trace)")
+
+
+def _subtitle(timelines: Sequence[Timeline]) -> str:
+    ranks = "/".join(dict.fromkeys(str(len(one.ranks)) for one in timelines))
+    slots = ([slot.what.microbatch for row in one.ranks for slot in row] for one in timelines)
+    counts = "/".join(dict.fromkeys(str(max(numbers, default=-1) + 1) for numbers in slots))
+    return f"{ranks} ranks, {counts} microbatches"
+
+
+def _agreement_report(
+    simulated: Timeline, measured: Timeline, found: Sequence[KindAgreement]
+) -> dict[str, object]:
+    return {
+        "simulated": simulated.name,
+        "measured": measured.name,
+        "makespan_ratio": measured.makespan_ns / max(1, simulated.makespan_ns),
+        "kinds": {one.kind: one.ratio for one in found},
+    }
+
+
+def _agreement_table(
+    simulated: Timeline, measured: Timeline, found: Sequence[KindAgreement]
+) -> Table:
+    title = f"{measured.name}: measured by simulated time ({simulated.name})"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("pass")
+    for name in ("passes", "simulated", "measured", "ratio"):
+        table.add_column(name, justify="right")
+    for one in found:
+        means = (ns // one.passes for ns in (one.simulated_ns, one.measured_ns))
+        table.add_row(one.kind, str(one.passes), *map(format_time, means), f"{one.ratio:.2f}")
+    whole = measured.makespan_ns / max(1, simulated.makespan_ns)
+    times = (format_time(one.makespan_ns) for one in (simulated, measured))
+    table.add_row("step", "1", *times, f"{whole:.2f}", style="bold")
+    return table
