@@ -37,6 +37,7 @@ ORDER = (
     "sched.bubble_filling.results",
     "sched.runtime.compiled",
     "sched.runtime.parts",
+    "sched.runtime.vocabulary",
     "sched.runtime",
     "sched",
     # balancer

@@ -1,0 +1,19 @@
+"""Run vocabulary parallelism: output layer and input embedding divided over pipeline ranks."""
+
+from .loss import LossOptions
+from .parallel import VocabParallel
+from .part import VocabularyPart
+from .shard import VocabularyShard, join_state_dicts
+from .sharding import Sharding
+from .step import MicrobatchLabels, VocabularyStep
+
+__all__ = [
+    "LossOptions",
+    "MicrobatchLabels",
+    "Sharding",
+    "VocabParallel",
+    "VocabularyPart",
+    "VocabularyShard",
+    "VocabularyStep",
+    "join_state_dicts",
+]

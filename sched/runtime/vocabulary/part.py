@@ -1,0 +1,100 @@
+"""The vocabulary layers as a part of the model that the executor runs."""
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from ...ir.passes import Pass
+from ..parts import Given, Made, MicrobatchData, StepData
+from .parallel import VocabParallel
+from .shard import VocabularyShard
+from .step import OUTPUT_PASSES, MicrobatchLabels, VocabularyStep
+
+# The barrier whose result a pass is given. C, T and G are given CS.
+_RECEIVED = {"S": "CX", "L": "CX", "E": "CM", "IB": "CJ"}
+
+
+class VocabularyPart:
+    """Runs the vocabulary passes of one rank, with plain tensors in and out.
+
+    `parallel`: the layers and options, `shard`: this rank's parameters (`parallel.shard`).
+    `reports_loss`: whether this rank returns the step's loss; one rank of a pipeline does.
+    `labels`, `words`: the fields of a microbatch that hold labels and, where the embedding is
+    divided, words; every pipeline rank needs them.
+    """
+
+    def __init__(
+        self,
+        parallel: VocabParallel,
+        shard: VocabularyShard,
+        *,
+        reports_loss: bool,
+        labels: str = "labels",
+        words: str = "input_ids",
+    ) -> None:
+        self.parallel = parallel
+        self.shard = shard
+        self.reports_loss = reports_loss
+        self.fields = {"labels": labels} | ({"words": words} if shard.embedding else {})
+        self._running: tuple[StepData, VocabularyStep] | None = None
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Return the kinds of passes of the algorithm, with the embedding's if it is divided."""
+        inputs = ("IF", "IB") if self.shard.embedding is not None else ()
+        return frozenset((*OUTPUT_PASSES[self.parallel.algorithm], *inputs))
+
+    def begin(self, data: StepData) -> None:
+        """Take the microbatches of a step."""
+        step = VocabularyStep(
+            self.shard,
+            self.parallel,
+            [self._batch(number, item) for number, item in enumerate(data.microbatches)],
+            input_gradient=data.input_gradient[-1],
+        )
+        self._running = data, step
+
+    def run(self, what: Pass, given: Given) -> Made:
+        """Run one pass. Parts of X and dX have the shape of `hidden`, parts of X its precision."""
+        data, step = self._in_step()
+        received = given.get(_RECEIVED.get(what.kind, "CS"))
+        made = step.run(what.kind, what.microbatch, received)
+        if made is None:
+            return {}
+        hidden = data.microbatches[what.microbatch].hidden
+        if what.kind in ("IF", "C", "T", "G"):
+            made = made.reshape(hidden.shape)
+        if what.kind == "IF":
+            made = made.to(hidden.dtype)
+        return {what.kind: made}
+
+    def finish(self) -> Tensor | None:
+        """End the step, and return its loss on the rank that reports it."""
+        losses = list(self._in_step()[1].losses.values())
+        self._running = None
+        if not self.reports_loss or not losses:
+            return None
+        total = losses[0]
+        for loss in losses[1:]:
+            total = total + loss
+        return total
+
+    def modules(self) -> Iterable[nn.Module]:
+        """Return the shard."""
+        return (self.shard,)
+
+    def _in_step(self) -> tuple[StepData, VocabularyStep]:
+        if self._running is None:
+            raise RuntimeError("no step is running; call begin before passes are run")
+        return self._running
+
+    def _batch(self, number: int, item: MicrobatchData) -> MicrobatchLabels:
+        found = {}
+        for use, name in self.fields.items():
+            if name not in item.fields:
+                raise ValueError(
+                    f"microbatch {number} has no field {name!r} ({', '.join(item.fields)}); with "
+                    f"vocabulary passes every pipeline rank needs the {use}"
+                )
+            found[use] = item.fields[name]
+        return MicrobatchLabels(found["labels"], item.weight, found.get("words"))

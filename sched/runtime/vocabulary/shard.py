@@ -1,0 +1,186 @@
+"""One rank's shard of the vocabulary layers: its parameters, and their names in a checkpoint.
+
+A state dict has the names of the whole model's layers and none of the padding: rank r's tensors are
+the rows that it holds. Joined in the order of ranks (`join_state_dicts`) they are the state dict of
+the plain layers, bit by bit. A shard loads either form: its own rows, or the whole tensors.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .input_passes import Table
+from .logits import Head
+from .sharding import Sharding
+
+
+class LayerRows(nn.Module):
+    """Some rows of the weight (and bias) of a layer; it computes nothing by itself."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, sharding: Sharding) -> None:
+        super().__init__()
+        self.weight = weight
+        self.register_parameter("bias", bias)
+        self.sharding = sharding
+
+
+class VocabularyShard(nn.Module):
+    """The rows of the output layer, and of the input embedding if it is divided too, of one rank.
+
+    `lm_head`, `embedding`: the whole layers, on any device (the rows are copied to `device`, or
+    stay where they are); the same weight in both is one parameter here, too. `names`: what the
+    layers are called in state dicts. `algorithm` and so on are the executor's matter, not the
+    shard's.
+    """
+
+    def __init__(
+        self,
+        lm_head: nn.Linear,
+        embedding: nn.Embedding | None,
+        *,
+        rank: int,
+        ranks: int,
+        names: tuple[str, str] = ("lm_head", "embedding"),
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank {rank} of {ranks} ranks; ranks go from 0 to {ranks - 1}")
+        self.rank = rank
+        self.tied = embedding is not None and embedding.weight is lm_head.weight
+        self.padding_idx = None if embedding is None else embedding.padding_idx
+        self.names = {"lm_head": names[0], "embedding": names[1]}
+        sharding = Sharding(lm_head.out_features, ranks)
+        weight = _take(lm_head.weight, sharding, rank, device)
+        bias = None if lm_head.bias is None else _take(lm_head.bias, sharding, rank, device)
+        self.lm_head = LayerRows(weight, bias, sharding)
+        self.embedding: LayerRows | None = None
+        if embedding is not None:
+            sharding = Sharding(embedding.num_embeddings, ranks)
+            if not self.tied:
+                weight = _take(embedding.weight, sharding, rank, device)
+            self.embedding = LayerRows(weight, None, sharding)
+        self.register_state_dict_post_hook(_rename_and_unpad)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_pad_and_rename)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_tie)  # type: ignore[no-untyped-call]
+
+    def head(self, dtype: torch.dtype) -> Head:
+        """Return the output layer's rows for a pass that computes in `dtype`."""
+        rows = self.lm_head
+        bias = None if rows.bias is None else rows.bias.detach().to(dtype)
+        return Head(
+            weight=rows.weight.detach().to(dtype),
+            bias=bias,
+            start=rows.sharding.start(self.rank),
+            real=rows.sharding.real(self.rank),
+            size=rows.sharding.size,
+        )
+
+    def table(self) -> Table:
+        """Return the input embedding's rows. Raises ValueError if the embedding is not divided."""
+        rows = self.embedding
+        if rows is None:
+            raise ValueError(
+                "the program has passes of the input embedding (IF, IB), but no embedding was "
+                "given: give VocabParallel(lm_head, embedding), or take a schedule without inputs"
+            )
+        sharding = rows.sharding
+        start, real = sharding.start(self.rank), sharding.real(self.rank)
+        return Table(rows.weight, start, real, sharding.size, self.padding_idx)
+
+    def layers(self) -> Iterator[tuple[str, LayerRows]]:
+        """Yield the layers with their names here; a checkpoint's may be others (`names`)."""
+        yield "lm_head", self.lm_head
+        if self.embedding is not None:
+            yield "embedding", self.embedding
+
+
+def _take(
+    whole: Tensor, sharding: Sharding, rank: int, device: torch.device | str | None
+) -> nn.Parameter:
+    """Return a rank's rows of a parameter, padded, as a parameter of its own."""
+    rows = _padded(whole.detach(), sharding, rank)
+    return nn.Parameter(rows.to(device or whole.device), requires_grad=whole.requires_grad)
+
+
+def _padded(value: Tensor, sharding: Sharding, rank: int) -> Tensor:
+    """Return a rank's rows with zeros for padding, from all rows or from the rank's real ones."""
+    start, real = sharding.start(rank), sharding.real(rank)
+    if value.shape[0] == sharding.size:
+        value = value[start : start + real]
+    rows = value.new_zeros(sharding.rows, *value.shape[1:])
+    rows[:real] = value
+    return rows
+
+
+def _rename_and_unpad(
+    module: VocabularyShard, state: dict[str, Any], prefix: str, _metadata: Mapping[str, Any]
+) -> None:
+    """Turn the entries of a shard into the whole model's names, without padding."""
+    found = {}
+    for name, rows in module.layers():
+        for part, _ in rows.named_parameters():
+            value = state.pop(f"{prefix}{name}.{part}")
+            real = rows.sharding.real(module.rank)
+            found[f"{prefix}{module.names[name]}.{part}"] = value[:real]
+    state.update(found)
+
+
+def _pad_and_rename(
+    module: VocabularyShard,
+    state: dict[str, Any],
+    prefix: str,
+    _metadata: Mapping[str, Any],
+    _strict: bool,
+    _missing: list[str],
+    _unexpected: list[str],
+    errors: list[str],
+) -> None:
+    """Turn a checkpoint's entries, whole or a rank's own, into this shard's."""
+    given = {}
+    for name, rows in module.layers():
+        for part, _ in rows.named_parameters():
+            key = f"{prefix}{module.names[name]}.{part}"
+            if key in state:
+                given[f"{prefix}{name}.{part}"] = (key, state.pop(key), rows.sharding)
+    if module.tied:
+        # A checkpoint may hold a tied weight under either name alone.
+        both = [f"{prefix}lm_head.weight", f"{prefix}embedding.weight"]
+        for one, other in (both, both[::-1]):
+            if one not in given and other in given:
+                given[one] = given[other]
+    for target, (key, value, sharding) in given.items():
+        real = sharding.real(module.rank)
+        if value.shape[0] not in (sharding.size, real):
+            errors.append(
+                f"{key} has {value.shape[0]} rows; rank {module.rank} takes all "
+                f"{sharding.size}, or its own {real}"
+            )
+        else:
+            state[target] = _padded(value, sharding, module.rank)
+
+
+def _tie(module: VocabularyShard, _incompatible: object) -> None:
+    """Make a tied weight one parameter again after load_state_dict(assign=True)."""
+    if module.tied and module.embedding is not None:
+        module.embedding.weight = module.lm_head.weight
+
+
+def join_state_dicts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the state dict of the whole layers, from those of all ranks in their order.
+
+    Raises ValueError if the ranks' names differ.
+    """
+    names = list(parts[0]) if parts else []
+    for rank, part in enumerate(parts):
+        if list(part) != names:
+            raise ValueError(
+                f"rank {rank} has {', '.join(part)}, rank 0 has {', '.join(names)}; give the state "
+                "dicts of all ranks of one vocabulary, in the order of ranks"
+            )
+    return {name: torch.cat([part[name] for part in parts]) for name in names}

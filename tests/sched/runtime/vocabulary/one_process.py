@@ -1,0 +1,89 @@
+"""The layers as one process computes them, with autograd: what shards are compared with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from counterpoise.sched.runtime.vocabulary import LossOptions, MicrobatchLabels
+
+
+@dataclass(frozen=True)
+class Layers:
+    lm_head: nn.Linear
+    embedding: nn.Embedding | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Losses of the microbatches, and gradients: of X, the weight, the bias, the embedding."""
+
+    losses: list[Tensor]
+    inputs: list[Tensor | None]
+    weight: Tensor | None
+    bias: Tensor | None
+    embedding: Tensor | None = None
+
+
+def loss_of(logits: Tensor, batch: MicrobatchLabels, options: LossOptions) -> Tensor:
+    """The loss by torch's cross entropy, with softcap and z-loss by their formulas."""
+    if options.softcap is not None:
+        logits = options.softcap * torch.tanh(logits / options.softcap)
+    labels = batch.labels.flatten()
+    logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
+    entropy = F.cross_entropy(
+        logits,
+        labels.long(),
+        ignore_index=options.ignore_index,
+        label_smoothing=options.label_smoothing,
+        reduction="sum",
+    )
+    counted = (labels != options.ignore_index).to(logits.dtype)
+    squares = (logits.logsumexp(1).square() * counted).sum()
+    return (entropy + options.z_loss * squares) * batch.weight
+
+
+def reference(
+    layers: Layers,
+    hidden: Sequence[Tensor],
+    batches: Sequence[MicrobatchLabels],
+    options: LossOptions,
+    dtype: torch.dtype = torch.float64,
+) -> Wanted:
+    """The losses and gradients of microbatches, in one process and `dtype`."""
+    head = layers.lm_head
+    weight = head.weight.detach().to(dtype).requires_grad_()
+    bias = None if head.bias is None else head.bias.detach().to(dtype).requires_grad_()
+    losses, inputs = [], []
+    for x, batch in zip(hidden, batches, strict=True):
+        x = x.detach().to(dtype).requires_grad_()
+        loss = loss_of(F.linear(x, weight, bias), batch, options)
+        loss.backward()
+        losses.append(loss.detach())
+        inputs.append(x.grad)
+    return Wanted(losses, inputs, weight.grad, None if bias is None else bias.grad)
+
+
+def error(found: Tensor | None, wanted: Tensor | None) -> float:
+    """The largest difference relative to the largest wanted value; 0 for two empty tensors."""
+    assert found is not None
+    assert wanted is not None
+    assert found.shape == wanted.shape
+    if not wanted.numel():
+        return 0.0
+    largest = wanted.abs().max().item()
+    return (found.to(wanted.dtype) - wanted).abs().max().item() / (largest or 1.0)
+
+
+def l2_error(found: Tensor | None, wanted: Tensor | None) -> float:
+    """The L2 norm of the difference relative to the wanted tensor's."""
+    assert found is not None
+    assert wanted is not None
+    return ((found.to(wanted.dtype) - wanted).norm() / wanted.norm()).item()
+
+
+def same(found: Tensor | None, wanted: Tensor | None) -> bool:
+    """Whether two tensors are there and have the same bits."""
+    return found is not None and wanted is not None and torch.equal(found, wanted)

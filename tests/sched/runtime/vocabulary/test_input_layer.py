@@ -1,0 +1,111 @@
+"""The embedding's passes: what an nn.Embedding computes, and a tied weight's summed gradient."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from counterpoise.sched.runtime.vocabulary import (
+    LossOptions,
+    MicrobatchLabels,
+    VocabParallel,
+    VocabularyShard,
+    VocabularyStep,
+)
+from tests.sched.runtime.vocabulary.one_process import error, loss_of
+from tests.sched.runtime.vocabulary.shards import joined
+
+SIZE, HIDDEN, RANKS = 13, 8, 4
+
+
+def layers(tied: bool = False, padding_idx: int | None = None) -> tuple[nn.Linear, nn.Embedding]:
+    torch.manual_seed(0)
+    head = nn.Linear(HIDDEN, SIZE, bias=False)
+    embedding = nn.Embedding(SIZE, HIDDEN, padding_idx=padding_idx)
+    if tied:
+        embedding.weight = head.weight
+    return head, embedding
+
+
+def batches() -> list[MicrobatchLabels]:
+    draw = torch.Generator().manual_seed(1)
+    words = [torch.randint(0, SIZE, shape, generator=draw) for shape in ((2, 5), (0,), (7,))]
+    return [MicrobatchLabels(word.roll(1), 0.1, words=word) for word in words]
+
+
+def steps(
+    head: nn.Linear, embedding: nn.Embedding
+) -> tuple[list[VocabularyShard], list[VocabularyStep]]:
+    parallel = VocabParallel(head, embedding)
+    shards = [parallel.shard(rank, RANKS) for rank in range(RANKS)]
+    return shards, [VocabularyStep(shard, parallel, batches()) for shard in shards]
+
+
+def look_up(every: list[VocabularyStep], m: int) -> Tensor:
+    parts = [step.run("IF", m) for step in every]
+    return torch.stack([part for part in parts if part is not None]).sum(0)
+
+
+@pytest.mark.parametrize("padding_idx", [None, 0, 5])
+def test_the_sum_over_shards_is_the_embedding_and_its_gradient(padding_idx: int | None) -> None:
+    head, embedding = layers(padding_idx=padding_idx)
+    shards, every = steps(head, embedding)
+    for m, batch in enumerate(batches()):
+        found = look_up(every, m)
+        wanted = embedding(batch.words)
+        assert torch.equal(found, wanted)
+        gradient = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(m))
+        wanted.backward(gradient)
+        for step in every:
+            assert step.run("IB", m, gradient) is None
+    assert error(joined(shards, "weight", "embedding"), embedding.weight.grad) <= 1e-6
+
+
+def test_a_frozen_embedding_gets_no_gradient() -> None:
+    head, embedding = layers()
+    embedding.requires_grad_(False)
+    shards, every = steps(head, embedding)
+    gradient = torch.ones_like(look_up(every, 0))
+    for step in every:
+        step.run("IB", 0, gradient)
+        step.run("IF", 1)
+        # Where nothing is trained there may be no gradient to send.
+        step.run("IB", 1)
+    assert joined(shards, "weight", "embedding") is None
+
+
+def test_hooks_on_the_embedding_fire_once_for_each_microbatch() -> None:
+    shards, every = steps(*layers())
+    rows = shards[0].embedding
+    assert rows is not None
+    fired: list[Tensor] = []
+    rows.weight.register_post_accumulate_grad_hook(fired.append)
+    gradients = [torch.ones_like(look_up(every, m)) for m in range(3)]
+    for m, gradient in enumerate(gradients):
+        every[0].run("IB", m, gradient)
+    assert len(fired) == 3
+
+
+def test_tied_embeddings_get_the_summed_gradient() -> None:
+    head, embedding = layers(tied=True)
+    shards, every = steps(head, embedding)
+    assert all(s.embedding is not None and s.embedding.weight is s.lm_head.weight for s in shards)
+    for m, batch in enumerate(batches()):
+        x = look_up(every, m)
+        statistics = torch.stack([step.run("S", m, x) for step in every])  # type: ignore[misc]
+        gradient = torch.stack([step.run("C", m, statistics) for step in every]).sum(0)  # type: ignore[misc]
+        for step in every:
+            step.run("T", m, statistics)
+            step.run("IB", m, gradient.reshape(x.shape))
+        loss_of(head(embedding(batch.words)), batch, LossOptions()).backward()
+    assert error(joined(shards, "weight"), head.weight.grad) <= 1e-5
+    # One parameter, for the optimizer and for the gradients' norm.
+    assert all(len(list(shard.parameters())) == 1 for shard in shards)
+
+
+def test_a_word_outside_the_vocabulary_is_an_error() -> None:
+    head, embedding = layers()
+    parallel = VocabParallel(head, embedding)
+    batch = MicrobatchLabels(torch.tensor([0]), 1.0, words=torch.tensor([SIZE]))
+    step = VocabularyStep(parallel.shard(0, 2), parallel, [batch])
+    with pytest.raises(ValueError, match="word 13 is not in the vocabulary of 13 words; give 0 to"):
+        step.run("IF", 0)

@@ -1,0 +1,93 @@
+"""What cannot be divided or computed is refused with what to do instead."""
+
+import pytest
+import torch
+from torch import nn
+
+from counterpoise.sched.runtime.vocabulary import (
+    LossOptions,
+    MicrobatchLabels,
+    VocabParallel,
+    VocabularyStep,
+)
+
+HEAD = nn.Linear(4, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_smoothing": 1.1}, "label_smoothing=1.1; give a number from 0 to 1"),
+        ({"z_loss": -1.0}, "z_loss=-1.0; give a weight of 0 or more"),
+        ({"softcap": 0.0}, "softcap=0.0; give a positive number, or None for none"),
+    ],
+)
+def test_options_outside_their_range(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LossOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"algorithm": "alg3"}, ValueError, "algorithm='alg3'; give 'alg2' or 'alg1' or 'naive'"),
+        ({"keep": "all"}, ValueError, "keep='all'; give 'logits' or 'nothing'"),
+        ({"embedding": nn.Linear(4, 10)}, TypeError, "embedding is a Linear; give an nn.Embedding"),
+        ({"embedding": nn.Embedding(10, 5)}, ValueError, "hidden states of 5, .* takes 4"),
+        ({"embedding": nn.Embedding(10, 4, max_norm=1.0)}, ValueError, "max_norm, which needs"),
+        ({"embedding": nn.Embedding(10, 4, sparse=True)}, ValueError, "sparse, which needs"),
+    ],
+)
+def test_layers_and_forms_that_do_not_fit(
+    options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        VocabParallel(HEAD, **options)  # type: ignore[arg-type]
+
+
+def test_a_head_that_is_no_linear_layer() -> None:
+    with pytest.raises(TypeError, match=r"lm_head is a Embedding; give an nn\.Linear"):
+        VocabParallel(nn.Embedding(10, 4))  # type: ignore[arg-type]
+
+
+def test_a_rank_that_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="rank 2 of 2 ranks; ranks go from 0 to 1"):
+        VocabParallel(HEAD).shard(2, 2)
+
+
+def a_step(labels: list[int], algorithm: str = "alg2") -> VocabularyStep:
+    parallel = VocabParallel(HEAD, algorithm=algorithm)  # type: ignore[arg-type]
+    return VocabularyStep(
+        parallel.shard(0, 2), parallel, [MicrobatchLabels(torch.tensor(labels), 1.0)]
+    )
+
+
+@pytest.mark.parametrize("label", [10, -1])
+def test_a_label_outside_the_vocabulary(label: int) -> None:
+    with pytest.raises(ValueError, match=f"label {label} is not in the vocabulary of 10 words"):
+        a_step([3, label]).run("S", 0, torch.zeros(2, 4))
+
+
+def test_a_pass_of_another_algorithm() -> None:
+    with pytest.raises(ValueError, match="the schedule has L passes, algorithm='alg1' has S, T"):
+        a_step([3], "alg1").run("L", 0, torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize("kind", ["C", "T"])
+def test_a_pass_before_the_one_it_needs(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"{kind}0 runs before what it needs; check the program"):
+        a_step([3]).run(kind, 0, torch.zeros(2, 3, 1))
+
+
+def test_a_pass_before_its_barrier() -> None:
+    with pytest.raises(ValueError, match="S0 runs before what it needs"):
+        a_step([3]).run("S", 0)
+
+
+def test_input_passes_without_an_embedding_or_words() -> None:
+    step = a_step([3])
+    with pytest.raises(ValueError, match="IF0 needs the microbatch's words"):
+        step.run("IF", 0)
+    step.batches = [MicrobatchLabels(torch.tensor([3]), 1.0, words=torch.tensor([3]))]
+    with pytest.raises(ValueError, match=r"give VocabParallel\(lm_head, embedding\)"):
+        step.run("IF", 0)
