@@ -37,6 +37,7 @@ NOT_RUN = {
     "model.json": "the reader's own measurements",
     "memory.json": "measured by examples/recompute.py, which tests/test_examples.py runs",
     "ledger.json": "of a job that ran; tests/tools/doctor reads one",
+    "step-12.json": "of a job that ran; tests/tools/schedule/test_profile.py fits such steps",
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
 }
 SAMPLES = 540
