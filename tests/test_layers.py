@@ -38,6 +38,9 @@ ORDER = (
     "sched.runtime.compiled",
     "sched.runtime.parts",
     "sched.runtime.vocabulary",
+    "sched.runtime.links",
+    "sched.runtime.stage",
+    "sched.runtime.execution",
     "sched.runtime",
     "sched",
     # balancer

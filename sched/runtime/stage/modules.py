@@ -1,0 +1,201 @@
+"""Run F, B, I and W of a rank's stages, each an `nn.Module`, with autograd.
+
+F keeps the input, if its gradient is wanted, and the edge of the graph where the output's gradient
+will enter; not the output, whose memory is free once it has been sent. I keeps the weight gradients
+that it put off. Without anything to train at or before a stage, F makes no graph and backward
+passes do nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils.checkpoint import checkpoint
+
+from ...ir.kinds import BACKWARD
+from ...ir.passes import Pass
+from ...ir.program import Program
+from ..parts.interface import Given, Made
+from ..parts.step_data import MicrobatchData, StepData
+from .deferral import DeferredGradients, defer_linear_layers, deferring
+
+# The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
+LossFunction = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StageOptions:
+    """How stages are run.
+
+    `inputs`: the fields that the first stage's module is called with. `extras`: fields that every
+    module gets by keyword. `labels`: the fields that the loss gets after the last stage's output.
+    `loss`: None where vocabulary passes compute it. `recompute`: whether F keeps only its input and
+    the backward repeats it. `autocast`: the precision of torch.autocast. `split`: whether I puts
+    weight gradients off; without, I is a whole backward.
+    """
+
+    inputs: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    loss: LossFunction | None = None
+    recompute: bool = False
+    autocast: torch.dtype | None = None
+    split: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a backward needs.
+
+    `input`: if its gradient is wanted. `edge`: where the output's gradient enters the graph.
+    `gradient`: that gradient, where it is known: the loss' own is one.
+    """
+
+    input: Tensor | None
+    edge: GradientEdge | None
+    gradient: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Stages:
+    """The stages of one rank, as a part of the executor.
+
+    `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
+    """
+
+    program: Program
+    modules_by_stage: Mapping[int, nn.Module]
+    options: StageOptions
+    kinds: frozenset[str] = frozenset("FBIW")
+    _data: StepData = field(default_factory=lambda: StepData((), ()))
+    _losses: list[Tensor] = field(default_factory=list)
+    _split: frozenset[tuple[int, int]] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Make the linear layers able to defer, where the program has passes that do."""
+        self._split = frozenset(
+            (item.stage, item.microbatch)
+            for row in self.program.ranks
+            for item in row
+            if item.kind == "W" and self.options.split
+        )
+        for stage, module in self.modules_by_stage.items():
+            if any(one == stage for one, _ in self._split):
+                defer_linear_layers(module)
+
+    def begin(self, data: StepData) -> None:
+        """Take the step's microbatches."""
+        self._data, self._losses = data, []
+
+    def run(self, what: Pass, given: Given) -> Made:
+        """Run one F, B, I or W."""
+        if what.kind == "F":
+            return self._forward(what, given)
+        if what.kind == "W":
+            given["weight"].compute()
+            return {}
+        return self._backward(what, given)
+
+    def finish(self) -> Tensor | None:
+        """Return the sum of the weighted losses, None on ranks without the last stage."""
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).sum() if losses else None
+
+    def modules(self) -> Iterable[nn.Module]:
+        """Return this rank's modules."""
+        return self.modules_by_stage.values()
+
+    def _forward(self, what: Pass, given: Given) -> Made:
+        microbatch = self._data.microbatches[what.microbatch]
+        wanted = self._data.input_gradient[what.stage]
+        # Whether anything is trained at or before this stage.
+        trained = self._data.input_gradient[what.stage + 1]
+        x = _first(given, ("F", *self._entries()))
+        if x is not None:
+            x = x.detach().requires_grad_(wanted)
+        loss = self.options.loss if what.stage == self.program.stages - 1 else None
+        gradient = None
+        with torch.set_grad_enabled(trained), self._mode(what, DeferredGradients()):
+            output = self._call(what.stage, x, microbatch)
+            if loss is None:
+                _check_size(what, output, microbatch)
+            else:
+                labels = [microbatch.fields[name] for name in self.options.labels]
+                with self._autocast(output):
+                    output = loss(output, *labels) * microbatch.weight
+                self._losses.append(output.detach())
+                gradient = torch.ones_like(output)
+        edge = get_gradient_edge(output) if output.requires_grad else None
+        kept = _Kept(x if wanted else None, edge, gradient)
+        return {"F": output.detach(), "activation": kept}
+
+    def _call(self, stage: int, x: Tensor | None, microbatch: MicrobatchData) -> Tensor:
+        module, options = self.modules_by_stage[stage], self.options
+        inputs = [microbatch.fields[name] for name in options.inputs] if x is None else [x]
+        extras = {name: microbatch.fields[name] for name in options.extras}
+        with self._autocast(inputs[0]):
+            if options.recompute and torch.is_grad_enabled():
+                found: Any = checkpoint(module, *inputs, use_reentrant=False, **extras)
+            else:
+                found = module(*inputs, **extras)
+        if not isinstance(found, Tensor):
+            raise TypeError(
+                f"stage {stage} returned a {type(found).__name__}; return the hidden states, one "
+                "tensor, and give other stages what they need as fields"
+            )
+        return found
+
+    def _backward(self, what: Pass, given: Given) -> Made:
+        kept: _Kept = given["activation"]
+        pending = DeferredGradients()
+        if kept.edge is not None:
+            gradient = kept.gradient
+            if gradient is None:
+                gradient = _first(given, ("B", *self._exits()))
+            if gradient is None:
+                raise RuntimeError(f"{what} has no gradient of its output; check the program")
+            with self._mode(what, pending):
+                torch.autograd.backward([kept.edge], [gradient])
+        made: dict[str, Any] = {"weight": pending}
+        if kept.input is not None:
+            # An input that nothing depends on has a gradient all the same: the other side waits.
+            found = kept.input.grad
+            made["B"] = torch.zeros_like(kept.input) if found is None else found
+        return made
+
+    def _mode(self, what: Pass, pending: DeferredGradients) -> AbstractContextManager[None]:
+        split = (what.stage, what.microbatch) in self._split
+        return deferring(pending if split else None)
+
+    def _autocast(self, near: Tensor) -> AbstractContextManager[Any]:
+        dtype = self.options.autocast
+        return nullcontext() if dtype is None else torch.autocast(near.device.type, dtype)
+
+    def _entries(self) -> Sequence[str]:
+        """Return the barriers that bring the first stage's input."""
+        return [b.name for b in self.program.barriers if ("first", "F") in b.before]
+
+    def _exits(self) -> Sequence[str]:
+        """Return the barriers that bring the gradient of the last stage's output."""
+        ends = {("last", name) for name in BACKWARD}
+        return [b.name for b in self.program.barriers if ends & set(b.before)]
+
+
+def _first(given: Given, names: Iterable[str]) -> Tensor | None:
+    """Return the first value of these names that there is."""
+    found: Tensor | None = next((given[name] for name in names if name in given), None)
+    return found
+
+
+def _check_size(what: Pass, output: Tensor, microbatch: MicrobatchData) -> None:
+    """Raise ValueError if the output is not what the plan promised to the other ranks."""
+    spec = microbatch.hidden
+    if tuple(output.shape) != spec.shape or output.dtype != spec.dtype:
+        raise ValueError(
+            f"{what} made {tuple(output.shape)} {output.dtype}, the plan says {spec.shape} "
+            f"{spec.dtype}; give Pipeline the hidden states' true shape and precision"
+        )

@@ -1,0 +1,306 @@
+"""The split backward: every case in which torch's own is wrong, fails, or computes twice."""
+
+import copy
+import weakref
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from counterpoise.sched.runtime.stage import DeferredGradients, defer_linear_layers, deferring
+
+H = 16
+
+
+class Block(nn.Module):
+    def __init__(self, h: int = H) -> None:
+        super().__init__()
+        self.norm, self.norm2 = nn.LayerNorm(h), nn.LayerNorm(h)
+        self.qkv, self.out = nn.Linear(h, 3 * h), nn.Linear(h, h)
+        self.up, self.down = nn.Linear(h, 4 * h), nn.Linear(4 * h, h)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Twice(nn.Module):
+    """A weight used twice in the stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x):
+        return self.block(self.block(x))
+
+
+class Merged(nn.Module):
+    """A weight that is computed from others, as with LoRA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(H, 4)), nn.Parameter(torch.randn(4, H))
+        self.linear = nn.Linear(H, H)
+
+    def forward(self, x):
+        return F.linear(x, self.linear.weight + (self.a @ self.b).T, self.linear.bias)
+
+
+class Parametrized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(H, H))
+
+    def forward(self, x):
+        return self.linear(x) * 1
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.one, self.two, self.reentrant, self.runs = Block(), Block(), reentrant, 0
+
+    def body(self, x):
+        self.runs += 1
+        return self.one(x)
+
+    def forward(self, x):
+        return self.two(checkpoint(self.body, x, use_reentrant=self.reentrant))
+
+
+class Product(torch.autograd.Function):
+    """A custom function, such as fused kernels; it counts its backwards."""
+
+    seen: ClassVar[list[tuple[bool, ...]]] = []
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        Product.seen.append(tuple(ctx.needs_input_grad))
+        return g @ w, g.flatten(0, -2).t() @ x.flatten(0, -2)
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.w = nn.Linear(H, H), nn.Linear(H, H), nn.Parameter(torch.eye(H))
+
+    def forward(self, x):
+        return self.two(Product.apply(self.one(x), self.w))
+
+
+def frozen_part() -> nn.Module:
+    block = Block()
+    block.qkv.requires_grad_(False)
+    block.up.bias.requires_grad_(False)
+    block.down.weight.requires_grad_(False)
+    return block
+
+
+STAGES = {
+    "block": Block,
+    "weight used twice": Twice,
+    "output is a view": lambda: nn.Linear(H, H),
+    "some frozen": frozen_part,
+    "merged weight": Merged,
+    "parametrized weight": Parametrized,
+    "checkpoint": lambda: Checkpointed(False),
+    "reentrant checkpoint": lambda: Checkpointed(True),
+    "custom function": Custom,
+    "no bias": lambda: nn.Linear(H, H, bias=False),
+}
+# A reentrant checkpoint whose inputs need no gradient makes no graph, whoever runs it.
+CASES = [(name, wanted) for name in STAGES for wanted in (True, False)]
+CASES.remove(("reentrant checkpoint", False))
+
+
+def split(module, x, gradient) -> tuple[torch.Tensor | None, int]:
+    """Run F, I and W; return the input's gradient, and how many gradients were there after I."""
+    pending = DeferredGradients()
+    x = x.detach().requires_grad_(x.requires_grad)
+    with deferring(pending):
+        edge = get_gradient_edge(module(x))
+        torch.autograd.backward([edge], [gradient])
+    early = sum(p.grad is not None for p in module.parameters())
+    pending.compute()
+    return x.grad, early
+
+
+@pytest.mark.parametrize(("name", "input_gradient"), CASES)
+def test_split_gives_bit_equal_gradients(name, input_gradient) -> None:
+    torch.manual_seed(0)
+    plain = STAGES[name]()
+    ours = copy.deepcopy(plain)
+    assert defer_linear_layers(ours) > 0 or name == "parametrized weight"
+    x = torch.randn(2, 5, H, requires_grad=input_gradient)
+    gradient = torch.randn(2, 5, H)
+    expected = x.detach().requires_grad_(input_gradient)
+    plain(expected).backward(gradient)
+    found, _ = split(ours, x, gradient)
+    assert (found is None) == (not input_gradient)
+    if input_gradient:
+        assert torch.equal(found, expected.grad)
+    for (name, a), b in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        assert (a.grad is None) == (b.grad is None), name
+        assert a.grad is None or torch.equal(a.grad, b.grad), name
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_block_is_recomputed_once(reentrant) -> None:
+    module = Checkpointed(reentrant)
+    defer_linear_layers(module)
+    split(module, torch.randn(2, 5, H, requires_grad=True), torch.randn(2, 5, H))
+    assert module.runs == 2
+
+
+def test_a_custom_function_runs_its_backward_once() -> None:
+    module = Custom()
+    defer_linear_layers(module)
+    Product.seen.clear()
+    split(module, torch.randn(2, 5, H, requires_grad=True), torch.randn(2, 5, H))
+    assert Product.seen == [(True, True)]
+
+
+@pytest.mark.parametrize("make", [Block, Twice])
+def test_hooks_of_every_parameter_fire_once(make) -> None:
+    module, tensor_hooks, accumulate_hooks = make(), [], []
+    defer_linear_layers(module)
+    for name, parameter in module.named_parameters():
+        parameter.register_hook(lambda _, name=name: tensor_hooks.append(name))
+        parameter.register_post_accumulate_grad_hook(
+            lambda _, name=name: accumulate_hooks.append(name)
+        )
+    split(module, torch.randn(2, 5, H, requires_grad=True), torch.randn(2, 5, H))
+    names = sorted(name for name, _ in module.named_parameters())
+    assert sorted(tensor_hooks) == sorted(accumulate_hooks) == names
+
+
+def test_only_the_layers_that_defer_are_left_for_w() -> None:
+    module = Block()
+    defer_linear_layers(module)
+    _, early = split(module, torch.randn(2, 5, H, requires_grad=True), torch.randn(2, 5, H))
+    assert early == 4  # weights and biases of the two norms
+
+
+def test_an_output_whose_gradient_is_none_is_left_out() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(H, H), nn.Linear(H, H)
+
+        def forward(self, x):
+            return self.a(x), self.b(x)
+
+    module, pending = Two(), DeferredGradients()
+    defer_linear_layers(module)
+    with deferring(pending):
+        edges = [get_gradient_edge(y) for y in module(torch.randn(3, H))]
+        torch.autograd.backward(edges[:1], [torch.ones(3, H)])
+    pending.compute()
+    assert module.a.weight.grad is not None
+    assert module.b.weight.grad is None
+
+
+def test_a_backward_outside_of_passes_is_whole() -> None:
+    plain, x = Block(), torch.randn(2, 5, H)
+    ours = copy.deepcopy(plain)
+    defer_linear_layers(ours)
+    with deferring(DeferredGradients()):
+        y = ours(x)
+    y.sum().backward()
+    plain(x).sum().backward()
+    for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_a_copy_of_a_split_module_uses_its_own_weights() -> None:
+    module = Block()
+    defer_linear_layers(module)
+    twin = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    x = torch.randn(1, 2, H)
+    assert torch.equal(twin(x), x)
+    assert list(twin.state_dict()) == list(Block().state_dict())
+
+
+def test_autocast_gives_the_gradients_of_a_plain_backward() -> None:
+    plain = Block()
+    ours = copy.deepcopy(plain)
+    defer_linear_layers(ours)
+    x, gradient, pending = torch.randn(2, 5, H), torch.randn(2, 5, H), DeferredGradients()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = plain(x)
+        with deferring(pending):
+            z = ours(x)
+    assert torch.equal(y, z)
+    y.backward(gradient)
+    with deferring(pending):
+        z.backward(gradient)
+    pending.compute()
+    for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert a.grad.dtype == torch.float32
+        assert float((a.grad - b.grad).norm() / b.grad.norm()) < 1e-2
+
+
+def test_a_compiled_stage_is_left_whole() -> None:
+    module = nn.Sequential(nn.Linear(H, H), torch.compile(Block(), backend="aot_eager"))
+    assert defer_linear_layers(module) == 1
+
+
+class Held:
+    """Counts the bytes of saved tensors that are alive, each storage once."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parameters = {p.data_ptr() for p in module.parameters()}
+        self.boxes: list[weakref.ref] = []
+
+    class Box:
+        def __init__(self, tensor) -> None:
+            self.tensor = tensor
+
+    def pack(self, tensor):
+        if tensor.data_ptr() in self.parameters:
+            return tensor
+        box = self.Box(tensor)
+        self.boxes.append(weakref.ref(box))
+        return box
+
+    def unpack(self, box):
+        return box.tensor if isinstance(box, self.Box) else box
+
+    def bytes(self) -> int:
+        return stored(box.tensor for ref in self.boxes if (box := ref()) is not None)
+
+
+def stored(tensors) -> int:
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
+
+
+def test_less_is_held_between_i_and_w_than_f_saved() -> None:
+    module, pending = nn.Sequential(*(Block(64) for _ in range(4))), DeferredGradients()
+    defer_linear_layers(module)
+    held = Held(module)
+    x, gradient = torch.randn(2, 128, 64, requires_grad=True), torch.randn(2, 128, 64)
+    with deferring(pending), saved_tensors_hooks(held.pack, held.unpack):
+        edge = get_gradient_edge(module(x))
+    saved = held.bytes()
+    with deferring(pending):
+        torch.autograd.backward([edge], [gradient])
+    del edge
+    assert held.bytes() + stored(pending.tensors()) < saved
+    pending.compute()
+    assert not list(pending.tensors())
