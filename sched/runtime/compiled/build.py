@@ -154,7 +154,7 @@ def _kept(known: Kind) -> Iterable[str]:
 def _buffers(known: Kind) -> tuple[str, ...]:
     """Return the buffers that a pass leaves behind when it ends."""
     taken = tuple(name for name in known.takes if name not in known.frees)
-    return taken + tuple(getattr(known, "leaves", ()))
+    return (*taken, *known.leaves)
 
 
 def _without_unread(op: Op, ops: Sequence[Op]) -> Op:

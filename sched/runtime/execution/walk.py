@@ -16,19 +16,12 @@ from torch import Tensor
 
 from ...ir.kinds import is_kind, kind
 from ...ir.passes import Pass
+from ...simulation.timeline import Slot
 from ..compiled.collectives import Collective
 from ..compiled.ops import Op, Value
 from ..links.interface import Links, Transfer
 from ..parts.interface import ModelPart
 from ..parts.step_data import StepData
-
-
-class Measured(NamedTuple):
-    """A pass with the times of its start and end by the monotonic clock."""
-
-    what: Pass
-    start_ns: int
-    end_ns: int
 
 
 @dataclass(slots=True)
@@ -57,7 +50,8 @@ class Walker:
     """What a walk needs besides the operations.
 
     `parts`: by kind of pass. `reduce`: starts the reduction of a stage's gradients. `wait_sends`:
-    whether each send is waited for at once, as naive executors do; for tests.
+    whether each send is waited for at once, as naive executors do; for tests. `waits` and `measured`:
+    where the rank stands, and the passes that it has run, by the monotonic clock.
     """
 
     parts: Mapping[str, ModelPart]
@@ -66,7 +60,7 @@ class Walker:
     reduce: Callable[[Pass], None]
     wait_sends: bool = False
     waits: Waits = field(default_factory=Waits)
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[Slot] = field(default_factory=list)
 
 
 def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
@@ -135,7 +129,7 @@ def _run(
     else:
         start = perf_counter_ns()
         made = walker.parts[what.kind].run(what, given)
-        walker.measured.append(Measured(what, start, perf_counter_ns()))
+        walker.measured.append(Slot(what, start, perf_counter_ns()))
         for value in op.writes:
             held[value] = made.get(value.name)
 
