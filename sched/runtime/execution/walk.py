@@ -50,7 +50,7 @@ class Walker:
     """What a walk needs besides the operations.
 
     `parts`: by kind of pass. `reduce`: starts the reduction of a stage's gradients. `wait_sends`:
-    whether each send is waited for at once, as naive executors do; for tests. `waits` and `measured`:
+    whether each send is waited for at once, as naive executors do; for tests. `waits`, `measured`:
     where the rank stands, and the passes that it has run, by the monotonic clock.
     """
 
