@@ -9,7 +9,7 @@ PACKAGES := balancer loader sched tools workers
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
 
-.PHONY: demo test test-all faults lint types bench docs clean
+.PHONY: demo test test-all faults peer-suites lint types bench docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
@@ -26,6 +26,21 @@ JOBS ?= 2
 FIRST ?= 0
 faults: $(STAMP)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST)
+
+# torchdata's and pytorch's own tests, with their loaders and with ours: make peer-suites SUITES=DIR,
+# a folder with a checkout of meta-pytorch/data as `data` and one of pytorch/pytorch as `pytorch`.
+SUITES ?=
+ARGS ?=
+PEERS ?= $(VENV)/peers
+peer-suites: $(PEERS)/.installed
+	PYTHONPATH=$(PEERS)/import $(PEERS)/bin/python -m tests.peer_suites $(ARGS) "$(SUITES)"
+
+$(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install -q torch==2.13.0
+	$(PEERS)/bin/pip install -q -e . -r $<
+	mkdir -p $(PEERS)/import && ln -sfn $(CURDIR)/tests $(PEERS)/import/tests
+	touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,0 +1,112 @@
+"""`make peer-suites`: the swap changes imports only, and every test is counted once."""
+
+import pytest
+
+from tests.peer_suites.__main__ import read_exceptions
+from tests.peer_suites.comparison import MOST_EXCEPTED, compare, render
+from tests.peer_suites.outcomes import run_tests
+from tests.peer_suites.suites import OURS, OURS_WITH_STATE, SUITES, TORCH, LoaderClass
+from tests.peer_suites.swap import swap_loader
+
+SUITE = '''import torch
+from torch.utils.data import (
+    Dataset,
+    DataLoader,
+    TensorDataset,
+)
+JOIN_TIMEOUT = 60.0  # seconds
+SCRIPT = """
+from torchdata.stateful_dataloader import StatefulDataLoader as DataLoader
+"""
+loader = torch.utils.data.DataLoader([1])
+'''
+OUTCOMES = """
+import os
+import unittest
+
+class TestIt(unittest.TestCase):
+    def test_passes(self): pass
+    def test_fails(self): self.assertEqual(1, 2)
+    def test_is_skipped(self): self.skipTest("no")
+    def test_ends_its_process(self): os._exit(3)
+"""
+
+
+def test_the_swap_replaces_each_import_of_the_loader() -> None:
+    swapped = swap_loader(SUITE, LoaderClass("elsewhere", "Loader"))
+    assert "from torch.utils.data import Dataset, TensorDataset\n" in swapped
+    assert swapped.count("from elsewhere import Loader as DataLoader") == 2
+    assert "stateful" not in swapped
+    assert "\nloader = DataLoader([1])" in swapped
+    assert "\nJOIN_TIMEOUT = 400\n" in swapped
+
+
+def test_the_swap_for_torchs_own_loader_leaves_it_torchs() -> None:
+    names = {}
+    exec(swap_loader(SUITE.replace("loader = ", "made = "), TORCH), names)
+    assert type(names["made"]).__module__ == "torch.utils.data.dataloader"
+
+
+def test_a_fork_for_another_accelerator_is_turned_back() -> None:
+    fork = "import torch_npu\nimport torch_npu.testing\nTEST_NPU = torch.npu.is_available()\n"
+    fork += "print(input_, 'npu')"
+    assert (
+        swap_loader(fork, TORCH) == "TEST_CUDA = torch.cuda.is_available()\nprint(input_, 'cuda')"
+    )
+
+
+def test_a_test_that_ends_its_process_fails_alone() -> None:
+    outcomes = run_tests(OUTCOMES, "test_it.py", jobs=1)
+    assert outcomes.pop("TestIt.test_passes") == "passed"
+    assert outcomes.pop("TestIt.test_is_skipped") == "skipped"
+    assert "1 != 2" in outcomes.pop("TestIt.test_fails")
+    assert "crashed" in outcomes.pop("TestIt.test_ends_its_process")
+    assert not outcomes
+
+
+def test_counted_are_the_tests_that_the_control_passes() -> None:
+    control = {"a": "passed", "b": "passed", "c": "skipped", "d": "fails too", "e": "passed"}
+    ours = {"a": "passed", "b": "KeyError", "c": "KeyError", "d": "KeyError"}
+    found = compare("any", control, ours, {"e": "because"})
+    assert (found.counted, found.passed) == (3, 1)
+    assert found.failed == {"b": "KeyError"}
+    assert found.excepted == {"e": "because"}
+    assert not found.good
+    assert render(found).splitlines()[0] == "any: 1 of 3 that the control passes, 1 excepted"
+    assert compare("any", control, ours, {"e": "because", "b": "because"}).good
+
+
+@pytest.mark.parametrize("excepted", ["passing", "skipped", "nobody's"])
+def test_an_exception_must_be_needed(excepted: str) -> None:
+    control = {"passing": "passed", "skipped": "skipped"}
+    assert not compare("any", control, control, {excepted: "because"}).good
+
+
+def test_nothing_counted_is_not_a_success() -> None:
+    assert not compare("any", {"a": "skipped"}, {"a": "passed"}, {}).good
+
+
+@pytest.mark.parametrize("suite", sorted(MOST_EXCEPTED))
+def test_at_most_five_may_be_excepted(suite: str) -> None:
+    names = [f"test_{n}" for n in range(6)]
+    control, ours = dict.fromkeys(names, "passed"), dict.fromkeys(names, "ImportError")
+    reasons = dict.fromkeys(names, "because")
+    assert not compare(suite, control, ours, reasons).good
+    names.pop()
+    reasons = dict.fromkeys(names, "because")
+    assert compare(suite, dict.fromkeys(names, "passed"), ours, reasons).good
+
+
+def test_the_exceptions_are_of_suites_that_exist_and_have_a_reason() -> None:
+    exceptions = read_exceptions()
+    assert set(exceptions) <= {suite.name for suite in SUITES}
+    assert all(len(why) > 20 for reasons in exceptions.values() for why in reasons.values())
+    assert all(len(exceptions.get(suite, {})) <= most for suite, most in MOST_EXCEPTED.items())
+
+
+def test_what_stands_in_for_each_loader_is_there() -> None:
+    for suite in SUITES:
+        assert suite.ours in (OURS, OURS_WITH_STATE)
+    module = __import__(OURS_WITH_STATE.module, fromlist=[""])
+    loader = getattr(module, OURS_WITH_STATE.name)([1, 2], snapshot_every_n_steps=3)
+    assert len(list(loader)) == 2
