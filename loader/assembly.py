@@ -19,6 +19,7 @@ from .balanced.arguments import find_resources, make_plan
 from .balanced.microbatches import BalancedLoader, Collate
 from .collate.buffers import BufferPool
 from .collate.layouts import COLLATE_BY_LAYOUT
+from .connect.embedded import WorkerStart
 from .connect.factory import ConnectionFactory
 from .remote_dataset import RemoteDataset
 from .step.topology import find_ranks
@@ -118,14 +119,12 @@ def _connection(
     if given.keys is not None and given.balancer is None:
         raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
     context: Any = loader.multiprocessing_context
-    fork = context is not None and context.get_start_method() == "fork"
     return ConnectionFactory(
         job=job,
         source=source,
         played=played,
-        workers=loader.num_workers,
+        start=WorkerStart(loader.num_workers, loader.persistent_workers, context),
         prefetch=loader.prefetch_factor or DEFAULT_PREFETCH,
-        method="fork" if fork else "forkserver",
         balancer=given.balancer,
         keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
     )

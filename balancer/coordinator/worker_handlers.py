@@ -20,11 +20,11 @@ from ..protocol.messages import (
     SampleFailed,
     UnknownPeer,
     Welcome,
-    WorkerBye,
     WorkerFailed,
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
+    WorkersEnded,
 )
 from ..protocol.parts import IDLE, WorkInProgress
 from ..protocol.transitions import Action, Event, Outcome
@@ -75,6 +75,7 @@ class WorkerHandlers:
             Action.STORE_PAYLOAD: self.store_payload,
             Action.STORE_FAILURE: self.store_failure,
             Action.RELEASE_WORKER: self.release,
+            Action.RELEASE_ENDED_WORKERS: self.release_ended,
             Action.LOSE_WORKER: self.lose,
             Action.RECORD_HEARTBEAT: self.record_heartbeat,
         }
@@ -180,11 +181,26 @@ class WorkerHandlers:
         if self.state.run is not None:
             self.state.run.lost_leases.return_worker(peer)
 
-    def release(self, peer: bytes, _: WorkerBye) -> None:
-        """Forget a worker that says goodbye, and return its leases."""
+    def release(self, peer: bytes, _: object = None) -> None:
+        """Forget a worker that says goodbye or was ended, and return its leases."""
         self.state.workers.pop(peer)
         if self.state.run is not None:
             self.state.run.lost_leases.return_worker(peer)
+
+    def release_ended(self, peer: bytes, ended: WorkersEnded) -> None:
+        """Forget the workers that a trainer has ended: no sample is suspected of their end.
+
+        With the last worker go the facts about its source: the next may have another data set, as
+        a trainer's data set may change from one epoch to the next.
+        """
+        state, names = self.state, set(ended.names)
+        for worker in list(state.workers.values()):
+            if worker.hello.name in names:
+                self.apply(worker.peer, Event.ENDED)
+        if not state.workers:
+            state.count, state.fingerprint = 0, ""
+        elif state.is_ready:
+            state.send(peer, Ready(state.count, state.fingerprint))
 
     def lose(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that is silent, unreachable or replaced, and return its leases."""

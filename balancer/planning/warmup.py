@@ -5,11 +5,14 @@ writable, or in NUMBA_CACHE_DIR. The first use on a machine compiles (seconds),
 later ones load (tenths of a second).
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 import numpy as np
+
+from .problem.config import PlanConfig
 
 
 def compile_kernels(*families: str, report: Callable[[str], None] | None = None) -> float:
@@ -27,7 +30,7 @@ def compile_kernels(*families: str, report: Callable[[str], None] | None = None)
     return time.perf_counter() - begin
 
 
-def compile_for(grouping: str, report: Callable[[str], None]) -> None:
+def compile_for(grouping: str, report: Callable[[str], object]) -> None:
     """Compile or load the kernels of a grouping; report it if that takes more than a second."""
     families = {
         "fixed": ("shuffle", "assign"),
@@ -40,6 +43,12 @@ def compile_for(grouping: str, report: Callable[[str], None]) -> None:
         compile_kernels(*families)
     finally:
         timer.cancel()
+
+
+def prepare_planning(plan: PlanConfig | None) -> None:
+    """Compile what a job's planning needs, before anybody waits for it."""
+    if plan is not None:
+        compile_for(plan.grouping, lambda text: sys.stderr.write(f"counterpoise: {text}\n"))
 
 
 def _pack() -> None:

@@ -27,7 +27,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 # --- worker to coordinator
@@ -226,6 +226,12 @@ class GetStatus(ArrayRecord, frozen=True):
     number: Integer = 0
 
 
+class WorkersEnded(ArrayRecord, frozen=True):
+    """This trainer has ended its worker processes of these names; others may follow."""
+
+    names: tuple[str, ...]
+
+
 class RankBye(ArrayRecord, frozen=True):
     """The trainer process is done with the job."""
 
@@ -322,7 +328,17 @@ FromWorker = (
     | WorkerBye
 )
 ToWorker = Welcome | Lease | Revoke | UnknownPeer | PeerRejected | Bye
-FromRank = RankHello | StartRun | SubmitTask | RequestBatch | Ack | Ping | GetStatus | RankBye
+FromRank = (
+    RankHello
+    | StartRun
+    | SubmitTask
+    | RequestBatch
+    | Ack
+    | Ping
+    | GetStatus
+    | WorkersEnded
+    | RankBye
+)
 ToRank = Ready | Batch | EpochEnd | RunFailed | Pong | UnknownPeer | PeerRejected | Bye
 ToOthers = HeartbeatAck | StatusReport
 BetweenShells = ClearPayloadOffer

@@ -29,6 +29,7 @@ from .messages import (
     StartRun,
     SubmitTask,
     UnknownPeer,
+    WorkersEnded,
 )
 from .transitions import BEGIN, RANK, Outcome, RankAction
 
@@ -138,6 +139,11 @@ class RankSession:
         self._has_submitted = True
         return [SubmitTask(self.run, step, pin, pickled)]
 
+    def end_workers(self, names: tuple[str, ...]) -> list[Message]:
+        """Say that this process has ended its workers; others are ready when `ready` is set."""
+        self.ready = None
+        return [WorkersEnded(names)]
+
     def new_requests(self) -> list[Message]:
         """Return the requests that may be sent now; each is returned once."""
         if self.state != "running":
@@ -157,6 +163,10 @@ class RankSession:
         self._has_returned = False
         again: list[Message] = [self.hello] if self.state == "joining" else []
         return [*again, Ping(), *self._open_messages()]
+
+    def reattach(self) -> list[Message]:
+        """Return what a balancer must be told over a new connection."""
+        return [self.hello, *self._open_messages()]
 
     def take(self) -> tuple[Arrival, list[Message]] | None:
         """Return the next microbatch in order and its acknowledgement, if it has arrived."""

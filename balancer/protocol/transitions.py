@@ -44,6 +44,8 @@ class Event(StrEnum):
     UNREACHABLE = "unreachable"
     # A newer process has the worker's name, or plays one of the rank's ranks.
     REPLACED = "replaced"
+    # The trainer that started a worker has ended it.
+    ENDED = "ended"
     # A rank may have ended with a former launch of the trainer: if not, it introduces itself again.
     DOUBTED = "doubted"
     # The hello of a rank of another job was kept until it was known if the job's ranks are here.
@@ -64,6 +66,7 @@ class Action(StrEnum):
     STORE_PAYLOAD = "store payload"
     STORE_FAILURE = "store failure"
     RELEASE_WORKER = "release worker"
+    RELEASE_ENDED_WORKERS = "release ended workers"
     LOSE_WORKER = "lose worker"
     RECORD_HEARTBEAT = "record heartbeat"
     GREET_RANK = "greet rank"
@@ -163,6 +166,9 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     (W_WAITING, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
     (W_PREPARING, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
     (W_READY, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
+    (W_WAITING, Event.ENDED): _to(Action.RELEASE_WORKER, ABSENT),
+    (W_PREPARING, Event.ENDED): _to(Action.RELEASE_WORKER, ABSENT),
+    (W_READY, Event.ENDED): _to(Action.RELEASE_WORKER, ABSENT),
     (W_WAITING, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
     (W_PREPARING, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
     (W_READY, Event.HEARTBEAT_TIMEOUT): _to(Action.LOSE_WORKER, ABSENT),
@@ -202,6 +208,8 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     (R_ATTACHED, "Ping"): _to(Action.ANSWER_PING, R_ATTACHED),
     (R_RUNNING, "Ping"): _to(Action.ANSWER_PING, R_RUNNING),
     (ABSENT, "GetStatus"): _to(Action.REPORT_STATUS, ABSENT),
+    (R_ATTACHED, "WorkersEnded"): _to(Action.RELEASE_ENDED_WORKERS, R_ATTACHED),
+    (R_RUNNING, "WorkersEnded"): _to(Action.RELEASE_ENDED_WORKERS, R_RUNNING),
     (R_ATTACHED, "RankBye"): _to(Action.RELEASE_RANK, ABSENT),
     (R_RUNNING, "RankBye"): _to(Action.RELEASE_RANK, ABSENT),
     (R_ATTACHED, Event.UNREACHABLE): _to(Action.LOSE_RANK, ABSENT),

@@ -1,5 +1,6 @@
 """The balancer's event loop: waits for messages and deadlines, asks the coordinator, sends."""
 
+import functools
 import os
 import platform
 import time
@@ -37,13 +38,14 @@ def serve(
     refused: Callable[[str], None] = lambda _: None,
     keys: ServerKeys | None = None,
     clear_address: str = "",
+    descriptor: int | None = None,
 ) -> None:
     """Serve a coordinator on an address until `stop` returns True (asked after every wait).
 
     Calls `ready` with the address that was bound, `refused` with a reason for each message that is
     dropped and each peer that is rejected. With keys only peers on the allow-list may connect; with
-    keys and a `clear_address` payloads travel there, unencrypted (sealing.py). Raises OSError if an
-    address cannot be bound.
+    keys and a `clear_address` payloads travel there, unencrypted (sealing.py). `descriptor` is a
+    socket that listens at the address already. Raises OSError if an address cannot be bound.
     """
     keep_freed_memory()
     diagnostics = coordinator.state.diagnostics
@@ -53,7 +55,8 @@ def serve(
         diagnostics.refused += 1
         refused(reason)
 
-    with _open_sockets(coordinator, address, keys, clear_address, count_refused) as shell:
+    listening = functools.partial(listen, address=address, keys=keys, descriptor=descriptor)
+    with _open_sockets(coordinator, listening, keys, clear_address, count_refused) as shell:
         ready(shell.socket.getsockopt_string(zmq.LAST_ENDPOINT))
         while not stop():
             diagnostics.wall_ahead_s = time.time() - time.monotonic()
@@ -65,7 +68,7 @@ def serve(
 @contextmanager
 def _open_sockets(
     coordinator: Coordinator,
-    address: str,
+    listening: Callable[["zmq.Context[zmq.Socket[bytes]]"], "zmq.Socket[bytes]"],
     keys: ServerKeys | None,
     clear_address: str,
     refused: Callable[[str], None],
@@ -75,7 +78,7 @@ def _open_sockets(
     with (
         zmq.Context(_io_threads(keys)) as context,
         open_authenticator(context, keys, refused) as authenticator,
-        listen(context, address, keys) as socket,
+        listening(context) as socket,
         _open_clear_payloads(context, clear_address, authenticator, refused) as clear,
     ):
         for each in (socket, clear.socket) if clear is not None else (socket,):

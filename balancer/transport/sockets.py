@@ -41,8 +41,11 @@ def listen(
     address: str,
     keys: ServerKeys | None = None,
     passwords: bool = False,
+    descriptor: int | None = None,
 ) -> "zmq.Socket[bytes]":
     """Return a ROUTER bound to an address; OSError if it cannot be bound.
+
+    `descriptor` is a socket that listens there already; it now belongs to the ROUTER.
 
     With keys, or with passwords instead, it accepts only peers that an authenticator on the same
     context accepts; with passwords nothing is encrypted.
@@ -61,6 +64,8 @@ def listen(
     if passwords or keys is not None:
         socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    if descriptor is not None:
+        socket.setsockopt(zmq.USE_FD, descriptor)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
     try:

@@ -4,6 +4,7 @@ Everything that a trainer can see follows from (data, seed, epoch, plan); proces
 timing are behind a connection, which is opened at first use.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -34,7 +35,10 @@ class MicrobatchSource(Protocol):
     def begin(
         self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
     ) -> None:
-        """Start the next run; `holes` and `served` as in RankSession.begin."""
+        """Start the next run, and its workers; `holes` and `served` as in RankSession.begin."""
+
+    def finish(self) -> None:
+        """End the run's workers: its iterator is at its end, or was dropped."""
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:
         """Return the next microbatch, None at the end of the run."""
@@ -76,6 +80,7 @@ class BalancedLoader:
     _at: ResumePosition = START
     _resume: ResumePosition | None = None
     _generation: int = 0
+    _running: int = 0
     _connection: MicrobatchSource | None = field(default=None, repr=False)
 
     def open(self) -> MicrobatchSource:
@@ -109,12 +114,19 @@ class BalancedLoader:
     def microbatches(self) -> "Microbatches":
         """Return an iterator over the epoch's microbatches, from the loaded position if any.
 
-        At its end the epoch is over and the next one's number is set. An iterator that was left
-        behind, by another one or by load_state_dict, raises RuntimeError.
+        The workers are started here, as torch's are when iter() is called. At its end the epoch is
+        over and the next one's number is set. An iterator that was left behind, by another one or
+        by load_state_dict, raises RuntimeError.
         """
         self._generation += 1
         self._at, self._resume = self._resume or START, None
         self.left_out = len(self._at.holes)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        self._running = self._generation
         return Microbatches(self, self._generation)
 
     def steps(self) -> Iterator[Step]:
@@ -152,7 +164,6 @@ class BalancedLoader:
 
     def _start(self) -> None:
         """Begin the run at the loader's position; nothing that was handed out is decoded again."""
-        self.count()
         here = self._at
         holes = tuple(ordinal for ordinal in here.holes if ordinal >= here.place.start)
         self.open().begin(self.epoch, here.place, holes, here.served)
@@ -161,12 +172,13 @@ class BalancedLoader:
         """Return the next microbatch, None at the end; after an error all processes are ended."""
         try:
             if not begun:
-                self._start()
+                self.count()
             arrival = self.open().next(self.timeout_s)
         except LoaderError:
             self.close()
             raise
         if arrival is None:
+            self.finish(self._generation)
             self.epoch, self._at = self.epoch + 1, START
             return None
         delivered = self._delivered(arrival)
@@ -175,6 +187,12 @@ class BalancedLoader:
         self._advance(arrival.batch, holes)
         self.left_out = len(holes)
         return delivered
+
+    def finish(self, generation: int) -> None:
+        """End the workers of an iterator that is over, unless a later one has its own already."""
+        if self._running == generation and self._connection is not None:
+            self._running = 0
+            self._connection.finish()
 
     def _check_current(self, generation: int) -> None:
         if generation != self._generation:
@@ -262,6 +280,10 @@ class Microbatches(Iterator[Delivered]):
         self._generation = generation
         self._begun = False
         self._over = False
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._loader.finish(self._generation)
 
     def __next__(self) -> Delivered:
         if self._over:

@@ -1,49 +1,117 @@
-"""Starts a balancer and workers on the trainer's machine; they end with the loader."""
+"""Starts a balancer and workers on the trainer's machine; they end with the loader.
 
-import math
-import sys
+The balancer is a clean process that lives as long as the connection. The workers are a pool of
+their own, started as torch would start them: anew for every run (so that they have the data set as
+it is then), or once if they are persistent.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any
 
-from ...balancer.coordinator.machine import Coordinator
-from ...balancer.planning.warmup import compile_for
+import torch
+from torch.utils.data import _utils
+
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.server.loop import serve
-from ...balancer.server.malloc import keep_freed_memory
-from ...workers.daemon.loop import local_identity, run_worker
+from ...workers.daemon.loop import local_identity, local_name, run_worker
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, start_pool
-from ...workers.processes.pool_job import PoolJob, Ready, WorkerSlot
+from ...workers.processes.pool_job import PoolJob, WorkerSlot
+from ...workers.processes.start_method import start_method
 from ...workers.sources.interface import Source
+from .balancer_process import BalancerProcess
+from .rank_sockets import closed_sockets
 
-# Total number of restarts of worker processes that died.
+# Total number of restarts of worker processes that died, in one run (or of persistent workers).
 RESTARTS = 100
+# torch's own, untyped
+_torch_worker: Any = _utils.worker
 
 
 @dataclass(frozen=True, slots=True)
-class PoolConfig:
-    """The arguments of a pool's processes; `endpoint` is set if another pool has the balancer."""
+class WorkerConfig:
+    """The arguments of a worker's process."""
 
     job: JobSpec
-    source: Source | None
-    endpoint: str = ""
+    source: Source
+    endpoint: str
 
 
-def start_embedded(payload: PoolConfig, workers: int, method: str = "forkserver") -> Pool:
-    """Start workers, and a balancer unless the payload names one; see `start_pool` for errors."""
-    return start_pool(
-        PoolJob(
-            work=_work,
-            payload=payload,
-            workers=workers,
-            serve=None if payload.endpoint else _serve,
-            restart=RESTARTS,
-        ),
-        method,
-    )
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """How a loader's workers are started; `context` is its multiprocessing_context."""
+
+    workers: int
+    persistent: bool = False
+    context: BaseContext | None = None
+
+    def start(self, config: WorkerConfig) -> Pool:
+        """Start workers as torch would now; see `start_pool` for errors."""
+        job = PoolJob(work=_work, payload=config, workers=self.workers, restart=RESTARTS)
+        with closed_sockets():
+            return start_pool(job, start_method(self.context))
 
 
-def failure(pool: Pool) -> str:
-    """Return why the pool cannot go on, empty while it can."""
+class LocalProcesses:
+    """The processes of one connection: its workers, and the balancer unless others have it."""
+
+    def __init__(
+        self, start: WorkerStart, config: WorkerConfig, balancer: BalancerProcess | None
+    ) -> None:
+        self.balancer = balancer
+        self.pool: Pool | None = None
+        self._start = start
+        self._config = config
+
+    def descriptors(self) -> set[int]:
+        """Return what to poll: if one is readable, `failure` may have a reason."""
+        watched: set[int] = set()
+        for each in (self.balancer, self.pool):
+            if each is not None:
+                watched.add(each.fileno())
+        return watched
+
+    def failure(self) -> str:
+        """Return why the run cannot go on, empty while it can."""
+        lost = "" if self.balancer is None else self.balancer.failure()
+        return lost or ("" if self.pool is None else _why_pool_failed(self.pool))
+
+    def renew(self, before: Callable[[], object]) -> tuple[str, ...]:
+        """Start the workers of a run, after `before()`; return the names of those that have ended.
+
+        Persistent workers that run already stay.
+        """
+        if self.pool is not None and self._start.persistent:
+            return ()
+        ended = self.end_workers()
+        before()
+        self.pool = self._start.start(self._config)
+        if self.balancer is not None:
+            self.balancer.wait_ready()
+        return ended
+
+    def finish(self) -> tuple[str, ...]:
+        """End the workers of a run that is over, unless they are persistent; return their names."""
+        return () if self._start.persistent else self.end_workers()
+
+    def end_workers(self) -> tuple[str, ...]:
+        """End the workers and wait until they are gone; return their names."""
+        pool, self.pool = self.pool, None
+        if pool is None:
+            return ()
+        supervisor = pool.supervisor_pid
+        pool.close()
+        return tuple(local_name(supervisor, slot) for slot in range(self._start.workers))
+
+    def close(self) -> None:
+        """End all processes and wait until they are gone."""
+        self.end_workers()
+        if self.balancer is not None:
+            self.balancer.close()
+
+
+def _why_pool_failed(pool: Pool) -> str:
     for report in pool.poll_reports():
         if report.event == "failed" and report.worker is None:
             return report.message
@@ -53,29 +121,15 @@ def failure(pool: Pool) -> str:
     return ""
 
 
-def prepare_planning(job: JobSpec) -> None:
-    """Compile what the job's planning needs, before anybody waits for it."""
-    if job.plan is not None:
-        compile_for(job.plan.grouping, _log)
-
-
-def _log(text: str) -> None:
-    sys.stderr.write(f"counterpoise: {text}\n")
-
-
-def _serve(payload: PoolConfig, directory: str, ready: Ready) -> None:
-    keep_freed_memory()
-    prepare_planning(payload.job)
-    coordinator = Coordinator(payload.job, heartbeat_timeout_s=math.inf)
-    serve(coordinator, f"ipc://{directory}/balancer", ready)
-
-
-def _work(payload: PoolConfig, slot: WorkerSlot) -> None:
-    plan = payload.job.plan
-    handler = SourceHandler(
-        payload.source, payload.job.resources, plan.seed if plan else 0, local=True
+def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
+    plan = config.job.plan
+    seed = plan.seed if plan else 0
+    torch.set_num_threads(1)  # as torch's workers do: the threads of a forked trainer are not here
+    _torch_worker._worker_info = _torch_worker.WorkerInfo(
+        id=slot.index, num_workers=slot.workers, seed=seed, dataset=config.source
     )
-    endpoint = payload.endpoint or slot.endpoint
-    reason = run_worker(endpoint, local_identity(slot.index, slot.incarnation), handler)
+    handler = SourceHandler(config.source, config.job.resources, seed, local=True)
+    identity = local_identity(slot.index, slot.incarnation)
+    reason = run_worker(config.endpoint, identity, handler)
     if reason:
         raise RuntimeError(reason)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...balancer.coordinator.effects import Send
 from ...balancer.coordinator.machine import Coordinator
+from ...balancer.planning.warmup import prepare_planning
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.protocol.messages import (
     DecodeDone,
@@ -29,7 +30,6 @@ from ...workers.daemon.source_handler import SourceHandler
 from ...workers.sources.failures import kind_of, reason_of
 from ...workers.sources.interface import SampleError, Source
 from ..step.errors import LoaderError
-from .embedded import prepare_planning
 
 _WORKER, _RANK = b"worker", b"rank"
 
@@ -41,7 +41,7 @@ class InProcessConnection:
         seed = job.plan.seed if job.plan else 0
         self.session = RankSession(ranks, to_json(job), prefetch=1)
         self._handler = SourceHandler(source, job.resources, seed, local=True)
-        prepare_planning(job)
+        prepare_planning(job.plan)
         self._coordinator = Coordinator(job)
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()
@@ -84,6 +84,9 @@ class InProcessConnection:
         for message in (*messages, *self.session.new_requests()):
             self._send(_RANK, message)
         return arrival
+
+    def finish(self) -> None:
+        """Do nothing: a run has no processes of its own."""
 
     def close(self) -> None:
         """Tell the coordinator that this rank leaves."""

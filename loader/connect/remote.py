@@ -1,6 +1,6 @@
 """Connects a trainer to its balancer: a socket driven by a rank session.
 
-Nothing runs in the background but ZeroMQ's own thread, which needs no Python: messages that were
+Nothing runs in the background but ZeroMQ's own threads, which need no Python: messages that were
 asked for ahead arrive while the trainer computes.
 """
 
@@ -10,10 +10,8 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NoReturn
 
-import zmq
 from msgspec import structs
 
 from ...balancer.protocol.clock_offset import ClockFilter
@@ -21,9 +19,8 @@ from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import EpochPosition, Message, Ping, Pong, RankBye, Ready
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.transport.keys import PeerKeys
-from ...balancer.transport.link import Link
-from ...balancer.transport.sockets import LINGER_MS
 from ..step.errors import LoaderError
+from .rank_sockets import RankSockets
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ class Connection:
         needed: object = None,
         keys: PeerKeys | None = None,
     ) -> None:
-        """Connect, and introduce this rank.
+        """Make a connection that is opened at first use.
 
         `watch` returns why the local processes have failed, empty if they have not; it is asked
         when `watched_fd` is readable and at every ping. At the end the balancer is given at most
@@ -61,20 +58,19 @@ class Connection:
         self.endpoint = endpoint
         self.session = RankSession(ranks, job, prefetch, from_json(job).microbatches)
         self._watch = watch
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
-        self._link = Link(self._context, endpoint, name, keys)
+        self._sockets = RankSockets(endpoint, name, self.session, keys)
+        self._sockets.patience_s = patience_s
         if watched_fd is not None:
-            self._link.poller.register(watched_fd, zmq.POLLIN)
+            self._sockets.watch({watched_fd})
         self._clock = ClockFilter()
         self._heard = time.monotonic()
-        self._socket = _Socket(self._context, self._link, self.session, patience_s, os.getpid())
-        self._leave = weakref.finalize(self, _close, self._socket, needed)
-        self._send([self.session.hello])
+        self._leave = weakref.finalize(self, _close, self._sockets, needed)
 
     def wait_ready(self) -> Ready:
         """Wait until the job runs; return the number of samples. Raises LoaderError."""
-        self._wait(lambda: self.session.ready is not None, None)
+        with self._sockets.lock:
+            self._wait(lambda: self.session.ready is not None, None)
         ready = self.session.ready
         if ready is None:
             self._fail("the job did not start")
@@ -84,29 +80,40 @@ class Connection:
         self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
     ) -> None:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
-        self._send(self.session.begin(epoch, at, holes, served))
-        self._send(self.session.new_requests())
+        with self._sockets.lock:
+            first = self._prepare_run()
+            self._send([*first, *self.session.begin(epoch, at, holes, served)])
+            self._send(self.session.new_requests())
+
+    def finish(self) -> None:
+        """Let go of what only the run needed: its iterator is at its end, or was dropped."""
+
+    def _prepare_run(self) -> list[Message]:
+        """Do what a run needs, and return what to send before it."""
+        return []
 
     def offer(self, step: int, pickled: bytes, pin: int = -1) -> None:
         """Offer one batch of a loop without balancing."""
-        self._send(self.session.submit(step, pickled, pin))
+        with self._sockets.lock:
+            self._send(self.session.submit(step, pickled, pin))
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:
         """Return the next microbatch in order, or None at the end of the run.
 
         Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`.
         """
-        self._drain()
-        taken = self.session.take()
-        if taken is None:
-            self._wait(lambda: self._has_next(), timeout_s)
+        with self._sockets.lock:
+            self._drain()
             taken = self.session.take()
             if taken is None:
-                return None
-        arrival, messages = taken
-        self._send(messages)
-        self._send(self.session.new_requests())
-        return arrival
+                self._wait(lambda: self._has_next(), timeout_s)
+                taken = self.session.take()
+                if taken is None:
+                    return None
+            arrival, messages = taken
+            self._send(messages)
+            self._send(self.session.new_requests())
+            return arrival
 
     def close(self) -> None:
         """Leave the balancer and close the socket; wait if the balancer serves other ranks."""
@@ -123,7 +130,7 @@ class Connection:
             if timeout_s is not None and waited > timeout_s:
                 raise TimeoutError(f"no batch within {timeout_s} s")
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
-            if self._link.poller.poll(int(1000 * left) + 1):
+            if self._sockets.link().poller.poll(int(1000 * left) + 1):
                 self._drain()
                 self._check_processes()
                 self._send(self.session.new_requests())
@@ -135,7 +142,8 @@ class Connection:
                 logger.warning("waiting for %s", self.session.status.waiting)
 
     def _drain(self) -> None:
-        while (received := self._link.receive()) is not None:
+        link = self._sockets.link()
+        while (received := link.receive()) is not None:
             self._heard = time.monotonic()
             self.session.handle(*received)
             if isinstance(received[0], Pong):
@@ -146,17 +154,18 @@ class Connection:
     def _check_processes(self) -> None:
         reason = self._watch()
         if reason:
-            self._socket.patience_s = 0.0
+            self._sockets.patience_s = 0.0
             self._fail(reason)
 
     def _check_silence(self) -> None:
         self._check_processes()
-        refusal = self._link.handshakes.rejection_reason()
+        link = self._sockets.link()
+        refusal = link.handshakes.rejection_reason()
         if refusal:
             self._fail(f"{self.endpoint}: {refusal}")
         silent = time.monotonic() - self._heard
         if silent > CLEAR_PATIENCE_S:
-            self._link.leave_clear_channel()
+            link.leave_clear_channel()
         if silent > PATIENCE_S:
             self._fail(
                 f"the balancer at {self.endpoint} has not answered for {silent:.0f} s: "
@@ -164,8 +173,9 @@ class Connection:
             )
 
     def _send(self, messages: list[Message]) -> None:
+        link = self._sockets.link()
         for message in messages:
-            self._link.send(self._timed(message) if isinstance(message, Ping) else message)
+            link.send(self._timed(message) if isinstance(message, Ping) else message)
 
     def _timed(self, ping: Ping) -> Ping:
         """Return a ping with this machine's clock offset, which asks to measure it again."""
@@ -177,26 +187,15 @@ class Connection:
         raise LoaderError(reason)
 
 
-@dataclass(slots=True)
-class _Socket:
-    """The part of a connection that must be closed, however the connection ends."""
-
-    context: "zmq.Context[zmq.Socket[bytes]]"
-    link: Link
-    session: RankSession
-    patience_s: float
-    owner: int
-
-
-def _close(socket: _Socket, _: object) -> None:
+def _close(sockets: RankSockets, _: object) -> None:
     """Leave the balancer and wait for its answer if others need us; no-op in a forked copy."""
-    if os.getpid() != socket.owner:
+    if os.getpid() != sockets.owner or not (sockets.is_open or sockets.patience_s):
         return
-    socket.link.send(RankBye())
-    deadline = time.monotonic() + socket.patience_s
-    while not socket.session.left and (left := deadline - time.monotonic()) > 0:
-        socket.link.poller.poll(int(1000 * left) + 1)
-        while (received := socket.link.receive()) is not None:
-            socket.session.handle(*received)
-    socket.link.close(LINGER_MS["trainer"])
-    socket.context.destroy(linger=LINGER_MS["trainer"])
+    link = sockets.link()
+    link.send(RankBye())
+    deadline = time.monotonic() + sockets.patience_s
+    while not sockets.session.left and (left := deadline - time.monotonic()) > 0:
+        link.poller.poll(int(1000 * left) + 1)
+        while (received := link.receive()) is not None:
+            sockets.session.handle(*received)
+    sockets.suspend()

@@ -95,9 +95,14 @@ class Identity:
         return f"{self.name}.{self.incarnation}.{os.getpid()}".encode()
 
 
+def local_name(supervisor: int, slot: int) -> str:
+    """Return the name of the worker that a supervisor on this host has in a slot."""
+    return f"{sockets.gethostname()}/{supervisor}/{slot}"
+
+
 def local_identity(slot: int, incarnation: int) -> Identity:
     """Return the identity of a worker of this process' parent."""
-    return Identity(f"{sockets.gethostname()}/{os.getppid()}/{slot}", slot, incarnation)
+    return Identity(local_name(os.getppid(), slot), slot, incarnation)
 
 
 def run_worker(

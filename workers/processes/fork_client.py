@@ -11,10 +11,11 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+from .clean_interpreter import clean_command
 from .fork_server import MESSAGE_BYTES
 from .request import memory_file
 
@@ -26,14 +27,11 @@ class ForkServer:
 
     def __init__(self, preparation: dict[str, object]) -> None:
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = (
-            f"import sys; sys.path[:] = {preparation['sys_path']!r}; "
-            f"from {__package__}.fork_server import main; main({theirs.fileno()}, {os.getpid()})"
-        )
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        path: Any = preparation["sys_path"]
+        call = f"m.main({theirs.fileno()}, {os.getpid()})"
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, *flags, "-P", "-c", code],
+                clean_command(f"{__package__}.fork_server", call, path),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -68,10 +66,10 @@ class ForkServer:
             self.process.kill()
             self.process.wait()
 
-    def kill(self, supervisor: int) -> None:
-        """Kill a supervisor, if it is still there."""
+    def signal(self, child: int, number: int) -> None:
+        """Send a signal to a process that the server has forked, if it is still there."""
         with contextlib.suppress(OSError):
-            self.link.send(b"kill %d" % supervisor)
+            self.link.send(b"signal %d %d" % (child, number))
 
     def forget(self) -> None:
         """Close the link in a forked copy of the trainer, whose child the server is not."""
@@ -84,20 +82,19 @@ _fork_servers: dict[object, ForkServer] = {}  # one, unless the main module chan
 
 
 def send_request(
-    descriptors: list[int], shared: list[int], modules: list[str], timeout_s: float
+    message: bytes, descriptors: list[int], modules: list[str], timeout_s: float
 ) -> ForkServer:
     """Send a request to the fork server; start one if there is none or it has died.
 
-    `descriptors` are the request's file, the reports and what to watch; `shared` belong to the
-    request. A new fork server imports `modules` at once.
+    `message` and `descriptors` are as `fork_server._serve_requests` reads them. A new fork server
+    imports `modules` at once.
     """
     preparation = _preparation() | {"modules": modules}
     main = preparation.get("init_main_from_name"), preparation.get("init_main_from_path")
-    message, descriptors = [b"start %d" % len(shared)], [*descriptors, *shared]
     with _lock:
         if main in _fork_servers:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                socket.send_fds(_fork_servers[main].link, message, descriptors)
+                socket.send_fds(_fork_servers[main].link, [message], descriptors)
                 return _fork_servers[main]
             _fork_servers.pop(main).close()
         fork_server = ForkServer(preparation)
@@ -107,7 +104,7 @@ def send_request(
             fork_server.close(patience_s=0)
             raise
         _fork_servers[main] = fork_server
-        socket.send_fds(fork_server.link, message, descriptors)
+        socket.send_fds(fork_server.link, [message], descriptors)
         return fork_server
 
 

@@ -3,11 +3,12 @@
 A trainer has threads, locks and perhaps a CUDA context, so forking it is unsafe, and starting a
 new interpreter for every worker costs seconds. The fork server is one new interpreter per trainer:
 it imports torch and the trainer's main module (as `__mp_main__`, as multiprocessing's spawn
-does), and then does nothing but fork a supervisor per request.
+does), and then does nothing but fork: a supervisor for a pool (`start`), or one process of
+multiprocessing's (`process`, see context.py), whose pid and exit code it reports over a pipe.
 
 Its only tie to the trainer is a socket. First the kernel is told to kill the fork server with the
 trainer, because imports cannot be interrupted; once they are done, the socket's end is its end:
-it terminates the supervisors that are left, waits for them, and goes.
+it terminates the children that are left, waits for them, and goes.
 """
 
 import contextlib
@@ -21,8 +22,10 @@ import pickle
 import select
 import signal
 import socket
+import struct
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -32,8 +35,15 @@ from .supervisor import die_with, fork_with_default_signals, outlive, run, send_
 
 END_S = 3.0
 MESSAGE_BYTES = 4096
+# How pids and exit codes are written to the pipe of a process.
+NUMBER = struct.Struct("=q")
 MAX_DESCRIPTORS = 253
-PRELOADED = ["numpy", "torch", "torch.utils.data", "PIL.Image", ".request", "..daemon.loop"]
+# A process' descriptors: its request, its status pipe, its parent's sentinel, the resource
+# tracker's, then its own.
+PLACE_OF_STATUS = 1
+# A child's pid, and the pipe that its exit code is written to, if somebody asked for it.
+Children = dict[int, int | None]
+PRELOADED = ("numpy", "torch", "torch.utils.data", "PIL.Image", ".context", "..daemon.loop")
 NO_GUARD = (
     "a loader with workers was started while the workers' process was importing this script; put "
     "the script's work below `if __name__ == '__main__':`, or pass multiprocessing_context='fork'"
@@ -103,9 +113,9 @@ def _import_quietly(modules: Any) -> None:
 
 
 def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:
-    """Fork a supervisor for every request until the trainer is gone, then end those left."""
-    wake = wake_on((signal.SIGCHLD, signal.SIGTERM))
-    children: set[int] = set()
+    """Fork a child for every request until the trainer is gone, then end those left."""
+    wake, waker = wake_on((signal.SIGCHLD, signal.SIGTERM))
+    children: Children = {}
     poller = select.poll()
     for descriptor in (link.fileno(), wake, *watched):
         poller.register(descriptor, select.POLLIN)
@@ -122,16 +132,19 @@ def _serve_requests(link: socket.socket, watched: Sequence[int]) -> None:
         message, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, MAX_DESCRIPTORS)
         if not message:  # the trainer has closed the link
             break
-        # Only a child's pid is killed: another process may have a dead supervisor's number.
-        if message.startswith(b"kill ") and (pid := int(message[5:])) in children:
-            os.kill(pid, signal.SIGKILL)
-        elif message.startswith(b"start "):
-            ours = (link.fileno(), wake, *watched)
-            children.add(_fork_supervisor(descriptors, int(message[6:]), unused=ours))
+        word, *numbers = message.split()
+        ours = (link.fileno(), wake, waker, *watched, *filter(None, children.values()))
+        # Only a child is signalled: another process may have the number of one that has ended.
+        if word == b"signal" and int(numbers[0]) in children:
+            os.kill(int(numbers[0]), int(numbers[1]))
+        elif word == b"start":
+            children[_fork_supervisor(descriptors, int(numbers[0]), unused=ours)] = None
+        elif word == b"process":
+            children[_fork_process(descriptors, unused=ours)] = os.dup(descriptors[PLACE_OF_STATUS])
         for descriptor in descriptors:
             os.close(descriptor)
     link.close()
-    _end_supervisors(children, wake)
+    _end_children(children, wake)
 
 
 def _fork_supervisor(descriptors: list[int], shared: int, unused: Sequence[int]) -> int:
@@ -146,6 +159,34 @@ def _fork_supervisor(descriptors: list[int], shared: int, unused: Sequence[int])
             fork_server, request, descriptors[len(descriptors) - shared :], report, watching
         )
     return pid
+
+
+def _fork_process(descriptors: list[int], unused: Sequence[int]) -> int:
+    """Fork a process of multiprocessing's, and report its pid."""
+    fork_server = os.getpid()
+    pid = fork_with_default_signals()
+    if pid == 0:
+        try:
+            die_with(fork_server)
+            for descriptor in (*unused, descriptors[PLACE_OF_STATUS]):
+                os.close(descriptor)
+            from .context import run_process
+
+            code = run_process(descriptors)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    report_number(descriptors[PLACE_OF_STATUS], pid)
+    return pid
+
+
+def report_number(descriptor: int, number: int) -> None:
+    """Write a pid or an exit code to the pipe of a process, if there is a reader."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(descriptor, NUMBER.pack(number))
 
 
 def _be_supervisor(
@@ -170,16 +211,22 @@ def _be_supervisor(
     run(job, report, watching)
 
 
-def _reap(children: set[int]) -> None:
-    for pid in list(children):
+def _reap(children: Children) -> None:
+    """Forget the children that have ended; report the exit codes of processes."""
+    for pid, status in list(children.items()):
         with contextlib.suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+            ended, code = os.waitpid(pid, os.WNOHANG)
+            if ended == 0:
                 continue
-        children.discard(pid)
+            if status is not None:
+                report_number(status, os.waitstatus_to_exitcode(code))
+        if status is not None:
+            os.close(status)
+        del children[pid]
 
 
-def _end_supervisors(children: set[int], wake: int) -> None:
-    """End the supervisors; each needs about a second if its workers ignore SIGTERM."""
+def _end_children(children: Children, wake: int) -> None:
+    """End the children; a supervisor needs about a second if its workers ignore SIGTERM."""
     for number, limit_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
         for pid in children:
             os.kill(pid, number)

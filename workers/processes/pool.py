@@ -1,8 +1,8 @@
 """Pools of worker processes that always end with the process that started them.
 
 `start_pool(job)` has the trainer's fork server fork a supervisor, which starts the balancer and the
-workers; `method="fork"` forks the supervisor from the trainer itself, for jobs that cannot be
-pickled. Either way the trainer keeps two pipe ends: the *lifeline*, which it never writes to and
+workers; `method="fork"` forks the supervisor from the trainer itself, as torch forks its workers.
+Either way the trainer keeps two pipe ends: the *lifeline*, which it never writes to and
 whose closing ends the pool, and the *reports*, whose end says that every process is gone.
 
 A forked copy of the trainer owns none of this: it drops its copies of the pipes at once (they
@@ -11,6 +11,7 @@ would keep the pools alive beyond the trainer), and gets a fork server of its ow
 
 import atexit
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -90,6 +91,7 @@ class Pool:
         self._finalizer.atexit = False  # _end_everything waits, too
         self._pending: list[Report] = []
         self._ended = False
+        self._is_ready = False
         self.endpoint = ""
 
     @property
@@ -146,7 +148,7 @@ class Pool:
         poller = select.poll()
         poller.register(self.fileno(), select.POLLIN)
         started: list[Report] = []
-        while not self.endpoint:
+        while not self._is_ready:
             left_ms = 1000 * (deadline - time.monotonic())
             if left_ms <= 0 or not poller.poll(left_ms):
                 raise TimeoutError(f"the worker processes were not ready after {timeout_s} s")
@@ -155,7 +157,7 @@ class Pool:
                 if report.event == "failed" and report.worker is None:
                     raise RuntimeError(report.message)
                 if report.event == "ready":
-                    self.endpoint = report.endpoint
+                    self._is_ready, self.endpoint = True, report.endpoint
                 started.append(report)
         self._pending = started
 
@@ -183,8 +185,8 @@ def start_pool(job: PoolJob, method: str = "forkserver", timeout_s: float = STAR
 
 
 def _remember_directory(pool: Pool) -> None:
-    path = Path(pool.endpoint.removeprefix("ipc://"))
-    pool._ends.directory = str(path if path.is_dir() else path.parent)
+    if pool.endpoint:
+        pool._ends.directory = str(Path(pool.endpoint.removeprefix("ipc://")).parent)
 
 
 def _start_by_fork_server(job: PoolJob, timeout_s: float) -> _Ends:
@@ -195,8 +197,9 @@ def _start_by_fork_server(job: PoolJob, timeout_s: float) -> _Ends:
     ends = _Ends(lifeline, reading)
     os.set_blocking(reading, False)
     try:
-        passed = [request, reports, watching, *trainer]
-        ends.fork_server = send_request(passed, shared, _modules(job), timeout_s)
+        passed = [request, reports, watching, *trainer, *shared]
+        message = b"start %d" % len(shared)
+        ends.fork_server = send_request(message, passed, _modules(job), timeout_s)
     except BaseException:
         _drop(ends)
         raise
@@ -219,7 +222,9 @@ def _start_by_fork(job: PoolJob, timeout_s: float) -> _Ends:  # noqa: ARG001
             for descriptor in (lifeline, reading):
                 os.close(descriptor)
             os.setsid()
-            run(job, reports, [watching, *trainer])
+            # A collection must not finalize the trainer's garbage, nor touch all its pages.
+            gc.freeze()
+            run(job, reports, [watching, *trainer], inherits=True)
         finally:
             os._exit(1)
     for descriptor in (watching, reports, *trainer):
@@ -275,7 +280,7 @@ def _wait_for_end(ends: _Ends, limit_s: float) -> bool:
 
 def _kill_supervisor(ends: _Ends) -> None:
     if ends.fork_server is not None:
-        ends.fork_server.kill(ends.supervisor)
+        ends.fork_server.signal(ends.supervisor, signal.SIGKILL)
     else:
         os.kill(ends.supervisor, signal.SIGKILL)
 

@@ -41,15 +41,15 @@ def write_request(job: PoolJob) -> tuple[int, list[int]]:
             f"cannot send this to the worker processes: {describe_error(error)}; define it at the "
             "top level of a module, or pass multiprocessing_context='fork'"
         ) from error
-    front = pickle.dumps((_environment(), sizes))
+    front = pickle.dumps((environment(), sizes))
     return memory_file(front, bytes(-len(front) % mmap.PAGESIZE), *buffers), shared
 
 
 def read_request(descriptor: int, shared: Sequence[int]) -> PoolJob:
     """Adopt the trainer's path, folder and environment; return its job, close the descriptors."""
     memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
-    environment, sizes = pickle.load(memory)
-    _adopt(environment)
+    surroundings, sizes = pickle.load(memory)
+    adopt(surroundings)
     start = -(-memory.tell() // mmap.PAGESIZE) * mmap.PAGESIZE
     _received[:] = shared
     job = decode_object(sizes, memoryview(memory)[start:])
@@ -114,16 +114,18 @@ def _shared_tensor(
     return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
 
 
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
+    """Return this process' import path, folder and environment."""
     path = [str(entry) for entry in sys.path]
     return {"sys_path": path, "dir": str(Path.cwd()), "environ": dict(os.environ)}
 
 
-def _adopt(environment: dict[str, Any]) -> None:
-    sys.path[:] = environment["sys_path"]
-    os.chdir(environment["dir"])
+def adopt(surroundings: dict[str, Any]) -> None:
+    """Make another process' `environment()` this process' own."""
+    sys.path[:] = surroundings["sys_path"]
+    os.chdir(surroundings["dir"])
     os.environ.clear()
-    os.environ.update(environment["environ"])
+    os.environ.update(surroundings["environ"])
 
 
 def _close(descriptors: Sequence[int]) -> None:

@@ -2,16 +2,21 @@
 
 The supervisor holds the read end of the *lifeline*, a pipe whose write end only the trainer has.
 However the trainer ends, the kernel closes that end, and the supervisor wakes up. It ends its
-children (SIGTERM, a second later SIGKILL), removes the sockets' directory and goes. If the
-supervisor itself is killed, the kernel kills its children (PR_SET_PDEATHSIG). So nothing here
-depends on anybody's clean exit, and nothing polls by the clock: one poll waits for the lifeline,
-the trainer's pidfd, the balancer's readiness and the signals.
+children (SIGTERM, a second later SIGKILL), removes the sockets' directory if there is one, and
+goes. If the supervisor itself is killed, the kernel kills its children (PR_SET_PDEATHSIG). So
+nothing here depends on anybody's clean exit, and nothing polls by the clock: one poll waits for the
+lifeline, the trainer's pidfd, the balancer's readiness and the signals.
+
+It is forked from the fork server, or from the trainer (`inherits`): then it gives up the trainer's
+descriptors as soon as the workers have been forked. A worker that is started again later comes from
+the supervisor too, and so has the data as they were when the pool was started.
 
 Children of workers are in their worker's process group, and end with it.
 """
 
 import contextlib
 import ctypes
+import multiprocessing.process
 import os
 import select
 import shutil
@@ -19,12 +24,12 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from .inherited import give_up_inherited
 from .pool_job import PoolJob, Report, WorkerSlot, describe_error, format_report
 
 GRACE_S = 1.0
@@ -64,15 +69,15 @@ def socket_directory() -> str:
         ) from error
 
 
-def wake_on(signals: Sequence[int]) -> int:
-    """Return a file descriptor that becomes readable when one of the signals arrives."""
+def wake_on(signals: Sequence[int]) -> tuple[int, int]:
+    """Return the ends of a pipe, the first of which can be read when one of the signals arrives."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in signals:
         signal.signal(number, lambda _number, _frame: None)
-    return reading
+    return reading, writing
 
 
 def fork_with_default_signals() -> int:
@@ -104,22 +109,23 @@ class _Child:
 class _Supervisor:
     """One pool's processes. `run` calls start, watch and end, in this order."""
 
-    def __init__(self, job: PoolJob, report: int, watched: Sequence[int]) -> None:
+    def __init__(self, job: PoolJob, report: int, watched: Sequence[int], inherits: bool) -> None:
         self._job = job
         self._report = report
         self._watched = watched  # the end of any of these is the end of the pool
+        self._inherits = inherits
         self._restarts = job.restart
         self._children: dict[int, _Child] = {}
         self._endpoint = ""
         self._failed = False
         self._ready = -1
-        self._wake = wake_on((signal.SIGTERM, signal.SIGCHLD))
-        self.directory = socket_directory()
+        self._wake, self._waker = wake_on((signal.SIGTERM, signal.SIGCHLD))
+        self.directory = "" if job.serve is None else socket_directory()
 
     def start(self) -> None:
         """Start the balancer, or without one the workers."""
         if self._job.serve is None:
-            self._start_workers(self.directory)
+            self._start_workers("")
             return
         self._ready, writing = os.pipe()
         self._fork(None, 0, lambda: self._serve(writing))
@@ -150,7 +156,8 @@ class _Supervisor:
         for pid in self._children:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if self.directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def _serve(self, writing: int) -> None:
         if self._job.serve is not None:
@@ -169,6 +176,8 @@ class _Supervisor:
         self._endpoint = endpoint
         for index in range(self._job.workers):
             self._start_worker(index, 0)
+        if self._inherits:
+            give_up_inherited((*self._watched, self._wake, self._waker, self._report))
         send_report(self._report, Report("ready", pid=os.getpid(), endpoint=endpoint))
 
     def _start_worker(self, index: int, incarnation: int) -> None:
@@ -179,7 +188,8 @@ class _Supervisor:
         parent = os.getpid()
         pid = fork_with_default_signals()
         if pid == 0:
-            _be_child(parent, worker, body, self._report, [*self._watched, self._wake, self._ready])
+            ours = [*self._watched, self._wake, self._waker, self._ready]
+            _be_child(parent, worker, body, self._report, ours)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         self._children[pid] = _Child(pid, worker, incarnation)
@@ -224,16 +234,17 @@ class _Supervisor:
                 os.killpg(pid, number)
 
 
-def run(job: PoolJob, report: int, watched: Sequence[int]) -> NoReturn:
+def run(job: PoolJob, report: int, watched: Sequence[int], inherits: bool = False) -> NoReturn:
     """Be the supervisor of `job` until a descriptor in `watched` is readable; ends the process.
 
     `report` is the write end of a pipe, for lines of `format_report`. Call it in a forked process
-    with one thread, that leads its own session.
+    with one thread, that leads its own session; `inherits` says that it was forked from the
+    trainer, and has the trainer's descriptors.
     """
     os.set_blocking(report, False)
     _name_process("cp-supervisor")
     try:
-        supervisor = _Supervisor(job, report, watched)
+        supervisor = _Supervisor(job, report, watched, inherits)
         try:
             supervisor.start()
             supervisor.watch()
@@ -256,21 +267,37 @@ def _be_child(
         for descriptor in unused:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        _name_process("cp-balancer" if worker is None else f"cp-worker-{worker}")
-        body()
-        code = 0
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException as error:
-        traceback.print_exc()
+        name = "cp-balancer" if worker is None else f"cp-worker-{worker}"
+        _name_process(name)
         who = "the balancer" if worker is None else f"worker {worker}"
-        message = f"{who} raised {describe_error(error)}"
-        send_report(report, Report("failed", worker=worker, pid=os.getpid(), message=message))
+        # The body's errors are printed, and become the exit code, as in all of its processes.
+        child: Any = _Process(target=_reporting, args=(body, who, worker, report), name=name)
+        child._parent_pid = parent
+        code = child._bootstrap()
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
+
+
+class _Process(multiprocessing.process.BaseProcess):
+    """Makes a forked process one of multiprocessing's, as torch's workers are.
+
+    Queues, locks and values of the trainer's are then made fit for use in the child, and finalizers
+    of the trainer's do not run there.
+    """
+
+    _start_method = None  # the trainer's
+
+
+def _reporting(body: Callable[[], None], who: str, worker: int | None, report: int) -> None:
+    try:
+        body()
+    except Exception as error:
+        message = f"{who} raised {describe_error(error)}"
+        send_report(report, Report("failed", worker=worker, pid=os.getpid(), message=message))
+        raise
 
 
 def _wait(descriptors: Sequence[int], timeout_s: float | None) -> set[int]:

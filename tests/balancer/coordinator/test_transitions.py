@@ -22,6 +22,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
+    WorkersEnded,
 )
 from counterpoise.balancer.protocol.transitions import (
     ABSENT,
@@ -89,6 +90,13 @@ def replace_peer(cluster: Cluster) -> None:
         cluster.rank(b"successor", (0,))
 
 
+def be_ended(cluster: Cluster) -> None:
+    if cluster.coordinator.state.state_of(PEER) == W_WAITING:
+        cluster.rank(b"rank")
+        cluster.send(PEER, WorkerFailed("no such file"))
+    cluster.send(b"rank", WorkersEnded(("peer", "another")))
+
+
 def doubt_peer(cluster: Cluster) -> None:
     cluster.rank(b"other", (1,))
     cluster.send(b"other", StartRun(0, 0, START))
@@ -154,6 +162,7 @@ BY_EVENT: dict[str, Callable[[Cluster], None]] = {
     Event.HEARTBEAT_TIMEOUT: time_out,
     Event.UNREACHABLE: be_unreachable,
     Event.REPLACED: replace_peer,
+    Event.ENDED: be_ended,
     Event.DOUBTED: doubt_peer,
     "WorkerHello": send(HELLO),
     "WorkerReady": send(READY),
@@ -170,6 +179,7 @@ BY_EVENT: dict[str, Callable[[Cluster], None]] = {
     "Ack": send(Ack(0, 0, 0, 0)),
     "Ping": send(Ping()),
     "GetStatus": send(GetStatus(1)),
+    "WorkersEnded": send(WorkersEnded(("peer",))),
     "RankBye": send(RankBye()),
 }
 BY_CASE: dict[Case, Callable[[Cluster], None]] = {

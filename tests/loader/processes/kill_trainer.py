@@ -37,7 +37,7 @@ def make(method="forkserver"):
         Samples(), num_workers=2, virtual_ranks=2, shuffle=True, cost=tokens,
         balance=Balance(grouping="isf", budgets={"tokens": 20}, accumulate="auto",
                         samples_per_step=16, layout="padded"),
-        multiprocessing_context=None if method == "forkserver" else method,
+        multiprocessing_context=method,
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def kill_fork_server(loader):
 
 
 def kill_supervisor(loader):
-    os.kill(loader._balanced._connection._pool.supervisor_pid, signal.SIGKILL)
+    os.kill(loader._balanced._connection._processes.pool.supervisor_pid, signal.SIGKILL)
     list(loader.steps())
 
 

@@ -12,6 +12,7 @@ python rank_trainer.py FOLDER, with RANK and WORLD_SIZE set. In order:
 import json
 import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -81,10 +82,10 @@ def main(folder):
     loader = make(made.Augmented(COUNT, unreadable={7}), **given)
     came["broken"] = attempt(lambda: take(loader, 2))
 
-    dataset = made.Augmented(COUNT)
-    dataset.trap = (lambda: 0) if rank == 0 else None  # type: ignore[attr-defined]
-    loader = make(dataset, **given)
-    came["deaf"] = attempt(lambda: take(loader, 2))
+    tempfile.tempdir = f"{folder}/missing" if rank == 0 else None
+    loader = make(**given)
+    came["homeless"] = attempt(lambda: take(loader, 2))
+    tempfile.tempdir = None
 
     def before_step(step):
         if rank == 1 and step == STEPS - 1:

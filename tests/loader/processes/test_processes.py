@@ -35,8 +35,12 @@ def expected():
     return digests(make(num_workers=0))
 
 
+def processes_of(loader):
+    return loader._balanced._connection._processes
+
+
 def pool_of(loader):
-    return loader._balanced._connection._pool
+    return processes_of(loader).pool
 
 
 def children(pid):
@@ -95,12 +99,13 @@ def test_two_loaders_at_once_do_not_disturb_each_other(expected):
 
 def test_a_loader_that_is_dropped_ends_its_processes():
     loader = make()
-    next(iter(loader))
-    supervisor = pool_of(loader).supervisor_pid
-    assert sorted(children(supervisor).values()) == ["cp-balancer", "cp-worker-0", "cp-worker-1"]
-    del loader
+    iterator = iter(loader)
+    next(iterator)
+    supervisor, balancer = pool_of(loader).supervisor_pid, processes_of(loader).balancer.pid
+    assert sorted(children(supervisor).values()) == ["cp-worker-0", "cp-worker-1"]
+    del loader, iterator
     gc.collect()
-    wait_until(lambda: not Path("/proc", str(supervisor)).exists())
+    wait_until(lambda: has_ended(supervisor) and has_ended(balancer))
 
 
 def test_a_worker_that_is_killed_is_started_again_and_the_batches_do_not_change(expected):
@@ -120,10 +125,9 @@ def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(
     loader = make()
     iterator = iter(loader)
     next(iterator)
-    supervisor = pool_of(loader).supervisor_pid
-    named = {name: pid for pid, name in children(supervisor).items()}
-    os.kill(named["cp-balancer"] if who == "balancer" else supervisor, signal.SIGKILL)
-    wait_until(lambda: has_ended(named["cp-balancer"]))
+    supervisor, balancer = pool_of(loader).supervisor_pid, processes_of(loader).balancer.pid
+    os.kill(balancer if who == "balancer" else supervisor, signal.SIGKILL)
+    wait_until(lambda: has_ended(balancer if who == "balancer" else supervisor))
     with pytest.raises(LoaderError, match=r"the (balancer|pool's supervisor)"):
         list(iterator)
     assert digests(loader) == expected

@@ -66,7 +66,7 @@ def test_closing_leaves_no_process_and_no_directory(method):
 
 def test_a_job_without_a_balancer_is_ready_at_once(method):
     with start_pool(PoolJob(pool_jobs.wait, None, 1), method) as pool:
-        assert Path(pool.endpoint).is_dir()
+        assert pool.endpoint == ""
         assert [r.worker for r in next_reports(pool, "started")] == [0]
 
 
@@ -133,7 +133,7 @@ def test_a_full_temporary_directory_is_an_error_that_says_what_to_do(monkeypatch
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     with pytest.raises(RuntimeError, match=r"sockets: .*No space left.*or set TMPDIR"):
-        start_pool(PoolJob(pool_jobs.wait, None, 1), "fork")
+        start_pool(PoolJob(pool_jobs.wait, None, 1, pool_jobs.serve), "fork")
 
 
 def test_the_workers_end_with_a_killed_supervisor(method):

@@ -1,0 +1,82 @@
+"""The balancer as a process beside a trainer: a new interpreter that the trainer starts.
+
+It needs only the job, and imports neither torch nor the trainer's main module: so it is ready
+sooner than any process that must, and has nothing of the trainer's. Its standard input is the
+lifeline: the job's JSON in one line, and then nothing until the trainer ends or lets go, which ends
+this process at once, whatever it is doing.
+"""
+
+import contextlib
+import ctypes
+import math
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+
+from ..coordinator.machine import Coordinator
+from ..planning.warmup import prepare_planning
+from ..protocol.job_spec import from_json
+from .loop import serve
+from .malloc import keep_freed_memory
+
+ENDPOINT = "balancer"
+_PR_SET_NAME = 15
+
+
+def endpoint_in(directory: str) -> str:
+    """Return the address of the balancer whose socket is in a directory."""
+    return f"ipc://{directory}/{ENDPOINT}"
+
+
+def main(directory: str, listening: int, report: int) -> None:
+    """Serve the job on standard input at `listening`, a socket bound in `directory`.
+
+    Writes "ready" to `report`, or why there cannot be a balancer.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"cp-balancer", 0, 0, 0)
+    keep_freed_memory()
+    text = sys.stdin.buffer.readline()
+    threading.Thread(target=_end_with_trainer, args=(directory,), daemon=True).start()
+    try:
+        job = from_json(text.decode())
+        prepare_planning(job.plan)
+        coordinator = Coordinator(job, heartbeat_timeout_s=math.inf)
+        serve(
+            coordinator,
+            endpoint_in(directory),
+            lambda _: _write(report, "ready"),
+            descriptor=listening,
+        )
+    except BaseException as error:
+        _write(report, f"{type(error).__name__}: {error}")
+        raise
+
+
+def listen_in(directory: str) -> socket.socket:
+    """Return a socket that listens before the balancer does, so that nobody has to try again."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(endpoint_in(directory).removeprefix("ipc://"))
+    listening.listen()
+    return listening
+
+
+def _end_with_trainer(directory: str) -> None:
+    """Wait for the trainer's end, remove the directory and end the process."""
+    poller = select.poll()
+    poller.register(sys.stdin.fileno(), select.POLLIN)
+    with contextlib.suppress(OSError):  # a kernel without: the lifeline is enough
+        # A copy of the trainer may hold the lifeline open; this is the trainer itself.
+        poller.register(os.pidfd_open(os.getppid()), select.POLLIN)
+    poller.poll()
+    shutil.rmtree(directory, ignore_errors=True)
+    os._exit(0)
+
+
+def _write(report: int, text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(report, text.encode(errors="replace"))

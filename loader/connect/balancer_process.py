@@ -1,0 +1,163 @@
+"""The trainer's handle of its embedded balancer: starts the process, watches it, ends it."""
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import weakref
+
+from ...balancer.protocol.job_spec import JobSpec, to_json
+from ...balancer.server import embedded
+from ...workers.processes.clean_interpreter import clean_command
+from ...workers.processes.supervisor import remove_directory, socket_directory
+
+START_S = 120.0
+_CLOSE_S = 4.0
+_MESSAGE_BYTES = 4096
+
+
+class BalancerProcess:
+    """A running balancer. Closing, dropping or losing the handle ends it.
+
+    A forked copy of the trainer has a handle that does nothing.
+    """
+
+    def __init__(self, job: JobSpec) -> None:
+        """Start the process and return at once; workers may connect to `endpoint` already."""
+        self._ends = _start(job)
+        self.endpoint = embedded.endpoint_in(self._ends.directory)
+        self._finalizer = weakref.finalize(self, _end, self._ends)
+        self._finalizer.atexit = False  # _end_all is later than the end of connections
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._ends.process.pid
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll: when it is readable, `failure` has a reason."""
+        return self._ends.report
+
+    def wait_ready(self, timeout_s: float = START_S) -> None:
+        """Wait until it serves; RuntimeError with its own message if it cannot."""
+        ends = self._ends
+        if ends.is_ready:
+            return
+        if not select.select([ends.report], [], [], timeout_s)[0]:
+            raise RuntimeError(f"the balancer's process was not ready after {timeout_s:.0f} s")
+        text = os.read(ends.report, _MESSAGE_BYTES).decode(errors="replace")
+        if text != "ready":
+            raise RuntimeError(f"the balancer could not start: {text or self._how_it_ended()}")
+        ends.is_ready = True
+
+    def failure(self) -> str:
+        """Return why there is no balancer any more, empty while there is one."""
+        ends = self._ends
+        if ends.report < 0:
+            return "the balancer's process was ended"
+        if not select.select([ends.report], [], [], 0)[0]:
+            return ""
+        text = os.read(ends.report, _MESSAGE_BYTES).decode(errors="replace")
+        return f"the balancer failed: {text}" if text else self._how_it_ended()
+
+    def close(self) -> None:
+        """End the process and wait until it is gone."""
+        self._finalizer()
+
+    def _how_it_ended(self) -> str:
+        process = self._ends.process
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_CLOSE_S)
+        code = process.returncode
+        how = "in an unknown way" if code is None else f"with status {code}"
+        if code is not None and code < 0:
+            how = f"with {signal.Signals(-code).name}"
+        return f"the balancer's process (pid {process.pid}) ended {how}"
+
+
+class _Ends:
+    """The trainer's ends of the balancer's pipes."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", report: int, directory: str) -> None:
+        self.process = process
+        self.report = report
+        self.directory = directory
+        self.is_ready = False
+
+    def release(self) -> None:
+        """Close the lifeline and the reports."""
+        if self.process.stdin is not None:
+            # Nothing is buffered: closing cannot wait for a reader.
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        report, self.report = self.report, -1
+        if report >= 0:
+            os.close(report)
+
+
+_open: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
+
+
+def _start(job: JobSpec) -> _Ends:
+    directory = socket_directory()
+    reading, report = os.pipe()
+    try:
+        with embedded.listen_in(directory) as listening:
+            call = f"m.main({directory!r}, {listening.fileno()}, {report})"
+            process = subprocess.Popen(
+                clean_command(embedded.__name__, call),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                pass_fds=(listening.fileno(), report),
+                start_new_session=True,
+            )
+    except BaseException:
+        os.close(reading)
+        remove_directory(directory)
+        raise
+    finally:
+        os.close(report)
+    ends = _Ends(process, reading, directory)
+    _open.add(ends)
+    _send(process, to_json(job).encode() + b"\n")
+    return ends
+
+
+def _send(process: "subprocess.Popen[bytes]", line: bytes) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # its report says why it has ended
+            while line:
+                line = line[process.stdin.write(line) :]
+
+
+def _end(ends: _Ends) -> None:
+    """End a balancer and wait for it; once, and not in a forked copy of the trainer."""
+    if ends not in _open:
+        return
+    _open.discard(ends)
+    ends.release()
+    try:
+        ends.process.wait(_CLOSE_S)
+    except subprocess.TimeoutExpired:
+        ends.process.kill()
+        ends.process.wait()
+    remove_directory(ends.directory)
+
+
+def _end_all() -> None:
+    for ends in list(_open):
+        _end(ends)
+
+
+def _forget_all() -> None:
+    """Close everything of the trainer's in a forked copy of it, whose child the balancer is not."""
+    for ends in list(_open):
+        ends.release()
+        ends.process.returncode = 0
+    _open.clear()
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_forget_all)

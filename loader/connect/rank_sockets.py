@@ -1,0 +1,104 @@
+"""A rank's sockets, which are closed while a process is forked and open again by themselves.
+
+ZeroMQ has threads of its own, and a process should not be forked while it has threads: a lock that
+one of them holds stays locked in the child for ever, and Python 3.12 warns. So all connections of
+the trainer close their sockets before workers are forked, and open them right after. For the
+balancer a rank was cut off for a moment, which the protocol survives in any state: what was under
+way is asked for again.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import zmq
+
+from ...balancer.protocol.rank_session import RankSession
+from ...balancer.transport.keys import PeerKeys
+from ...balancer.transport.link import Link
+from ...balancer.transport.sockets import LINGER_MS
+
+
+class RankSockets:
+    """The link of a rank to its balancer: opened at first use, closed and opened again at will.
+
+    `lock` is held while the link is used; `watched` are descriptors that wake its poller.
+    """
+
+    def __init__(
+        self, endpoint: str, name: bytes, session: RankSession, keys: PeerKeys | None
+    ) -> None:
+        self.lock = threading.RLock()
+        self.watched: set[int] = set()
+        self.patience_s = 0.0
+        self.owner = os.getpid()
+        self.session = session
+        self._endpoint = endpoint
+        self._name = name
+        self._keys = keys
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._link: Link | None = None
+        _all.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether there are sockets now."""
+        return self._link is not None
+
+    def link(self) -> Link:
+        """Return the link; a new one starts with what the balancer must be told."""
+        if self._link is None:
+            self._context = zmq.Context()
+            self._link = Link(self._context, self._endpoint, self._name, self._keys)
+            for descriptor in self.watched:
+                self._link.poller.register(descriptor, zmq.POLLIN)
+            for message in self.session.reattach():
+                self._link.send(message)
+        return self._link
+
+    def watch(self, descriptors: set[int]) -> None:
+        """Let the poller wake up for these descriptors, and no longer for others."""
+        if self._link is not None:
+            for descriptor in self.watched - descriptors:
+                self._link.poller.unregister(descriptor)
+            for descriptor in descriptors - self.watched:
+                self._link.poller.register(descriptor, zmq.POLLIN)
+        self.watched = set(descriptors)
+
+    def suspend(self) -> bool:
+        """Close the sockets until they are needed; return False if they were closed already.
+
+        What has arrived is kept.
+        """
+        link, context = self._link, self._context
+        if link is None or context is None or os.getpid() != self.owner:
+            return False
+        while (received := link.receive()) is not None:
+            self.session.handle(*received)
+        link.close(LINGER_MS["trainer"])
+        context.destroy(linger=LINGER_MS["trainer"])
+        self._link = self._context = None
+        return True
+
+
+# Every rank's sockets in this process.
+_all: "weakref.WeakSet[RankSockets]" = weakref.WeakSet()
+
+
+@contextmanager
+def closed_sockets() -> Iterator[None]:
+    """Close the sockets of all connections while processes are forked, and open them again.
+
+    Those that another thread is using at this moment stay open.
+    """
+    held = [each for each in list(_all) if each.lock.acquire(blocking=False)]
+    suspended = [each for each in held if each.suspend()]
+    try:
+        yield
+    finally:
+        for each in suspended:
+            each.link()
+        for each in held:
+            each.lock.release()

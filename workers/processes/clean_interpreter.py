@@ -1,0 +1,16 @@
+"""Makes the command of a new interpreter that finds the modules of this one."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+
+def clean_command(module: str, call: str, sys_path: Sequence[object] | None = None) -> list[str]:
+    """Return the command that imports `module` as `m` and evaluates `call`, "m.main(3)", say.
+
+    The new interpreter gets `sys_path` (default: this one's) and this one's flags.
+    """
+    path = [str(entry) for entry in (sys.path if sys_path is None else sys_path)]
+    code = f"import sys; sys.path[:] = {path!r}; import {module} as m; {call}"
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-P", "-c", code]
