@@ -107,7 +107,7 @@ ZMQ_SHELLS = {
     "balancer.transport.link",
     "balancer.transport.sockets",
     "workers.daemon.loop",
-    "loader.connect.remote",
+    "loader.connect.rank_sockets",
     "tools.bench.transport",
 }
 

@@ -68,6 +68,11 @@ def listen(
         socket.setsockopt(zmq.USE_FD, descriptor)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    _bind(socket, address)
+    return socket
+
+
+def _bind(socket: "zmq.Socket[bytes]", address: str) -> None:
     try:
         socket.bind(address)
     except zmq.ZMQError as error:
@@ -79,7 +84,6 @@ def listen(
         else:
             reason = f"{error}: give an address such as tcp://127.0.0.1:5555"
         raise OSError(f"cannot listen on {address}: {reason}") from error
-    return socket
 
 
 def connect(

@@ -18,7 +18,7 @@ _CLOSE_S = 4.0
 _MESSAGE_BYTES = 4096
 
 
-class BalancerProcess:
+class EmbeddedBalancer:
     """A running balancer. Closing, dropping or losing the handle ends it.
 
     A forked copy of the trainer has a handle that does nothing.

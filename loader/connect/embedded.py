@@ -20,7 +20,7 @@ from ...workers.processes.pool import Pool, start_pool
 from ...workers.processes.pool_job import PoolJob, WorkerSlot
 from ...workers.processes.start_method import start_method
 from ...workers.sources.interface import Source
-from .balancer_process import BalancerProcess
+from .balancer_process import EmbeddedBalancer
 from .rank_sockets import closed_sockets
 
 # Total number of restarts of worker processes that died, in one run (or of persistent workers).
@@ -57,7 +57,7 @@ class LocalProcesses:
     """The processes of one connection: its workers, and the balancer unless others have it."""
 
     def __init__(
-        self, start: WorkerStart, config: WorkerConfig, balancer: BalancerProcess | None
+        self, start: WorkerStart, config: WorkerConfig, balancer: EmbeddedBalancer | None
     ) -> None:
         self.balancer = balancer
         self.pool: Pool | None = None

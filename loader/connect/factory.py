@@ -13,7 +13,7 @@ from ...workers.sources.interface import Source
 from ..balanced.microbatches import MicrobatchSource
 from ..step.errors import LoaderError
 from ..step.topology import is_distributed, share
-from .balancer_process import BalancerProcess
+from .balancer_process import EmbeddedBalancer
 from .embedded import LocalProcesses, WorkerConfig, WorkerStart
 from .in_process import InProcessConnection
 from .remote import Connection
@@ -116,7 +116,7 @@ class ConnectionFactory:
     def _alone(self, source: Source) -> MicrobatchSource:
         if self.start.workers == 0:
             return InProcessConnection(self.job, source, self.played)
-        balancer = BalancerProcess(self.job)
+        balancer = EmbeddedBalancer(self.job)
         return self._local(source, balancer.endpoint, balancer)
 
     def _together(self, source: Source) -> MicrobatchSource:
@@ -124,7 +124,7 @@ class ConnectionFactory:
         if 0 not in self.played:
             return self._local(source, share("", ""), None)
         try:
-            balancer = BalancerProcess(self.job)
+            balancer = EmbeddedBalancer(self.job)
             balancer.wait_ready()
         except Exception as error:
             with contextlib.suppress(LoaderError):
@@ -136,7 +136,7 @@ class ConnectionFactory:
         self,
         source: Source,
         endpoint: str,
-        balancer: BalancerProcess | None,
+        balancer: EmbeddedBalancer | None,
         shared: bool = False,
     ) -> LocalConnection:
         config = WorkerConfig(self.job, source, endpoint)

@@ -13,14 +13,14 @@ import multiprocessing.context
 import multiprocessing.process
 import os
 import pickle
-from collections.abc import Sequence
 from multiprocessing import popen_fork, reduction, resource_tracker, util
 from multiprocessing.connection import wait
 from typing import Any, ClassVar
 
 from .fork_client import ForkServer, send_request
 from .fork_server import MAX_DESCRIPTORS, NO_GUARD, NUMBER, is_importing_main
-from .request import adopt, environment, memory_file
+from .received_process import SentDescriptor
+from .request import environment, memory_file
 
 START_S = 120.0
 # The exit code where nobody could learn it, because the fork server was killed; as
@@ -28,18 +28,6 @@ START_S = 120.0
 UNKNOWN_CODE = 255
 _resource_tracker: Any = resource_tracker._resource_tracker  # type: ignore[attr-defined]
 _set_spawning_popen: Any = multiprocessing.context.set_spawning_popen
-_received: list[int] = []  # in a child: the descriptors that came with it
-
-
-class _SentDescriptor:
-    """A descriptor of the trainer's, as its place among those that came with the process."""
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-    def detach(self) -> int:
-        """Return the descriptor in this process."""
-        return _received[self.place]
 
 
 class _Popen(popen_fork.Popen):
@@ -47,7 +35,7 @@ class _Popen(popen_fork.Popen):
 
     method = "forkserver"
     # What multiprocessing.reduction asks for while an object is pickled for this process.
-    DupFd = _SentDescriptor
+    DupFd = SentDescriptor
 
     def __init__(self, process: multiprocessing.process.BaseProcess) -> None:
         self._descriptors: list[int] = []
@@ -141,19 +129,3 @@ _context = CleanContext()
 def clean_context() -> CleanContext:
     """Return the context for `DataLoader(multiprocessing_context=...)`, one for all loaders."""
     return _context
-
-
-def run_process(descriptors: Sequence[int]) -> int:
-    """Be the process that a trainer has sent, in a child of the fork server; return its code."""
-    request, _, parent, tracker, *_received[:] = descriptors
-    _resource_tracker._fd = tracker
-    current = multiprocessing.process.current_process()
-    with os.fdopen(request, "rb") as stream:
-        adopt(pickle.load(stream))
-        current._inheriting = True  # type: ignore[attr-defined]
-        try:
-            process = pickle.load(stream)
-        finally:
-            del current._inheriting  # type: ignore[attr-defined]
-    code: int = process._bootstrap(parent)
-    return code

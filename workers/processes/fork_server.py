@@ -43,7 +43,14 @@ MAX_DESCRIPTORS = 253
 PLACE_OF_STATUS = 1
 # A child's pid, and the pipe that its exit code is written to, if somebody asked for it.
 Children = dict[int, int | None]
-PRELOADED = ("numpy", "torch", "torch.utils.data", "PIL.Image", ".context", "..daemon.loop")
+PRELOADED = (
+    "numpy",
+    "torch",
+    "torch.utils.data",
+    "PIL.Image",
+    ".received_process",
+    "..daemon.loop",
+)
 NO_GUARD = (
     "a loader with workers was started while the workers' process was importing this script; put "
     "the script's work below `if __name__ == '__main__':`, or pass multiprocessing_context='fork'"
@@ -170,7 +177,7 @@ def _fork_process(descriptors: list[int], unused: Sequence[int]) -> int:
             die_with(fork_server)
             for descriptor in (*unused, descriptors[PLACE_OF_STATUS]):
                 os.close(descriptor)
-            from .context import run_process
+            from .received_process import run_process
 
             code = run_process(descriptors)
         except BaseException:
