@@ -61,11 +61,13 @@ def balanced_partition(
     """Return OmniBal's `keep` candidates with their step times, the fastest first.
 
     `step_ns` times a partition; those of `also` are timed too, so the first is no slower than
-    they are. Raises ValueError for fewer layers than stages.
+    they are. Of equally fast ones the most even comes first: where one stage decides, such as a
+    whole encoder, many are. Raises ValueError for fewer layers than stages.
     """
     found = dict.fromkeys((*candidates(layers, stages, radius=radius, keep=keep), *also))
     timed = [(sizes, step_ns(sizes)) for sizes in found]
-    return tuple(sorted(timed, key=lambda one: one[1]))
+    times = [layer.forward_ns for layer in layers]
+    return tuple(sorted(timed, key=lambda one: (one[1], variance(times, one[0]))))
 
 
 def candidates(

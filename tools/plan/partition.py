@@ -1,7 +1,9 @@
 """`counterpoise plan partition`: how many layers each pipeline stage gets."""
 
+import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +12,16 @@ import msgspec
 from rich.table import Table
 
 from ...sched.ir.typed_json import Whole, read_json_file
+from ...sched.planners.framework_layouts import (
+    AUTOMODEL,
+    ENCODER,
+    TORCHTITAN,
+    ModuleNames,
+    decoder_layers,
+    megatron_layout,
+    merge_encoder,
+    module_names,
+)
 from ...sched.planners.stage_split import (
     BASELINES,
     Sizes,
@@ -21,6 +33,13 @@ from ...sched.planners.stage_split import (
 )
 from ..console.reporting import emit
 from ..inputs.models import Setting, with_model
+
+# None: Megatron's string; else what the framework calls a model's modules.
+LAYOUTS: dict[str, ModuleNames | None] = {
+    "megatron": None,
+    "torchtitan": TORCHTITAN,
+    "automodel": AUTOMODEL,
+}
 
 
 class MeasuredPartition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +63,12 @@ _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length
     type=click.Path(path_type=Path),
     help="Measured steps instead of simulated ones: a JSON list of layers and seconds.",
 )
+@click.option("--whole-encoder", is_flag=True, help="Keep the encoder in one piece, in front.")
+@click.option(
+    "--layout",
+    type=click.Choice(list(LAYOUTS)),
+    help="Write the best partition in this framework's form; a split encoder has none.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def partition_command(
     setting: Setting | None,
@@ -52,6 +77,8 @@ def partition_command(
     link: float,
     overlap: bool,
     measured: Path | None,
+    whole_encoder: bool,
+    layout: str | None,
     as_json: bool,
 ) -> None:
     """Split layers over pipeline stages: OmniBal's balanced partition, compared with usual ones.
@@ -63,25 +90,54 @@ def partition_command(
     """
     if setting is None:
         raise ValueError("give --model, and --stages")
-    if not 0 < link < 10**6:
-        raise ValueError(f"--link {link}: give GB/s above 0")
-    layers, stages, count = setting.layers, setting.stages, setting.microbatches
-    speed = int(link * 10**9)
-    step = simulated_step(layers, microbatches=count, link_bytes_per_s=speed, overlap=overlap)
+    if whole_encoder:
+        setting = replace(setting, layers=merge_encoder(setting.layers))
+    layers, stages = setting.layers, setting.stages
+    step = _step_of(setting, link, overlap)
     start = time.perf_counter()
     usual = {name: method(layers, stages) for name, method in BASELINES.items()}
     if measured is None:
         also = tuple(usual.values())
         found = balanced_partition(layers, stages, step, radius=radius, keep=keep, also=also)
     else:
-        wanted = candidates(layers, stages, radius=radius, keep=keep)
-        found = _measured(measured, wanted, len(layers))
+        found = _measured(measured, candidates(layers, stages, radius=radius, keep=keep))
     milliseconds = 1000 * (time.perf_counter() - start)
     methods = {"balanced": found[0][0], **usual}
     rows = {name: _row(setting, sizes, step) for name, sizes in methods.items()}
     report = _report(found[:keep], rows, "simulated" if measured is None else "measured")
     report["milliseconds"] = round(milliseconds, 3)
+    report |= _layout(layout, setting, found[0][0])
     emit(report, as_json, _method_table(rows), _candidate_table(found[:keep]))
+    if layout is not None and not as_json:
+        click.echo(_layout_text(report["layout"]))
+
+
+def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], int]:
+    """Return the function that times a partition, for a link of so many GB/s."""
+    if not 0 < link < 10**6:
+        raise ValueError(f"--link {link}: give GB/s above 0")
+    return simulated_step(
+        setting.layers,
+        microbatches=setting.microbatches,
+        link_bytes_per_s=int(link * 10**9),
+        overlap=overlap,
+    )
+
+
+def _layout_text(layout: object) -> str:
+    return layout if isinstance(layout, str) else json.dumps(layout)
+
+
+def _layout(framework: str | None, setting: Setting, sizes: Sizes) -> dict[str, object]:
+    """Return the report's part on a partition as a framework takes it, {} without a framework."""
+    if framework is None:
+        return {}
+    decoders = decoder_layers(setting.layers, sizes)
+    names = LAYOUTS[framework]
+    if names is None:
+        return {"layout": megatron_layout(decoders)}
+    encoder = any(layer.kind == ENCODER for layer in setting.layers)
+    return {"layout": module_names(decoders, names, encoder=encoder)}
 
 
 def _report(
@@ -98,9 +154,9 @@ def _report(
     }
 
 
-def _measured(path: Path, wanted: tuple[Sizes, ...], layers: int) -> tuple[tuple[Sizes, int], ...]:
+def _measured(path: Path, wanted: tuple[Sizes, ...]) -> tuple[tuple[Sizes, int], ...]:
     """Return the measured partitions, the fastest first; raise ValueError for a wrong file."""
-    entries = read_json_file(path, _Measurements)
+    entries, layers = read_json_file(path, _Measurements), sum(wanted[0])
     # Each entry must be a partition of this model into this number of stages.
     for entry in entries:
         sizes = entry.layers_per_stage

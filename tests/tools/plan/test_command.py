@@ -114,6 +114,17 @@ def test_what_was_measured_decides(tmp_path: Path) -> None:
     assert "does not cut 93 layers" in refused("partition", *PAIR, "--measured", str(path))
 
 
+def test_a_whole_encoder_can_be_written_for_other_frameworks() -> None:
+    stages = (*PAIR[:-1], "8")
+    found = run("partition", *stages, "--whole-encoder", "--layout", "megatron")
+    assert found["layers_per_stage"] == [1, 7, 7, 7, 7, 7, 7, 6]
+    assert found["layout"] == "E|(t*7|)*6t*6L"
+    named = run("partition", *stages, "--whole-encoder", "--layout", "torchtitan")["layout"]
+    assert named[0] == ["vision_encoder", "tok_embeddings"]
+    assert [len(part) for part in named[1:]] == [7] * 6 + [8]
+    assert "split with --whole-encoder" in refused("partition", *PAIR, "--layout", "megatron")
+
+
 def test_layers_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "layers.json"
     layer = {"kind": "x", "forward_ns": 1000, "backward_ns": 2000, "parameters": 1}
