@@ -5,14 +5,18 @@ runs it, keeps what it writes, and drops what it frees. What a pass reads follow
 needs, the barriers and the edges, the same that checker and simulator read. The last reader of a
 value frees it, so the most that a rank holds is a property of the list (`memory.live_counts`).
 
+What an edge of the program carries is a value of its own, `X_EF` of an EF or `X_B` of a B: the
+gradient of the features is not that of the stage's input.
+
 Where no stage before a boundary is trained, no gradient crosses it: its messages, collectives and
 reads are left out on every rank alike (`input_gradient`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...ir.kinds import BACKWARD, Kind, is_kind, kind
+from ...ir.channels import crossing_results
+from ...ir.kinds import BACKWARD, Kind, Need, is_kind, kind
 from ...ir.passes import Pass
 from ...ir.program import Barrier, Program
 from ...transforms.lowering import lower
@@ -49,7 +53,25 @@ def compile_program(
         )
     if not any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
         program = lower(program)
-    return _Compiler(program, rank, wanted).compile()
+    return _Compiler(program, rank, wanted, _edge_ends(program)).compile()
+
+
+@dataclass(frozen=True, slots=True)
+class _EdgeEnds:
+    """The program's edges: by pass the passes whose results it takes, and the ranks it sends to."""
+
+    sources: Mapping[Pass, Sequence[Pass]]
+    targets: Mapping[Pass, Sequence[int]]
+
+
+def _edge_ends(program: Program) -> _EdgeEnds:
+    sources: dict[Pass, list[Pass]] = {}
+    for source, target in program.edges:
+        sources.setdefault(target, []).append(source)
+    targets: dict[Pass, list[int]] = {}
+    for source, rank in crossing_results(program):
+        targets.setdefault(source, []).append(rank)
+    return _EdgeEnds(sources, targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +81,7 @@ class _Compiler:
     program: Program
     rank: int
     wanted: tuple[bool, ...]
+    edges: _EdgeEnds
 
     def compile(self) -> tuple[Op, ...]:
         ops = [op for item in self.program.ranks[self.rank] if (op := self._op(item))]
@@ -76,18 +99,27 @@ class _Compiler:
 
     def _message(self, item: Pass, known: Kind) -> Op | None:
         """Return the operation of a SEND or RECV: they are about the value of one pass."""
-        name, ranks = item.kind[5:].removeprefix("X_"), self.program.placement
-        stage, peer = item.stage, item.stage
-        if item.kind[5:] in ("F", "B"):
-            step = 1 if name == "F" else -1
-            # SEND is named by the stage that made the value, RECV by the one that uses it.
-            stage, peer = (stage, stage + step) if known.role == "send" else (stage - step,) * 2
+        name, ranks = item.kind[5:], self.program.placement
+        if name.startswith("X_"):
+            return self._edge_message(item, known, name)
+        step = 1 if name == "F" else -1
+        # SEND is named by the stage that made the value, RECV by the one that uses it.
+        away = (0, step) if known.role == "send" else (-step, -step)
+        stage, peer = item.stage + away[0], item.stage + away[1]
         value = Value(_NAMES.get(name, name), stage, item.microbatch)
         if not self._flows(value):
             return None
         if known.role == "send":
             return Op(item, reads=(value,), targets=(ranks[peer],))
         return Op(item, writes=(value,), source=ranks[peer])
+
+    def _edge_message(self, item: Pass, known: Kind, name: str) -> Op:
+        """Return the operation of a message along edges; one SEND serves all ranks."""
+        value = Value(name, item.stage, item.microbatch)
+        source = replace(item, kind=name.removeprefix("X_"))
+        if known.role == "send":
+            return Op(item, reads=(value,), targets=tuple(self.edges.targets[source]))
+        return Op(item, writes=(value,), source=self.program.rank_of(source))
 
     def _collective(self, item: Pass, barrier: Barrier) -> Op | None:
         """Return a rank's entry into a collective: it reads the rank's contribution, if any."""
@@ -107,11 +139,15 @@ class _Compiler:
         for need in known.needs:
             if need.where == "same" and any(_buffers(kind(name)) for name in need.kinds):
                 continue
+            if not (need.required or self._is_there(need, item)):
+                continue
             stage = item.stage + {"same": 0, "previous": -1, "next": 1}[need.where]
             if 0 <= stage < self.program.stages or known.scope == "rank":
                 value = Value(_NAMES.get(need.kinds[0], need.kinds[0]), stage, item.microbatch)
                 if self._flows(value):
                     yield value
+        for source in self.edges.sources.get(item, ()):
+            yield Value(f"X_{source.kind}", source.stage, source.microbatch)
         ends = {"first": 0, "last": self.program.stages - 1}
         for barrier in self.program.barriers:
             at = [w for w, name in barrier.before if name == item.kind]
@@ -123,6 +159,11 @@ class _Compiler:
         result = Value(_NAMES.get(item.kind, item.kind), item.stage, item.microbatch)
         if item.kind != "W" and self._flows(result):
             yield result
+        yield Value(f"X_{item.kind}", item.stage, item.microbatch)
+
+    def _is_there(self, need: Need, item: Pass) -> bool:
+        """Return whether the pass that a need would wait for is in the rank's list."""
+        return any(replace(item, kind=name) in self.program.ranks[self.rank] for name in need.kinds)
 
     def _flows(self, value: Value) -> bool:
         """Return whether anybody wants a value: gradients of inputs are not always wanted."""

@@ -81,6 +81,44 @@ def test_a_list_reads_as_it_is_documented() -> None:
     ]
 
 
+def test_edges_are_values_of_their_own_and_go_to_every_rank_that_reads_them() -> None:
+    text = """
+        placement: 0 1
+        microbatches: 1
+        edges: 1EF_B0->0F0 1EF_B0->1F0
+        edges: 0B0->1EB_B0
+        0: 0F0 0B0
+        1: 1EF_A0 1EF_B0 1F0 1B0 1EB_B0 1EB_A0
+    """
+    program = parse_program("\n".join(line.strip() for line in text.strip().splitlines()))
+    lists = lists_of(program)
+    for ops in lists:
+        assert_sound(ops)
+    assert list(map(str, lists[0])) == [
+        "1RECV_X_EF_B0() -> 1X_EF_B0",
+        "0RECV_B0() -> 1B0",
+        "0F0(1X_EF_B0) -> 0activation0, 0F0",
+        "0SEND_F0(0F0)",
+        "0B0(0activation0, 1B0) -> 0X_B0",
+        "0SEND_X_B0(0X_B0)",
+    ]
+    assert list(map(str, lists[1])) == [
+        "1EF_A0() -> 1EF_A0",
+        "1RECV_F0() -> 0F0",
+        "1EF_B0(1EF_A0) -> 1X_EF_B0",
+        "1SEND_X_EF_B0(1X_EF_B0)",
+        "1F0(0F0, 1X_EF_B0) -> 1activation0",
+        "0RECV_X_B0() -> 0X_B0",
+        "1B0(1activation0) -> 1B0",
+        "1SEND_B0(1B0)",
+        "1EB_B0(0X_B0) -> 1EB_B0",
+        "1EB_A0(1EB_B0)",
+    ]
+    (send,) = (op for op in lists[1] if op.what.kind == "SEND_X_EF_B")
+    (receive,) = (op for op in lists[1] if op.what.kind == "RECV_X_B")
+    assert (send.targets, receive.source) == ((0,), 0)
+
+
 def test_chunks_of_one_rank_hand_over_without_a_message() -> None:
     ops = compile_program(schedule("zbv", ranks=1, microbatches=1), 0)
     assert not any(op.targets or op.source is not None for op in ops)
