@@ -16,7 +16,11 @@ BENCHES = {
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
     "step": ("step", "Pack, partition, order: simulated step time over the ideal."),
     "transport": ("transport", "Payloads over tcp: what encryption and digests cost."),
-    "vocab": ("vocab", "Vocabulary passes against the paper's models and measurements."),
+    "vocab": (
+        "vocabulary.simulated",
+        "Vocabulary passes against the paper's models and measurements.",
+    ),
+    "vocabulary": ("vocabulary.layers", "Vocabulary-parallel layers: time and memory, measured."),
 }
 
 command = LazyGroup(

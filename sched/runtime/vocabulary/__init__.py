@@ -1,13 +1,15 @@
 """Run vocabulary parallelism: output layer and input embedding divided over pipeline ranks."""
 
 from .loss import LossOptions
-from .parallel import VocabParallel
+from .parallel import Algorithm, Keep, VocabParallel
 from .part import VocabularyPart
 from .shard import VocabularyShard, join_state_dicts
 from .sharding import Sharding
 from .step import MicrobatchLabels, VocabularyStep
 
 __all__ = [
+    "Algorithm",
+    "Keep",
     "LossOptions",
     "MicrobatchLabels",
     "Sharding",

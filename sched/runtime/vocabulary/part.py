@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 
 from ...ir.passes import Pass
@@ -19,6 +20,7 @@ class VocabularyPart:
 
     `parallel`: the layers and options, `shard`: this rank's parameters (`parallel.shard`).
     `reports_loss`: whether this rank returns the step's loss; one rank of a pipeline does.
+    `autocast`: the precision to compute in, if it is not the weights'.
     `labels`, `words`: the fields of a microbatch that hold labels and, where the embedding is
     divided, words; every pipeline rank needs them.
     """
@@ -29,12 +31,14 @@ class VocabularyPart:
         shard: VocabularyShard,
         *,
         reports_loss: bool,
+        autocast: torch.dtype | None = None,
         labels: str = "labels",
         words: str = "input_ids",
     ) -> None:
         self.parallel = parallel
         self.shard = shard
         self.reports_loss = reports_loss
+        self.autocast = autocast
         self.fields = {"labels": labels} | ({"words": words} if shard.embedding else {})
         self._running: tuple[StepData, VocabularyStep] | None = None
 
@@ -51,6 +55,7 @@ class VocabularyPart:
             self.parallel,
             [self._batch(number, item) for number, item in enumerate(data.microbatches)],
             input_gradient=data.input_gradient[-1],
+            autocast=self.autocast,
         )
         self._running = data, step
 

@@ -65,8 +65,9 @@ class VocabularyStep:
 
     `shard`: the rank's parameters. `parallel`: algorithm, loss, what is kept. `batches`: the step's
     microbatches. `input_gradient`: whether anything before the output layer is trained; otherwise
-    no pass returns a part of dX. `losses`: the loss of each microbatch whose statistics are there,
-    a scalar, the same on every rank.
+    no pass returns a part of dX. `autocast`: the precision to compute in, if it is not the
+    weights'; torch's own autocast has no effect. `losses`: the loss of each microbatch whose
+    statistics are there, a scalar, the same on every rank.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class VocabularyStep:
         batches: Sequence[MicrobatchLabels],
         *,
         input_gradient: bool = True,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.shard = shard
         self.parallel = parallel
         self.batches = batches
         self.input_gradient = input_gradient
+        self.autocast = autocast
         self.losses: dict[int, Tensor] = {}
         self._open: dict[int, _Open] = {}
         self._edges: dict[int, GradientEdge | None] = {}
@@ -95,11 +98,8 @@ class VocabularyStep:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the precision that passes compute in: autocast's, or the weight's."""
-        weight = self.shard.lm_head.weight
-        if torch.is_autocast_enabled(weight.device.type):
-            return torch.get_autocast_dtype(weight.device.type)
-        return weight.dtype
+        """Return the precision that passes compute in."""
+        return self.autocast or self.shard.lm_head.weight.dtype
 
     def run(self, kind: str, microbatch: int, received: Tensor | None = None) -> Tensor | None:
         """Run a pass and return what the barrier after it carries, None for nothing.
@@ -122,7 +122,7 @@ class VocabularyStep:
         if received is None or (not first and microbatch not in self._open):
             raise ValueError(f"{kind}{microbatch} runs before what it needs; check the program")
         head = self.shard.head(self.dtype)
-        # The precision is chosen here; autocast would also lower that of the statistics.
+        # torch's autocast would also lower the precision of the statistics.
         with torch.no_grad(), torch.autocast(received.device.type, enabled=False):
             found = self._run[kind](microbatch, received, head)
         self._close(kind, microbatch)

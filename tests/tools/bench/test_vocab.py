@@ -12,7 +12,7 @@ from counterpoise.tools.bench.baselines.vocabulary_measurements import (
     read_measured,
     read_runs,
 )
-from counterpoise.tools.bench.vocab import command, measured_program
+from counterpoise.tools.bench.vocabulary.simulated import command, measured_program
 
 METHODS = ("base", "redis", "alg1", "alg2")
 WORDS = ("32k", "64k", "128k", "256k")

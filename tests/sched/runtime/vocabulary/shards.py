@@ -49,10 +49,14 @@ def run_shards(
     ranks: int,
     seed: int = 0,
     input_gradient: bool = True,
+    autocast: torch.dtype | None = None,
 ) -> Outcome:
     """Run the output layer's passes of all microbatches on all shards, in an order from a seed."""
     shards = [parallel.shard(rank, ranks) for rank in range(ranks)]
-    steps = [VocabularyStep(s, parallel, batches, input_gradient=input_gradient) for s in shards]
+    steps = [
+        VocabularyStep(s, parallel, batches, input_gradient=input_gradient, autocast=autocast)
+        for s in shards
+    ]
     gathered: dict[tuple[str, int], Tensor] = {}
     inputs: list[Tensor | None] = [None] * len(batches)
     for kind, m in an_order(parallel.algorithm, len(batches), seed):

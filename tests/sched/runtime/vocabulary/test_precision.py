@@ -50,6 +50,15 @@ def _predict(data: Data) -> None:
         batch.labels[::2] = likeliest[::2]
 
 
+def test_torchs_autocast_does_not_lower_the_precision_of_statistics() -> None:
+    data = make_data(SHAPE, 2)
+    parallel = VocabParallel(data.layers.lm_head)
+    plain = run_shards(parallel, data.hidden, data.batches, ranks=2).found
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = run_shards(parallel, data.hidden, data.batches, ranks=2).found
+    assert same(found.weight, plain.weight)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_statistics_of_low_precision_are_in_single(dtype: torch.dtype) -> None:
     data = make_data(SHAPE, 1, dtype)
@@ -64,9 +73,7 @@ def test_statistics_of_low_precision_are_in_single(dtype: torch.dtype) -> None:
 def test_autocast_computes_in_its_precision_and_adds_to_gradients_in_the_weights() -> None:
     data = make_data(SHAPE, 2)
     parallel = VocabParallel(data.layers.lm_head)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = run_shards(parallel, data.hidden, data.batches, ranks=2)
-    assert found.steps[0].dtype == torch.float32
+    found = run_shards(parallel, data.hidden, data.batches, ranks=2, autocast=torch.bfloat16)
     assert found.found.inputs[0].dtype == torch.float32
     assert found.found.weight.dtype == torch.float32
     wanted = reference(data.layers, data.hidden, data.batches, SHAPE.options)

@@ -11,13 +11,13 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...sched import Costs, Program, check, schedule, simulate, unit_costs
-from ...sched.generators.blocks import Pace
-from ...sched.generators.vocabulary import vocabulary
-from ...sched.shapes.layers import Device, TransformerLayer, Vocabulary
-from ..console.reporting import emit, progress_console
-from .baselines.vocabulary_measurements import MeasuredRun, read_measured, read_runs
-from .baselines.vocabulary_placements import ModelTimes, arrange
+from ....sched import Costs, Program, check, schedule, simulate, unit_costs
+from ....sched.generators.blocks import Pace
+from ....sched.generators.vocabulary import vocabulary
+from ....sched.shapes.layers import Device, TransformerLayer, Vocabulary
+from ...console.reporting import emit, progress_console
+from ..baselines.vocabulary_measurements import MeasuredRun, read_measured, read_runs
+from ..baselines.vocabulary_placements import ModelTimes, arrange
 
 Report = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""Benchmarks of vocabulary parallelism: schedules simulated, layers measured."""
