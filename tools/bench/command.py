@@ -14,6 +14,7 @@ BENCHES = {
     "partition": ("partition", "Samples onto ranks: how far the heaviest is above the mean."),
     "plan": ("plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
+    "start": ("start", "The first batch of a process against torch's DataLoader."),
     "step": ("step", "Pack, partition, order: simulated step time over the ideal."),
     "transport": ("transport", "Payloads over tcp: what encryption and digests cost."),
     "vocab": (

@@ -26,7 +26,8 @@ START_S = 120.0
 # The exit code where nobody could learn it, because the fork server was killed; as
 # multiprocessing's forkserver has it.
 UNKNOWN_CODE = 255
-_resource_tracker: Any = resource_tracker._resource_tracker  # type: ignore[attr-defined]
+_resource_tracker: Any = resource_tracker._resource_tracker
+_close_fds: Any = util.close_fds  # type: ignore[attr-defined]
 _set_spawning_popen: Any = multiprocessing.context.set_spawning_popen
 
 
@@ -54,7 +55,7 @@ class _Popen(popen_fork.Popen):
         request = memory_file(self._pickled(process))
         self.sentinel, status = os.pipe()
         parent, lifeline = os.pipe()
-        self.finalizer = util.Finalize(self, util.close_fds, (lifeline, self.sentinel))
+        self.finalizer = util.Finalize(self, _close_fds, (lifeline, self.sentinel))
         passed = [request, status, parent, _resource_tracker.getfd(), *self._descriptors]
         try:
             if len(passed) > MAX_DESCRIPTORS:

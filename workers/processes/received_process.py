@@ -9,7 +9,7 @@ from typing import Any
 
 from .request import adopt
 
-_resource_tracker: Any = resource_tracker._resource_tracker  # type: ignore[attr-defined]
+_resource_tracker: Any = resource_tracker._resource_tracker
 _received: list[int] = []  # the descriptors that came with the process
 
 

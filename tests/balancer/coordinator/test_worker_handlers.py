@@ -8,6 +8,7 @@ from counterpoise.balancer.protocol.messages import (
     Probed,
     ProbeDone,
     RankBye,
+    Ready,
     Revoke,
     RunFailed,
     StartRun,
@@ -18,6 +19,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
+    WorkersEnded,
 )
 from tests.balancer.coordinator.cluster import (
     JOB,
@@ -320,3 +322,28 @@ def test_a_worker_that_cannot_open_the_data_is_reported_to_all_and_serves_the_ne
     assert sent == [(b"r", RunFailed("worker", "worker w: no such file"))]
     cluster.send(b"r", RankBye())
     assert kinds(cluster.rank(b"s", job=OTHER), b"w") == ["Welcome"]
+
+
+def test_workers_that_their_trainer_has_ended_return_their_leases_and_no_sample_is_suspected():
+    cluster = started()
+    cluster.worker(b"v")
+    (held,) = cluster.coordinator.state.run.leases.of_worker(b"w")
+    sent = cluster.send(b"r0", WorkersEnded(("w", "unknown")))
+    granted = [m for peer, m in sent if peer == b"v" and isinstance(m, Lease)]
+    assert {ref.ordinal for m in granted for ref in m.refs} >= held.samples.keys()
+    # The other worker's data are still the job's.
+    assert (b"r0", Ready(20, "same")) in sent
+    cluster.worker(b"w", incarnation=1)
+    assert crashes(cluster) == 0
+    assert cluster.coordinator.state.diagnostics.lost == 0
+
+
+def test_after_the_last_worker_was_ended_the_next_may_have_another_data_set():
+    cluster = Cluster(JOB)
+    cluster.rank(b"r")
+    cluster.worker(count=20)
+    cluster.send(b"r", StartRun(0, 0, START))
+    assert cluster.send(b"r", WorkersEnded(("w",)), StartRun(1, 1, START)) == []
+    sent = cluster.worker(b"v", count=8)
+    assert (b"r", Ready(8, "same")) in sent
+    assert len(cluster.coordinator.state.run.feed.order) == 8

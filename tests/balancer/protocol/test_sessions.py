@@ -24,6 +24,7 @@ from counterpoise.balancer.protocol.messages import (
     UnknownPeer,
     Weights,
     Welcome,
+    WorkersEnded,
 )
 from counterpoise.balancer.protocol.rank_session import RankSession
 from counterpoise.balancer.protocol.transitions import BEGIN, COORDINATOR, RANK, WORKER, Event
@@ -145,6 +146,25 @@ def test_a_rank_asks_ahead_as_far_as_it_knows_that_there_is_something():
     assert session.new_requests() == []
     session.handle(batch(0, 0, 0, microbatches=2))
     assert [place(ask) for ask in session.new_requests()] == [(0, 1, 0), (1, 0, 0)]
+
+
+def test_over_a_new_connection_a_rank_says_who_it_is_and_asks_again():
+    session = running(prefetch=2)
+    (asked,) = session.new_requests()
+    assert session.reattach() == [session.hello, asked]
+    session.handle(batch(0, 0, 0))
+    arrival, acknowledged = session.take()
+    assert session.reattach() == [session.hello, *acknowledged]
+    assert arrival.batch.step == 0
+
+
+def test_when_workers_have_ended_a_rank_waits_for_others_to_be_ready():
+    session = running()
+    session.handle(Ready(20, "same"))
+    assert session.end_workers(("host/1/0",)) == [WorkersEnded(("host/1/0",))]
+    assert session.ready is None
+    session.handle(Ready(8, "other"))
+    assert session.ready.count == 8
 
 
 def test_never_more_than_the_prefetch_is_asked_for_and_kept():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.loader import LoaderError
+from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
@@ -131,6 +131,63 @@ def test_a_balancer_that_is_killed_is_an_error_and_the_loader_can_be_used_again(
     with pytest.raises(LoaderError, match=r"the (balancer|pool's supervisor)"):
         list(iterator)
     assert digests(loader) == expected
+    loader.close()
+
+
+class Tagged:
+    """Samples with a tag that the trainer may change, and the process that loaded them."""
+
+    tag = 0
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return self.tag, os.getpid()
+
+
+def test_a_worker_that_is_started_again_has_the_data_as_they_were_at_iter():
+    data = Tagged()
+    loader = DataLoader(
+        data, batch_size=2, num_workers=1, prefetch_factor=1, shuffle=False, buffer_bytes=4096,
+        balance=Balance(grouping="fixed"), collate_fn=list,
+    )  # fmt: skip
+    iterator = iter(loader)
+    came = next(iterator)
+    data.tag = 1
+    os.kill(came[0][1], signal.SIGKILL)
+    came += [sample for batch in iterator for sample in batch]
+    assert {tag for tag, _ in came} == {0}
+    assert len({pid for _, pid in came}) == 2
+    assert {tag for batch in loader for tag, _ in batch} == {1}
+    loader.close()
+
+
+def test_workers_end_with_their_iterator_and_persistent_ones_with_the_loader(expected):
+    loader, kept = make(), make(persistent_workers=True)
+    assert digests(kept) == digests(loader) == expected
+    assert pool_of(loader) is None
+    supervisor = pool_of(kept).supervisor_pid
+    iterator = iter(loader)
+    next(iterator)
+    assert pool_of(loader).supervisor_pid != supervisor
+    del iterator
+    assert pool_of(loader) is None
+    kept.load_state_dict(make().state_dict())
+    loader.load_state_dict(make().state_dict())
+    assert digests(kept) == digests(loader) == expected
+    assert pool_of(kept).supervisor_pid == supervisor
+    loader.close()
+    kept.close()
+    wait_until(lambda: has_ended(supervisor))
+
+
+def test_an_iterator_outlives_the_thread_that_made_it(expected):
+    loader, iterators = make(), []
+    thread = threading.Thread(target=lambda: iterators.append(iter(loader)))
+    thread.start()
+    thread.join()
+    assert digests(iterators[0]) == expected
     loader.close()
 
 
