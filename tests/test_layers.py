@@ -85,6 +85,7 @@ ORDER = (
     "tools.analyze.page",
     "tools.analyze",
     "tools.bench.bubbles",
+    "tools.bench.loading",
     "tools.bench.vocabulary",
     "tools.bench",
     "tools.plan",

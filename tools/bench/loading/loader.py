@@ -21,8 +21,8 @@ import click
 from rich.progress import Progress
 from rich.table import Table
 
-from ..console.reporting import emit, progress_console
-from ..demo.data import ensure_demo_data
+from ...console.reporting import emit, progress_console
+from ...demo.data import ensure_demo_data
 
 SYSTEMS = ("ours", "torch", "balanced")
 
@@ -173,8 +173,8 @@ def _loader(name: str, settings: LoaderBenchSettings, workers: int) -> Any:
     from torch.utils.data import DataLoader as TorchLoader
     from torch.utils.data import Subset
 
-    from ...loader import Balance, DataLoader, collate_packed
-    from ...workers import TarDataset, VisionLanguage
+    from ....loader import Balance, DataLoader, collate_packed
+    from ....workers import TarDataset, VisionLanguage
 
     torch.set_num_threads(1)
     dataset: Any = TarDataset(settings.pattern, VisionLanguage(tile_size=settings.tile_size))

@@ -16,10 +16,10 @@ from rich.table import Table
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import TensorDataset
 
-from ...balancer import Balance
-from ...loader import DataLoader
-from ...workers.processes.clean_interpreter import clean_command
-from ..console.reporting import emit
+from ....balancer import Balance
+from ....loader import DataLoader
+from ....workers.processes.clean_interpreter import clean_command
+from ...console.reporting import emit
 
 KINDS = ("torch", "plain", "balanced", "import numba")
 SAMPLES, FEATURES = 1024, 64

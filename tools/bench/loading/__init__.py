@@ -1,0 +1,1 @@
+"""Benchmarks of loaders in a trainer: the first batch, and samples per second."""
