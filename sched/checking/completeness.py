@@ -167,7 +167,8 @@ def _count(graph: Graph, name: str) -> Ints:
     if name.startswith("RECV_X_"):
         ranks = len(graph.program.ranks)
         flat = graph.rank[nodes] * size + flat
-        return np.bincount(flat, minlength=ranks * size).reshape(ranks, -1, microbatches).max(0)
+        by_rank = np.bincount(flat, minlength=ranks * size).reshape(ranks, -1, microbatches)
+        return np.asarray(by_rank.max(axis=0))
     return np.bincount(flat, minlength=size).reshape(-1, microbatches)
 
 

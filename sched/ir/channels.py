@@ -73,8 +73,10 @@ def message_channels(graph: _Passes) -> Iterator[Messages]:
     own, other = sends.source * size + sends.target, receives.source * size + receives.target
     for channel in np.union1d(own, other).tolist():
         here, there = own == channel, other == channel
+        source, target = divmod(channel, size)
         yield Messages(
-            *divmod(channel, size),
+            source,
+            target,
             sends.node[here],
             receives.node[there],
             sends.message[here],

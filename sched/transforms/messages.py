@@ -106,8 +106,9 @@ def _messages(program: Program) -> dict[Place, list[Message]]:
             found.setdefault(place, []).append(one)
     for source, rank in crossing_results(program):
         if source in places and (source, rank) in first:
-            names = (replace(source, kind=f"{end}_X_{source.kind}") for end in ("SEND", "RECV"))
-            message = Message(*names, first[source, rank])
+            send = replace(source, kind=f"SEND_X_{source.kind}")
+            receive = replace(source, kind=f"RECV_X_{source.kind}")
+            message = Message(send, receive, first[source, rank])
             found.setdefault(places[source], []).append(message)
     return found
 
@@ -119,7 +120,7 @@ def _to_neighbour(item: Pass, places: dict[Pass, Place], program: Program) -> Me
     users = ("F",) if item.kind == "F" else BACKWARD
     there = (places.get(Pass(pair[1].stage, name, item.microbatch)) for name in users)
     consumer = next(filter(None, there), None)
-    return Message(*pair, consumer) if consumer else None
+    return Message(pair[0], pair[1], consumer) if consumer else None
 
 
 def place_at_send(program: Program) -> Program:
