@@ -29,7 +29,8 @@ FORMATS = ("compute_only", "compute_comms")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """By case: the largest relative error of a gradient on any rank; one pool runs all cases."""
     folder = tmp_path_factory.mktemp("csv")
-    cases = []
+    cases: list[dict[str, object]] = []
+    files: list[str] = []
     for name, microbatches in SCHEDULES.items():
         program = schedule(name, ranks=RANKS, microbatches=microbatches)
         for form in FORMATS:
@@ -38,6 +39,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
             (folder / file).write_text(write_csv(made))
             case = {"file": file, "format": form, "placement": program.placement}
             cases.append(case | {"microbatches": microbatches})
+            files.append(file)
     (folder / "cases.json").write_text(json.dumps(cases))
     script = str(Path(__file__).with_name("torch_runtime_rank.py"))
     words = [sys.executable, script]
@@ -54,7 +56,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
             process.kill()
     assert [process.returncode for process in pool] == [0] * RANKS, "\n".join(said)
     parts = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(RANKS)]
-    return {case["file"]: max(part[case["file"]] for part in parts) for case in cases}
+    return {file: max(part[file] for part in parts) for file in files}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
