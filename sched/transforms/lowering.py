@@ -42,7 +42,7 @@ def lower(
     rescale on the collectives' stream. `ahead`: the number of compute passes before its consumer
     that a receive is posted; None posts it when the message is sent, for runtimes with one
     communicator for both directions (torch's). Raises ValueError if the program has messages
-    already or cannot run to its end.
+    already or cannot run to its end, and for a negative `ahead`.
 
     >>> from counterpoise.sched import schedule
     >>> for row in lower(schedule("1f1b", ranks=2, microbatches=1)).ranks:
@@ -52,6 +52,8 @@ def lower(
     """
     if any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
         raise ValueError("the program has sends and receives already; lower it only once")
+    if ahead is not None and ahead < 0:
+        raise ValueError(f"ahead is {ahead}; give 0 or more passes, or None")
     timeline = simulate(program, _positive(costs, program))
     if program.barriers:
         program = _collectives(program, timeline, continuations)

@@ -95,6 +95,8 @@ def _option(what: str, kind: object, value: str) -> int | str | bool:
 
 
 def _read_file(path: Path) -> Program:
+    if path.suffix == ".json":
+        raise ValueError(f"{path} is a measured step, which show and compare draw; give a program")
     text = path.read_text(encoding="utf-8")
     try:
         program = read_csv(text) if path.suffix == ".csv" else parse_program(text)

@@ -79,7 +79,8 @@ def compare_table(timelines: Sequence[Timeline], unit: MemoryUnit) -> Table:
             format_time(one.makespan_ns),
             f"{timelines[0].makespan_ns / max(1, one.makespan_ns):.2f}x",
             f"{100 * one.bubble_ratio:.1f} %",
-            format_memory(peak(one).bytes, unit),
+            # A measured step may say nothing of memory.
+            format_memory(peak(one).bytes, unit) if peak(one).bytes else "-",
         )
     return table
 

@@ -1,6 +1,7 @@
 """What a rank saves at most, when a program really runs, is what the simulator says."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from counterpoise.sched import Program, schedule, simulate, unit_costs
 from counterpoise.sched.runtime.compiled import collectives, compile_program
 from counterpoise.sched.runtime.execution import Walker, walk
 from counterpoise.sched.runtime.links import Loopback
-from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
+from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
 from counterpoise.sched.runtime.stage import StageOptions, Stages
 from counterpoise.sched.runtime.vocabulary import VocabParallel, VocabularyPart
 from tests.sched.runtime.models import Block, total_loss
@@ -43,11 +44,11 @@ def run(program: Program) -> list[CountingStages]:
     wanted = (False, *(True,) * program.stages)
     data = StepData((microbatch,) * program.microbatches, wanted)
     loop, counted, walks = Loopback(RANKS), [], []
-    algorithm = program.name.rpartition("-")[2]
+    algorithm: Literal["alg1", "alg2"] = "alg1" if program.name.endswith("alg1") else "alg2"
     for rank in range(RANKS):
         own = {stage: stages[stage] for stage in program.stages_of(rank)}
         counting = CountingStages(Stages(program, own, options))
-        parts = dict.fromkeys(counting.kinds, counting)
+        parts: dict[str, ModelPart] = dict.fromkeys(counting.kinds, counting)
         counting.begin(data)
         if program.barriers:
             parallel = VocabParallel(head, algorithm=algorithm)

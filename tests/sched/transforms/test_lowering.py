@@ -52,6 +52,11 @@ def test_a_continuation_on_the_rank_costs_time_on_its_own_stream_none() -> None:
     assert ideal < simulate(lower(program, costs), costs).makespan_ns < 1.15 * ideal
 
 
+def test_receives_cannot_be_posted_after_their_use() -> None:
+    with pytest.raises(ValueError, match="ahead is -1; give 0 or more"):
+        lower(schedule("1f1b", ranks=2, microbatches=2), ahead=-1)
+
+
 def test_a_program_is_lowered_only_once() -> None:
     with pytest.raises(ValueError, match="lower it only once"):
         lower(lower(schedule("1f1b", ranks=2, microbatches=2)))

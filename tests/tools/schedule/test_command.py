@@ -145,6 +145,9 @@ def test_a_step_without_a_profile_of_its_size_prices_the_microbatches_it_held(
     assert report["schedules"][0]["work_ns"] == [400 + 2000, 800 + 2000]
     assert report["schedules"][1]["name"] == "step"
     assert report["agreement"][0]["kinds"]["F"] == (90 + 320 + 200 + 580) / 1200
+    status, _, err = run("simulate", str(step))
+    assert status == 2
+    assert "is a measured step, which show and compare draw; give a program" in err
 
 
 @pytest.mark.parametrize("lowered", [(), ("--lower",)])
