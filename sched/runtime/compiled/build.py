@@ -148,6 +148,10 @@ class _Compiler:
                     yield value
         for source in self.edges.sources.get(item, ()):
             yield Value(f"X_{source.kind}", source.stage, source.microbatch)
+        yield from self._barrier_reads(item)
+
+    def _barrier_reads(self, item: Pass) -> Iterable[Value]:
+        """Yield what the barriers in front of a pass bring."""
         ends = {"first": 0, "last": self.program.stages - 1}
         for barrier in self.program.barriers:
             at = [w for w, name in barrier.before if name == item.kind]
