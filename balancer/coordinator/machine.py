@@ -46,6 +46,8 @@ PROBE_WORKER_S = 1.0
 # A rank may be silent for any time (it trains). Peers are sent something this often, which shows
 # them that the balancer is here, and the server whether they are.
 KEEPALIVE_S = 10.0
+# Those that share a rank wait for each other: that one can be reached is found out this often.
+PROBE_SHARER_S = 1.0
 # Revoking this lease has no effect: a message to see whether a worker can be reached.
 NO_LEASE = 0
 # The next tick is due this long after a deadline, so that it has passed then.
@@ -115,7 +117,8 @@ class Coordinator:
         self._admit_postponed()
         self._rank_checks.check()
         for rank in self.state.ranks.values():
-            if now - rank.sent_at > KEEPALIVE_S:
+            is_shared = bool(self.state.sharers.others(rank))
+            if now - rank.sent_at > (PROBE_SHARER_S if is_shared else KEEPALIVE_S):
                 send_pong(self.runs, rank.peer)
         return self._settle()
 
@@ -129,10 +132,15 @@ class Coordinator:
         """Return the latest time at which `tick` must be called."""
         state = self.state
         heard_at = min((w.heard_at for w in state.workers.values()), default=math.inf)
-        sent_at = min((r.sent_at for r in state.ranks.values()), default=math.inf)
+        keepalives = (
+            r.sent_at + (PROBE_SHARER_S if state.sharers.others(r) else KEEPALIVE_S)
+            for r in state.ranks.values()
+        )
         lease = state.run.next_deadline() if state.run else math.inf
-        apart = state.now + 1.0 if state.apart_since < math.inf else math.inf
-        timeout, keepalive = heard_at + self._heartbeat_timeout_s(), sent_at + KEEPALIVE_S
+        is_watched = state.apart_since < math.inf or state.sharers.lost
+        apart = state.now + 1.0 if is_watched else math.inf
+        keepalive = min(keepalives, default=math.inf)
+        timeout = heard_at + self._heartbeat_timeout_s()
         return min(timeout, keepalive, lease, apart) + MARGIN_S
 
     # --- the table
@@ -216,19 +224,23 @@ class Coordinator:
                 self.runs.finish(peer, EpochEnd(request.run, end))
             elif not self._send_batch(run, request, peer):
                 continue
-            state.requests.remove(request)
+            state.requests.remove(request, peer)
 
     def _send_batch(self, run: EpochRun, request: RequestBatch, peer: bytes) -> bool:
         """Send a microbatch if it is ready; one that cannot be used ends the run."""
         rank, step, microbatch = request.rank, request.step, request.microbatch
-        batch = run.delivery.ready(rank, step, microbatch, self.state.now)
+        sharers, process = self.state.sharers, self.state.ranks[peer]
+        if sharers.why_held_back(process, rank, step) is not None:
+            return False
+        batch = run.delivery.ready(rank, step, microbatch, self.state.now, peer)
         if batch is None:
             return False
         if batch.fatal is not None:
             self.runs.fail("data", f"sample {batch.fatal.key!r}: {batch.fatal.reason}")
         else:
             self.state.send(peer, batch.message, batch.payloads)
-            run.delivery.mark_sent(rank, step, microbatch, self.state.now)
+            waiting = sharers.waiting_for(rank, (step, microbatch), run.number)
+            run.delivery.mark_sent(rank, step, microbatch, self.state.now, peer, waiting)
         return True
 
     def _revoke_useless_leases(self) -> None:

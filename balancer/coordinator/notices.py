@@ -4,6 +4,9 @@ from ..protocol.messages import Ping, Pong
 from .run_control import RunControl
 from .state import CoordinatorState
 
+# Characters of a process' name that are quoted.
+MAX_NAME = 200
+
 
 def send_pong(runs: RunControl, peer: bytes, ping: Ping | None = None) -> None:
     """Send a rank the number of workers, the bytes held, and the reason that it waits.
@@ -14,10 +17,28 @@ def send_pong(runs: RunControl, peer: bytes, ping: Ping | None = None) -> None:
     state = runs.state
     held = state.run.delivery.budget.held_bytes if state.run else 0
     number, clock_us = ping.number if ping else 0, state.diagnostics.clock_us(state.now)
-    pong = Pong(state.workers_ready(), held, waiting_reason(state), number, clock_us)
+    waiting = held_back_reason(state, peer) or waiting_reason(state)
+    pong = Pong(state.workers_ready(), held, waiting, number, clock_us)
     state.send(peer, pong)
     if state.failure is not None and peer in state.ranks:
         runs.finish(peer, state.failure)
+
+
+def held_back_reason(state: CoordinatorState, peer: bytes) -> str:
+    """Return which process that shares its rank a process waits for, "" if for none."""
+    rank = state.ranks.get(peer)
+    if rank is None or rank.started is None or state.run is None:
+        return ""
+    nearest = state.requests.nearest_of(peer, state.run.number)
+    slowest = state.sharers.why_held_back(rank, nearest.rank, nearest.step) if nearest else None
+    if nearest is None or slowest is None:
+        return ""
+    name = slowest.hello.name or slowest.peer.decode(errors="replace")
+    where = "cannot be reached" if slowest.peer in state.sharers.lost else "has not come further"
+    return (
+        f"{name:.{MAX_NAME}}, which shares this rank and {where} than step "
+        f"{slowest.reached(nearest.rank)[0]}"
+    )
 
 
 def waiting_reason(state: CoordinatorState) -> str:

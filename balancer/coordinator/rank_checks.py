@@ -2,7 +2,9 @@
 
 import math
 
-from .notices import send_pong
+from ..protocol.messages import UnknownPeer
+from .notices import MAX_NAME, send_pong
+from .peers.records import RankPeer
 from .run_control import RunControl
 
 # Ranks that start at different positions may belong to two launches, the former not known to have
@@ -12,8 +14,12 @@ APART_S = 5.0
 HELD_UP_S = 5.0
 # A rank that has gone while others start the next epoch may come back for this long.
 MISSING_S = 120.0
+# A process that others share a rank with may be unreachable for this long.
+SHARER_LOST_S = 5.0
 # Ranks that are apart are sent something this often, to find those that cannot be reached.
 PROBE_APART_S = 1.0
+# A lost process is sent something this often, to find out if it can be reached again.
+PROBE_LOST_S = 1.0
 
 
 class RankChecks:
@@ -29,6 +35,7 @@ class RankChecks:
         self._check_apart()
         self._check_missing()
         self._check_held_up()
+        self._check_lost_sharers()
 
     def _check_apart(self) -> None:
         """Fail when ranks stay at different positions."""
@@ -71,3 +78,30 @@ class RankChecks:
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)
         if any(state.now - since > HELD_UP_S for since in unplanned):
             run.leave(absent)
+
+    def _check_lost_sharers(self) -> None:
+        """Fail when a process stays away whose rank others share: they would wait for it.
+
+        One that is reachable, and merely trains, comes back when it next listens.
+        """
+        state = self.state
+        for peer, lost in list(state.sharers.lost.items()):
+            others = state.sharers.others(lost.rank)
+            if not any(each.launch <= lost.rank.launch for each in others):
+                # Those that are here belong to a later launch, which has a process in its place.
+                del state.sharers.lost[peer]
+            elif state.now - lost.probed_at > PROBE_LOST_S:
+                if lost.probed_at > lost.unreachable_at:
+                    lost.since = state.now
+                lost.probed_at = state.now
+                state.send(peer, UnknownPeer())
+            if state.now - lost.since > SHARER_LOST_S and state.failure is None:
+                self.runs.fail("protocol", _describe_loss(lost.rank))
+
+
+def _describe_loss(lost: RankPeer) -> str:
+    name = lost.hello.name or lost.peer.decode(errors="replace")
+    return (
+        f"{name:.{MAX_NAME}}, which shares data-parallel rank {lost.hello.ranks[0]} with others, "
+        "has ended or cannot be reached: restart all ranks from the last ledger"
+    )

@@ -29,16 +29,21 @@ from ..protocol.messages import (
     UnknownPeer,
 )
 from ..protocol.transitions import Action, Event, Outcome
+from .delivery.rank_progress import RankProgress
 from .effects import Handler
 from .notices import send_pong, waiting_reason
-from .peers.admission import why_apart, why_rank_refused
+from .peers.admission import why_apart, why_not_shared, why_rank_refused
 from .peers.records import NOTHING, RankPeer
 from .run.epoch import EpochRun
 from .run_control import RunControl
 from .state import CoordinatorState
 from .status_report import make_status_report
 
-REPLACED = RunFailed("protocol", "another process now plays this rank: restart all ranks")
+REPLACED = RunFailed(
+    "protocol",
+    "another process now plays this rank: restart all ranks; if both are to get its samples, give "
+    "topology=",
+)
 
 
 class RankHandlers:
@@ -67,6 +72,7 @@ class RankHandlers:
             Action.REPORT_STATUS: self.report_status,
             Action.RELEASE_RANK: self.release,
             Action.LOSE_RANK: self.lose,
+            Action.CONFIRM_LOSS: self.confirm_loss,
             Action.END_REPLACED_RANK: self.end_replaced,
             Action.END_DOUBTED_RANK: self.end_doubted,
         }
@@ -92,14 +98,19 @@ class RankHandlers:
         if reason:
             state.send(peer, PeerRejected(reason))
             return Outcome.REFUSED
-        launch, ranks = state.launches.of(peer), set(hello.ranks)
-        same = [old for old in state.ranks.values() if ranks.intersection(old.hello.ranks)]
+        launch = state.launches.of(peer)
+        same = [old for old in state.ranks.values() if old.has_seat_of(hello)]
+        reason = why_not_shared(hello, (r for r in state.ranks.values() if r not in same))
+        if reason:
+            state.send(peer, PeerRejected(reason))
+            return Outcome.REFUSED
         if any(old.launch > launch for old in same):
             state.send(peer, REPLACED)  # a late message of a process that was replaced
             return Outcome.REFUSED
         self._end_former_launch(same)
         launch = state.launches.admit(peer)
         state.ranks[peer] = RankPeer(peer, hello, sent_at=state.now, launch=launch)
+        state.sharers.add(state.ranks[peer])
         if state.job is None:
             self._start_job(from_json(hello.job))
         self._send_ready(peer)
@@ -190,7 +201,7 @@ class RankHandlers:
         state, rank = self.state, self.state.ranks[peer]
         if rank.started is not None and not start.is_after(rank.started):
             return
-        rank.started, rank.taken_until = start, NOTHING
+        rank.started, rank.taken_until, rank.taken = start, NOTHING, RankProgress()
         rank.finished = False
         self._doubt_former_launch(rank, start)
         if self.runs.why_apart():
@@ -209,7 +220,7 @@ class RankHandlers:
         for rank in self.state.ranks.values():
             if rank is not behind and rank.started is not None and rank.started.run == run.number:
                 rank.started = structs.replace(rank.started, known=steps, holes=holes)
-                rank.taken_until = run.delivery.progress.needed(rank.hello.ranks)
+                rank.taken_until = min(map(rank.reached, rank.hello.ranks))
 
     def add_task(self, _: bytes, task: SubmitTask) -> None:
         """Add a batch of a loop without balancing to its run."""
@@ -233,10 +244,15 @@ class RankHandlers:
         self.state.send(peer, REPLACED if replaced else UnknownPeer())
 
     def acknowledge(self, peer: bytes, ack: Ack) -> None:
-        """Forget a microbatch that a rank has taken."""
-        run = self.state.run
-        is_own = ack.rank in self.state.ranks[peer].hello.ranks
-        if is_own and run is not None and run.number == ack.run:
+        """Forget a microbatch that a rank has taken, once all have who share the rank."""
+        run, rank = self.state.run, self.state.ranks[peer]
+        is_own = ack.rank in rank.hello.ranks
+        if not is_own or run is None or run.number != ack.run:
+            return
+        rank.taken.move_on(ack.rank, run.position_after(ack.rank, ack.step, ack.microbatch))
+        if self.state.sharers.others(rank):
+            self.runs.forget_taken((ack.rank,))
+        else:
             run.acknowledge(ack.rank, ack.step, ack.microbatch)
 
     def answer_ping(self, peer: bytes, ping: Ping) -> None:
@@ -259,22 +275,31 @@ class RankHandlers:
         state = self.state
         rank = state.ranks[peer]
         self._forget(peer)
-        if state.run is not None:
-            state.run.leave(rank.hello.ranks)
+        self.runs.forget_taken(rank.hello.ranks)
         state.leaving.add(peer)
         self._continue_without()
 
     def lose(self, peer: bytes, _: object = None) -> None:
-        """Forget a rank that cannot be reached; one that was in a run ends its launch."""
+        """Forget a rank that cannot be reached; one that was in a run ends its launch.
+
+        If others share its rank they wait for it to come back, though not for long.
+        """
         rank = self.state.ranks[peer]
         self._forget(peer)
         if rank.started is not None:
             self.state.launches.end(rank.launch)
+            self.state.sharers.lose(rank, self.state.now)
         self._continue_without()
 
     def _forget(self, peer: bytes) -> None:
-        self.state.ranks.pop(peer)
+        self.state.sharers.remove(self.state.ranks.pop(peer))
         self.state.requests.remove_peer(peer)
+
+    def confirm_loss(self, peer: bytes, _: object = None) -> None:
+        """Record that a process that was lost still cannot be reached."""
+        lost = self.state.sharers.lost.get(peer)
+        if lost is not None:
+            lost.unreachable_at = self.state.now
 
     def _continue_without(self) -> None:
         """Start the next run if others waited for the rank that left; with the last, end the job.

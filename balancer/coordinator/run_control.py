@@ -10,6 +10,7 @@ from ..planning.kernels.arrays import Int64
 from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
+from .delivery.rank_progress import RankProgress
 from .peers.admission import why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
@@ -70,13 +71,14 @@ class RunControl:
         return [rank.started for rank in self.state.ranks.values() if rank.started]
 
     def _ranks_beyond(self, run: int) -> set[int]:
-        """Return the ranks that have started a later run than this one."""
-        return {
+        """Return the ranks all of whose processes have started a later run than this one."""
+        beyond = {
             number
             for rank in self.state.ranks.values()
             if rank.started is not None and rank.started.run > run
             for number in rank.hello.ranks
         }
+        return {number for number in beyond if not self.state.sharers.of_run(number, run)}
 
     def _order_of_epoch(self, job: JobSpec, start: StartRun) -> Int64 | None:
         """Return the order of the epoch's samples; None after failing if there cannot be one."""
@@ -108,14 +110,20 @@ class RunControl:
     def apply_progress(self, rank: RankPeer) -> None:
         """Apply what a rank has taken: all of a run before its own, part of its own."""
         run, start = self.state.run, rank.started
-        if run is None or start is None:
+        if run is None or start is None or start.run < run.number:
             return
-        if start.run > run.number:
-            run.delivery.leave(rank.hello.ranks)
-        elif start.run == run.number:
+        if start.run == run.number:
             run.delivery.learn_holes(start.known, start.holes)
-            position = max(rank.taken_until, (start.start.step, start.start.microbatch))
-            run.delivery.skip_to(rank.hello.ranks, *position)
+        self.forget_taken(rank.hello.ranks)
+
+    def forget_taken(self, ranks: tuple[int, ...]) -> None:
+        """Forget what all processes of these ranks have taken of the run, or do not need."""
+        run = self.state.run
+        if run is None:
+            return
+        for number in ranks:
+            needed = self.state.sharers.needed(number, run.number)
+            run.delivery.skip_to((number,), *needed)
         run.end_useless_leases()
 
     # --- stopping and failing
@@ -127,6 +135,8 @@ class RunControl:
             state.last_lease = state.run.leases.last
             for lease in state.run.leases.clear():
                 state.send(lease.worker, Revoke(lease.number))
+        for rank in state.ranks.values():
+            rank.taken = RankProgress()
         state.run, state.failure = None, None
 
     def guard(self, action: Callable[[EpochRun], None]) -> None:

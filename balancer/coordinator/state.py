@@ -19,6 +19,7 @@ from .effects import Send
 from .peers.launches import LaunchHistory
 from .peers.records import RankPeer, WorkerPeer
 from .peers.requests import PendingRequests
+from .peers.sharers import Sharers
 from .run.epoch import EpochRun
 from .run.planning_feed import WindowPlanner
 
@@ -97,6 +98,7 @@ class CoordinatorState:
         self.leaving: set[bytes] = set()
         self.launches = LaunchHistory()
         self.requests = PendingRequests()
+        self.sharers = Sharers()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
 

@@ -151,10 +151,17 @@ class UnknownPeer(ArrayRecord, frozen=True):
 
 
 class RankHello(ArrayRecord, frozen=True):
-    """A trainer process has started, serves these data-parallel ranks, and has this job (JSON)."""
+    """A trainer process has started, serves these data-parallel ranks, and has this job (JSON).
+
+    sharer: its number among the processes that share its ranks, each of which gets all batches.
+    ahead: how many steps it may be ahead of the slowest of them. name: the process, for messages.
+    """
 
     ranks: tuple[Integer, ...]
     job: str
+    sharer: Integer = 0
+    ahead: Integer = 1
+    name: str = ""
 
 
 class StartRun(ArrayRecord, frozen=True):

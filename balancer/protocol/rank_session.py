@@ -49,12 +49,26 @@ class Arrival:
 class RankSession:
     """The state machine of a trainer process. Methods return the messages to send."""
 
+    # Where the run starts, what is handed out next, and what is requested next.
+    _start: tuple[int, int] = (0, 0)
+    _next: Position = (0, 0, 0)
+    _frontier: Position = (0, 0, 0)
+
     def __init__(
-        self, ranks: tuple[int, ...], job: str, prefetch: int, microbatches: int = 0
+        self,
+        ranks: tuple[int, ...],
+        job: str,
+        prefetch: int,
+        microbatches: int = 0,
+        sharer: int = 0,
+        name: str = "",
     ) -> None:
-        """`microbatches` is the number in every step if that is known beforehand, else 0."""
+        """`microbatches` is the number in every step if that is known beforehand, else 0.
+
+        `sharer` and `name` are those of RankHello.
+        """
         self.state = "joining"
-        self.hello = RankHello(ranks, job)
+        self.hello = RankHello(ranks, job, sharer, max(prefetch, 1), name)
         self.ranks = ranks
         self.prefetch = max(prefetch, 1) * len(ranks)
         self.ready: Ready | None = None
@@ -79,9 +93,6 @@ class RankSession:
         self.holes: tuple[int, ...] = ()
         # The holes of each step of which something has arrived.
         self._known: dict[int, tuple[int, ...]] = {}
-        self._start = (0, 0)
-        self._next: Position = (0, 0, 0)
-        self._frontier: Position = (0, 0, 0)
         self.handlers = self._table()
 
     def _table(self) -> Mapping[RankAction, Callable[[Any], Outcome | None]]:

@@ -81,6 +81,7 @@ class Action(StrEnum):
     REPORT_STATUS = "report status"
     RELEASE_RANK = "release rank"
     LOSE_RANK = "lose rank"
+    CONFIRM_LOSS = "confirm loss"
     END_REPLACED_RANK = "end replaced rank"
     END_DOUBTED_RANK = "end doubted rank"
 
@@ -214,6 +215,7 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     (R_RUNNING, "RankBye"): _to(Action.RELEASE_RANK, ABSENT),
     (R_ATTACHED, Event.UNREACHABLE): _to(Action.LOSE_RANK, ABSENT),
     (R_RUNNING, Event.UNREACHABLE): _to(Action.LOSE_RANK, ABSENT),
+    (ABSENT, Event.UNREACHABLE): _to(Action.CONFIRM_LOSS, ABSENT),
     (R_ATTACHED, Event.REPLACED): _to(Action.END_REPLACED_RANK, ABSENT),
     (R_RUNNING, Event.REPLACED): _to(Action.END_REPLACED_RANK, ABSENT),
     (R_RUNNING, Event.DOUBTED): _to(Action.END_DOUBTED_RANK, ABSENT),

@@ -15,7 +15,7 @@ class BalancerProcess:
     def __init__(self, world: World) -> None:
         self.world = world
         self.coordinator: Coordinator | None = None
-        self.watch = Watch()
+        self.watch = Watch(world.settings.sharers)
         self._incarnation = 0
 
     def start(self) -> None:

@@ -36,6 +36,8 @@ class Simulation:
             network.at(time, lambda slot=slot: self.workers.crash(slot, settings.restart_s))  # type: ignore[misc]
         for time, slot in settings.hangs:
             network.at(time, lambda slot=slot: self.workers.hang(slot))  # type: ignore[misc]
+        for time, party in settings.deaths:
+            network.at(time, lambda party=party: self.trainer.kill(party))  # type: ignore[misc]
         for fault in settings.faults:
             network.at(fault.at, lambda fault=fault: self._fault(fault))  # type: ignore[misc]
         self.trainer.start(settings.start)

@@ -10,15 +10,25 @@ from .ledger import SimulatedLedger
 Deliver = Callable[..., None]
 
 
+def party_name(rank: int, sharer: int) -> str:
+    """Return the name in faults of a process, by its first rank and its number among sharers.
+
+    >>> party_name(1, 0), party_name(1, 2)
+    ('rank 1', 'rank 1, sharer 2')
+    """
+    return f"rank {rank}, sharer {sharer}" if sharer else f"rank {rank}"
+
+
 @dataclass(slots=True)
 class RankProcess:
-    """A trainer process that plays some ranks."""
+    """A trainer process that plays some ranks, as the first or another of those that share them."""
 
     ranks: tuple[int, ...]
     life: int
     session: RankSession
     ledger: SimulatedLedger
     deliver: Deliver
+    sharer: int = 0
     begun: bool = False
     training: bool = False
     done: bool = False
@@ -28,12 +38,12 @@ class RankProcess:
     @property
     def peer(self) -> bytes:
         """Its address."""
-        return b"rank-%d-%d" % (self.ranks[0], self.life)
+        return b"rank-%d-%d-%d" % (self.ranks[0], self.sharer, self.life)
 
     @property
     def party(self) -> str:
         """Its name in faults."""
-        return f"rank {self.ranks[0]}"
+        return party_name(self.ranks[0], self.sharer)
 
     def send(self, messages: list[Message]) -> None:
         """Send messages to the balancer."""

@@ -6,12 +6,13 @@ that ledger counts as not delivered.
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.messages import Batch, Message, RankBye
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from .ledger import Mark, SimulatedLedger
-from .rank import Deliver, RankProcess
+from .rank import Deliver, RankProcess, party_name
 from .world import SLOW, World
 
 # A rank that waits repeats its requests this often.
@@ -30,31 +31,61 @@ class Trainer:
         # Until when no ledger can be written.
         self.disk_full_until = 0.0
         self._lives = 0
+        self._is_down = False
         self._ledgers = deque([world.settings.start], LEDGERS)
         # Per rank, the marks of what was delivered, beside outcome.delivered.
         self._marks: dict[int, list[Mark]] = {}
         for ranks in world.settings.processes:
-            world.outcome.delivered |= {rank: [] for rank in ranks}
-            world.outcome.details |= {rank: [] for rank in ranks}
-            self._marks |= {rank: [] for rank in ranks}
+            seats = [self._seat(rank, n) for rank in ranks for n in range(world.settings.sharers)]
+            world.outcome.delivered |= {seat: [] for seat in seats}
+            world.outcome.details |= {seat: [] for seat in seats}
+            self._marks |= {seat: [] for seat in seats}
 
     def start(self, ledger: SimulatedLedger) -> None:
-        """Start all processes at a ledger."""
+        """Start all processes at a ledger; of those that share a rank, all but the first late."""
+        self._is_down = False
+        settings, life = self.world.settings, self._lives
+        self._lives += 1
+        for ranks in settings.processes:
+            self._start(ranks, 0, life, ledger)
+            for sharer in range(1, settings.sharers):
+                late = partial(self._start, ranks, sharer, life, ledger)
+                self.world.network.at(settings.late_s, late)
+
+    def _start(
+        self, ranks: tuple[int, ...], sharer: int, life: int, ledger: SimulatedLedger
+    ) -> None:
+        """Start a process, unless its launch is over."""
+        if self._is_down or life + 1 < self._lives:
+            return
         settings = self.world.settings
         job = settings.job
-        for ranks in settings.processes:
-            session = RankSession(ranks, to_json(job), settings.prefetch, job.microbatches)
-            process = RankProcess(ranks, self._lives, session, ledger, self.deliver)
-            self.processes[process.peer] = process
-            self.world.peers[process.peer] = (process.party, self._receiver(process))
-            process.send([session.hello])
-            self._wait(process)
-        self._lives += 1
+        name = party_name(ranks[0], sharer)
+        session = RankSession(
+            ranks, to_json(job), settings.prefetch, job.microbatches, sharer, name
+        )
+        process = RankProcess(ranks, life, session, ledger, self.deliver, sharer)
+        self.processes[process.peer] = process
+        self.world.peers[process.peer] = (process.party, self._receiver(process))
+        process.send([session.hello])
+        self._wait(process)
+
+    def kill(self, party: str) -> None:
+        """Kill one process; nobody starts it again."""
+        for process in list(self.processes.values()):
+            if process.party == party:
+                self.world.network.sever(party)
+                del self.world.peers[process.peer], self.processes[process.peer]
+
+    def _seat(self, rank: int, sharer: int) -> int:
+        """Return the number in the outcome of a rank's process among those that share it."""
+        return sharer * self.world.settings.job.ranks + rank
 
     def crash(self, down_s: float) -> None:
         """Kill all ranks; they start again from one of the last ledgers."""
         if not self.processes:
             return
+        self._is_down = True
         self._save()
         ledger = self.world.random.choice(self._ledgers)
         self.world.trace("trainer goes back to", ledger)
@@ -80,7 +111,8 @@ class Trainer:
 
     def _save(self) -> None:
         """Keep the ledger of the process that is farthest behind, if the disk has room."""
-        whole = len(self.processes) == len(self.world.settings.processes)
+        settings = self.world.settings
+        whole = len(self.processes) == len(settings.processes) * settings.sharers
         if whole and self.world.now >= self.disk_full_until:
             behind = min(self.processes.values(), key=lambda process: process.ledger.mark)
             self._ledgers.append(behind.ledger)
@@ -140,7 +172,9 @@ class Trainer:
         if process.ledger.epoch == settings.start.epoch + settings.epochs:
             process.done = True
             process.send([RankBye()])
-            self.world.over = all(each.done for each in self.processes.values())
+            expected = len(settings.processes) * settings.sharers
+            done = sum(each.done for each in self.processes.values())
+            self.world.over = done == expected
             return
         process.begin()
         self._advance(process)
@@ -159,11 +193,11 @@ class Trainer:
         payloads = tuple(frame for frame in frames if isinstance(frame, bytes))
         keys = tuple(item.key for item in batch.items)
         holes = tuple(hole.key for hole in batch.holes)
-        index = process.ranks.index(rank)
-        self._marks[rank].append((process.ledger.epoch, batch.step, batch.microbatch, index))
+        index, seat = process.ranks.index(rank), self._seat(rank, process.sharer)
+        self._marks[seat].append((process.ledger.epoch, batch.step, batch.microbatch, index))
         process.ledger = process.ledger.after(batch, process.ranks)
-        outcome.delivered[rank].append((batch.step, batch.microbatch, keys, payloads))
-        outcome.details[rank].append((batch.weights, holes, process.ledger))
+        outcome.delivered[seat].append((batch.step, batch.microbatch, keys, payloads))
+        outcome.details[seat].append((batch.weights, holes, process.ledger))
         outcome.holes += holes
         if batch.microbatch + 1 == batch.microbatches:
             self._save()

@@ -91,6 +91,21 @@ SETTINGS: dict[str, ClusterSettings] = {
     "whole epochs": replace(_job(PLAIN, plan=WHOLE_EPOCH), epochs=2),
 }
 VARIANTS = tuple(SETTINGS)
+# Jobs whose ranks are shared by several processes; they have seeds of their own.
+SHARED_SETTINGS: dict[str, ClusterSettings] = {
+    "shared": replace(PLAIN, sharers=2),
+    "shared, in step": replace(
+        _job(PLAIN, plan=replace(FOUR_EACH, accumulate=1)), sharers=2, prefetch=1
+    ),
+    "shared by three, late": replace(PLAIN, sharers=3, late_s=2.0),
+    "shared, fixed, late": replace(_job(PLAIN, plan=FOUR_EACH), sharers=2, late_s=1.0, prefetch=6),
+    "shared, skip": replace(_with_holes(PLAIN), sharers=2, late_s=1.5),
+    "shared, small": replace(_job(_with_holes(PLAIN), buffer_bytes=1200), sharers=2),
+    "shared, two epochs": replace(PLAIN, sharers=2, epochs=2, late_s=1.0),
+    "shared, windows, skip": replace(_with_holes(_job(PLAIN, plan=IN_WINDOWS)), sharers=2),
+    "shared, brought": replace(PLAIN, sharers=2, fixed_job=False),
+}
+SHARED_VARIANTS = tuple(SHARED_SETTINGS)
 # Kinds of the first faults, where they are not all drawn.
 FAULT_KINDS = {
     "long leases": ("drop", "crash worker", "drop"),
@@ -106,7 +121,7 @@ FAULT_KINDS = {
 @cache
 def settings_of(variant: str) -> ClusterSettings:
     """Return the settings of a variant."""
-    return replace(SETTINGS[variant], plan_with=_planners())
+    return replace((SETTINGS | SHARED_SETTINGS)[variant], plan_with=_planners())
 
 
 class _ShortWindows(RealPlanner):

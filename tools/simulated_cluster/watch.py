@@ -15,15 +15,18 @@ Place = tuple[int, int]
 class Watch:
     """Watches a balancer, and those that are started after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, sharers: int = 1) -> None:
+        """`sharers` is how many processes share each rank."""
         self.leased = 0
+        self._sharers = sharers
         self._numbers: set[int] = set()
         self._replaced: set[bytes] = set()
         self._run: EpochRun | None = None
         self._epoch = -1
-        # Of the run: which microbatch of a rank a sample is in, and what each rank has had.
+        # Of the run: which microbatch of a rank a sample is in, and what each process of a rank,
+        # by its number among those that share the rank, has had.
         self._place: dict[int, tuple[int, Place]] = {}
-        self._had: dict[int, Place] = {}
+        self._had: dict[int, dict[int, Place]] = {}
 
     def received(self, coordinator: Coordinator, peer: bytes, message: Message) -> None:
         """Record a message that a balancer is about to receive."""
@@ -47,7 +50,9 @@ class Watch:
         running = coordinator.state.state_of(peer) == "rank running"
         if running and run is not None and run.number == ack.run:
             place = ack.step, ack.microbatch
-            self._had[ack.rank] = max(place, self._had.get(ack.rank, place))
+            had = self._had.setdefault(ack.rank, {})
+            sharer = coordinator.state.ranks[peer].hello.sharer
+            had[sharer] = max(place, had.get(sharer, place))
 
     def sent(self, coordinator: Coordinator, effect: Send) -> str:
         """Return the promise that a message breaks, "" if none."""
@@ -73,7 +78,8 @@ class Watch:
 
     def _is_had(self, ordinal: int) -> bool:
         rank, place = self._place.get(ordinal, (-1, (0, 0)))
-        return rank in self._had and place <= self._had[rank]
+        had = self._had.get(rank, {})
+        return len(had) == self._sharers and place <= min(had.values())
 
     def _turn_to(self, run: EpochRun | None) -> None:
         if run is not self._run:

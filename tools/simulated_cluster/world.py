@@ -35,7 +35,9 @@ class ClusterSettings:
     worker process dies; it is back `restart_s` later; hangs: those at which one works no more but
     lives. fixed_job: the balancer knows the job. open_s: what opening the source takes on average.
     probed_bytes: the payload size that a probe reports. leaves_at: the step at which the trainer
-    leaves its first epoch for the next one, if any.
+    leaves its first epoch for the next one, if any. sharers: how many processes share each entry of
+    `processes`; all but the first start `late_s` after it. deaths: (time, process) at which one
+    process of the trainer dies alone, and stays dead.
     """
 
     job: JobSpec
@@ -60,6 +62,9 @@ class ClusterSettings:
     duplicate: float = 0.0
     epochs: int = 1
     leaves_at: int | None = None
+    sharers: int = 1
+    late_s: float = 0.0
+    deaths: tuple[tuple[float, str], ...] = ()
     start: SimulatedLedger = BEGINNING
     limit_s: float = 10_000.0
     heartbeat_timeout_s: float = 10.0
@@ -72,6 +77,7 @@ class ClusterSettings:
 class SimulationResult:
     """The result of a simulation: per rank the delivered (step, microbatch, keys, payloads).
 
+    What was delivered to the second of those that share rank r of R is at R + r, and so on.
     details: beside each delivered microbatch its weights, its holes, and the ledger after it.
     probed: samples measured by workers, without those whose costs were kept. leased: samples in
     leases to decode. expired: leases that the last balancer has seen expire.

@@ -14,14 +14,16 @@ Ranks = Sequence[Sequence[Sequence[Sample]]]
 class PendingMicrobatch:
     """The samples of one microbatch of one rank.
 
-    `missing` of them are neither held nor lent nor holes. `sent_at` is when they were sent last;
-    `taken` means that the rank has acknowledged them.
+    `missing` of them are neither held nor lent nor holes. `sent_at` is when they were sent last,
+    `sent_to` the processes that they were sent to; `taken` means that the rank, with all who share
+    it, has acknowledged them.
     """
 
     samples: tuple[Sample, ...]
     missing: int
     taken: bool = False
     sent_at: float = -math.inf
+    sent_to: set[bytes] = field(default_factory=set)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ resumes inside a step, the ranks report the step's holes, and nothing waits.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ...protocol.messages import EpochPosition
 from .byte_budget import ByteBudget
@@ -157,36 +157,50 @@ class DeliveryTracker:
     # --- sending
 
     def ready(
-        self, rank: int, number: int, microbatch: int, now: float = math.inf
+        self, rank: int, number: int, microbatch: int, now: float = math.inf, peer: bytes = b""
     ) -> ReadyBatch | None:
-        """Return a microbatch that a rank asks for, if it is complete and may be sent."""
+        """Return a microbatch that a rank's process asks for, if it is complete and may be sent."""
         found = self.planned.find(rank, number, microbatch)
         if found is None:
             return None
         step, batch = found
-        if batch.taken or step.is_blocked or not self._is_complete(batch, now):
+        if batch.taken or step.is_blocked or not self._is_complete(batch, now, peer):
             return None
         return pack(step, rank, microbatch, self.run, self.label)
 
-    def mark_sent(self, rank: int, number: int, microbatch: int, now: float = 0.0) -> None:
-        """Record that a microbatch was sent."""
+    def mark_sent(
+        self,
+        rank: int,
+        number: int,
+        microbatch: int,
+        now: float = 0.0,
+        peer: bytes = b"",
+        waiting: Collection[bytes] = (),
+    ) -> None:
+        """Record that a microbatch was sent to a process.
+
+        It counts as lent once all were sent it that wait for it: until then it is needed here.
+        """
         found = self.planned.find(rank, number, microbatch)
         if found is None:
             return
         _, batch = found
         batch.sent_at = now
-        for sample in batch.samples:
-            self.budget.lend(sample)
+        batch.sent_to.add(peer)
+        if batch.sent_to.issuperset(waiting):
+            for sample in batch.samples:
+                self.budget.lend(sample)
         self.decoding.evict()
 
-    def _is_complete(self, batch: PendingMicrobatch, now: float) -> bool:
+    def _is_complete(self, batch: PendingMicrobatch, now: float, peer: bytes) -> bool:
         """Return whether a microbatch that is asked for can be sent.
 
         Samples that were sent before and dropped here must be decoded again, once they had time to
         arrive: a busy rank asks again for a microbatch that is on its way.
         """
         dropped = [sample for sample in batch.samples if sample.lent and sample.payload is None]
-        if dropped and now >= batch.sent_at + LOST_AFTER_S:
+        is_late = now >= batch.sent_at + LOST_AFTER_S or peer not in batch.sent_to
+        if dropped and is_late:
             for sample in dropped:
                 self.budget.end_loan(sample)
                 batch.missing += 1

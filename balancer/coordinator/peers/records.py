@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from ...protocol.clock_offset import NOT_MEASURED, Offset
 from ...protocol.messages import RankHello, StartRun, WorkerHello
-from ...protocol.parts import NOT_REPORTED, WorkInProgress
+from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
+from ..delivery.rank_progress import BEGINNING, Position, RankProgress
 from .worker_stats import WorkerStats
 
 # Position of a rank that has taken nothing.
-NOTHING = (0, 0)
+NOTHING = BEGINNING
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class RankPeer:
     run. `taken_until` is the (step, microbatch) up to which it took that run before the balancer
     started the run again. `launch` counts the launches of the trainer, as far as they can be
     distinguished from here. `pinged_at` is when it last reported that it waits for a microbatch.
+    `taken` is what it has acknowledged of its run since the balancer started that.
     """
 
     peer: bytes
@@ -54,5 +56,16 @@ class RankPeer:
     sent_at: float = 0.0
     launch: int = 0
     pinged_at: float = -math.inf
-    taken_until: tuple[int, int] = NOTHING
+    taken_until: Position = NOTHING
+    taken: RankProgress = field(default_factory=RankProgress)
     clock: Offset = NOT_MEASURED
+
+    def reached(self, number: int) -> Position:
+        """Return the first microbatch of its run that it may still need, as one of its ranks."""
+        here = self.started.start if self.started is not None else NO_PLACE
+        return max(self.taken_until, (here.step, here.microbatch), self.taken.needed([number]))
+
+    def has_seat_of(self, hello: RankHello) -> bool:
+        """Return whether it plays one of a process' ranks, with the same number among sharers."""
+        mine = self.hello
+        return mine.sharer == hello.sharer and not set(mine.ranks).isdisjoint(hello.ranks)

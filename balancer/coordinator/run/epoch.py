@@ -15,6 +15,7 @@ from ...protocol.messages import (
     StartRun,
     SubmitTask,
 )
+from ..delivery.rank_progress import Position
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
 from .failed_samples import FailedSamples
@@ -118,6 +119,12 @@ class EpochRun:
         """Forget a microbatch that a rank has taken, and end leases on its samples."""
         self.delivery.acknowledge(rank, step, microbatch)
         self.end_useless_leases()
+
+    def position_after(self, rank: int, step: int, microbatch: int) -> Position:
+        """Return the position after a microbatch: in the next step, if it is a step's last."""
+        planned = self.delivery.steps.get(step)
+        is_last = planned is not None and planned.find(rank, microbatch + 1) is None
+        return (step + 1, 0) if is_last else (step, microbatch + 1)
 
     def leave(self, ranks: tuple[int, ...]) -> None:
         """Wait no longer for these ranks: they take nothing more of this run."""

@@ -82,7 +82,8 @@ def started(ranks=((0,), (1,))):
 
 
 def do_leases(cluster, sent, peer=b"w"):
-    """Let a worker do what it is given, until it is given no more."""
+    """Let a worker do what it is given, until it is given no more; return what that makes sent."""
+    answers = []
     while leases := [message for to, message in sent if to == peer and isinstance(message, Lease)]:
         sent = []
         for lease in leases:
@@ -93,3 +94,5 @@ def do_leases(cluster, sent, peer=b"w"):
                 else:
                     done = DecodeDone(lease.lease, ref.ordinal, key, (1,), b"")
                 sent += cluster.send(peer, done)
+        answers += sent
+    return answers

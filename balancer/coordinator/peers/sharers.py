@@ -1,0 +1,101 @@
+"""Processes that share a rank: all get its microbatches, each at its own pace.
+
+Tensor, context and pipeline ranks of one data-parallel index train on the same samples. They play
+the same rank, and each has a number of its own. One counts from the moment when it starts the run:
+from then on a microbatch is kept until it has acknowledged it, and no other process of the rank may
+be further ahead of it than it prefetches. A process that cannot be reached goes on counting while
+it may come back.
+"""
+
+import math
+from dataclasses import dataclass
+
+from ..delivery.rank_progress import Position
+from ..delivery.tracker import BEYOND
+from .records import RankPeer
+
+# What is needed of a run in which no process of a rank counts.
+NOTHING: Position = (BEYOND, 0)
+
+
+@dataclass(slots=True)
+class LostSharer:
+    """A process that counted and cannot be reached, since `since`.
+
+    probed_at: when it was sent something last; unreachable_at: when that was reported to be in
+    vain.
+    """
+
+    rank: RankPeer
+    since: float
+    unreachable_at: float
+    probed_at: float = -math.inf
+
+
+class Sharers:
+    """The trainer processes by the ranks that they play, and those that were lost."""
+
+    def __init__(self) -> None:
+        self._of_rank: dict[int, dict[bytes, RankPeer]] = {}
+        self.lost: dict[bytes, LostSharer] = {}
+
+    def add(self, rank: RankPeer) -> None:
+        """Add a process; the one that it replaces, if that was lost, is forgotten."""
+        for number in rank.hello.ranks:
+            self._of_rank.setdefault(number, {})[rank.peer] = rank
+        for peer, lost in list(self.lost.items()):
+            if peer == rank.peer or lost.rank.has_seat_of(rank.hello):
+                del self.lost[peer]
+
+    def remove(self, rank: RankPeer) -> None:
+        """Remove a process."""
+        for number in rank.hello.ranks:
+            self._of_rank[number].pop(rank.peer, None)
+
+    def lose(self, rank: RankPeer, now: float) -> None:
+        """Remember a process that cannot be reached, if others share its rank in its run."""
+        if self.others(rank):
+            self.lost[rank.peer] = LostSharer(rank, now, unreachable_at=now)
+
+    def others(self, rank: RankPeer) -> list[RankPeer]:
+        """Return the processes that count and share a rank with this one, in the same run."""
+        if rank.started is None:
+            return []
+        mates = {
+            each.peer: each
+            for number in rank.hello.ranks
+            for each in self._of_rank.get(number, {}).values()
+        }
+        return [
+            each
+            for each in mates.values()
+            if each.peer != rank.peer and each.started and each.started.run == rank.started.run
+        ]
+
+    def of_run(self, number: int, run: int) -> list[RankPeer]:
+        """Return the processes of a rank that count in a run, those that were lost included."""
+        present = self._of_rank.get(number, {})
+        lost = [each.rank for each in self.lost.values() if number in each.rank.hello.ranks]
+        return [r for r in (*present.values(), *lost) if r.started and r.started.run == run]
+
+    def needed(self, number: int, run: int) -> Position:
+        """Return the first microbatch of a run that some process of a rank may still need."""
+        counting = self.of_run(number, run)
+        return min((each.reached(number) for each in counting), default=NOTHING)
+
+    def why_held_back(self, rank: RankPeer, number: int, step: int) -> RankPeer | None:
+        """Return the slowest process that a step of a rank has to wait for, None if it need not."""
+        run = rank.started.run if rank.started is not None else -1
+        others = [each for each in self.of_run(number, run) if each.peer != rank.peer]
+        if not others:
+            return None
+        slowest = min(others, key=lambda each: each.reached(number))
+        return slowest if step >= slowest.reached(number)[0] + rank.hello.ahead else None
+
+    def waiting_for(self, number: int, position: Position, run: int) -> set[bytes]:
+        """Return the connected processes of a rank that have not acknowledged a microbatch."""
+        return {
+            each.peer
+            for each in self.of_run(number, run)
+            if each.peer not in self.lost and each.reached(number) <= position
+        }

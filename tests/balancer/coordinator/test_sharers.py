@@ -1,0 +1,215 @@
+"""Processes that share a rank: each gets every microbatch, from one decode, at its own pace."""
+
+from dataclasses import replace
+from typing import Any
+
+from counterpoise.balancer.protocol.job_spec import to_json
+from counterpoise.balancer.protocol.messages import (
+    Ack,
+    Batch,
+    Bye,
+    Lease,
+    Ping,
+    Pong,
+    RankBye,
+    RankHello,
+    RequestBatch,
+    RunFailed,
+    StartRun,
+    UnknownPeer,
+)
+from tests.balancer.coordinator.cluster import JOB, PLAN, START, Cluster, do_leases
+
+# One rank, one microbatch of two samples in each step.
+ONE = replace(JOB, plan=replace(PLAN, ranks=1, samples_per_step=2, accumulate=1))
+A, B, C = b"a", b"b", b"c"
+AHEAD = 2
+
+
+def join(cluster: Cluster, peer: bytes, sharer: int, ranks: Any = (0,)) -> Any:
+    return cluster.send(peer, RankHello(ranks, to_json(ONE), sharer, AHEAD, f"process {sharer}"))
+
+
+def do(cluster: Cluster, peer: bytes, *messages: Any) -> Any:
+    """Send messages, and let the worker do what it is given then; return what all are sent."""
+    sent = cluster.send(peer, *messages)
+    return sent + do_leases(cluster, sent)
+
+
+def started(*peers: bytes) -> tuple[Cluster, Any]:
+    """Return a cluster whose processes share rank 0 and have started; all decoded so far."""
+    cluster = Cluster(ONE)
+    for number, peer in enumerate(peers):
+        join(cluster, peer, number)
+    cluster.worker(count=20)
+    return cluster, [each for peer in peers for each in do(cluster, peer, StartRun(0, 0, START))]
+
+
+def ask(cluster: Cluster, peer: bytes, step: int) -> list[int]:
+    """Ask for a microbatch; return the ordinals that the peer is sent."""
+    sent = do(cluster, peer, RequestBatch(0, 0, step, 0))
+    return [o.ordinal for to, m in sent if to == peer and isinstance(m, Batch) for o in m.items]
+
+
+def take(cluster: Cluster, peer: bytes, step: int) -> list[int]:
+    """Take a microbatch and acknowledge it."""
+    got = ask(cluster, peer, step)
+    do(cluster, peer, Ack(0, 0, step, 0))
+    return got
+
+
+def test_each_gets_every_microbatch_and_it_is_decoded_once() -> None:
+    cluster, _ = started(A, B)
+    assert [take(cluster, A, step) for step in range(3)] == [[0, 1], [2, 3], []]
+    assert [take(cluster, B, step) for step in range(3)] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_memory_is_freed_when_the_last_has_acknowledged() -> None:
+    cluster, _ = started(A, B)
+    run = cluster.coordinator.state.run
+    assert run is not None
+    assert ask(cluster, A, 0) == [0, 1]
+    cluster.send(A, Ack(0, 0, 0, 0))
+    assert 0 in run.delivery.steps
+    assert ask(cluster, B, 0) == [0, 1]
+    cluster.send(B, Ack(0, 0, 0, 0))
+    assert 0 not in run.delivery.steps
+
+
+def test_a_payload_is_lent_only_when_all_have_been_sent_it() -> None:
+    cluster, _ = started(A, B)
+    run = cluster.coordinator.state.run
+    assert run is not None
+    lent = []
+    for peer in (A, B):
+        ask(cluster, peer, 0)
+        lent.append([sample.lent for sample in run.delivery.steps[0].samples()])
+    assert lent == [[False, False], [True, True]]
+
+
+def test_the_faster_waits_when_it_is_as_far_ahead_as_it_prefetches() -> None:
+    cluster, _ = started(A, B)
+    for step in range(AHEAD):
+        assert take(cluster, A, step)
+    assert ask(cluster, A, AHEAD) == []
+    sent = cluster.send(A, Ping())
+    (pong,) = [message for to, message in sent if to == A and isinstance(message, Pong)]
+    assert pong.waiting == "process 1, which shares this rank and has not come further than step 0"
+    sent = do(cluster, B, RequestBatch(0, 0, 0, 0), Ack(0, 0, 0, 0))
+    assert [m.step for to, m in sent if to == A and isinstance(m, Batch)] == [AHEAD]
+
+
+def test_one_that_joins_later_gets_the_steps_before() -> None:
+    cluster, _ = started(A)
+    assert [take(cluster, A, step) for step in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    join(cluster, B, 1)
+    do(cluster, B, StartRun(0, 0, START))
+    assert [take(cluster, B, step) for step in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert take(cluster, A, 3) == take(cluster, B, 3) == [6, 7]
+
+
+def test_one_that_has_only_said_hello_holds_up_nobody() -> None:
+    cluster, _ = started(A)
+    join(cluster, B, 1)
+    assert all(take(cluster, A, step) for step in range(6))
+
+
+def test_one_that_leaves_holds_up_nobody() -> None:
+    cluster, _ = started(A, B)
+    assert take(cluster, B, 0)
+    cluster.send(B, RankBye())
+    assert all(take(cluster, A, step) for step in range(6))
+
+
+def test_the_next_run_starts_when_all_have_started_it() -> None:
+    cluster, _ = started(A, B)
+    cluster.send(A, StartRun(1, 1, START))
+    assert cluster.coordinator.state.run is not None
+    assert cluster.coordinator.state.run.number == 0
+    assert take(cluster, B, 0) == [0, 1]
+    cluster.send(B, StartRun(1, 1, START))
+    assert cluster.coordinator.state.run.number == 1
+
+
+def test_a_process_replaces_the_one_in_its_seat_and_no_other() -> None:
+    cluster, _ = started(A, B)
+    sent = join(cluster, C, 1)
+    assert {to: m for to, m in sent if isinstance(m, RunFailed)}.keys() == {B}
+
+
+def test_all_who_share_must_play_the_same_ranks() -> None:
+    two = replace(ONE, plan=replace(PLAN, accumulate=1))
+    cluster = Cluster(two)
+    cluster.send(A, RankHello((0, 1), to_json(two)))
+    (sent,) = cluster.send(B, RankHello((1,), to_json(two), 1))
+    assert "all that share a rank must play the same" in sent[1].reason
+
+
+# --- death
+
+
+def lost(cluster: Cluster, for_s: float, is_reachable: bool = False) -> list[RunFailed]:
+    """Let B be lost for some time, and answer probes; return the failures that A is told."""
+    failures, left_s = [], for_s
+    sent = cluster.lose(B, Bye())
+    while True:
+        failures += [message for to, message in sent if to == A and isinstance(message, RunFailed)]
+        probes = [to for to, message in sent if isinstance(message, UnknownPeer)]
+        assert set(probes) <= {B}
+        if probes and not is_reachable:
+            cluster.lose(B, UnknownPeer())
+        if left_s <= 0:
+            return failures
+        left_s -= 0.5
+        sent = cluster.tick(0.5)
+
+
+def test_a_lost_process_fails_the_others_by_name_within_the_heartbeat_timeout() -> None:
+    cluster, _ = started(A, B)
+    assert not lost(cluster, 4.0)
+    (failure,) = lost(cluster, 3.0)
+    assert failure.reason.startswith(
+        "process 1, which shares data-parallel rank 0 with others, has"
+    )
+
+
+def test_a_lost_process_holds_its_place_and_may_come_back() -> None:
+    cluster, _ = started(A, B)
+    assert not lost(cluster, 3.0)
+    assert [bool(take(cluster, A, step)) for step in range(AHEAD + 1)] == [True] * AHEAD + [False]
+    join(cluster, B, 1)
+    assert not any(isinstance(m, RunFailed) for _ in range(20) for _, m in cluster.tick(0.5))
+    do(cluster, B, StartRun(0, 0, START))
+    assert take(cluster, B, 0) == [0, 1]
+
+
+def test_one_that_trains_and_can_be_reached_again_is_not_lost() -> None:
+    cluster, _ = started(A, B)
+    assert not lost(cluster, 30.0, is_reachable=True)
+
+
+def test_who_is_left_of_a_later_launch_is_not_failed_by_the_loss_of_a_former() -> None:
+    cluster, _ = started(A, B)
+    assert not lost(cluster, 1.0)
+    join(cluster, C, 0)  # replaces A: all of the former launch are gone
+    cluster.send(C, StartRun(0, 0, START))
+    assert not any(
+        isinstance(m, RunFailed) for _ in range(20) for to, m in cluster.tick(0.5) if to == C
+    )
+
+
+def test_processes_that_share_a_rank_are_sent_something_every_second() -> None:
+    cluster, _ = started(A, B)
+    assert cluster.coordinator.next_deadline() < cluster.now + 1.1
+    sent = cluster.tick(1.5)
+    assert {to for to, message in sent if isinstance(message, Pong)} == {A, B}
+    alone, _ = started(A)
+    assert not [m for _, m in alone.tick(1.5) if isinstance(m, Pong)]
+
+
+def test_no_work_is_leased_twice_for_a_second_process() -> None:
+    cluster, _ = started(A, B)
+    take(cluster, A, 0)
+    take(cluster, B, 0)
+    sent = cluster.send(B, RequestBatch(0, 0, 0, 0))
+    assert not [message for _, message in sent if isinstance(message, Lease)]
