@@ -18,6 +18,7 @@ _HOMES = {
     "Step": "loader",
     "StepInfo": "loader",
     "TarDataset": "workers",
+    "Topology": "loader",
     "VisionLanguage": "workers",
     "balancer": "",
     "loader": "",

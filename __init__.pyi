@@ -9,6 +9,7 @@ from .loader import (
     RemoteDataset,
     Step,
     StepInfo,
+    Topology,
     scale_loss,
 )
 from .workers import TarDataset, VisionLanguage
@@ -24,6 +25,7 @@ __all__ = [
     "Step",
     "StepInfo",
     "TarDataset",
+    "Topology",
     "VisionLanguage",
     "__version__",
     "balancer",

@@ -13,6 +13,7 @@ from .sampler import BalancedBatchSampler
 from .step.errors import LoaderError
 from .step.info import Step, StepInfo
 from .step.loss import scale_loss
+from .step.topology import Topology
 
 __all__ = [
     "Balance",
@@ -22,6 +23,7 @@ __all__ = [
     "RemoteDataset",
     "Step",
     "StepInfo",
+    "Topology",
     "collate_packed",
     "collate_padded",
     "scale_loss",

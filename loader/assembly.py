@@ -15,14 +15,15 @@ from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.protocol.job_spec import JobSpec
 from ..balancer.transport.keys import peer_keys
 from ..workers.sources.interface import Source, as_source
-from .balanced.arguments import find_resources, make_plan
+from .balanced.arguments import check_plan, find_resources, make_plan
+from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader, Collate
 from .collate.buffers import BufferPool
 from .collate.layouts import COLLATE_BY_LAYOUT
 from .connect.embedded import WorkerStart
 from .connect.factory import ConnectionFactory
 from .remote_dataset import RemoteDataset
-from .step.topology import find_ranks
+from .step.ranks import Place, RankArguments
 
 DEFAULT_PREFETCH = 2
 
@@ -34,9 +35,8 @@ class BalancedArguments:
     balance: Balance
     shuffle: bool | None
     collate_fn: Callable[[list[Any]], Any] | None
-    rank: int | None
-    ranks: int | None
-    virtual_ranks: int | None
+    ranks: RankArguments
+    name: str
     cost: Any
     key: Callable[[int], str] | None
     balancer: str | None
@@ -47,38 +47,81 @@ class BalancedArguments:
     buffer_bytes: int
 
 
-def build_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> BalancedLoader:
-    """Return the balanced loader behind `loader`, whose torch arguments are read from it.
+@dataclass(frozen=True, slots=True)
+class TorchArguments:
+    """Those of torch's arguments that a balanced loader needs; copied, so that no cycle is made."""
 
-    Starts no process and opens no connection. Raises ValueError for arguments that contradict
-    each other, or that the data cannot meet.
+    dataset: Any
+    batch_size: int | None
+    drop_last: bool
+    start: WorkerStart
+    prefetch_factor: int | None
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedSettings:
+    """All that a balanced loader is made of, but its ranks."""
+
+    torch: TorchArguments
+    given: BalancedArguments
+    source: Source | None
+    resources: tuple[str, ...]
+    collate: Collate
+    takes_empty: bool
+
+    def make(self, place: Place) -> BalancedLoader:
+        """Return the balanced loader of a place; ValueError for what its ranks cannot do."""
+        torch, given, source = self.torch, self.given, self.source
+        plan = make_plan(
+            given.balance,
+            resources=self.resources,
+            ranks=place.ranks,
+            batch_size=torch.batch_size,
+            drop_last=torch.drop_last,
+            empty_microbatches=self.takes_empty,
+        )
+        if source is not None and len(source) < place.ranks:
+            raise ValueError(
+                f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
+            )
+        job = _job(torch.dataset, plan, given)
+        return BalancedLoader(
+            job=job,
+            plan=plan,
+            ranks=place.played,
+            connect=_connection(torch, given, job, source, place).connect,
+            collate=self.collate,
+            timeout_s=torch.timeout or None,
+            dead_letter=given.dead_letter,
+            max_errors=given.max_errors,
+            local=given.balancer is None,
+            name=str(getattr(torch.dataset, "pattern", type(torch.dataset).__name__)),
+        )
+
+
+def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> LateBalancedLoader:
+    """Return what makes the balanced loader behind `loader` when its ranks are needed.
+
+    Starts no process, opens no connection and looks at no rank. Raises ValueError for arguments
+    that contradict each other, or that the data cannot meet.
     """
-    played, world = find_ranks(given.rank, given.ranks, given.virtual_ranks)
-    dataset = loader.dataset
-    remote = isinstance(dataset, RemoteDataset)
-    source = None if remote else as_source(dataset, given.cost, given.key)
-    plan = make_plan(
+    if given.keys is not None and given.balancer is None:
+        raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
+    remote = isinstance(loader.dataset, RemoteDataset)
+    source = None if remote else as_source(loader.dataset, given.cost, given.key)
+    resources = find_resources(source, given.balance)
+    check_plan(
         given.balance,
-        resources=find_resources(source, given.balance),
-        ranks=world,
+        resources=resources,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
     )
-    if source is not None and len(source) < world:
-        raise ValueError(f"{len(source)} samples cannot feed {world} ranks: use fewer ranks")
-    job = _job(dataset, plan, given)
-    return BalancedLoader(
-        job=job,
-        plan=plan,
-        ranks=played,
-        connect=_connection(loader, given, job, source, played).connect,
-        collate=_pinned(loader.pin_memory, _collate(given.balance, given.collate_fn)),
-        timeout_s=loader.timeout or None,
-        dead_letter=given.dead_letter,
-        max_errors=given.max_errors,
-        local=given.balancer is None,
-        name=str(getattr(dataset, "pattern", type(dataset).__name__)),
-    )
+    collate = _pinned(loader.pin_memory, _collate(given.balance, given.collate_fn))
+    takes_empty = given.balance.layout != "torch" or _takes_nothing(given.collate_fn)
+    torch_arguments = _torch_arguments(loader)
+    settings = BalancedSettings(torch_arguments, given, source, resources, collate, takes_empty)
+    return LateBalancedLoader(given.ranks, settings.make)
 
 
 def refuse_own_order(sampler: Any, batch_sampler: Any, worker_init_fn: Any, generator: Any) -> None:
@@ -109,24 +152,34 @@ def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments) -> JobSpec:
     )
 
 
+def _torch_arguments(loader: TorchDataLoader[Any]) -> TorchArguments:
+    context: Any = loader.multiprocessing_context
+    return TorchArguments(
+        dataset=loader.dataset,
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
+        start=WorkerStart(loader.num_workers, loader.persistent_workers, context),
+        prefetch_factor=loader.prefetch_factor,
+        timeout=loader.timeout,
+    )
+
+
 def _connection(
-    loader: TorchDataLoader[Any],
+    torch: TorchArguments,
     given: BalancedArguments,
     job: JobSpec,
     source: Source | None,
-    played: tuple[int, ...],
+    place: Place,
 ) -> ConnectionFactory:
-    if given.keys is not None and given.balancer is None:
-        raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
-    context: Any = loader.multiprocessing_context
     return ConnectionFactory(
         job=job,
         source=source,
-        played=played,
-        start=WorkerStart(loader.num_workers, loader.persistent_workers, context),
-        prefetch=loader.prefetch_factor or DEFAULT_PREFETCH,
+        place=place,
+        start=torch.start,
+        prefetch=torch.prefetch_factor or DEFAULT_PREFETCH,
         balancer=given.balancer,
         keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
+        name=given.name,
     )
 
 
@@ -149,6 +202,19 @@ def _collate(balance: Balance, collate_fn: Callable[[list[Any]], Any] | None) ->
     return lambda samples: collate(
         samples, pad_id=balance.pad_id, dummy_tile=balance.dummy_tile, allocate=buffers.take
     )
+
+
+def _takes_nothing(collate_fn: Callable[[list[Any]], Any] | None) -> bool:
+    """Return whether a collate function makes a batch of no samples; torch's default does not.
+
+    >>> _takes_nothing(None), _takes_nothing(list)
+    (False, True)
+    """
+    try:
+        (collate_fn or default_collate)([])
+    except Exception:  # whatever it raises, it would raise in the middle of an epoch
+        return False
+    return True
 
 
 def _pinned(wanted: bool, collate: Collate) -> Collate:

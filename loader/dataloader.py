@@ -13,13 +13,20 @@ import torch.utils.data as torch_data
 from ..balancer.planning.problem.balance import Balance, GroupingName, as_balance
 from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
-from .assembly import BalancedArguments, build_balanced, refuse_own_order, refuse_without_balance
+from .assembly import (
+    BalancedArguments,
+    prepare_balanced,
+    refuse_own_order,
+    refuse_without_balance,
+)
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
+from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader, Delivered
 from .plain import PlainIterator, TolerantIterator
 from .remote_dataset import RemoteDataset
 from .resume.plain_position import PlainState
 from .step.info import Step, StepInfo
+from .step.ranks import RankArguments
 from .step.skipped import make_left_out
 
 
@@ -31,6 +38,10 @@ class DataLoader(torch_data.DataLoader[Any]):
     rank, ranks    this process' data-parallel rank, and their number; by default
                    torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
+    process_group  the data-parallel process group, as in DDP; by default all processes
+    topology       which processes share a data-parallel rank: a DeviceMesh with named dimensions,
+                   their sizes such as {"dp": 2, "tp": 2}, or a counterpoise.Topology
+    name           tells loaders over the same data apart that not all processes open
     cost           a function from a sample to its costs, or a table of them, for a plain dataset
     key            a function from a sample's index to its name, for a plain dataset
     balancer       the address of a standalone `counterpoise balancer`
@@ -73,6 +84,9 @@ class DataLoader(torch_data.DataLoader[Any]):
         rank: int | None = None,
         ranks: int | None = None,
         virtual_ranks: int | None = None,
+        process_group: Any = None,
+        topology: Any = None,
+        name: str = "",
         cost: Any = None,
         key: Callable[[int], str] | None = None,
         balancer: str | None = None,
@@ -82,7 +96,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         max_errors: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        self._balanced: BalancedLoader | None = None
+        self._late: LateBalancedLoader | None = None
         allowed = checked_max_errors(max_errors, on_error)
         if balance is None:
             left_out = make_left_out(dataset, batch_size, on_error, dead_letter, allowed)
@@ -99,24 +113,32 @@ class DataLoader(torch_data.DataLoader[Any]):
             in_order=in_order,
         )  # fmt: skip
         if balance is None:
-            refuse_without_balance(balancer=balancer, keys=keys, cost=cost)
+            refuse_without_balance(
+                balancer=balancer, keys=keys, cost=cost, process_group=process_group,
+                topology=topology, name=name or None,
+            )  # fmt: skip
             return
         refuse_own_order(sampler, batch_sampler, worker_init_fn, generator)
         given = BalancedArguments(
-            balance=as_balance(balance), shuffle=shuffle, collate_fn=collate_fn, rank=rank,
-            ranks=ranks, virtual_ranks=virtual_ranks, cost=cost, key=key, balancer=balancer,
-            keys=keys, on_error=on_error, dead_letter=dead_letter, max_errors=allowed,
-            buffer_bytes=buffer_bytes,
+            balance=as_balance(balance), shuffle=shuffle, collate_fn=collate_fn,
+            ranks=RankArguments(rank, ranks, virtual_ranks, process_group, topology), name=name,
+            cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
+            dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
         )  # fmt: skip
-        self._balanced = build_balanced(self, given)
+        self._late = prepare_balanced(self, given)
+
+    @property
+    def _balanced(self) -> BalancedLoader | None:
+        """The balanced loader, None without balance; made here, as it needs to know its ranks."""
+        return None if self._late is None else self._late.get()
 
     def __iter__(self) -> Any:
         """Return an iterator over batches; balanced, over this process' microbatches."""
-        if self._balanced is None:
+        if self._late is None:
             iterator = super().__iter__()
             self._plain.started(iterator)
             return iterator
-        return _BatchIterator(self._balanced.microbatches(), self)
+        return _BatchIterator(self._late.get_at_iteration().microbatches(), self)
 
     def __len__(self) -> int:
         """Return the number of batches; TypeError where it is not known beforehand."""
@@ -135,12 +157,12 @@ class DataLoader(torch_data.DataLoader[Any]):
             raise TypeError(f"in mode {balanced.plan.mode!r} the number of steps is not known")
         dataset: Any = self.dataset
         count = balanced.count() if isinstance(dataset, RemoteDataset) else len(dataset)
-        whole, rest = divmod(count, balanced.plan.samples_per_step)
-        return whole + bool(rest and not balanced.plan.drop_last)
+        return balanced.plan.steps_of(count)
 
     def steps(self) -> Iterator[Step]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
-        return self._need_balance("steps()").steps()
+        self._need_balance("steps()")
+        return self._late.get_at_iteration().steps()  # type: ignore[union-attr]
 
     @property
     def step_info(self) -> StepInfo | None:
@@ -152,14 +174,14 @@ class DataLoader(torch_data.DataLoader[Any]):
     @property
     def left_out(self) -> int:
         """Samples of this epoch, so far, that on_error has left out."""
-        if self._balanced is not None:
-            return self._balanced.left_out
+        if self._late is not None:
+            return self._late.made.left_out if self._late.made is not None else 0
         return 0 if self._plain.left_out is None else self._plain.left_out.count
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; without balancing, the sampler's, if it has one."""
-        if self._balanced is not None:
-            self._balanced.set_epoch(epoch)
+        if self._late is not None:
+            self._late.set_epoch(epoch)
             return
         samplers: tuple[Any, ...] = (self.batch_sampler, self.sampler)
         for each in samplers:
@@ -173,15 +195,15 @@ class DataLoader(torch_data.DataLoader[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger with the next iteration; ValueError if this loader cannot."""
-        if self._balanced is not None:
-            self._balanced.load_state_dict(state)
+        if self._late is not None:
+            self._late.get_at_resume().load_state_dict(state)
         else:
             self._plain.load_state_dict(self, state)
 
     def close(self) -> None:
         """End all processes of the loader; it can be used again afterwards."""
-        if self._balanced is not None:
-            self._balanced.close()
+        if self._late is not None:
+            self._late.close()
         self._iterator = None
 
     def _get_iterator(self) -> Any:

@@ -35,7 +35,7 @@ from ..workers.daemon.skipping_fetcher import Fetched, tolerant
 from ..workers.processes.pool import Pool, start_pool
 from ..workers.processes.pool_job import PoolJob, Ready, WorkerSlot
 from .collate.payloads import payload_buffer
-from .connect.remote import Connection
+from .connect.remote import Connection, Party
 from .step.errors import LoaderError
 from .step.skipped import LeftOut
 
@@ -108,7 +108,7 @@ class PlainIterator(_BaseDataLoaderIter):
         self._pool = _start(self._fetching(loader), self._num_workers, _method(loader))
         self._connection = Connection(
             self._pool.endpoint,
-            (0,),
+            Party((0,)),
             to_json(PLAIN_JOB),
             self._most_tasks,
             watch=_Watch(self._pool),

@@ -10,17 +10,23 @@ Every rank plans the same epoch by itself, from the same costs and seed, and tak
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch.distributed
 from torch.utils.data import Sampler
 
 from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
-from ..balancer.planning.problem.balance import DEFAULTS, Balance, GroupingName, as_balance
+from ..balancer.planning.problem.balance import (
+    COUNTED,
+    DEFAULTS,
+    Balance,
+    GroupingName,
+    as_balance,
+)
 from ..balancer.planning.problem.config import (
     PLANNER_VERSION,
     PlanConfig,
@@ -32,6 +38,7 @@ from ..balancer.planning.problem.costs import checked_column
 from ..balancer.planning.problem.shuffle import permutation
 from .balanced.arguments import refuse_moved_arguments
 from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
+from .step.ranks import Place, RankArguments, check_same_place
 
 # A step holds this share of what its microbatches hold when some samples are packed for a trial;
 # less where there are few microbatches, because then one more on every rank is dear.
@@ -45,7 +52,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
     costs            for every resource the cost of each sample of the dataset, whole numbers
     balance          a counterpoise.Balance, or the name of a grouping; without samples_per_step a
                      step has as many samples as the budgets let the ranks hold comfortably
-    rank, ranks      this process' rank, and their number; by default torch.distributed's, or 0 of 1
+    rank, ranks      this process' rank, and their number; by default torch.distributed's, or 0 of
+                     1, looked for when the sampler is first used
+    process_group    the data-parallel process group, as in DDP; by default all processes
+    topology         which processes share a data-parallel rank; as in counterpoise.DataLoader
     shuffle          draw a new order in every epoch
     drop_last        leave out the last step if it is not full
     batch_size       samples of a microbatch, for the groupings that count them only
@@ -65,6 +75,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         *,
         rank: int | None = None,
         ranks: int | None = None,
+        process_group: Any = None,
+        topology: Any = None,
         shuffle: bool = True,
         drop_last: bool = False,
         batch_size: int | None = None,
@@ -73,26 +85,48 @@ class BalancedBatchSampler(Sampler[list[int]]):
         wanted = as_balance(balance)
         _check_sampled(wanted, accumulate_from)
         self._costs, names = _columns(costs)
-        self.rank, count = _place(rank, ranks)
-        usual = partial(_usual_step, self._costs, budgets_of(wanted, names), count)
-        rows = accumulate_from if wanted.accumulate == "auto" else wanted.accumulate
-        self.config = PlanConfig.from_balance(
-            wanted,
-            ranks=count,
+        self._arguments = RankArguments(rank, ranks, None, process_group, topology)
+        self._configure = partial(
+            _configuration,
+            costs=self._costs,
             resources=names,
-            samples_per_step=wanted.samples_per_step or usual(rows, batch_size),
             batch_size=batch_size,
             drop_last=drop_last,
             accumulate_from=accumulate_from,
         )
+        self._balance = wanted
+        self._place: Place | None = None
+        if self._arguments.are_given:
+            self._placed()
+        else:
+            self._configure(_for_one_rank(wanted, batch_size), ranks=1)  # finds what is wrong
         self.shuffle = shuffle
         self.epoch = 0
-        self._planner = make_planner(self.config)
         # windows given out so far: (first ordinal, first step, batches of this rank before it)
         self._windows: list[tuple[int, int, int]] = [(0, 0, 0)]
         self._given = 0
         self._resume = False
         self._length: tuple[int, int] | None = None
+
+    @property
+    def rank(self) -> int:
+        """The data-parallel rank of this process; looked for at first use."""
+        return self._placed().played[0]
+
+    @property
+    def config(self) -> PlanConfig:
+        """The configuration of the plan, for as many ranks as there are."""
+        self._placed()
+        return self._config
+
+    def _placed(self) -> Place:
+        """Return this process' ranks, looked for at the first call, and plan for them."""
+        if self._place is None:
+            place = self._arguments.find()
+            self._config = self._configure(self._balance, ranks=place.ranks)
+            self._planner = make_planner(self._config)
+            self._place, self._length = place, None
+        return self._place
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration plans; a resume elsewhere is forgotten."""
@@ -101,7 +135,15 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._restart()
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield this rank's microbatches of the epoch, from where a loaded state stands."""
+        """Yield this rank's microbatches of the epoch, from where a loaded state stands.
+
+        Raises ValueError if the ranks are not those of the first use: load_state_dict takes them.
+        """
+        check_same_place(
+            self._placed(),
+            self._arguments.find(),
+            "make a new sampler for them; load_state_dict() takes a state of the same ranks only",
+        )
         if not self._resume:
             self._restart()
         self._resume = False
@@ -118,8 +160,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """Return this rank's microbatches in the epoch; where budgets decide, by planning it."""
         config = self.config
         if config.mode == "exact" and config.accumulate != "auto":
-            steps, rest = divmod(len(self._costs), config.samples_per_step)
-            return (steps + bool(rest and not config.drop_last)) * config.accumulate
+            return config.steps_of(len(self._costs)) * config.accumulate
         if self._length is None or self._length[0] != self.epoch:
             kept, self._windows = self._windows, [(0, 0, 0)]
             order = permutation(len(self._costs), config.seed, self.epoch, self.shuffle)
@@ -154,6 +195,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where a state was taken; ValueError if data or configuration are not the same."""
         ledger = read_ledger(state, SamplerLedger)
+        self._place = None
         current = {
             "samples": len(self._costs),
             "shuffle": self.shuffle,
@@ -218,13 +260,35 @@ def _columns(costs: Mapping[str, Sequence[int] | np.ndarray]) -> tuple[Int64, tu
     return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
 
 
-def _place(rank: int | None, ranks: int | None) -> tuple[int, int]:
-    running = torch.distributed.is_available() and torch.distributed.is_initialized()
-    count = ranks if ranks is not None else torch.distributed.get_world_size() if running else 1
-    own = rank if rank is not None else torch.distributed.get_rank() if running else 0
-    if not 0 <= own < count:
-        raise ValueError(f"rank is {own} of {count} ranks; it counts from 0 to {count - 1}")
-    return own, count
+def _for_one_rank(balance: Balance, batch_size: int | None) -> Balance:
+    """Return a balance that one rank can have: where samples are counted its steps are smaller."""
+    counts = balance.grouping in COUNTED and batch_size is not None
+    return replace(balance, samples_per_step=None) if counts else balance
+
+
+def _configuration(
+    balance: Balance,
+    costs: Int64,
+    resources: tuple[str, ...],
+    batch_size: int | None,
+    drop_last: bool,
+    accumulate_from: int,
+    ranks: int,
+) -> PlanConfig:
+    """Return the configuration for some ranks; a step has its usual size if none is given."""
+    rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
+    size = balance.samples_per_step or _usual_step(
+        costs, budgets_of(balance, resources), ranks, rows, batch_size
+    )
+    return PlanConfig.from_balance(
+        balance,
+        ranks=ranks,
+        resources=resources,
+        samples_per_step=size,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        accumulate_from=accumulate_from,
+    )
 
 
 def _usual_step(

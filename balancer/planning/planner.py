@@ -77,7 +77,7 @@ class Planner:
                 return grouped
             # The last samples do not fill a step: they become one partial step, or are dropped.
             partial = window.last
-        if not len(costs) or (partial and config.drop_last):
+        if not len(costs) or (partial and not config.keeps_last(len(costs))):
             return StepGroups(np.full(len(costs), -1, dtype=np.int64), ())
         return group_step(config, costs, seed, window.step)
 

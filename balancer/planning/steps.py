@@ -54,7 +54,9 @@ class StepGroups:
 def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGroups:
     """Group all samples (n, resources) into one step, with accumulate="auto" raised as needed.
 
-    Raises ValueError, naming the smallest accumulate found, if a fixed one does not suffice.
+    Where empty microbatches are not allowed, the few samples that do not divide by the ranks are
+    in no group if there would be one. Raises ValueError, naming the smallest accumulate found, if
+    a fixed one does not suffice.
     """
     over = oversized(costs, budget_array(config.budgets))
     wanted = accumulate = first_accumulate(config)
@@ -69,6 +71,12 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
             f"{wanted} microbatches; the smallest accumulate found is {accumulate}: set that, "
             '"auto", larger budgets, or fewer samples_per_step'
         )
+    if config.ranks * accumulate > len(costs) and not config.empty_microbatches:
+        # Only "auto" gets here. With a multiple of the ranks there are as many microbatches at
+        # most as samples.
+        rest = len(costs) % config.ranks
+        fewer = group_step(config, costs[:-rest], seed, step)
+        return StepGroups(np.append(fewer.group_of, np.full(rest, -1)), fewer.steps)
     chosen = np.arange(groups, dtype=np.int64)
     group_of, chosen = split_largest(_sizes(costs), group_of, chosen, config.ranks * accumulate)
     return StepGroups(group_of, (chosen,))
@@ -143,7 +151,7 @@ def _to_steps(
     steps = [shuffled[begin : begin + size] for begin in range(0, len(shuffled), size)]
     if steps and len(steps[-1]) < size:
         last = steps.pop()
-        if not config.drop_last:
+        if config.keeps_last(int(np.isin(group_of, last).sum())):
             group_of, last = split_largest(_sizes(costs), group_of, last, size)
             steps.append(last)
     return StepGroups(group_of, tuple(steps))

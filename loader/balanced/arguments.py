@@ -4,6 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ParamSpec
 
 from ...balancer.planning.problem.balance import COUNTED, OPTIONS, Balance
@@ -46,6 +47,7 @@ def make_plan(
     ranks: int,
     batch_size: int | None,
     drop_last: bool,
+    empty_microbatches: bool,
 ) -> PlanConfig:
     """Return the plan configuration of a DataLoader.
 
@@ -61,6 +63,21 @@ def make_plan(
         samples_per_step=balance.samples_per_step or ranks * accumulate * (batch_size or 1),
         batch_size=batch_size if balance.grouping in COUNTED else None,
         drop_last=drop_last,
+        empty_microbatches=empty_microbatches,
+    )
+
+
+def check_plan(
+    balance: Balance, *, resources: tuple[str, ...], batch_size: int | None, drop_last: bool
+) -> None:
+    """Raise ValueError for what cannot be planned with any number of ranks."""
+    make_plan(
+        replace(balance, samples_per_step=None),
+        resources=resources,
+        ranks=1,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        empty_microbatches=True,
     )
 
 

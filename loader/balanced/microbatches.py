@@ -4,6 +4,7 @@ Everything that a trainer can see follows from (data, seed, epoch, plan); proces
 timing are behind a connection, which is opened at first use.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import START, ResumePosition, read_position, write_position
 from ..step.errors import LoaderError
 from ..step.info import Step, StepInfo
+
+logger = logging.getLogger(__name__)
 
 Collate = Callable[[list[Any]], Any]
 
@@ -81,6 +84,7 @@ class BalancedLoader:
     _resume: ResumePosition | None = None
     _generation: int = 0
     _running: int = 0
+    _has_told: bool = False
     _connection: MicrobatchSource | None = field(default=None, repr=False)
 
     def open(self) -> MicrobatchSource:
@@ -168,11 +172,23 @@ class BalancedLoader:
         holes = tuple(ordinal for ordinal in here.holes if ordinal >= here.place.start)
         self.open().begin(self.epoch, here.place, holes, here.served)
 
+    def _tell_left_out(self, count: int) -> None:
+        """Log once, on rank 0, how many samples at the end of an epoch do not make a step."""
+        plan, rest = self.plan, count % self.plan.samples_per_step
+        is_news = rest and not self._has_told and 0 in self.ranks
+        self._has_told = True
+        if is_news and plan.mode == "exact" and not plan.drop_last and not plan.keeps_last(rest):
+            logger.warning(
+                "the last %d of %d samples are left out of every epoch: they are fewer than the %d "
+                "microbatches of a step, and collate_fn cannot make a batch of no samples",
+                rest, count, plan.least_microbatches,
+            )  # fmt: skip
+
     def _take(self, begun: bool) -> Delivered | None:
         """Return the next microbatch, None at the end; after an error all processes are ended."""
         try:
             if not begun:
-                self.count()
+                self._tell_left_out(self.count())
             arrival = self.open().next(self.timeout_s)
         except LoaderError:
             self.close()

@@ -1,24 +1,27 @@
 """Makes a balanced loader's connection: in this process, to local processes, or elsewhere."""
 
 import atexit
-import contextlib
 import os
+import socket
 import weakref
 from dataclasses import dataclass
+
+import torch.distributed as dist
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.protocol.messages import Message
 from ...balancer.transport.keys import PeerKeys
-from ...workers.sources.interface import Source
+from ...workers.sources.interface import Source, source_name
 from ..balanced.microbatches import MicrobatchSource
-from ..step.errors import LoaderError
-from ..step.topology import is_distributed, share
+from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
 from .embedded import LocalProcesses, WorkerConfig, WorkerStart
 from .in_process import InProcessConnection
-from .remote import Connection
+from .remote import Connection, Party
+from .rendezvous import Meeting, Rendezvous, digest, open_meeting
 
-# Rank 0 waits at most this long at its end: the other ranks take their last batches from it.
+# The process that runs the balancer waits at most this long at its end: the others take their last
+# batches from it.
 OTHERS_S = 10.0
 
 
@@ -29,19 +32,22 @@ class LocalConnection(Connection):
         self,
         processes: LocalProcesses,
         endpoint: str,
-        played: tuple[int, ...],
+        party: Party,
         job: JobSpec,
         prefetch: int,
-        shared: bool = False,
+        peers: Rendezvous | None = None,
     ) -> None:
-        """Make a connection to a balancer, which other ranks use too if `shared`."""
+        """Make a connection to a balancer, which other processes use too if there are `peers`."""
         self._processes = processes
+        self._peers = peers
+        shared = peers is not None and processes.balancer is not None
         # Ended workers that the balancer was not told of.
         self._ended: tuple[str, ...] = ()
         patience_s = OTHERS_S if shared else 0.0
         super().__init__(
-            endpoint, played, to_json(job), prefetch,
-            watch=processes.failure, patience_s=patience_s, needed=processes,
+            endpoint, party, to_json(job), prefetch, watch=processes.failure,
+            why_apart=_nothing if peers is None else peers.why_apart,
+            patience_s=patience_s, needed=processes,
         )  # fmt: skip
         if shared:
             _shared.add(self)
@@ -62,7 +68,12 @@ class LocalConnection(Connection):
 
     def _prepare_run(self) -> list[Message]:
         """Start the workers before there are sockets; return what the balancer must be told."""
-        self._ended += self._processes.renew(before=self._sockets.suspend)
+        try:
+            self._ended += self._processes.renew(before=self._sockets.suspend)
+        except Exception as error:
+            if self._peers is not None:
+                self._peers.give_up(str(error))
+            raise
         self._sockets.watch(self._processes.descriptors())
         ended, self._ended = self._ended, ()
         return self.session.end_workers(ended) if ended else []
@@ -86,61 +97,77 @@ class ConnectionFactory:
 
     job: JobSpec
     source: Source | None
-    played: tuple[int, ...]
+    place: Place
     start: WorkerStart
     prefetch: int
     balancer: str | None
     keys: PeerKeys | None = None
+    name: str = ""
 
     def connect(self) -> MicrobatchSource:
-        """Make the connection, and the balancer where no address was given; all ranks call it.
+        """Make the connection, and the balancer where no address was given.
 
-        Raises LoaderError and ValueError that say what to do.
+        Processes find each other in a key-value store, whenever each of them comes. Raises
+        LoaderError and ValueError that say what to do.
         """
         if self.balancer is not None:
             job = to_json(self.job)
-            return Connection(self.balancer, self.played, job, self.prefetch, keys=self.keys)
+            return Connection(self.balancer, self._party(), job, self.prefetch, keys=self.keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
-        if len(self.played) == self.job.ranks:
+        if self.place.is_alone:
             return self._alone(self.source)
-        if not is_distributed():
-            raise ValueError(
-                "several ranks without torch.distributed cannot find each other: start "
-                "`counterpoise balancer` and give balancer='tcp://HOST:PORT' to all"
-            )
+        meeting = open_meeting(self.place)
         if self.start.workers == 0:
-            raise ValueError("several ranks share their workers: give num_workers >= 1")
-        return self._together(self.source)
+            raise ValueError(
+                "several processes share their workers, and decode each sample once: give "
+                "num_workers >= 1"
+            )
+        return self._together(meeting, self.source)
 
     def _alone(self, source: Source) -> MicrobatchSource:
         if self.start.workers == 0:
-            return InProcessConnection(self.job, source, self.played)
+            return InProcessConnection(self.job, source, self.place.played)
         balancer = EmbeddedBalancer(self.job)
         return self._local(source, balancer.endpoint, balancer)
 
-    def _together(self, source: Source) -> MicrobatchSource:
-        """Start the balancer on rank 0; workers of every rank will connect to it."""
-        if 0 not in self.played:
-            return self._local(source, share("", ""), None)
+    def _together(self, meeting: Meeting, source: Source) -> MicrobatchSource:
+        """Start the balancer unless another process has claimed to; workers of all connect to it.
+
+        A source is told from others of the same job without reading it; whether two that look the
+        same are the same the workers' fingerprints say.
+        """
+        data = digest(source_name(source), str(len(source)))
+        rank, job = self.place.played[0], to_json(self.job)
+        peers = Rendezvous(meeting, self.name, rank, data, job)
+        if not peers.claim():
+            return self._local(source, peers.wait_for_address(), None, peers)
         try:
             balancer = EmbeddedBalancer(self.job)
             balancer.wait_ready()
         except Exception as error:
-            with contextlib.suppress(LoaderError):
-                share("", str(error))
+            peers.give_up(str(error))
             raise
-        return self._local(source, share(balancer.endpoint, ""), balancer, shared=True)
+        peers.publish(balancer.endpoint)
+        return self._local(source, balancer.endpoint, balancer, peers)
 
     def _local(
         self,
         source: Source,
         endpoint: str,
         balancer: EmbeddedBalancer | None,
-        shared: bool = False,
+        peers: Rendezvous | None = None,
     ) -> LocalConnection:
         config = WorkerConfig(self.job, source, endpoint)
         processes = LocalProcesses(self.start, config, balancer)
-        return LocalConnection(
-            processes, endpoint, self.played, self.job, self.prefetch, shared=shared
-        )
+        return LocalConnection(processes, endpoint, self._party(), self.job, self.prefetch, peers)
+
+    def _party(self) -> Party:
+        """Return how this process introduces itself to the balancer."""
+        process = dist.get_rank() if has_process_group() else 0
+        name = f"process {process} (host {socket.gethostname()}, pid {os.getpid()})"
+        return Party(self.place.played, self.place.sharer, name)
+
+
+def _nothing() -> str:
+    return ""

@@ -10,6 +10,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from msgspec import structs
@@ -29,8 +30,19 @@ PING_S = 1.0
 PATIENCE_S = 30.0
 # A balancer that is silent this long may be reachable under CURVE: the clear channel is closed.
 CLEAR_PATIENCE_S = 5.0
-# A wait during which the balancer answers, but has no batch, is logged after this time.
+# A wait during which the balancer answers, but has no batch, is logged after this time, and then
+# again and again.
 LOG_WAIT_S = 10.0
+LOG_AGAIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A trainer process: its ranks, its number among those that share them, and its name."""
+
+    ranks: tuple[int, ...]
+    sharer: int = 0
+    name: str = ""
 
 
 class Connection:
@@ -39,10 +51,11 @@ class Connection:
     def __init__(
         self,
         endpoint: str,
-        ranks: tuple[int, ...],
+        party: Party,
         job: str,
         prefetch: int,
         watch: Callable[[], str] = lambda: "",
+        why_apart: Callable[[], str] = lambda: "",
         watched_fd: int | None = None,
         patience_s: float = 0.0,
         needed: object = None,
@@ -51,14 +64,19 @@ class Connection:
         """Make a connection that is opened at first use.
 
         `watch` returns why the local processes have failed, empty if they have not; it is asked
-        when `watched_fd` is readable and at every ping. At the end the balancer is given at most
-        `patience_s` to say that no other rank needs it; until then `needed` is kept alive. With
-        `keys` the balancer must be the one that they name.
+        when `watched_fd` is readable and at every ping. `why_apart` returns why other processes
+        that this one waits for cannot come, and is asked at every ping. At the end the balancer is
+        given at most `patience_s` to say that no other rank needs it; until then `needed` is kept
+        alive. With `keys` the balancer must be the one that they name.
         """
         self.endpoint = endpoint
-        self.session = RankSession(ranks, job, prefetch, from_json(job).microbatches)
+        self.session = RankSession(
+            party.ranks, job, prefetch, from_json(job).microbatches, party.sharer, party.name
+        )
+        self._name = party.name or f"rank {party.ranks[0]}"
         self._watch = watch
-        name = f"rank-{ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
+        self._why_apart = why_apart
+        name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
         if watched_fd is not None:
@@ -124,7 +142,7 @@ class Connection:
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         started = self._heard = time.monotonic()
-        logged = False
+        log_at = LOG_WAIT_S
         while not done():
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
@@ -137,9 +155,11 @@ class Connection:
             else:
                 self._check_silence()
                 self._send(self.session.unanswered())
-            if waited > LOG_WAIT_S and not logged and self.session.status is not None:
-                logged = True
-                logger.warning("waiting for %s", self.session.status.waiting)
+            if waited > log_at and self.session.status is not None:
+                log_at = waited + LOG_AGAIN_S
+                logger.warning(
+                    "%s has waited %.0f s for %s", self._name, waited, self.session.status.waiting
+                )
 
     def _drain(self) -> None:
         link = self._sockets.link()
@@ -159,6 +179,10 @@ class Connection:
 
     def _check_silence(self) -> None:
         self._check_processes()
+        reason = self._why_apart()
+        if reason:
+            self._sockets.patience_s = 0.0
+            self._fail(reason)
         link = self._sockets.link()
         refusal = link.handshakes.rejection_reason()
         if refusal:

@@ -1,58 +1,154 @@
-"""Finds the data-parallel ranks of this process, and shares an address among ranks."""
+"""`Topology`: how a job's processes are laid out, and which of them share a data-parallel index.
 
-import socket
-from typing import Any
+Processes of one data-parallel index (the tensor, context or pipeline ranks of one replica) train
+on the same samples; those of different indexes never do. A dimension belongs to one or the other
+by its name.
+"""
 
-import torch.distributed as dist
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from .errors import LoaderError
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# Dimensions whose processes get different samples; so do all that begin with "dp_".
+DATA_DIMS = ("dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard")
+# Dimensions whose processes share their samples.
+SHARING_DIMS = ("tp", "cp", "sp", "pp", "tensor", "context", "sequence", "pipeline", "model")
 
 
-def find_ranks(
-    rank: int | None, ranks: int | None, virtual_ranks: int | None
-) -> tuple[tuple[int, ...], int]:
-    """Return (the ranks that this process plays, all ranks).
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A process' coordinates: its data-parallel index, and its number among those that share it.
 
-    Without arguments torch.distributed is asked; virtual_ranks lets one process play them all.
-    Raises ValueError for arguments that contradict each other.
+    members: the global ranks of all processes in the topology.
     """
-    if virtual_ranks is not None:
-        if rank is not None or ranks is not None:
-            raise ValueError("virtual_ranks plays all ranks in this process: leave rank and ranks")
-        if virtual_ranks < 1:
-            raise ValueError(f"virtual_ranks is {virtual_ranks}, it must be positive")
-        return tuple(range(virtual_ranks)), virtual_ranks
-    if (rank is None) != (ranks is None):
-        raise ValueError("rank and ranks belong together: give both, or neither")
-    if rank is not None and ranks is not None:
-        if not 0 <= rank < ranks:
-            raise ValueError(f"rank is {rank}, allowed are 0 to {ranks - 1}")
-        return (rank,), ranks
-    # Nothing was given: data parallelism alone, as torch.distributed has it.
-    if is_distributed():
-        return (dist.get_rank(),), dist.get_world_size()
-    return (0,), 1
+
+    rank: int
+    ranks: int
+    sharer: int
+    sharers: int
+    members: tuple[int, ...]
 
 
-def is_distributed() -> bool:
-    """Return whether torch.distributed has been initialised with several ranks."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A layout of processes; wrong values raise ValueError.
 
+    dims: a DeviceMesh with named dimensions; or the size of each dimension by its name, in the
+        order of torch's `init_device_mesh`: the last varies fastest from rank to rank. Megatron's
+        default order is {"pp": ..., "dp": ..., "cp": ..., "tp": ...}.
+    data: the dimensions whose processes get different samples. By default those that are named
+        dp, ddp, fsdp, hsdp, data, batch, replicate or shard, or begin with dp_; tp, cp, sp and pp
+        share theirs, and with another name in `dims` this must be given.
 
-def share(endpoint: str, error: str) -> str:
-    """Return the address of rank 0's balancer on all ranks; rank 0 gives it, or its error.
-
-    Called by all ranks. Raises LoaderError on every rank if rank 0 has an error, and on those
-    that are on another host, which cannot reach it.
+    >>> Topology({"dp": 2, "tp": 2}).seat(rank=3, world=4)
+    Seat(rank=1, ranks=2, sharer=1, sharers=2, members=(0, 1, 2, 3))
     """
-    shared: list[Any] = [endpoint, error, socket.gethostname()]
-    dist.broadcast_object_list(shared, src=0)
-    address, reason, host = shared
-    if reason:
-        raise LoaderError(f"rank 0 could not start the balancer: {reason}")
-    if host != socket.gethostname():
-        raise LoaderError(
-            f"rank 0's balancer is on host {host}, this rank on {socket.gethostname()}: start "
-            "`counterpoise balancer` and give its address as balancer='tcp://HOST:PORT'"
-        )
-    return str(address)
+
+    dims: "DeviceMesh | Mapping[str, int]"
+    data: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if isinstance(self.dims, Mapping):
+            for name, size in self.dims.items():
+                if type(size) is not int or size < 1:
+                    raise ValueError(
+                        f"topology: size of {name} is {size!r}, needed is a positive integer"
+                    )
+        if self.data is None:
+            if unknown := [name for name in names if not _is_data(name) and not _is_shared(name)]:
+                raise ValueError(
+                    f"topology: it is not known if processes along {', '.join(unknown)} get "
+                    "different samples: give Topology(dims, data=(...)) with the names of the "
+                    "dimensions that do"
+                )
+        elif missing := [name for name in self.data if name not in names]:
+            raise ValueError(
+                f"topology: data names {', '.join(missing)}, but the dimensions are "
+                f"{', '.join(names)}"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the dimensions."""
+        if isinstance(self.dims, Mapping):
+            return tuple(self.dims)
+        names = getattr(self.dims, "mesh_dim_names", None)
+        if names is None:
+            raise ValueError(
+                f"topology is {self.dims!r}: needed is a DeviceMesh with mesh_dim_names, or the "
+                "size of each dimension such as {'dp': 2, 'tp': 2}"
+            )
+        return tuple(names)
+
+    def seat(self, rank: int, world: int) -> Seat:
+        """Return the coordinates of a global rank, of `world`; ValueError if it has none."""
+        shape, members = self._layout(world)
+        if rank not in members:
+            raise ValueError(
+                f"this process has global rank {rank}, and the topology has {members}: open the "
+                "loader only in processes that are in it"
+            )
+        coordinates = _unravel(members.index(rank), shape)
+        data = [_is_data(name) if self.data is None else name in self.data for name in self.names]
+        own, ranks = _ravel(coordinates, shape, data)
+        sharer, sharers = _ravel(coordinates, shape, [not each for each in data])
+        return Seat(own, ranks, sharer, sharers, members)
+
+    def _layout(self, world: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the sizes of the dimensions, and the global ranks, the last dimension fastest."""
+        if not isinstance(self.dims, Mapping):
+            mesh = self.dims.mesh
+            return tuple(mesh.shape), tuple(mesh.flatten().tolist())
+        shape = tuple(self.dims.values())
+        if math.prod(shape) != world:
+            sizes = " x ".join(f"{name} {size}" for name, size in self.dims.items())
+            raise ValueError(
+                f"topology: {sizes} are {math.prod(shape)} processes, but the job has {world}"
+            )
+        return shape, tuple(range(world))
+
+
+def as_topology(topology: Any) -> Topology:
+    """Return a Topology; a DeviceMesh or a mapping of sizes is shorthand for one."""
+    return topology if isinstance(topology, Topology) else Topology(topology)
+
+
+def _is_data(name: str) -> bool:
+    return name in DATA_DIMS or name.startswith("dp_")
+
+
+def _is_shared(name: str) -> bool:
+    return name in SHARING_DIMS
+
+
+def _unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the coordinates of a number, the last varying fastest.
+
+    >>> _unravel(5, (2, 3))
+    (1, 2)
+    """
+    coordinates = []
+    for size in reversed(shape):
+        number, place = divmod(number, size)
+        coordinates.append(place)
+    return tuple(reversed(coordinates))
+
+
+def _ravel(
+    coordinates: tuple[int, ...], shape: tuple[int, ...], chosen: list[bool]
+) -> tuple[int, int]:
+    """Return the number of some of the coordinates, and how many there are.
+
+    >>> _ravel((1, 2), (2, 3), [True, False]), _ravel((1, 2), (2, 3), [True, True])
+    ((1, 2), (5, 6))
+    """
+    number, count = 0, 1
+    for place, size, is_chosen in zip(coordinates, shape, chosen, strict=True):
+        if is_chosen:
+            number, count = number * size + place, count * size
+    return number, count

@@ -14,8 +14,8 @@ from counterpoise.balancer.planning.problem.balance import COUNTED, OPTIONS
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 
 NEW = {
-    "balance", "rank", "ranks", "virtual_ranks", "cost", "key", "balancer", "keys", "on_error",
-    "dead_letter", "max_errors", "buffer_bytes",
+    "balance", "rank", "ranks", "virtual_ranks", "process_group", "topology", "name", "cost",
+    "key", "balancer", "keys", "on_error", "dead_letter", "max_errors", "buffer_bytes",
 }  # fmt: skip
 
 

@@ -39,7 +39,9 @@ class PlanConfig:
     that a microbatch may hold (None: no limit). batch_size: samples of a microbatch, for the
     groupings that count (COUNTED) only. accumulate_from: where accumulate="auto" starts; all ranks
     raise it together, step by step. samples_per_step also sizes the window that is planned at
-    once. Everything else as in Balance.
+    once. empty_microbatches: False where a loop cannot take a microbatch without samples (torch's
+    default_collate cannot): a last step with fewer samples than microbatches is left out.
+    Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -60,6 +62,7 @@ class PlanConfig:
     oversize: Oversize = DEFAULTS.oversize
     batch_size: int | None = None
     accumulate_from: int = 1
+    empty_microbatches: bool = True
 
     def __post_init__(self) -> None:
         for name in ("ranks", "samples_per_step", "accumulate_from"):
@@ -70,6 +73,7 @@ class PlanConfig:
         _check_budgets(self)
         check_limits(self.grouping, self.mode, self.limited)
         _check_batch_size(self)
+        _check_step_size(self)
 
     @classmethod
     def from_balance(
@@ -82,6 +86,7 @@ class PlanConfig:
         batch_size: int | None = None,
         drop_last: bool = False,
         accumulate_from: int = 1,
+        empty_microbatches: bool = True,
     ) -> "PlanConfig":
         """Return the configuration of a Balance whose samples have these resources.
 
@@ -102,6 +107,7 @@ class PlanConfig:
             oversize=balance.oversize,
             batch_size=batch_size,
             accumulate_from=accumulate_from,
+            empty_microbatches=empty_microbatches,
         )
 
     @property
@@ -109,9 +115,33 @@ class PlanConfig:
         """True if any resource has a budget."""
         return any(budget is not None for budget in self.budgets)
 
+    @property
+    def least_microbatches(self) -> int:
+        """The fewest microbatches of a step, of all ranks together."""
+        each = self.accumulate_from if self.accumulate == "auto" else self.accumulate
+        return self.ranks * each
+
+    def keeps_last(self, samples: int) -> bool:
+        """Return whether an epoch's last step, with so many samples, is planned: else left out."""
+        least = 1 if self.empty_microbatches else self.least_microbatches
+        return not self.drop_last and samples >= least
+
+    def steps_of(self, samples: int) -> int:
+        """Return the steps of an epoch of so many samples, in mode "exact".
+
+        >>> PlanConfig(4, 4, 1, ("n",), (None,), empty_microbatches=False).steps_of(9)
+        2
+        """
+        whole, rest = divmod(samples, self.samples_per_step)
+        return whole + self.keeps_last(rest)
+
     def digest(self) -> str:
         """Return 32 hex digits that change whenever a plan could."""
-        text = json.dumps([PLANNER_VERSION, asdict(self)], sort_keys=True)
+        options = asdict(self)
+        # Where they are allowed the digest is that of ledgers that do not know the option.
+        if self.empty_microbatches:
+            del options["empty_microbatches"]
+        text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -234,3 +264,15 @@ def _check_batch_size(config: PlanConfig) -> None:
             f"samples_per_step is {config.samples_per_step}, but {config.ranks} ranks x "
             f"{config.accumulate} microbatches x {config.batch_size} samples are {wanted}"
         )
+
+
+def _check_step_size(config: PlanConfig) -> None:
+    """Refuse steps whose every rank cannot have a sample in each microbatch, where all must."""
+    least = config.least_microbatches
+    if config.mode != "exact" or config.empty_microbatches or config.samples_per_step >= least:
+        return
+    raise ValueError(
+        f"samples_per_step is {config.samples_per_step}, but {config.ranks} ranks x "
+        f"{least // config.ranks} microbatches need at least {least}: collate_fn cannot make a "
+        "batch of no samples; give larger steps, layout 'padded', or a collate_fn that can"
+    )

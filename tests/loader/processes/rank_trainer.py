@@ -5,7 +5,7 @@ python rank_trainer.py FOLDER, with RANK and WORLD_SIZE set. In order:
   resume   again, from the ledger in FOLDER/ledger.json
   apart    the ranks begin at different epochs
   broken   a sample does not decode
-  deaf     rank 0 cannot start its balancer
+  homeless rank 0 cannot start its balancer
   late     one epoch, whose end rank 1 takes when rank 0 has already ended, without a goodbye
 """
 
@@ -84,7 +84,11 @@ def main(folder):
 
     tempfile.tempdir = f"{folder}/missing" if rank == 0 else None
     loader = make(**given)
+    if rank == 1:
+        distributed.barrier()  # rank 0 is first to claim the loader
     came["homeless"] = attempt(lambda: take(loader, 2))
+    if rank == 0:
+        distributed.barrier()
     tempfile.tempdir = None
 
     def before_step(step):

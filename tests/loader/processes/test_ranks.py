@@ -1,4 +1,4 @@
-"""Two processes under torch.distributed share rank 0's balancer."""
+"""Two processes under torch.distributed share one balancer."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_both_resume_from_the_ledger_of_a_run_with_another_number_of_ranks(came,
     assert together(came, "resume") == [each for each in alone() if each[:2] >= [0, 2]]
 
 
-def test_a_rank_that_is_late_gets_its_last_batches_although_rank_0_has_ended(came):
+def test_a_rank_that_is_late_gets_its_last_batches_although_the_other_has_ended(came):
     assert together(came, "late") == alone(epochs=1)
 
 
@@ -91,6 +91,6 @@ def test_what_goes_wrong_is_told_to_both(came, manner, reason):
         assert reason in rank[manner]
 
 
-def test_rank_1_is_told_that_rank_0_could_not_start_its_balancer(came):
+def test_rank_1_is_told_that_rank_0_could_not_start_its_processes(came):
     assert came[0]["homeless"].startswith("OSError: cannot make a directory for sockets")
-    assert came[1]["homeless"].startswith("LoaderError: rank 0 could not start the balancer: ")
+    assert came[1]["homeless"].startswith("LoaderError: process 0 could not start its processes: ")

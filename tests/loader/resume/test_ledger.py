@@ -198,7 +198,9 @@ def test_an_order_of_another_seed_is_refused():
 def ledgers():
     """Return a ledger of each kind and a loader that can continue there, by kind."""
     balanced, plain = make(), DataLoader(range(23), batch_size=4)
-    sampler = BalancedBatchSampler({"tokens": [3] * 20}, Balance(budgets={"tokens": 9}), ranks=2)
+    sampler = BalancedBatchSampler(
+        {"tokens": [3] * 20}, Balance(budgets={"tokens": 9}), rank=0, ranks=2
+    )
     return {
         each.state_dict()["kind"]: (each.state_dict(), each) for each in (balanced, plain, sampler)
     }

@@ -1,0 +1,67 @@
+"""A balanced loader that is made when its ranks are first needed.
+
+Making a DataLoader looks at no rank, so that it may come before init_process_group. The ranks are
+looked for at the first iteration, length or state, and must stay what they were then.
+"""
+
+from collections.abc import Callable
+
+from ..step.ranks import Place, RankArguments, check_same_place
+from .microbatches import BalancedLoader
+
+
+class LateBalancedLoader:
+    """Makes the balanced loader of a DataLoader at its first use."""
+
+    def __init__(self, arguments: RankArguments, make: Callable[[Place], BalancedLoader]) -> None:
+        """`make` returns the loader of a place; at once if the ranks are given as numbers."""
+        self._arguments = arguments
+        self._make = make
+        self._epoch = 0
+        self._place: Place | None = None
+        self._loader: BalancedLoader | None = None
+        if arguments.are_given:
+            self.get()
+
+    @property
+    def made(self) -> BalancedLoader | None:
+        """The loader, None as long as nobody has needed it."""
+        return self._loader
+
+    def get(self) -> BalancedLoader:
+        """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
+        if self._loader is None:
+            self._place = self._arguments.find()
+            self._loader = self._make(self._place)
+            self._loader.set_epoch(self._epoch)
+        return self._loader
+
+    def get_at_iteration(self) -> BalancedLoader:
+        """Return the loader; ValueError if this process' ranks have changed since it was made."""
+        loader, place = self.get(), self._arguments.find()
+        check_same_place(
+            self._place,
+            place,
+            "call load_state_dict() with a state of the loader (state_dict() gives one) to go on "
+            "there with the new ranks",
+        )
+        return loader
+
+    def get_at_resume(self) -> BalancedLoader:
+        """Return the loader for the ranks that this process has now; a former one is closed."""
+        place = self._arguments.find()
+        if self._loader is not None and place != self._place:
+            self._loader.close()
+            self._epoch, self._loader = self._loader.epoch, None
+        return self.get()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration runs."""
+        self._epoch = epoch
+        if self._loader is not None:
+            self._loader.set_epoch(epoch)
+
+    def close(self) -> None:
+        """End the loader's processes, if any were started."""
+        if self._loader is not None:
+            self._loader.close()

@@ -1,0 +1,95 @@
+"""Processes of one data-parallel index get the same batches: four gloo processes, or eight."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loader.processes import topology_trainer
+
+TRAINER = Path(topology_trainer.__file__)
+LIMIT_S = 280
+HEARTBEAT_TIMEOUT_S = 10.0
+
+
+def run(folder: Path, world: int) -> list[dict[str, Any]]:
+    """Return what came to each of `world` processes, by case."""
+    environment = {**os.environ, "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(TRAINER), str(folder), str(world)],
+            env={**environment, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        errors = [process.communicate(timeout=LIMIT_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    written = [folder / f"{rank}.json" for rank in range(world)]
+    assert all(path.exists() for path in written), errors
+    return [json.loads(path.read_text()) for path in written]
+
+
+@cache
+def alone(ranks: int) -> list[Any]:
+    """Return what one process takes that plays all ranks."""
+    loader = topology_trainer.make(virtual_ranks=ranks, num_workers=0, prefetch_factor=None)
+    return sorted(topology_trainer.take(loader))
+
+
+def check(came: list[dict[str, Any]], name: str, sizes: Mapping[str, int], opens: Any) -> None:
+    """Assert that every process that opened the loader got its rank's batches, all of them."""
+    ranks = 1
+    for dimension, size in sizes.items():
+        ranks *= size if dimension.startswith("dp") else 1
+    taken = [each[name] for each in came if each[name] is not None]
+    assert not [each for each in taken if isinstance(each, str)]
+    assert len(taken) == ranks * len(opens)
+    by_rank: dict[int, list[Any]] = {}
+    for each in taken:
+        assert each == sorted(each)
+        by_rank.setdefault(each[0][2], []).append(each)
+    assert sorted(by_rank) == list(range(ranks))
+    for shared in by_rank.values():
+        assert shared == [shared[0]] * len(opens)
+    assert sorted(batch for shared in by_rank.values() for batch in shared[0]) == alone(ranks)
+
+
+@pytest.fixture(scope="module")
+def came(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run(tmp_path_factory.mktemp("topologies"), 4)
+
+
+@pytest.mark.parametrize("name", topology_trainer.CASES)
+def test_four_processes_get_the_batches_of_their_data_parallel_rank(came: Any, name: str) -> None:
+    sizes, _, opens = topology_trainer.CASES[name]
+    check(came, name, sizes, opens)
+
+
+def test_a_sharer_with_another_configuration_is_refused(came: Any) -> None:
+    assert isinstance(came[0]["configuration"], list)
+    assert "another configuration: plan.seed: 4 here, 3 there" in came[1]["configuration"]
+
+
+def test_a_sharer_that_is_killed_is_named_within_the_heartbeat_timeout(came: Any) -> None:
+    reason, after_s = came[2]["killed"]
+    assert reason.startswith("LoaderError: process 3 (host ")
+    assert "shares data-parallel rank 1 with others, has ended or cannot be reached" in reason
+    assert after_s < HEARTBEAT_TIMEOUT_S
+
+
+@pytest.mark.long
+def test_eight_processes_get_the_batches_of_their_data_parallel_rank(tmp_path: Path) -> None:
+    came = run(tmp_path, 8)
+    for name, (sizes, _, opens) in topology_trainer.CASES_OF_8.items():
+        check(came, name, sizes, opens)

@@ -1,0 +1,128 @@
+"""One process of test_topologies: takes batches under several topologies, and writes what came.
+
+python topology_trainer.py FOLDER WORLD, with RANK set. In order:
+  each of CASES     one epoch; a process whose number among the sharers is not in `open` stays away
+  configuration     process 1, which shares its rank with 0, has another seed
+  killed            process 3 is killed by a signal after one microbatch; timeout is 0
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+
+from tests.flat_options import balanced_loader
+from tests.loader import balanced_data as made
+
+COUNT = 32
+BOTH = (0, 1)
+# Per case: the sizes of the topology, whether it is given as a DeviceMesh, and which of the
+# processes that share a rank open the loader.
+CASES: dict[str, tuple[dict[str, int], bool, tuple[int, ...]]] = {
+    "dp 2 x tp 2": ({"dp": 2, "tp": 2}, True, BOTH),
+    "dp 2 x cp 2": ({"dp": 2, "cp": 2}, False, BOTH),
+    "pp 2 x dp 2": ({"pp": 2, "dp": 2}, True, BOTH),
+    "hsdp 2 x 2": ({"dp_replicate": 2, "dp_shard": 2}, True, (0,)),
+    "one tp rank": ({"dp": 2, "tp": 2}, False, (0,)),
+}
+CASES_OF_8: dict[str, tuple[dict[str, int], bool, tuple[int, ...]]] = {
+    "pp 2 x dp 2 x tp 2": ({"pp": 2, "dp": 2, "tp": 2}, True, (0, 1, 2, 3)),
+    "hsdp 2 x 2 x tp 2": ({"dp_replicate": 2, "dp_shard": 2, "tp": 2}, True, BOTH),
+    "dp 4 x cp 2": ({"dp": 4, "cp": 2}, False, BOTH),
+}
+
+
+def make(**changes: Any) -> Any:
+    given: dict[str, Any] = {"accumulate": 2, "seed": 3, "samples_per_step": 16, "shuffle": True}
+    given |= {"grouping": "balanced", "layout": "padded", "num_workers": 1, "prefetch_factor": 1}
+    return balanced_loader(made.Augmented(COUNT), **given | changes)
+
+
+def take(loader: Any, most: int = 1 << 30) -> list[Any]:
+    """Return (step, microbatch, rank, keys, digest) of what comes."""
+    found: list[Any] = []
+    for batch in loader:
+        info = loader.step_info
+        found.append([info.step, info.microbatch, info.rank, list(info.keys), made.digest(batch)])
+        if len(found) == most:
+            break
+    return found
+
+
+def case(sizes: dict[str, int], as_mesh: bool, opens: tuple[int, ...], number: int) -> Any:
+    """Return what this process takes, None if it opens no loader."""
+    topology: Any = sizes
+    if as_mesh:
+        names = tuple(sizes)
+        topology = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
+    loader = make(topology=topology, name=f"case {number}")
+    sharer = loader._late._arguments.find().sharer
+    if sharer not in opens:
+        return None
+    found = take(loader)
+    loader.close()
+    return found
+
+
+def attempt(action: Any) -> Any:
+    try:
+        return action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def other_configuration(rank: int, meet: Any) -> Any:
+    """Process 0 opens the loader, then process 1 with another seed; the others have none."""
+    loader = make(topology={"dp": 2, "tp": 2}, seed=4 if rank == 1 else 3, name="configuration")
+    reason = attempt(lambda: take(loader, 1)) if rank == 0 else None
+    meet()
+    return attempt(lambda: take(loader, 1)) if rank == 1 else reason
+
+
+def killed(rank: int, folder: Path, meet: Any) -> Any:
+    """Process 3 dies after a microbatch; return what the others are told, and after which time.
+
+    Process 0 comes first, so the balancer is its own.
+    """
+    batches = iter(make(topology={"dp": 2, "tp": 2}, timeout=0, name="killed"))
+    if rank == 0:
+        next(batches)
+    meet()
+    next(batches)
+    if rank == 3:
+        (folder / "died").write_text(str(time.monotonic()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    reason = attempt(lambda: [next(batches) for _ in range(COUNT)])
+    return reason, time.monotonic() - float((folder / "died").read_text())
+
+
+def main(folder: str, world: str) -> None:
+    rank, place = int(os.environ["RANK"]), Path(folder)
+    distributed.init_process_group(
+        "gloo", f"file://{folder}/meeting", rank=rank, world_size=int(world)
+    )
+    came: dict[str, Any] = {}
+    for number, (name, given) in enumerate((CASES if world == "4" else CASES_OF_8).items()):
+        came[name] = attempt(lambda given=given, number=number: case(*given, number))
+    if world == "4":
+        came["configuration"] = other_configuration(rank, distributed.barrier)
+        if rank == 3:
+            write(came, place / "3.json")
+        came["killed"] = killed(rank, place, distributed.barrier)
+    write(came, place / f"{rank}.json")
+    os._exit(0)  # the group has lost a member, and must not be torn down
+
+
+def write(came: dict[str, Any], path: Path) -> None:
+    path.with_suffix(".part").write_text(json.dumps(came))
+    path.with_suffix(".part").rename(path)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""Ranks are found in torch.distributed, by group or topology, when they are first needed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from counterpoise.loader import Topology
+from counterpoise.loader.step.ranks import Place, RankArguments
+
+
+@pytest.fixture
+def join() -> Iterator[Any]:
+    """Return what makes this process one of a job's, without the others."""
+
+    def joined(rank: int, world: int) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    yield joined
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def seats(dims: dict[str, int], **more: Any) -> list[tuple[int, int]]:
+    """Return (data-parallel rank, number among those that share it) of each global rank."""
+    topology, world = Topology(dims, **more), 1
+    for size in dims.values():
+        world *= size
+    found = [topology.seat(rank, world) for rank in range(world)]
+    assert len({(seat.rank, seat.sharer) for seat in found}) == world
+    assert {(seat.ranks * seat.sharers, len(seat.members)) for seat in found} == {(world, world)}
+    return [(seat.rank, seat.sharer) for seat in found]
+
+
+def test_the_last_dimension_varies_fastest() -> None:
+    assert seats({"dp": 2, "tp": 2}) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert seats({"dp": 2, "cp": 2}) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert seats({"pp": 2, "dp": 2}) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_both_dimensions_of_hsdp_get_different_samples() -> None:
+    assert seats({"dp_replicate": 2, "dp_shard": 2}) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert seats({"dp_replicate": 2, "dp_shard": 1, "cp": 1, "tp": 2})[3] == (1, 1)
+
+
+def test_dimensions_of_other_names_must_be_told() -> None:
+    with pytest.raises(ValueError, match="along ep get different samples: give Topology"):
+        Topology({"dp": 2, "ep": 2})
+    assert seats({"x": 2, "y": 2}, data=("y",)) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    with pytest.raises(ValueError, match="data names z, but the dimensions are dp"):
+        Topology({"dp": 2}, data=("z",))
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_device_mesh_says_the_same_as_its_sizes(rank: int, join: Any) -> None:
+    join(rank, 4)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    found = RankArguments(topology=mesh).find()
+    assert found == RankArguments(topology={"pp": 2, "dp": 2}).find()
+    assert found == Place((rank % 2,), 2, rank // 2, 2, members=(0, 1, 2, 3))
+
+
+def test_a_mesh_needs_names(join: Any) -> None:
+    join(0, 4)
+    with pytest.raises(ValueError, match="needed is a DeviceMesh with mesh_dim_names"):
+        RankArguments(topology=init_device_mesh("cpu", (4,)))
+    with pytest.raises(ValueError, match="dp 2 x tp 4 are 8 processes, but the job has 4"):
+        RankArguments(topology={"dp": 2, "tp": 4}).find()
+
+
+def test_process_group_is_the_data_parallel_one_as_in_ddp(join: Any) -> None:
+    join(2, 4)
+    assert RankArguments().find() == Place((2,), 4, members=(0, 1, 2, 3))
+    group, other = dist.new_group([0, 2]), dist.new_group([1, 3])
+    assert RankArguments(process_group=group).find() == Place((1,), 2, members=(0, 2))
+    with pytest.raises(ValueError, match="global rank 2 and is not in process_group"):
+        RankArguments(process_group=other).find()
+
+
+def test_topology_and_process_group_must_agree(join: Any) -> None:
+    join(2, 4)
+    topology = {"dp": 2, "tp": 2}
+    agreed = RankArguments(topology=topology, process_group=dist.new_group([0, 2])).find()
+    assert agreed == RankArguments(topology=topology).find()
+    pairs = dist.new_group([2, 3])
+    with pytest.raises(ValueError, match=r"rank 1 of 2, shared by 2 .*, and process_group .* 0 of"):
+        RankArguments(topology=topology, process_group=pairs).find()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"rank": 0}, "rank and ranks belong together"),
+        ({"rank": 2, "ranks": 2}, "rank is 2, allowed are 0 to 1"),
+        ({"virtual_ranks": 2, "rank": 0, "ranks": 2}, "leave rank and ranks"),
+        ({"virtual_ranks": 0}, "it must be positive"),
+        ({"virtual_ranks": 2, "topology": {"dp": 2}}, "topology says which rank"),
+        ({"rank": 0, "ranks": 2, "process_group": object()}, "process_group says which rank"),
+        ({"topology": {"dp": 0}}, "size of dp is 0"),
+        ({"topology": "dp"}, "topology is 'dp': needed is a DeviceMesh"),
+    ],
+)
+def test_arguments_that_contradict_are_refused_at_once(arguments: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        RankArguments(**arguments)

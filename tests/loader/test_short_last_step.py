@@ -1,0 +1,85 @@
+"""A last step with fewer samples than microbatches is left out where none may be empty."""
+
+import logging
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.loader import Balance, DataLoader
+
+
+def loader(count: int, **more: Any) -> DataLoader:
+    given: Any = {"accumulate": 1, "samples_per_step": 4} | more
+    return DataLoader(
+        list(range(count)), balance=Balance(**given), virtual_ranks=4, shuffle=True,
+        cost=lambda _: {"n": 1},
+    )  # fmt: skip
+
+
+def test_nine_samples_for_four_ranks(caplog: pytest.LogCaptureFixture) -> None:
+    made = loader(9)
+    with caplog.at_level(logging.WARNING):
+        epochs = [list(chain.from_iterable(batch.tolist() for batch in made)) for _ in range(2)]
+    assert [len(set(epoch)) for epoch in epochs] == [8, 8]
+    assert (made.num_steps, len(made)) == (2, 8)
+    assert [step.number for step in made.steps()] == [0, 1]
+    told = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("the last 1 of 9 samples are left out of every epoch")
+
+
+def test_a_last_step_with_a_sample_for_every_microbatch_stays() -> None:
+    made = loader(10, samples_per_step=6)
+    assert sorted(chain.from_iterable(batch.tolist() for batch in made)) == list(range(10))
+    assert made.num_steps == 2
+
+
+def test_a_layout_or_collate_fn_that_takes_no_samples_leaves_out_nothing() -> None:
+    assert loader(9, layout="padded").num_steps == 3
+    made = DataLoader(
+        list(range(9)), balance=Balance(samples_per_step=4), virtual_ranks=4, shuffle=True,
+        cost=lambda _: {"n": 1}, collate_fn=list,
+    )  # fmt: skip
+    assert sorted(len(batch) for batch in made) == [0] * 3 + [1] * 9
+
+
+def test_steps_in_which_a_microbatch_must_be_empty_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"samples_per_step is 4, but 4 ranks x 2 .* at least 8"):
+        loader(9, accumulate=2)
+
+
+@given(
+    count=st.integers(1, 60),
+    ranks=st.integers(1, 5),
+    size=st.integers(5, 12),
+    mode=st.sampled_from(["exact", "window", "epoch"]),
+    accumulate=st.sampled_from([1, 2, "auto"]),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_microbatch_is_ever_empty(
+    count: int, ranks: int, size: int, mode: Any, accumulate: Any, seed: int
+) -> None:
+    if mode != "exact" and accumulate == "auto":
+        return
+    costs = np.random.default_rng(seed).integers(1, 7, (count, 1))
+    plan = PlanConfig(
+        ranks, max(size, 2 * ranks), accumulate, ("n",), (7 if accumulate == "auto" else 60,),
+        mode=mode, empty_microbatches=False,
+    )  # fmt: skip
+    planner = make_planner(plan)
+    start = step = 0
+    while start < count:
+        some = costs[start : start + planner.window_samples]
+        found = planner.plan(Window(0, step, start, some, start + len(some) >= count))
+        for batch in found.batches:
+            assert all(each.ordinals for rank in batch.ranks for each in rank)
+        start, step = start + found.consumed, step + len(found.batches)
+    if mode == "exact":
+        assert step == plan.steps_of(count)
