@@ -39,6 +39,7 @@ ORDER = (
     "sched.runtime.parts",
     "sched.runtime.vocabulary",
     "sched.runtime.links",
+    "sched.runtime.gradients",
     "sched.runtime.stage",
     "sched.runtime.execution",
     "sched.runtime",

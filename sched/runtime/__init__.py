@@ -1,1 +1,15 @@
 """Run schedules on real tensors: the one package of `sched` that imports torch."""
+
+from .execution import PipelineStalledError
+from .links import PeerLostError
+from .pipeline import Pipeline, StepResult
+from .vocabulary import LossOptions, VocabParallel
+
+__all__ = [
+    "LossOptions",
+    "PeerLostError",
+    "Pipeline",
+    "PipelineStalledError",
+    "StepResult",
+    "VocabParallel",
+]

@@ -2,7 +2,19 @@
 
 from .build import compile_program
 from .collectives import Collective, collectives
+from .last_backward import with_whole_last_backward
 from .ops import Op, Value
 from .reductions import with_reductions
+from .waiting import Pipelines, Standing
 
-__all__ = ["Collective", "Op", "Value", "collectives", "compile_program", "with_reductions"]
+__all__ = [
+    "Collective",
+    "Op",
+    "Pipelines",
+    "Standing",
+    "Value",
+    "collectives",
+    "compile_program",
+    "with_reductions",
+    "with_whole_last_backward",
+]

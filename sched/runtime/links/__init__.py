@@ -2,5 +2,16 @@
 
 from .interface import Links, Transfer
 from .loopback import Deadlock, Loopback
+from .process_groups import Groups, PeerLostError, ProcessGroupLinks, channels_of, make_groups
 
-__all__ = ["Deadlock", "Links", "Loopback", "Transfer"]
+__all__ = [
+    "Deadlock",
+    "Groups",
+    "Links",
+    "Loopback",
+    "PeerLostError",
+    "ProcessGroupLinks",
+    "Transfer",
+    "channels_of",
+    "make_groups",
+]

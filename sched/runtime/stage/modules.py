@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from ...ir.kinds import BACKWARD
 from ...ir.passes import Pass
 from ...ir.program import Program
+from ..gradients.sharded import begin_step, last_backward
 from ..parts.interface import Given, Made
 from ..parts.step_data import MicrobatchData, StepData
 from .deferral import DeferredGradients, defer_linear_layers, deferring
@@ -60,7 +61,7 @@ class _Kept:
     gradient: Tensor | None = None
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Stages:
     """The stages of one rank, as a part of the executor.
 
@@ -74,6 +75,7 @@ class Stages:
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
     _split: frozenset[tuple[int, int]] = frozenset()
+    _last: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Make the linear layers able to defer, where the program has passes that do."""
@@ -83,6 +85,13 @@ class Stages:
             for item in row
             if item.kind == "W" and self.options.split
         )
+        # The microbatch of each stage's last backward, in which FSDP2 reduces.
+        self._last = {
+            item.stage: item.microbatch
+            for row in self.program.ranks
+            for item in row
+            if item.kind in BACKWARD
+        }
         for stage, module in self.modules_by_stage.items():
             if any(one == stage for one, _ in self._split):
                 defer_linear_layers(module)
@@ -90,6 +99,8 @@ class Stages:
     def begin(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data, self._losses = data, []
+        for module in self.modules_by_stage.values():
+            begin_step(module)
 
     def run(self, what: Pass, given: Given) -> Made:
         """Run one F, B, I or W."""
@@ -158,6 +169,8 @@ class Stages:
                 gradient = _first(given, ("B", *self._exits()))
             if gradient is None:
                 raise RuntimeError(f"{what} has no gradient of its output; check the program")
+            if self._last[what.stage] == what.microbatch:
+                last_backward(self.modules_by_stage[what.stage])
             with self._mode(what, pending):
                 torch.autograd.backward([kept.edge], [gradient])
         made: dict[str, Any] = {"weight": pending}

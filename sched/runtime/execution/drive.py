@@ -1,0 +1,77 @@
+"""Drive a walk over process groups: wait with a deadline, and explain what does not come."""
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ..compiled.waiting import Pipelines
+from ..links.process_groups import PeerLostError
+from .board import Board
+from .walk import Walk
+
+
+class PipelineStalledError(RuntimeError):
+    """A rank did not get what it waits for: a peer is dead, stopped or hangs.
+
+    `waits_for`: who waits for whom, from this rank to the one that holds all up.
+    """
+
+    def __init__(self, waits_for: str, reason: str) -> None:
+        super().__init__(f"{waits_for} ({reason})")
+        self.waits_for = waits_for
+
+
+def drive(walk: Walk, deadline_s: float, board: Board, known: Pipelines, rank: int) -> None:
+    """Run a walk to its end.
+
+    Raises PipelineStalledError if a transfer is not over within the deadline or a peer is lost,
+    after which the process groups cannot be used. An error of a pass is raised as it is, with a
+    note that says which pass it was; other ranks are told.
+    """
+    arrived: Tensor | None = None
+    try:
+        while True:
+            transfer = walk.send(arrived)
+            arrived = transfer.wait(deadline_s)
+    except StopIteration:
+        return
+    except PeerLostError as error:
+        standings = board.give_up("")
+        text = known.explain(rank, standings) + _reports(standings, rank)
+        _leave_at_exit()
+        raise PipelineStalledError(text, str(error)) from error
+    except Exception as error:
+        at = board.waits.at
+        place = f"{known.lists[rank][at].what} of rank {rank}"
+        error.add_note(f"in pass {place}, step {board.step}")
+        board.give_up(f"{place} raised {type(error).__name__}: {error}")
+        _leave_at_exit()
+        raise
+
+
+def _reports(standings: Mapping[int, object], rank: int) -> str:
+    """Return what other ranks said when they gave up, if it is an error of theirs."""
+    errors = [
+        f"rank {other}: {failed}"
+        for other, standing in sorted(standings.items())
+        if other != rank and (failed := getattr(standing, "failed", "")) not in ("", "failed")
+    ]
+    return "".join(f"; {error}" for error in errors)
+
+
+def _leave_at_exit() -> None:
+    """End the process at exit without waiting for transfers that never end.
+
+    Process groups wait for their own threads when they are destroyed; with a lost peer that can
+    take as long as their timeouts. What was printed is flushed first.
+    """
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

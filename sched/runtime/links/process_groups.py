@@ -1,0 +1,187 @@
+"""Links over torch.distributed: a group for each one-way channel and for each class of barrier.
+
+On NCCL, transfers between two ranks share a communicator and a stream per group, in both
+directions, so a receive that waits would hold up later sends to the same peer; and collectives of
+one communicator must be entered in one order by all ranks. Hence a group for every ordered pair of
+ranks that has messages and one for every communicator of the program, all of them used once at the
+start, in one order, since NCCL connects on first use.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..compiled.collectives import Collective
+from ..compiled.ops import Op, Value
+from ..parts.step_data import TensorSpec
+from .interface import Transfer
+
+Channel = tuple[int, int]
+
+
+class PeerLostError(RuntimeError):
+    """A transfer failed or passed its deadline; whose fault it is, the pipeline finds out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Working:
+    """A transfer of a process group. `arrives`: the tensor that it fills, if it fills one."""
+
+    work: dist.Work
+    tensor: Tensor
+    arrives: bool
+
+    def done(self) -> bool:
+        """Return whether the transfer is over, well or not."""
+        return bool(self.work.is_completed())
+
+    def wait(self, deadline_s: float) -> Tensor | None:
+        """Return what has arrived. On CUDA the stream waits, and the host does not."""
+        try:
+            if self.tensor.is_cuda:
+                self.work.wait()
+            else:
+                self.work.wait(timedelta(seconds=deadline_s))
+        except RuntimeError as error:
+            raise PeerLostError(str(error).splitlines()[0]) from error
+        return self.tensor if self.arrives else None
+
+
+def channels_of(lists: Iterable[Sequence[Op]]) -> list[Channel]:
+    """Return the ordered pairs of ranks that have messages, sorted, from all ranks' operations."""
+    return sorted(
+        {(op.source, rank) for rank, ops in enumerate(lists) for op in ops if op.source is not None}
+    )
+
+
+def refuse_one_connection(device: torch.device) -> None:
+    """Raise ValueError for the setting under which NCCL's waiting receives stop all streams."""
+    if device.type == "cuda" and os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
+        raise ValueError(
+            "CUDA_DEVICE_MAX_CONNECTIONS=1 puts all streams into one queue, where a receive that "
+            "waits stops the passes behind it; unset it, or set it to 8 or more"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The process groups of one rank of a pipeline; ranks are those of the pipeline."""
+
+    rank: int
+    device: torch.device
+    channels: Mapping[Channel, dist.ProcessGroup]
+    communicators: Mapping[str, dist.ProcessGroup]
+
+    def warm_up(self, deadline_s: float) -> None:
+        """Use every group once, so that all connections are there. Raises PeerLostError."""
+        spec, value = TensorSpec((1,)), Value("START", 0)
+        links = ProcessGroupLinks(self)
+        for source, target in sorted(self.channels):
+            if source == self.rank:
+                transfer = links.send(torch.ones(1, device=self.device), target, value)
+            else:
+                transfer = links.receive(spec, source, value)
+            transfer.wait(deadline_s)
+        for name in sorted(self.communicators):
+            collective = Collective("gather", 0, name)
+            links.enter(collective, torch.ones(1, device=self.device), spec, value).wait(deadline_s)
+
+    def close(self) -> None:
+        """Destroy the groups; nothing may be under way."""
+        for group in (*self.channels.values(), *self.communicators.values()):
+            dist.destroy_process_group(group)
+
+
+def make_groups(
+    pipelines: Sequence[Sequence[int]],
+    channels: Sequence[Channel],
+    communicators: Sequence[str],
+    device: torch.device,
+    deadline_s: float,
+) -> Groups:
+    """Return this process' groups; all processes of the job must call this alike.
+
+    `pipelines`: the global ranks of every pipeline, one for each data-parallel index.
+    """
+    refuse_one_connection(device)
+    timeout = timedelta(seconds=deadline_s)
+    options = None
+    if device.type == "cuda":
+        options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    own = dist.get_rank()
+    found: Groups | None = None
+    for ranks in pipelines:
+
+        def group(members: Iterable[int], ranks: Sequence[int] = ranks) -> dist.ProcessGroup:
+            names = [ranks[member] for member in members]
+            return dist.new_group(names, timeout, pg_options=options, sort_ranks=False)
+
+        pairs = {pair: group(pair) for pair in channels}
+        rooms = {name: group(range(len(ranks))) for name in communicators}
+        if own in ranks:
+            rank = list(ranks).index(own)
+            mine = {pair: made for pair, made in pairs.items() if rank in pair}
+            found = Groups(rank, device, mine, rooms)
+    if found is None:
+        raise ValueError(f"process {own} is in none of the pipelines {pipelines}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroupLinks:
+    """The links of a rank over its process groups."""
+
+    groups: Groups
+
+    def send(self, tensor: Tensor, target: int, value: Value) -> Transfer:
+        """Start to send on the channel to `target`."""
+        del value
+        group = self.groups.channels[self.groups.rank, target]
+        try:
+            return _Working(group.send([tensor], 1, 0), tensor, arrives=False)
+        except RuntimeError as error:
+            raise PeerLostError(str(error).splitlines()[0]) from error
+
+    def receive(self, spec: TensorSpec, source: int, value: Value) -> Transfer:
+        """Post a receive on the channel from `source`."""
+        del value
+        group = self.groups.channels[source, self.groups.rank]
+        tensor = spec.empty(self.groups.device)
+        try:
+            return _Working(group.recv([tensor], 0, 0), tensor, arrives=True)
+        except RuntimeError as error:
+            raise PeerLostError(str(error).splitlines()[0]) from error
+
+    def enter(
+        self, collective: Collective, tensor: Tensor | None, spec: TensorSpec, value: Value
+    ) -> Transfer:
+        """Start a collective."""
+        del value
+        group = self.groups.communicators[collective.communicator]
+        try:
+            return self._start(group, collective, tensor, spec)
+        except RuntimeError as error:
+            raise PeerLostError(str(error).splitlines()[0]) from error
+
+    def _start(
+        self,
+        group: dist.ProcessGroup,
+        collective: Collective,
+        given: Tensor | None,
+        spec: TensorSpec,
+    ) -> Transfer:
+        tensor = spec.empty(self.groups.device) if given is None else given
+        if collective.operation == "broadcast":
+            work = dist.broadcast(tensor, group=group, group_src=collective.root, async_op=True)
+            return _Working(work, tensor, arrives=True)
+        if collective.operation == "sum":
+            work = dist.reduce(tensor, group=group, group_dst=collective.root, async_op=True)
+            return _Working(work, tensor, arrives=self.groups.rank == collective.root)
+        found = tensor.new_empty((group.size(), *tensor.shape))
+        work = dist.all_gather_into_tensor(found, tensor, group=group, async_op=True)
+        return _Working(work, found, arrives=True)

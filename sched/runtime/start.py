@@ -1,0 +1,161 @@
+"""What a pipeline does once, when it is made: find its place, check, connect, and meet."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..ir.program import Program
+from ..ir.registry import schedule as make_program
+from .agreement import ModelFacts
+from .compiled import Op, collectives, compile_program
+from .execution import Board
+from .links import Groups, channels_of, make_groups
+from .stage import LossFunction, StageOptions
+from .vocabulary import VocabParallel, VocabularyPart
+
+_OUTPUT = frozenset("ST") | frozenset("LEG")
+
+
+@dataclass(frozen=True, slots=True)
+class MeshPlace:
+    """This process in the mesh: all pipelines' global ranks, its own rank in its one, its groups.
+
+    `group`: of the pipeline's ranks. `replicas`: of the ranks that hold the same stages.
+    """
+
+    pipelines: tuple[tuple[int, ...], ...]
+    rank: int
+    group: dist.ProcessGroup
+    replicas: dist.ProcessGroup | None
+    device: torch.device
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks of a pipeline."""
+        return len(self.pipelines[0])
+
+
+def place_in(mesh: DeviceMesh) -> MeshPlace:
+    """Return this process' place. Raises ValueError for a mesh without a dimension "pp"."""
+    names = mesh.mesh_dim_names or ()
+    if "pp" not in names:
+        raise ValueError(
+            f"the mesh has the dimensions {names}; give it one named 'pp', such as "
+            "init_device_mesh(device, (dp, pp), mesh_dim_names=('dp', 'pp'))"
+        )
+    ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
+    device = torch.device("cpu")
+    if mesh.device_type != "cpu":
+        device = torch.device(mesh.device_type, torch.accelerator.current_device_index())
+    return MeshPlace(
+        tuple(tuple(row) for row in ranks.tolist()),
+        mesh["pp"].get_local_rank(),
+        mesh["pp"].get_group(),
+        mesh["dp"].get_group() if "dp" in names else None,
+        device,
+    )
+
+
+def generator_of(
+    schedule: str | Callable[[int, int], Program], ranks: int, options: Mapping[str, Any]
+) -> Callable[[int], Program]:
+    """Return the function that makes the program of a number of microbatches."""
+    if isinstance(schedule, str):
+        return lambda microbatches: make_program(
+            schedule, ranks=ranks, microbatches=microbatches, **options
+        )
+    if options:
+        raise ValueError("options are a registered schedule's; give them to your own function")
+    return lambda microbatches: schedule(ranks, microbatches)
+
+
+def vocabulary_part(
+    program: Program,
+    vocabulary: VocabParallel | None,
+    loss: LossFunction | None,
+    place: MeshPlace,
+    options: StageOptions,
+) -> VocabularyPart | None:
+    """Return this rank's part of the vocabulary layers, None for a schedule without them.
+
+    Raises ValueError if schedule, `vocabulary` and `loss` do not fit together.
+    """
+    kinds = {item.kind for row in program.ranks for item in row}
+    if not kinds & _OUTPUT:
+        if vocabulary is not None:
+            raise ValueError(
+                f"the schedule {program.name!r} has no vocabulary passes; take one such as "
+                "'1f1b-alg2', or put the output layer into the last stage"
+            )
+        if loss is None:
+            raise ValueError("give loss=, a function of the last stage's output and the labels")
+        return None
+    if vocabulary is None or loss is not None:
+        raise ValueError(
+            f"the schedule {program.name!r} computes the loss in vocabulary passes; give "
+            "vocabulary=VocabParallel(...), whose options are the loss', and no loss="
+        )
+    if ("IF" in kinds) != (vocabulary.embedding is not None):
+        raise ValueError(
+            "input passes and VocabParallel's embedding go together; give both, with "
+            "options={'inputs': True}, or none"
+        )
+    shard = vocabulary.shard(place.rank, place.ranks, place.device)
+    return VocabularyPart(
+        vocabulary,
+        shard,
+        reports_loss=place.rank == program.placement[-1],
+        labels=options.labels[0],
+        words=options.inputs[0] if options.inputs else "input_ids",
+    )
+
+
+def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
+    """Return the shape of packed hidden states: (the microbatch's tokens, hidden)."""
+
+    def shape(info: Any) -> tuple[int, ...]:
+        try:
+            return info.costs["tokens"], hidden
+        except KeyError:
+            raise ValueError(
+                f"the microbatch's costs are {sorted(info.costs)}, without tokens; give hidden= as "
+                "a function from its info to the hidden states' shape"
+            ) from None
+
+    return shape
+
+
+def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
+    """Return the operations of every rank."""
+    ranks = range(len(program.ranks))
+    return [compile_program(program, rank, facts.input_gradient) for rank in ranks]
+
+
+def connect(probe: Program, facts: ModelFacts, place: MeshPlace, deadline_s: float) -> Groups:
+    """Return the groups of all channels and communicators that programs of the schedule use."""
+    names = sorted({found.communicator for found in collectives(probe).values()})
+    channels = channels_of(compile_all(probe, facts))
+    return make_groups(place.pipelines, channels, names, place.device, deadline_s)
+
+
+def post_board(place: MeshPlace, deadline_s: float) -> Board:
+    """Return this rank's board, in a store of its own that the mesh's first process hosts."""
+    first = place.pipelines[0][0]
+    own = dist.get_rank()
+    address: list[Any] = [None]
+    store = None
+    if own == first:
+        host = os.environ.get("MASTER_ADDR") or socket.gethostname()
+        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        address = [(host, store.port)]
+    dist.broadcast_object_list(address, src=first)
+    if store is None:
+        store = dist.TCPStore(*address[0], is_master=False, wait_for_workers=False)
+    number = next(n for n, row in enumerate(place.pipelines) if own in row)
+    return Board(store, f"standing/{number}", place.rank, place.ranks, deadline_s)

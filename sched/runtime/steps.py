@@ -1,0 +1,86 @@
+"""The microbatches of a step: from what a loader gives to what the parts of a model take."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from .parts.step_data import MicrobatchData, StepData, TensorSpec
+
+
+class MicrobatchInfo(Protocol):
+    """What is known of a microbatch before it is loaded, such as the loader's StepInfo."""
+
+    @property
+    def step_label_tokens(self) -> int:
+        """The number of labels of the whole step, over all data-parallel ranks."""
+
+    @property
+    def step_samples(self) -> int:
+        """The number of samples of the whole step."""
+
+    @property
+    def costs(self) -> Mapping[str, int]:
+        """The microbatch's resources, such as its tokens."""
+
+
+class StepOfMicrobatches(Protocol):
+    """A rank's microbatches of a step, such as the loader's Step."""
+
+    @property
+    def microbatches(self) -> Sequence[Mapping[str, Any]]:
+        """The fields that this rank needs, by name."""
+
+    @property
+    def infos(self) -> Sequence[Any]:
+        """A MicrobatchInfo for each microbatch, the same on all pipeline ranks."""
+
+
+def weigh_by_token(info: MicrobatchInfo) -> float:
+    """Return the weight of a loss that is a sum over labels, for the mean over the step's."""
+    return 1.0 / max(1, info.step_label_tokens)
+
+
+def weigh_by_sample(info: MicrobatchInfo) -> float:
+    """Return the weight of a loss that is a sum over samples, for the mean over the step's."""
+    return 1.0 / max(1, info.step_samples)
+
+
+WEIGHTS: Mapping[str, Callable[[Any], float]] = {
+    "token": weigh_by_token,
+    "sample": weigh_by_sample,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a step of the loader is read.
+
+    `hidden`: the shape of the tensor between two stages, from a microbatch's info. `dtype`: its
+    precision. `weigh`: the weight of a microbatch's loss. `fields`: those that the rank's parts
+    need; others stay on the host.
+    """
+
+    hidden: Callable[[Any], tuple[int, ...]]
+    dtype: torch.dtype
+    weigh: Callable[[Any], float]
+    fields: frozenset[str]
+    device: torch.device
+
+    def read(self, step: StepOfMicrobatches, input_gradient: tuple[bool, ...]) -> StepData:
+        """Return the step for the parts, on the device. Raises ValueError for a missing field."""
+        found = []
+        for number, (batch, info) in enumerate(zip(step.microbatches, step.infos, strict=True)):
+            if missing := sorted(self.fields - set(batch)):
+                raise ValueError(
+                    f"microbatch {number} has no field {', '.join(missing)}, which this rank "
+                    f"needs; it has {', '.join(sorted(batch))}. Pipeline.fields says what to load"
+                )
+            fields = {
+                name: torch.as_tensor(batch[name]).to(self.device, non_blocking=True)
+                for name in self.fields
+            }
+            spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
+            found.append(MicrobatchData(fields, self.weigh(info), spec))
+        return StepData(tuple(found), input_gradient)

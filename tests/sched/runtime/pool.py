@@ -1,0 +1,63 @@
+"""A pool of processes with a gloo process group, started once for all cases that need one."""
+
+import faulthandler
+import multiprocessing as mp
+import os
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+WORLD = 4
+
+
+def _serve(rank: int, port: int, pipe: Connection) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(400, exit=True)
+    where = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group(
+        "gloo", where, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60)
+    )
+    while (task := pipe.recv()) is not None:
+        function, arguments = task
+        try:
+            pipe.send((True, function(rank, *arguments)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+    dist.destroy_process_group()
+
+
+class Pool:
+    """WORLD processes that run one function at a time, all of them together."""
+
+    def __init__(self, port: int) -> None:
+        context = mp.get_context("spawn")
+        self.pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(WORLD):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, port, theirs), daemon=True)
+            process.start()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Return what each rank's call returns; a rank's error is raised here."""
+        for pipe in self.pipes:
+            pipe.send((function, arguments))
+        answers = [pipe.recv() for pipe in self.pipes]
+        for rank, (fine, answer) in enumerate(answers):
+            assert fine, f"rank {rank}:\n{answer}"
+        return [answer for _, answer in answers]
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            pipe.send(None)
+        for process in self.processes:
+            process.join(20)
+            process.kill()
