@@ -127,6 +127,11 @@ class Pipeline:
         """Return this process' rank in its pipeline."""
         return self._place.rank
 
+    def modules(self) -> tuple[nn.Module, ...]:
+        """Return what this rank trains: its stages, and its shard of the vocabulary layers."""
+        shard = () if self._vocabulary is None else tuple(self._vocabulary.modules())
+        return (*self._modules.values(), *shard)
+
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank needs."""
         wanted = set(self._options.extras)
@@ -171,10 +176,7 @@ class Pipeline:
 
         Returns the norm before. All ranks call it after `step`.
         """
-        modules = [*self._modules.values()]
-        if self._vocabulary is not None:
-            modules += self._vocabulary.modules()
-        parameters = [p for module in modules for p in module.parameters()]
+        parameters = [p for module in self.modules() for p in module.parameters()]
         sharding = [self._place.replicas] if self._facts.sharded and self._place.replicas else []
         return clip_gradients(parameters, max_norm, pipeline=self._place.group, sharding=sharding)
 

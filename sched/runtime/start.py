@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..ir.program import Program
 from ..ir.registry import schedule as make_program
 from .agreement import ModelFacts
-from .compiled import Op, collectives, compile_program
+from .compiled import Op, collectives, compile_program, lowered
 from .execution import Board
 from .links import Groups, channels_of, make_groups
 from .stage import LossFunction, StageOptions
@@ -133,7 +133,7 @@ def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
 
 def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
     """Return the operations of every rank."""
-    ranks = range(len(program.ranks))
+    ranks, program = range(len(program.ranks)), lowered(program)
     return [compile_program(program, rank, facts.input_gradient) for rank in ranks]
 
 

@@ -1,6 +1,6 @@
 """Compile a program to each rank's operations: what each reads, writes and frees. Without torch."""
 
-from .build import compile_program
+from .build import compile_program, lowered
 from .collectives import Collective, collectives
 from .last_backward import with_whole_last_backward
 from .ops import Op, Value
@@ -15,6 +15,7 @@ __all__ = [
     "Value",
     "collectives",
     "compile_program",
+    "lowered",
     "with_reductions",
     "with_whole_last_backward",
 ]

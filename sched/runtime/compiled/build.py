@@ -12,7 +12,7 @@ Where no stage before a boundary is trained, no gradient crosses it: its message
 reads are left out on every rank alike (`input_gradient`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir.channels import crossing_results
@@ -51,8 +51,7 @@ def compile_program(
             f"input_gradient has {len(wanted)} entries; give one for each of the "
             f"{program.stages} stages and one for the last one's output"
         )
-    if not any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
-        program = lower(program)
+    program = lowered(program)
     return _Compiler(program, rank, wanted, _edge_ends(program)).compile()
 
 
@@ -74,6 +73,16 @@ def _edge_ends(program: Program) -> _EdgeEnds:
     return _EdgeEnds(sources, targets)
 
 
+def lowered(program: Program) -> Program:
+    """Return the program with messages, unchanged if it has some; do it once for all ranks.
+
+    A program whose stages are all on one rank has none, and lowering it again adds none.
+    """
+    if any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
+        return program
+    return lower(program)
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiler:
     """The facts that the operations of a rank follow from."""
@@ -85,7 +94,8 @@ class _Compiler:
 
     def compile(self) -> tuple[Op, ...]:
         ops = [op for item in self.program.ranks[self.rank] if (op := self._op(item))]
-        return tuple(_with_frees([_without_unread(op, ops) for op in ops]))
+        read = {value for op in ops for value in op.reads}
+        return tuple(_with_frees([_without_unread(op, read) for op in ops]))
 
     def _op(self, item: Pass) -> Op | None:
         """Return what a pass reads and writes, or None if it is left out."""
@@ -202,11 +212,10 @@ def _buffers(known: Kind) -> tuple[str, ...]:
     return (*taken, *known.leaves)
 
 
-def _without_unread(op: Op, ops: Sequence[Op]) -> Op:
+def _without_unread(op: Op, read: Collection[Value]) -> Op:
     """Return the operation without results that none reads; collectives end with their value."""
     if not is_kind(op.what.kind):
         return op
-    read = {value for other in ops for value in other.reads}
     return replace(op, writes=tuple(value for value in op.writes if value in read))
 
 

@@ -182,6 +182,6 @@ class ProcessGroupLinks:
         if collective.operation == "sum":
             work = dist.reduce(tensor, group=group, group_dst=collective.root, async_op=True)
             return _Working(work, tensor, arrives=self.groups.rank == collective.root)
-        found = tensor.new_empty((group.size(), *tensor.shape))
-        work = dist.all_gather_into_tensor(found, tensor, group=group, async_op=True)
-        return _Working(work, found, arrives=True)
+        found = tensor.new_empty((group.size() * len(tensor), *tensor.shape[1:]))
+        work = dist.all_gather_single(found, tensor, group=group, async_op=True)
+        return _Working(work, found.view(group.size(), *tensor.shape), arrives=True)

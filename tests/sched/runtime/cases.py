@@ -1,17 +1,25 @@
 """What the processes of the pool run: a pipeline of small stages beside a one-process reference."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import Pipeline, VocabParallel
+from counterpoise.sched.runtime.vocabulary import VocabularyShard
 from tests.sched.runtime.models import HIDDEN, copies, freeze, make_batches, make_stages
 from tests.sched.runtime.pool import WORLD
+
+# By the end of a schedule's name. Interlaced 1F1B stops all ranks for the passes of Algorithm 1.
+ALGORITHMS = {"alg1": "alg1", "alg2": "alg2", "naive": "naive", "interlaced": "alg1"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,10 @@ def loader_step(batches, total: int) -> SimpleNamespace:
     )
 
 
+def whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def relative(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / (theirs.abs().max() + 1e-12))
 
@@ -71,11 +83,14 @@ def run_case(rank: int, case: Case, steps: int = 2) -> Found:
     made = {}
     if vocabulary:
         head = stages[-1][-1]
-        made["vocabulary"] = VocabParallel(head, algorithm=case.name.rpartition("-")[2])
+        made["vocabulary"] = VocabParallel(head, algorithm=ALGORITHMS[case.name.rpartition("-")[2]])
         stages[-1] = nn.Sequential(*stages[-1][:-1])
     else:
         made["loss"] = mean_loss
     mine = {s: stages[s] for s in program.stages_of(own)}
+    if case.sharded:
+        for module in mine.values():
+            fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
     pipe = Pipeline(
         mesh,
         schedule=case.name,
@@ -91,39 +106,78 @@ def run_case(rank: int, case: Case, steps: int = 2) -> Found:
         pipe.close()
 
 
+def refuse_ddp(rank: int) -> str:
+    """Return the error for a stage in DDP."""
+    mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("dp", "pp"))
+    stage = DistributedDataParallel(nn.Linear(HIDDEN, HIDDEN))
+    with pytest.raises(ValueError, match="DistributedDataParallel") as found:
+        Pipeline(mesh, schedule="1f1b", stages={rank: stage}, hidden=HIDDEN, loss=mean_loss)
+    return str(found.value)
+
+
 def _compare(pipe, mine, reference, case: Case, replica: int, steps: int, count: int) -> Found:
-    trained = [p for stage in mine.values() for p in stage.parameters() if p.requires_grad]
     model = nn.Sequential(*reference)
     both = [p for p in model.parameters() if p.requires_grad]
+    trained = [p for module in pipe.modules() for p in module.parameters() if p.requires_grad]
     optimizers = [torch.optim.SGD(p, lr=0.1) for p in (trained, both) if p]
-    worst = [0.0, 0.0, 0.0, 0.0]
+    found = Found(0.0, 0.0, 0.0, 0.0, ())
     for step in range(steps):
         replicas = WORLD // case.ranks
         every = [make_batches(count, equal=case.equal, seed=10 * step + r) for r in range(replicas)]
         total = sum(len(ids) for batches in every for ids in batches.ids)
-        result = pipe.step(loader_step(every[replica], total))
-        expected = 0.0
-        for batches in every:
-            for ids, labels in zip(batches.ids, batches.labels, strict=True):
-                loss = mean_loss(model(ids), labels) / total
-                loss.backward()
-                expected += loss.item()
-        worst[0] = max(worst[0], abs(float(result.loss) - expected) / abs(expected))
-        pairs = [
-            (a, b)
-            for stage, module in mine.items()
-            for a, b in zip(module.parameters(), reference[stage].parameters(), strict=False)
-        ]
-        for ours, theirs in pairs:
-            assert (ours.grad is None) == (theirs.grad is None)
-            if theirs.grad is not None:
-                worst[1] = max(worst[1], relative(ours.grad, theirs.grad))
-        norm = pipe.clip_grad_norm_(0.5)
-        wanted = nn.utils.clip_grad_norm_(both, 0.5)
-        worst[3] = max(worst[3], relative(norm, wanted))
+        loss = pipe.step(loader_step(every[replica], total)).loss
+        expected = _reference_loss(model, every, total)
+        gradients = max(
+            [
+                0.0,
+                *(
+                    relative(whole(a.grad)[r], b.grad[q])
+                    for a, r, b, q in _pairs(pipe, mine, reference)
+                ),
+            ]
+        )
+        norm = relative(pipe.clip_grad_norm_(0.5), nn.utils.clip_grad_norm_(both, 0.5))
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        worst[2] = max([worst[2], *(relative(a.detach(), b.detach()) for a, b in pairs)])
+        pairs = _pairs(pipe, mine, reference, gradients=False)
+        weights = max(relative(whole(a.detach())[r], b.detach()[q]) for a, r, b, q in pairs)
+        new = (relative(loss, expected), gradients, weights, norm)
+        old = (found.loss, found.gradients, found.weights, found.norm)
+        found = Found(*map(max, old, new), ())
     row = pipe.timeline().ranks[pipe.rank]
-    return Found(*worst, tuple(str(slot.what) for slot in row))
+    return replace(found, passes=tuple(str(slot.what) for slot in row))
+
+
+def _reference_loss(model: nn.Module, every, total: int) -> Tensor:
+    """Leave the gradients of all replicas' batches on the model, and return their loss."""
+    expected = torch.zeros(())
+    for batches in every:
+        for ids, labels in zip(batches.ids, batches.labels, strict=True):
+            loss = mean_loss(model(ids), labels) / total
+            loss.backward()
+            expected += loss.detach()
+    return expected
+
+
+def _pairs(pipe, mine, reference, *, gradients: bool = True):
+    """Return our parameters with the reference's, each with the rows to compare."""
+    every = slice(None)
+    found = [
+        (a, every, b, every)
+        for stage, module in mine.items()
+        for a, b in zip(module.parameters(), reference[stage].parameters(), strict=False)
+    ]
+    for module in pipe.modules():
+        if isinstance(module, VocabularyShard):
+            sharding = module.lm_head.sharding
+            start, real = sharding.start(module.rank), sharding.real(module.rank)
+            rows = slice(0, real), slice(start, start + real)
+            for name in ("weight", "bias"):
+                pair = getattr(module.lm_head, name), getattr(reference[-1][-1], name)
+                found += [(pair[0], rows[0], pair[1], rows[1])] if real else []
+    if not gradients:
+        return found
+    for ours, _, theirs, _ in found:
+        assert (ours.grad is None) == (theirs.grad is None)
+    return [pair for pair in found if pair[2].grad is not None]

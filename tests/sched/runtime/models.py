@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from counterpoise.sched import Program
-from counterpoise.sched.runtime.compiled import collectives, compile_program
+from counterpoise.sched.runtime.compiled import collectives, compile_program, lowered
 from counterpoise.sched.runtime.execution import Walker, walk
 from counterpoise.sched.runtime.links import Loopback
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
@@ -128,6 +128,7 @@ def run_program(
     ]
     data = batches.data(wanted)
     walks, reduced = [], []
+    program = lowered(program)
     for rank, part in enumerate(parts):
         part.begin(data)
         walker = Walker(
