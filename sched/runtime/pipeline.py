@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -21,13 +21,12 @@ from .execution import Walker, drive, walk
 from .gradients import Reduction, clip_gradients, refuse_wrapped
 from .links import PeerLostError, ProcessGroupLinks
 from .parts import ModelPart, StepData
-from .stage import LossFunction, StageOptions, Stages
+from .stage import LossFunction, Running, StageOptions, Stages
 from .start import (
     compile_all,
-    connect,
     generator_of,
+    meet,
     place_in,
-    post_board,
     tokens_by,
     vocabulary_part,
 )
@@ -64,9 +63,8 @@ class Pipeline:
     it is left out. `weigh`: "token", "sample", or a function of a microbatch's info: what its loss
     counts. `hidden`: the last dimension of the hidden states, whose others are the microbatch's
     tokens, or a function from its info to their whole shape; `dtype`: their precision.
-    `recompute`: keep only each stage's input between F and its backward. `autocast`: a precision
-    for torch.autocast. `split`: whether I and W really are two parts. `deadline_s`: how long a
-    rank waits for another one.
+    `deadline_s`: how long a rank waits for another one. `running`: the fields of StageOptions
+    (`inputs`, `extras`, `labels`, `recompute`, `autocast`, `split`).
 
     Raises ValueError for stages, schedules and settings that do not fit together.
     """
@@ -80,16 +78,11 @@ class Pipeline:
         hidden: int | Callable[[Any], tuple[int, ...]],
         loss: LossFunction | None = None,
         vocabulary: VocabParallel | None = None,
-        inputs: Sequence[str] = ("input_ids",),
-        labels: Sequence[str] = ("labels",),
-        extras: Sequence[str] = (),
         weigh: str | Callable[[Any], float] = "token",
         dtype: torch.dtype = torch.float32,
-        recompute: bool = False,
-        autocast: torch.dtype | None = None,
-        split: bool = True,
         deadline_s: float = 300.0,
         options: Mapping[str, Any] | None = None,
+        **running: Unpack[Running],
     ) -> None:
         for stage, module in stages.items():
             refuse_wrapped(stage, module)
@@ -99,9 +92,7 @@ class Pipeline:
         # Which stages and channels there are does not depend on the number of microbatches.
         probe = self._make(4 * self._place.ranks)
         self._modules = dict(stages)
-        self._options = StageOptions(
-            tuple(inputs), tuple(extras), tuple(labels), loss, recompute, autocast, split
-        )
+        self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         self._facts = agree(facts_of(stages, embedding), probe, self._place.group)
@@ -112,10 +103,7 @@ class Pipeline:
             self.fields(self._place.rank),
             self._place.device,
         )
-        self._groups = connect(probe, self._facts, self._place, deadline_s)
-        self._board = post_board(self._place, deadline_s)
-        self._groups.warm_up(deadline_s)
-        self._board.start()
+        self._groups, self._board = meet(probe, self._facts, self._place, deadline_s)
         self._cache: dict[int, _Compiled] = {}
         self._step = 0
         self._measured: list[Slot] = []

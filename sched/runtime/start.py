@@ -144,6 +144,19 @@ def connect(probe: Program, facts: ModelFacts, place: MeshPlace, deadline_s: flo
     return make_groups(place.pipelines, channels, names, place.device, deadline_s)
 
 
+def meet(
+    probe: Program, facts: ModelFacts, place: MeshPlace, deadline_s: float
+) -> tuple[Groups, Board]:
+    """Connect to the other ranks and start to publish standings; all ranks do it together."""
+    groups = connect(probe, facts, place, deadline_s)
+    board = post_board(place, deadline_s)
+    # After this all boards are there, so that no rank reads one that is missing.
+    groups.warm_up(deadline_s)
+    dist.barrier(place.group)
+    board.start()
+    return groups, board
+
+
 def post_board(place: MeshPlace, deadline_s: float) -> Board:
     """Return this rank's board, in a store of its own that the mesh's first process hosts."""
     first = place.pipelines[0][0]

@@ -146,22 +146,26 @@ class _Compiler:
     def _reads(self, item: Pass, known: Kind) -> Iterable[Value]:
         """Yield the buffers and results that a compute pass needs."""
         yield from (Value(b, item.stage, item.microbatch) for b in _kept(known))
+        yield from self._results(item, known)
+        for source in self.edges.sources.get(item, ()):
+            yield Value(f"X_{source.kind}", source.stage, source.microbatch)
+        yield from self._brought(item)
+
+    def _results(self, item: Pass, known: Kind) -> Iterable[Value]:
+        """Yield the results of the passes that a pass needs by its kind."""
         for need in known.needs:
-            if need.where == "same" and any(_buffers(kind(name)) for name in need.kinds):
-                continue
-            if not (need.required or self._is_there(need, item)):
+            # What a pass of the same stage leaves behind is read as a buffer.
+            kept = need.where == "same" and any(_buffers(kind(name)) for name in need.kinds)
+            if kept or not (need.required or self._is_there(need, item)):
                 continue
             stage = item.stage + {"same": 0, "previous": -1, "next": 1}[need.where]
             if 0 <= stage < self.program.stages or known.scope == "rank":
                 value = Value(_NAMES.get(need.kinds[0], need.kinds[0]), stage, item.microbatch)
                 if self._flows(value):
                     yield value
-        for source in self.edges.sources.get(item, ()):
-            yield Value(f"X_{source.kind}", source.stage, source.microbatch)
-        yield from self._barrier_reads(item)
 
-    def _barrier_reads(self, item: Pass) -> Iterable[Value]:
-        """Yield what the barriers in front of a pass bring."""
+    def _brought(self, item: Pass) -> Iterable[Value]:
+        """Yield what the collectives of barriers bring that a pass waits for."""
         ends = {"first": 0, "last": self.program.stages - 1}
         for barrier in self.program.barriers:
             at = [w for w, name in barrier.before if name == item.kind]

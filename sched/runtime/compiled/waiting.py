@@ -75,14 +75,24 @@ class Pipelines:
         made = next((op for op in self.lists[rank] if standing.waiting in _texts(op)), None)
         if made is not None and made.source is not None:
             return [made.source]
-        if made is not None and (found := self.collectives.get(made.what.kind)) is not None:
-            everyone = [other for other in range(len(self.lists)) if other != rank]
-            others = [found.root] if found.operation == "broadcast" else everyone
-            name = (made.what.kind, made.what.microbatch)
-            return [one for one in others if not self._has_entered(one, name, standing, standings)]
+        if made is not None and made.what.kind in self.collectives:
+            return self._not_entered(rank, made, standing, standings)
         # Its own value: a send that its receivers have not taken.
         sends = (op for op in self.lists[rank] if op.targets and _read(op) == standing.waiting)
         return [target for op in sends for target in op.targets]
+
+    def _not_entered(
+        self, rank: int, entry: Op, standing: Standing, standings: Mapping[int, Standing]
+    ) -> list[int]:
+        """Return the ranks whose entry into a collective is missing."""
+        found = self.collectives[entry.what.kind]
+        others = [found.root] if found.operation == "broadcast" else range(len(self.lists))
+        name = (entry.what.kind, entry.what.microbatch)
+        return [
+            other
+            for other in others
+            if other != rank and not self._has_entered(other, name, standing, standings)
+        ]
 
     def _has_entered(
         self,

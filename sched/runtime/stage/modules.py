@@ -9,7 +9,7 @@ passes do nothing.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,17 @@ from .deferral import DeferredGradients, defer_linear_layers, deferring
 LossFunction = Callable[..., Tensor]
 
 
+class Running(TypedDict, total=False):
+    """The fields of StageOptions but the loss, as keyword arguments of Pipeline."""
+
+    inputs: tuple[str, ...]
+    extras: tuple[str, ...]
+    labels: tuple[str, ...]
+    recompute: bool
+    autocast: torch.dtype | None
+    split: bool
+
+
 @dataclass(frozen=True, slots=True)
 class StageOptions:
     """How stages are run.
@@ -39,9 +50,9 @@ class StageOptions:
     weight gradients off; without, I is a whole backward.
     """
 
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ("input_ids",)
     extras: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ("labels",)
     loss: LossFunction | None = None
     recompute: bool = False
     autocast: torch.dtype | None = None
