@@ -1,0 +1,3 @@
+"""What a reader of docs/drop-in.md has: a data set."""
+
+dataset = list(range(64))

@@ -1,0 +1,48 @@
+"""Uses of the loader as an object: copies, pickles, subclasses, attributes."""
+
+from typing import Any
+
+from tests.loader.uses.kinds import Make, batches, seen, use
+from tests.loader.uses.samples import Numbers
+
+
+@use("a subclass that changes what `__iter__` yields")
+def subclassed(make: Make) -> Any:
+    class Doubled(make):  # type: ignore[misc, valid-type]
+        def __iter__(self) -> Any:
+            return (2 * batch for batch in super().__iter__())
+
+    return batches(Doubled(Numbers(), batch_size=5))
+
+
+@use("reading `dataset`, `batch_size`, `drop_last`, `num_workers`, ...")
+def attributes(make: Make) -> Any:
+    loader = make(Numbers(), batch_size=4, drop_last=True)
+    names = ["batch_size", "drop_last", "num_workers", "pin_memory", "timeout", "in_order"]
+    names += ["prefetch_factor", "persistent_workers", "multiprocessing_context"]
+    return [getattr(loader, name) for name in names], len(loader.dataset), len(loader.sampler)
+
+
+@use("setting `batch_size` after construction")
+def assigned(make: Make) -> Any:
+    loader = make(Numbers(), batch_size=4)
+    loader.batch_size = 2
+    return batches(loader)
+
+
+@use("another dataset's content between two loops, without persistent workers")
+def changed_between(make: Make) -> Any:
+    dataset = Numbers(4)
+    loader = make(dataset, batch_size=2, num_workers=1)
+    before = batches(loader)
+    dataset.offset = 100
+    return before, batches(loader)
+
+
+@use("another dataset's content in the middle of a loop, without workers")
+def changed_within(make: Make) -> Any:
+    dataset = Numbers(4)
+    iterator = iter(make(dataset, batch_size=2))
+    before = seen(next(iterator))
+    dataset.offset = 100
+    return before, seen(next(iterator))
