@@ -79,6 +79,9 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
                 walker.waits.value = value
                 item = held[value] = yield item.transfer
                 walker.waits.value = None
+            if value.name.startswith("X_") and not op.targets:
+                # Edges may bring the results of several passes of one kind.
+                item = (*given.get(value.name, ()), item)
             given[value.name] = item
         _run(op, at, given, data, walker, held, underway)
         if walker.wait_sends and op.targets:

@@ -13,6 +13,10 @@ What vocabulary passes see and return, where a barrier's name means what its col
     IF    -                        IF: its part of the embedding
     IB    CJ: d embedding          -
 
+What an edge of the program takes from a pass is returned by the name `X_` and its kind: an EF
+returns X_EF, features, and a B whose features' gradients an encoder waits for returns X_B beside B.
+Passes at the edges' other ends are given a tuple by that name, a tensor for each of their edges.
+
 The executor does the collective of a barrier by itself, as the barrier says: one that starts at the
 first or last stage is a broadcast from there; one that only the first or last stage waits for is a
 sum to there; any other gathers what every rank contributes, as a tensor (ranks, ...). A
