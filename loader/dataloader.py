@@ -6,13 +6,14 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.utils.data as torch_data
 
 from ..balancer.planning.problem.balance import Balance, GroupingName, as_balance
 from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
+from ..workers.batches.envelope import is_stateful
 from .assembly import (
     BalancedArguments,
     prepare_balanced,
@@ -22,15 +23,18 @@ from .assembly import (
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader, Delivered
-from .plain import PlainIterator, TolerantIterator
+from .plain.iterators import InlineIterator, WorkersIterator
+from .plain.state import PlainState
 from .remote_dataset import RemoteDataset
-from .resume.plain_position import PlainState
+from .resume.plain_position import is_stream
 from .step.info import Step, StepInfo
 from .step.ranks import RankArguments
 from .step.skipped import make_left_out
 
+T = TypeVar("T", covariant=True)
 
-class DataLoader(torch_data.DataLoader[Any]):
+
+class DataLoader(torch_data.DataLoader[T]):
     """A drop-in for torch.utils.data.DataLoader; these keyword-only arguments are new.
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
@@ -135,9 +139,7 @@ class DataLoader(torch_data.DataLoader[Any]):
     def __iter__(self) -> Any:
         """Return an iterator over batches; balanced, over this process' microbatches."""
         if self._late is None:
-            iterator = super().__iter__()
-            self._plain.started(iterator)
-            return iterator
+            return super().__iter__()
         return _BatchIterator(self._late.get_at_iteration().microbatches(), self)
 
     def __len__(self) -> int:
@@ -197,8 +199,10 @@ class DataLoader(torch_data.DataLoader[Any]):
         """Continue at a ledger with the next iteration; ValueError if this loader cannot."""
         if self._late is not None:
             self._late.get_at_resume().load_state_dict(state)
-        else:
-            self._plain.load_state_dict(self, state)
+            return
+        self._plain.load_state_dict(self, state)
+        if is_stream(self.dataset) or is_stateful(self.dataset):
+            self._iterator = None  # persistent workers are elsewhere in the data
 
     def close(self) -> None:
         """End all processes of the loader; it can be used again afterwards."""
@@ -208,14 +212,13 @@ class DataLoader(torch_data.DataLoader[Any]):
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:
-            tolerant = self._plain.left_out is not None
-            return TolerantIterator(self) if tolerant else super()._get_iterator()
+            return InlineIterator(self, self._plain)
         self.check_worker_number_rationality()
-        return PlainIterator(self)
+        return WorkersIterator(self, self._plain)
 
-    @property
-    def _index_sampler(self) -> Any:
-        return self._plain.following(self, super()._index_sampler)
+    def __getstate__(self) -> dict[str, Any]:
+        """Return settings and position: a copy begins where this is, with workers of its own."""
+        return {**self.__dict__, "_iterator": None, "_plain": self._plain.snapshot(self)}
 
     def _need_balance(self, what: str) -> BalancedLoader:
         if self._balanced is None:

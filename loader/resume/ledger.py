@@ -13,6 +13,7 @@ import msgspec
 
 from ...balancer.planning.problem.config import PLANNER_VERSION
 from ...balancer.protocol.records import read_record
+from ...workers.batches.envelope import ReaderPosition
 
 LEDGER_VERSION = 2
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -70,14 +71,35 @@ class BalancedLedger(PlannedLedger):
     holes: tuple[Count, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """What state_dict() of a user's sampler and of its iterator returned; None without one."""
+
+    sampler: Any
+    iterator: Any
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainLedger(Ledger):
-    """The position of a DataLoader without balance: batches handed out, samples left out."""
+    """The position of a DataLoader without balance; of the next epoch, once one is over.
+
+    worker_seed: what the workers are seeded with; batches: how many were handed out; waiting: the
+    numbers of batches before those that were not (in_order=False); length: of the data set, if it
+    has one; left_out: samples; sampler: its state, if it has one;
+    readers: of a stream, or of a data set with a state, one for each worker; turn: the reader whose
+    batch comes next. States are what users' objects return: they may be large, and no JSON.
+    """
 
     kind = "plain"
+    worker_seed: int | None
     batches: Count
+    waiting: tuple[Count, ...]
     batch_size: int | None
+    length: int | None
     left_out: Count
+    sampler: SamplerState | None
+    turn: Count
+    readers: tuple[ReaderPosition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +117,11 @@ class SamplerLedger(PlannedLedger):
 
 
 # The names that users know, of fields that they do not give themselves.
-_MEANINGS = {"digest": "ranks, budgets and other options of the plan", "samples": "costs"}
+_MEANINGS = {
+    "digest": "ranks, budgets and other options of the plan",
+    "samples": "costs",
+    "length": "data set",
+}
 L = TypeVar("L", bound=Ledger)
 _KINDS: dict[str, type[Ledger]] = {
     each.kind: each for each in (BalancedLedger, PlainLedger, SamplerLedger)
@@ -103,14 +129,28 @@ _KINDS: dict[str, type[Ledger]] = {
 
 
 def write_ledger(ledger: Ledger) -> dict[str, Any]:
-    """Return a ledger as JSON values.
+    """Return a ledger as JSON values (except for states of users' objects).
 
-    >>> write_ledger(PlainLedger(seed=7, batches=3, batch_size=4, left_out=0))
-    {'version': 2, 'kind': 'plain', 'seed': 7, 'batches': 3, 'batch_size': 4, 'left_out': 0}
+    >>> ledger = SamplerLedger(
+    ...     seed=7, planner=1, epoch=0, shuffle=True, digest="d", start=0, step=2,
+    ...     before=0, given=3, samples=9,
+    ... )
+    >>> [(name, value) for name, value in write_ledger(ledger).items() if name != "digest"][:4]
+    [('version', 2), ('kind', 'sampler'), ('seed', 7), ('planner', 1)]
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
-    listed = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    listed = {
+        name: [_plain(each) for each in v] if isinstance(v, tuple) else _plain(v)
+        for name, v in values.items()
+    }
     return {"version": LEDGER_VERSION, "kind": ledger.kind, **listed}
+
+
+def _plain(value: Any) -> Any:
+    """Return a record inside a ledger as a dict; what is inside that is left as it is."""
+    if not isinstance(value, ReaderPosition | SamplerState):
+        return value
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def read_ledger(state: Any, wanted: type[L]) -> L:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...balancer.protocol.error_policy import OnError, checked_on_error
-from ...workers.daemon.skipping_fetcher import Fetched
 from ...workers.sources.dead_letter import DeadLetter, append_letter
+from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import source_name
 from .errors import LoaderError
 
@@ -30,15 +30,15 @@ class LeftOut:
         """Begin to count at the number that was left out before."""
         self.count = count
 
-    def take(self, fetched: Fetched) -> None:
+    def take(self, holes: tuple[SkippedSample, ...]) -> None:
         """Count what a batch that is handed out lacks; LoaderError where that is too much."""
-        for hole in fetched.holes:
+        for hole in holes:
             self.count += 1
             if self._dead_letter is not None:
                 letter = DeadLetter(hole.key, self._name, hole.reason, hole.kind)
                 append_letter(self._dead_letter, letter)
-        if self._allowed is not None and fetched.holes and self.count > self._allowed:
-            last = fetched.holes[-1]
+        if self._allowed is not None and holes and self.count > self._allowed:
+            last = holes[-1]
             where = f", see {self._dead_letter}" if self._dead_letter else ""
             raise LoaderError(
                 f"{self.count} samples of this epoch could not be used, and max_errors allows "
@@ -61,6 +61,11 @@ def make_left_out(
     policy = checked_on_error(on_error, _no_refill(dataset, batch_size))
     if policy == "raise":
         return None
+    if isinstance(dataset, IterDataPipe | MapDataPipe):
+        raise ValueError(
+            f"on_error={policy!r} cannot leave samples of a {type(dataset).__name__} out, which is "
+            "a DataPipe: leave them out in the pipe, or give an IterableDataset"
+        )
     if isinstance(max_errors, float):
         max_errors = int(max_errors * _count(dataset, max_errors))
     return LeftOut(policy, source_name(dataset), dead_letter, max_errors)

@@ -1,0 +1,87 @@
+"""Makes what torch's iterator reads of a loader: the loader's own attributes, and ours in places.
+
+A loader whose positions the trainer can count by itself goes in as it is. The data set and the
+collate function are wrapped for a stream (each reader has a place of its own in it), for a data
+set with a state_dict, for an error policy that leaves samples out, and for batches that may come
+out of order.
+"""
+
+import functools
+from multiprocessing.context import DefaultContext, ForkServerContext, SpawnContext
+from typing import Any
+
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+
+from ...workers.batches.envelope import is_stateful
+from ...workers.batches.map_reader import MapReader
+from ...workers.batches.prepare import prepare_worker
+from ...workers.batches.stream_reader import StreamReader
+from ...workers.processes.context import clean_context
+from ...workers.processes.start_method import start_method
+from .indices import Indices
+from .iteration import Iteration
+from .state import PlainState
+
+Reader = StreamReader | MapReader
+# Contexts that name a start method; one that a user made is used as it is.
+_BY_NAME = (type(None), DefaultContext, SpawnContext, ForkServerContext)
+
+
+class IteratorArguments:
+    """A loader as torch's iterators see it: `ours` in place of its attributes."""
+
+    def __init__(self, loader: Any, reader: Reader | None, ours: dict[str, Any]) -> None:
+        self.reader = reader
+        self._loader = loader
+        self.__dict__.update(ours)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
+    """Return the arguments for the iteration that `state` has begun."""
+    reader = _reader(loader, state, state.current)
+    numbered = isinstance(reader, MapReader) and _out_of_order(loader)
+    ours: dict[str, Any] = {"_index_sampler": Indices(loader, state, numbered)}
+    if reader is not None:
+        ours |= {"dataset": reader, "collate_fn": reader.collate}
+        if loader.num_workers:
+            init_fn = functools.partial(prepare_worker, reader, loader.worker_init_fn)
+            ours["worker_init_fn"] = init_fn
+        if isinstance(reader, StreamReader) and state.on_error != "raise":
+            ours["drop_last"] = False  # the reader drops: torch would count holes as samples
+    if _starts_clean(loader):
+        ours["multiprocessing_context"] = clean_context()
+    return IteratorArguments(loader, reader, ours)
+
+
+def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None:
+    dataset, carries = loader.dataset, loader.num_workers > 0
+    if isinstance(dataset, IterDataPipe | MapDataPipe):
+        return None  # torch looks for the pipes themselves, to share them out and to seed them
+    if isinstance(dataset, IterableDataset):
+        return StreamReader(
+            dataset,
+            loader.collate_fn,
+            None if loader.batch_sampler is None else loader.batch_size,
+            loader.drop_last,
+            state.on_error,
+            current.start,
+            carries,
+        )
+    if is_stateful(dataset) or state.on_error != "raise" or _out_of_order(loader):
+        return MapReader(dataset, loader.collate_fn, state.on_error, current.start, carries)
+    return None
+
+
+def _starts_clean(loader: Any) -> bool:
+    """Return whether workers come from our fork server, in place of torch's own clean starts."""
+    context = loader.multiprocessing_context
+    named = loader.num_workers > 0 and type(context) in _BY_NAME
+    return named and start_method(context) == "forkserver"
+
+
+def _out_of_order(loader: Any) -> bool:
+    # torch before 2.6 has no in_order, and keeps the order
+    return loader.num_workers > 1 and not getattr(loader, "in_order", True)

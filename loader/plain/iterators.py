@@ -1,0 +1,107 @@
+"""torch's iterators, made to count what they hand out and to take batches out of envelopes.
+
+Workers, queues, timeouts, order, pinning, seeds and errors are torch's own. What is ours goes in
+through the arguments that the iterator reads from its loader: see `arguments.py`.
+"""
+
+from typing import Any
+
+from ...workers.batches.envelope import Envelope
+from .arguments import make_arguments
+from .iteration import Iteration
+from .state import PlainState
+from .torch_names import TorchInlineIterator, TorchWorkersIterator
+
+
+class _Counting:
+    """Counts for an Iteration, which the loader holds: the count outlives the iterator."""
+
+    _iteration: Iteration
+    _state: PlainState
+
+    def _consumed(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def _base_seed(self) -> int | None:
+        return self._iteration.worker_seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        # Drawn in any case, as torch draws it; an iteration that is resumed has its seed already.
+        if self._iteration.worker_seed is None:
+            self._iteration.worker_seed = drawn
+
+    def _hand_out(self, data: Any) -> tuple[bool, Any]:
+        """Record what torch's iterator returned; return whether there is a batch, and the batch."""
+        current = self._iteration
+        if type(data) is not Envelope:
+            current.done(self._consumed())
+            return True, data
+        if self._state.left_out is not None:
+            self._state.left_out.take(tuple(data.holes))
+        if current.stream:
+            current.batches += not data.empty
+        elif data.number >= 0:
+            current.done_number(data.number)
+        else:
+            current.done(self._consumed())
+        current.heard(data)
+        return not data.empty, data.batch
+
+
+class InlineIterator(_Counting, TorchInlineIterator):
+    """One iteration over a loader with num_workers=0."""
+
+    def __init__(self, loader: Any, state: PlainState) -> None:
+        """Begin an iteration; raises what the dataset and its iterator raise."""
+        self._state, self._iteration = state, state.begin(loader)
+        arguments = make_arguments(loader, state)
+        reader = arguments.reader
+        if reader is not None:
+            reader.go_over()
+        super().__init__(arguments)  # draws a seed, as it did after the state was taken
+        if reader is not None:
+            reader.restore()
+            self._iteration.live = reader.position
+
+    def _consumed(self) -> int:
+        return self._iteration.drawn
+
+    def __next__(self) -> Any:
+        """Return the next batch; at the end the iteration is over."""
+        return _next(self, super().__next__)
+
+
+class WorkersIterator(_Counting, TorchWorkersIterator):
+    """One iteration over a loader with num_workers > 0 (many, if the workers are persistent)."""
+
+    def __init__(self, loader: Any, state: PlainState) -> None:
+        """Start the workers; raises what torch's iterator raises."""
+        self._state, self._iteration = state, state.begin(loader)
+        super().__init__(make_arguments(loader, state))
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            self._iteration = self._state.begin(loader)
+        super()._reset(loader, first_iter)
+
+    def _consumed(self) -> int:
+        # The first tasks were none for workers whose turn had not come.
+        return max(0, int(self._rcvd_idx) - self._iteration.start.turn)
+
+    def __next__(self) -> Any:
+        """Return the next batch; at the end the iteration is over."""
+        return _next(self, super().__next__)
+
+
+def _next(iterator: InlineIterator | WorkersIterator, torchs_next: Any) -> Any:
+    while True:
+        try:
+            data = torchs_next()
+        except StopIteration:
+            iterator._state.finish(iterator._iteration)
+            raise
+        there, batch = iterator._hand_out(data)
+        if there:
+            return batch

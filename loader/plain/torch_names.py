@@ -1,0 +1,22 @@
+"""Lists the private names of torch that plain loaders use; nothing else of ours uses any.
+
+torch has no public place between its sampler and its workers, so the iterators of `iterators.py`
+are subclasses of torch's. tests/loader/plain/test_torch_names.py fails with a torch that renames
+one of these.
+"""
+
+from torch.utils.data.dataloader import (
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+TorchInlineIterator = _SingleProcessDataLoaderIter
+TorchWorkersIterator = _MultiProcessingDataLoaderIter
+
+# _get_iterator is overridden; _iterator is set to None to end persistent workers; torch's iterators
+# draw from _index_sampler.
+LOADER_NAMES = ("_get_iterator", "_iterator", "_index_sampler")
+# _base_seed is what the workers are seeded with; _rcvd_idx counts the tasks whose result was taken;
+# _reset begins another iteration of persistent workers.
+WORKERS_NAMES = ("_base_seed", "_rcvd_idx", "_reset")
+INLINE_NAMES = ("_base_seed",)

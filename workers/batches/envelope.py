@@ -1,0 +1,98 @@
+"""Defines what a wrapped worker sends with each batch, and the position of one reader.
+
+torch's iterators hand out what collate_fn returns. Where the trainer must know more than the batch
+(which samples are missing, which batch it is, how far the worker has read), our collate_fn returns
+an `Envelope`, and the loader takes the batch out of it.
+"""
+
+import pickle
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from torch.utils.data import get_worker_info
+
+from ..sources.failures import SkippedSample
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderPosition:
+    """The position of one reader: a worker, or the trainer itself where there are no workers.
+
+    read: items taken from the stream; ended: there are no more; iterator, dataset: their own
+    state_dict() where they have one; over: the iteration is done, the next one starts here.
+    """
+
+    read: int = 0
+    ended: bool = False
+    over: bool = False
+    iterator: Any = None
+    dataset: Any = None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the data say themselves where they are."""
+        return self.iterator is not None or self.dataset is not None
+
+    def pack(self) -> bytes:
+        """Return the position as it is now: states may be changed in place afterwards.
+
+        Bytes also keep tensors in a state out of torch's shared memory.
+        """
+        return pickle.dumps(self, protocol=5)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self:
+        """Return what `pack` was given."""
+        position: Self = pickle.loads(packed)
+        return position
+
+
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """The positions that the readers of one iteration begin at, by the reader's number.
+
+    turn: the reader whose batch comes first; those before it hand out nothing in the first round.
+    """
+
+    readers: tuple[ReaderPosition, ...] = ()
+    turn: int = 0
+
+    def of(self, number: int) -> ReaderPosition:
+        """Return one reader's position; the beginning for readers that were not there before."""
+        return self.readers[number] if number < len(self.readers) else ReaderPosition()
+
+
+class Envelope(NamedTuple):
+    """A batch and what the trainer must know about it.
+
+    A named tuple, since torch pins the members of those. number: of the batch in the sampler's
+    order, -1 if nobody asks; reader: who made it; holes: the samples that it lacks; empty: there is
+    no batch to hand out; position: the reader's, packed, after the batch.
+    """
+
+    batch: Any
+    number: int = -1
+    reader: int = 0
+    holes: tuple[SkippedSample, ...] = ()
+    empty: bool = False
+    position: bytes | None = None
+
+
+def reader_number() -> int:
+    """Return the number of this worker; 0 in the trainer."""
+    info = get_worker_info()
+    return 0 if info is None else int(info.id)
+
+
+def is_stateful(thing: Any) -> bool:
+    """Return whether an object has state_dict and load_state_dict, as torchdata asks for.
+
+    >>> is_stateful(iter([1]))
+    False
+    """
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def state_of(thing: Any) -> Any:
+    """Return the state of an object that has one, else None."""
+    return thing.state_dict() if is_stateful(thing) else None
