@@ -6,7 +6,7 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.utils.data as torch_data
 
@@ -31,7 +31,13 @@ from .step.info import Step, StepInfo
 from .step.ranks import RankArguments
 from .step.skipped import make_left_out
 
-T = TypeVar("T", covariant=True)
+if TYPE_CHECKING:
+    # torch's is generic too; most people write no parameter.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", covariant=True, default=Any)
+else:
+    T = TypeVar("T", covariant=True)
 
 
 class DataLoader(torch_data.DataLoader[T]):

@@ -95,7 +95,7 @@ def test_an_editor_sees_the_types_of_an_installed_wheel(wheel: Path, tmp_path: P
     )
     lines = [line.partition("program.py:")[2] for line in done.stdout.splitlines()]
     assert lines[:-1] == [
-        '2: note: Revealed type is "counterpoise.loader.dataloader.DataLoader"',
+        '2: note: Revealed type is "counterpoise.loader.dataloader.DataLoader[Any]"',
         '3: note: Revealed type is "counterpoise.balancer.planning.problem.balance.Balance"',
         '4: note: Revealed type is "def (loss_sum: Any, info: '
         'counterpoise.loader.step.info.StepInfo, per: str =, reduction: str =) -> Any"',

@@ -56,9 +56,9 @@ class Trainer:
         self.process.kill()
         self.process.wait()
 
-    def assert_nothing_is_left(self) -> None:
+    def assert_nothing_is_left(self, within_s: float = ENDS_WITHIN_S) -> None:
         """Wait a little for everything to be gone."""
-        deadline, bell = time.monotonic() + ENDS_WITHIN_S, threading.Event()
+        deadline, bell = time.monotonic() + within_s, threading.Event()
         while (left := self.survivors()) or self.leftovers():
             assert time.monotonic() < deadline, (left, self.leftovers())
             bell.wait(0.02)
