@@ -107,6 +107,7 @@ class DataLoader(torch_data.DataLoader[T]):
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self._late: LateBalancedLoader | None = None
+        self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)
         if balance is None:
             left_out = make_left_out(dataset, batch_size, on_error, dead_letter, allowed)
@@ -135,6 +136,7 @@ class DataLoader(torch_data.DataLoader[T]):
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
         )  # fmt: skip
+        self._given = given
         self._late = prepare_balanced(self, given)
 
     @property
@@ -224,7 +226,23 @@ class DataLoader(torch_data.DataLoader[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return settings and position: a copy begins where this is, with workers of its own."""
-        return {**self.__dict__, "_iterator": None, "_plain": self._plain.snapshot(self)}
+        plain = self._plain.snapshot(self)
+        state = {**self.__dict__, "_iterator": None, "_info": None, "_plain": plain}
+        if self._late is None:
+            return state
+        made = self._late.made
+        ledger = None if made is None else made.state_dict()
+        return {**state, "_late": (self._late.epoch, ledger)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._given is None:
+            return
+        epoch, ledger = state["_late"]
+        self._late = prepare_balanced(self, self._given)
+        self._late.set_epoch(epoch)
+        if ledger is not None:
+            self._late.get_at_resume().load_state_dict(ledger)
 
     def _need_balance(self, what: str) -> BalancedLoader:
         if self._balanced is None:

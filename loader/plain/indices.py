@@ -84,7 +84,8 @@ class _Drawing:
         by_sampler = before.sampler is not None and is_stateful(source)
         if by_sampler:
             source.load_state_dict(before.sampler)
-        indices = self._iterator = _begin(source, current, first)
+        indices: Any = _begin(source, current, first)
+        self._iterator = indices
         by_iterator = before.iterator is not None and is_stateful(indices)
         if by_iterator:
             indices.load_state_dict(before.iterator)

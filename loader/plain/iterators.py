@@ -50,7 +50,7 @@ class _Counting:
         return not data.empty, data.batch
 
 
-class InlineIterator(_Counting, TorchInlineIterator):
+class InlineIterator(_Counting, TorchInlineIterator):  # type: ignore[misc]
     """One iteration over a loader with num_workers=0."""
 
     def __init__(self, loader: Any, state: PlainState) -> None:
@@ -73,7 +73,7 @@ class InlineIterator(_Counting, TorchInlineIterator):
         return _next(self, super().__next__)
 
 
-class WorkersIterator(_Counting, TorchWorkersIterator):
+class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
     """One iteration over a loader with num_workers > 0 (many, if the workers are persistent)."""
 
     def __init__(self, loader: Any, state: PlainState) -> None:

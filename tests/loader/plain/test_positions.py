@@ -306,6 +306,24 @@ def test_a_copy_has_settings_and_position(copied, workers):
     loader.close(), twin.close()
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_copy_of_a_balanced_loader_has_them_too(copied):
+    loader = DataLoader(
+        list(range(24)), 2, shuffle=True, balance="fixed", cost=cost_of, rank=0, ranks=1,
+        collate_fn=list,
+    )  # fmt: skip
+    assert len(list(copied(loader))) == 12
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    assert list(copied(loader)) == list(iterator)
+    loader.set_epoch(7)
+    assert copied(loader).state_dict()["epoch"] == 7
+
+
+def cost_of(sample):
+    return {"tokens": 1 + sample % 3}
+
+
 def test_the_data_of_another_length_are_refused():
     state = DataLoader(range(12), 2).state_dict()
     with pytest.raises(ValueError, match=r"length was 12 and is 13.*resume with the same data set"):
