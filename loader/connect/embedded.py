@@ -5,7 +5,6 @@ their own, started as torch would start them: anew for every run (so that they h
 it is then), or once if they are persistent.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -77,19 +76,15 @@ class LocalProcesses:
         lost = "" if self.balancer is None else self.balancer.failure()
         return lost or ("" if self.pool is None else _why_pool_failed(self.pool))
 
-    def renew(self, before: Callable[[], object]) -> tuple[str, ...]:
-        """Start the workers of a run, after `before()`; return the names of those that have ended.
+    def are_kept(self) -> bool:
+        """Return whether there are workers that serve the next run, too."""
+        return self.pool is not None and self._start.persistent
 
-        Persistent workers that run already stay.
-        """
-        if self.pool is not None and self._start.persistent:
-            return ()
-        ended = self.end_workers()
-        before()
+    def start_workers(self) -> None:
+        """Start the workers of a run; then wait for the balancer, which has started meanwhile."""
         self.pool = self._start.start(self._config)
         if self.balancer is not None:
             self.balancer.wait_ready()
-        return ended
 
     def finish(self) -> tuple[str, ...]:
         """End the workers of a run that is over, unless they are persistent; return their names."""
@@ -112,12 +107,15 @@ class LocalProcesses:
 
 
 def _why_pool_failed(pool: Pool) -> str:
+    why = ""
     for report in pool.poll_reports():
         if report.event == "failed" and report.worker is None:
             return report.message
+        if report.event == "failed":
+            why = f": {report.message}"
         if report.event == "exited" and report.worker is not None and not report.restarted:
             how = f"signal {report.signal}" if report.signal else f"status {report.code}"
-            return f"worker {report.worker} ended with {how} and is not started again"
+            return f"worker {report.worker} ended with {how} and is not started again{why}"
     return ""
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
-from ...balancer.protocol.messages import Message
 from ...balancer.transport.keys import PeerKeys
 from ...workers.sources.interface import Source, source_name
 from ..balanced.microbatches import MicrobatchSource
@@ -41,8 +40,6 @@ class LocalConnection(Connection):
         self._processes = processes
         self._peers = peers
         shared = peers is not None and processes.balancer is not None
-        # Ended workers that the balancer was not told of.
-        self._ended: tuple[str, ...] = ()
         patience_s = OTHERS_S if shared else 0.0
         super().__init__(
             endpoint, party, to_json(job), prefetch, watch=processes.failure,
@@ -57,8 +54,7 @@ class LocalConnection(Connection):
         if os.getpid() != self._sockets.owner:
             return
         with self._sockets.lock:
-            self._ended += self._processes.finish()
-            self._sockets.watch(self._processes.descriptors())
+            self._report_ended(self._processes.finish())
 
     def close(self) -> None:
         """Leave the balancer and end the processes; wait for other ranks that need the balancer."""
@@ -66,17 +62,26 @@ class LocalConnection(Connection):
         self._processes.close()
         _shared.discard(self)
 
-    def _prepare_run(self) -> list[Message]:
-        """Start the workers before there are sockets; return what the balancer must be told."""
+    def _prepare_run(self) -> None:
+        """Start the workers, while this connection has no sockets."""
+        if self._processes.are_kept():
+            return
+        # Said before others start: the data may have changed, and nobody may be left who differs.
+        self._report_ended(self._processes.end_workers())
+        self._sockets.suspend()
         try:
-            self._ended += self._processes.renew(before=self._sockets.suspend)
+            self._processes.start_workers()
         except Exception as error:
             if self._peers is not None:
                 self._peers.give_up(str(error))
             raise
         self._sockets.watch(self._processes.descriptors())
-        ended, self._ended = self._ended, ()
-        return self.session.end_workers(ended) if ended else []
+
+    def _report_ended(self, names: tuple[str, ...]) -> None:
+        """Tell the balancer which workers have ended."""
+        self._sockets.watch(self._processes.descriptors())
+        if names:
+            self._send(self.session.end_workers(names))
 
 
 # Connections whose balancer serves other ranks too: at exit they must be closed before the pools.

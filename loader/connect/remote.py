@@ -99,16 +99,15 @@ class Connection:
     ) -> None:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
         with self._sockets.lock:
-            first = self._prepare_run()
-            self._send([*first, *self.session.begin(epoch, at, holes, served)])
+            self._prepare_run()
+            self._send(self.session.begin(epoch, at, holes, served))
             self._send(self.session.new_requests())
 
     def finish(self) -> None:
         """Let go of what only the run needed: its iterator is at its end, or was dropped."""
 
-    def _prepare_run(self) -> list[Message]:
-        """Do what a run needs, and return what to send before it."""
-        return []
+    def _prepare_run(self) -> None:
+        """Do what a run needs before it begins."""
 
     def offer(self, step: int, pickled: bytes, pin: int = -1) -> None:
         """Offer one batch of a loop without balancing."""
