@@ -17,7 +17,7 @@ from .compiled import Op, collectives, compile_program, lowered
 from .execution import Board
 from .links import Groups, channels_of, make_groups
 from .stage import LossFunction, StageOptions
-from .vocabulary import VocabParallel, VocabularyPart
+from .vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
 
 _OUTPUT = frozenset("ST") | frozenset("LEG")
 
@@ -101,16 +101,13 @@ def vocabulary_part(
             f"the schedule {program.name!r} computes the loss in vocabulary passes; give "
             "vocabulary=VocabParallel(...), whose options are the loss', and no loss="
         )
-    if ("IF" in kinds) != (vocabulary.embedding is not None):
-        raise ValueError(
-            "input passes and VocabParallel's embedding go together; give both, with "
-            "options={'inputs': True}, or none"
-        )
+    refuse_other_passes(program, vocabulary)
     shard = vocabulary.shard(place.rank, place.ranks, place.device)
     return VocabularyPart(
         vocabulary,
         shard,
         reports_loss=place.rank == program.placement[-1],
+        autocast=options.autocast,
         labels=options.labels[0],
         words=options.inputs[0] if options.inputs else "input_ids",
     )

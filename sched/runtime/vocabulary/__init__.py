@@ -2,7 +2,7 @@
 
 from .loss import LossOptions
 from .parallel import Algorithm, Keep, VocabParallel
-from .part import VocabularyPart
+from .part import VocabularyPart, refuse_other_passes
 from .shard import VocabularyShard, join_state_dicts
 from .sharding import Sharding
 from .step import MicrobatchLabels, VocabularyStep
@@ -18,4 +18,5 @@ __all__ = [
     "VocabularyShard",
     "VocabularyStep",
     "join_state_dicts",
+    "refuse_other_passes",
 ]

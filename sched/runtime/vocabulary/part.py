@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ir.passes import Pass
+from ...ir.program import Program
 from ..parts import Given, Made, MicrobatchData, StepData
 from .parallel import VocabParallel
 from .shard import VocabularyShard
@@ -13,6 +14,24 @@ from .step import OUTPUT_PASSES, MicrobatchLabels, VocabularyStep
 
 # The barrier whose result a pass is given. C, T and G are given CS.
 _RECEIVED = {"S": "CX", "L": "CX", "E": "CM", "IB": "CJ"}
+
+
+def refuse_other_passes(program: Program, parallel: VocabParallel) -> None:
+    """Raise ValueError if a program's passes are those of another algorithm, or other layers."""
+    kinds = {item.kind for row in program.ranks for item in row}
+    # Algorithm 2's sum of gradients follows the statistics, Algorithm 1's its T.
+    early = any(barrier.source == "barrier" for barrier in program.barriers)
+    found = "naive" if "L" in kinds else "alg2" if early else "alg1"
+    if found != parallel.algorithm:
+        raise ValueError(
+            f"the schedule {program.name!r} has the passes of {found!r}; give "
+            f"VocabParallel(..., algorithm={found!r}), not {parallel.algorithm!r}"
+        )
+    if ("IF" in kinds) != (parallel.embedding is not None):
+        raise ValueError(
+            "input passes and VocabParallel's embedding go together; give both, with "
+            "options={'inputs': True}, or none"
+        )
 
 
 class VocabularyPart:

@@ -6,9 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from counterpoise.sched import schedule
 from counterpoise.sched.ir.passes import parse_pass
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
-from counterpoise.sched.runtime.vocabulary import VocabParallel, VocabularyPart
+from counterpoise.sched.runtime.vocabulary import (
+    VocabParallel,
+    VocabularyPart,
+    refuse_other_passes,
+)
 from tests.sched.runtime.vocabulary.one_process import error
 
 SIZE, HIDDEN, RANKS = 13, 8, 2
@@ -98,3 +103,24 @@ def test_passes_outside_a_step_are_refused() -> None:
     (part, _) = parts(VocabParallel(nn.Linear(HIDDEN, SIZE)))
     with pytest.raises(RuntimeError, match="call begin before passes are run"):
         run([part], "S0", {"CX": torch.zeros(1, 8)})
+
+
+@pytest.mark.parametrize("base", ["1f1b", "v-half", "interleaved"])
+def test_an_algorithm_other_than_the_schedules_is_refused(base: str) -> None:
+    for name in ("alg1", "alg2", "naive"):
+        program = schedule(f"{base}-{name}", ranks=2, microbatches=4)
+        for algorithm in ("alg1", "alg2", "naive"):
+            parallel = VocabParallel(nn.Linear(4, 4), algorithm=algorithm)  # type: ignore[arg-type]
+            if algorithm == name:
+                refuse_other_passes(program, parallel)
+            else:
+                with pytest.raises(ValueError, match=f"give VocabParallel.*algorithm='{name}'"):
+                    refuse_other_passes(program, parallel)
+
+
+@pytest.mark.parametrize("inputs", [True, False])
+def test_an_embedding_without_its_passes_is_refused_and_passes_without_it(inputs: bool) -> None:
+    program = schedule("1f1b-alg2", ranks=2, microbatches=4, inputs=inputs)
+    parallel = VocabParallel(nn.Linear(4, 8), None if inputs else nn.Embedding(8, 4))
+    with pytest.raises(ValueError, match="input passes and VocabParallel's embedding go together"):
+        refuse_other_passes(program, parallel)
