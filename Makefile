@@ -9,7 +9,7 @@ PACKAGES := balancer loader sched tools workers
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
 
-.PHONY: demo test test-all faults peer-suites lint types bench docs clean
+.PHONY: demo test test-all faults peer-suites test-frameworks lint types bench docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
@@ -40,6 +40,20 @@ $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 	$(PEERS)/bin/pip install -q torch==2.13.0
 	$(PEERS)/bin/pip install -q -e . -r $<
 	mkdir -p $(PEERS)/import && ln -sfn $(CURDIR)/tests $(PEERS)/import/tests
+	touch $@
+
+# The oldest and the newest torch and numpy, each in an environment of its own (5 GB each: PyPI's
+# torch brings CUDA); other Pythons are only checked by vermin.
+FRAMEWORKS ?= $(VENV)/frameworks
+FRAMEWORK_TESTS ?= tests/loader tests/balancer/planning
+test-frameworks: $(FRAMEWORKS)/oldest/.installed $(FRAMEWORKS)/newest/.installed
+	$(FRAMEWORKS)/newest/bin/vermin --no-tips -t=3.11- $(PACKAGES) __init__.py
+	$(FRAMEWORKS)/oldest/bin/pytest -n 2 --dist loadfile $(FRAMEWORK_TESTS)
+	$(FRAMEWORKS)/newest/bin/pytest -n 2 --dist loadfile $(FRAMEWORK_TESTS)
+
+$(FRAMEWORKS)/%/.installed: tests/frameworks/%.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -q -e . -r $<
 	touch $@
 
 lint: $(STAMP)
