@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.program import Program
@@ -162,10 +163,11 @@ def post_board(place: MeshPlace, deadline_s: float) -> Board:
     store = None
     if own == first:
         host = os.environ.get("MASTER_ADDR") or socket.gethostname()
-        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         address = [(host, store.port)]
     dist.broadcast_object_list(address, src=first)
     if store is None:
-        store = dist.TCPStore(*address[0], is_master=False, wait_for_workers=False)
+        host, port = address[0]
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False)
     number = next(n for n, row in enumerate(place.pipelines) if own in row)
     return Board(store, f"standing/{number}", place.rank, place.ranks, deadline_s)

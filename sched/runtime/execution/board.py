@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 import msgspec
-from torch.distributed import Store
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ..compiled.waiting import Standing
 from .walk import Waits
@@ -39,7 +39,9 @@ class Board:
     `deadline_s`: how long after others have given up a rank that does not go on is ended.
     """
 
-    def __init__(self, store: Store, prefix: str, rank: int, ranks: int, deadline_s: float) -> None:
+    def __init__(
+        self, store: TCPStore, prefix: str, rank: int, ranks: int, deadline_s: float
+    ) -> None:
         self.waits = Waits()
         self.step = 0
         self.standings: dict[int, Standing] = {}
@@ -52,7 +54,7 @@ class Board:
         self._failed = ""
         self._stop = threading.Event()
         # All ranks meet after this, so that no key is missing when the thread reads them.
-        store.set(self._keys[rank], msgspec.json.encode(Standing(0, 0)))
+        store.set(self._keys[rank], msgspec.json.encode(Standing(0, 0)).decode())
 
     def start(self) -> None:
         """Start to publish; all ranks have made their boards."""
@@ -95,7 +97,7 @@ class Board:
     def _exchange(self) -> None:
         """Write this rank's standing and read the others'."""
         try:
-            self._store.set(self._keys[self._rank], msgspec.json.encode(self._own()))
+            self._store.set(self._keys[self._rank], msgspec.json.encode(self._own()).decode())
             texts = self._store.multi_get(self._keys)
         except RuntimeError:
             # The host of the store is gone; what was read before stays.

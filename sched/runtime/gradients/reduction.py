@@ -59,7 +59,9 @@ class Reduction:
             else:
                 bucket.work.wait(timedelta(seconds=deadline_s))
             sizes = [gradient.numel() for gradient in bucket.gradients]
-            for gradient, part in zip(bucket.gradients, bucket.flat.split(sizes), strict=True):
+            for gradient, part in zip(
+                bucket.gradients, torch.split(bucket.flat, sizes), strict=True
+            ):
                 gradient.copy_(part.view_as(gradient))
 
 

@@ -119,7 +119,10 @@ def make_groups(
 
         def group(members: Iterable[int], ranks: Sequence[int] = ranks) -> dist.ProcessGroup:
             names = [ranks[member] for member in members]
-            return dist.new_group(names, timeout, pg_options=options, sort_ranks=False)
+            made: dist.ProcessGroup = dist.new_group(
+                names, timeout, pg_options=options, sort_ranks=False
+            )
+            return made
 
         pairs = {pair: group(pair) for pair in channels}
         rooms = {name: group(range(len(ranks))) for name in communicators}

@@ -50,7 +50,9 @@ class DeferredGradients:
         products, self._products = self._products, []
         # Detached: else the products would keep the graph that I has been through.
         ends = [
-            _WeightGradient.apply(*layer, inputs.detach(), gradient.detach())
+            _WeightGradient.apply(  # type: ignore[no-untyped-call]
+                *layer, inputs.detach(), gradient.detach()
+            )
             for layer, inputs, gradient in products
         ]
         products.clear()
@@ -119,7 +121,9 @@ def _forward(self: nn.Linear, inputs: Tensor) -> Tensor:
     anchor = None
     if not inputs.requires_grad:
         anchor = torch.zeros((), device=inputs.device, requires_grad=True)
-    found: Tensor = _DeferredLinear.apply(inputs, anchor, _Hidden(weight, bias))
+    found: Tensor = _DeferredLinear.apply(  # type: ignore[no-untyped-call]
+        inputs, anchor, _Hidden(weight, bias)
+    )
     return found
 
 
@@ -136,7 +140,7 @@ class _DeferredLinear(torch.autograd.Function):
             return F.linear(inputs, weight, None if bias is None else bias.to(inputs.dtype))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         (inputs,) = ctx.saved_tensors
         layer: _Hidden = ctx.layer
         pending = _active or DeferredGradients()
@@ -163,7 +167,7 @@ class _WeightGradient(torch.autograd.Function):
         return weight.new_empty(())
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         inputs, gradient = (t.reshape(-1, t.shape[-1]) for t in ctx.tensors)
         ctx.tensors = None
         weight = bias = None

@@ -9,6 +9,7 @@ passes do nothing.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypedDict
 
 import torch
@@ -161,7 +162,8 @@ class Stages:
         extras = {name: microbatch.fields[name] for name in options.extras}
         with self._autocast(inputs[0]):
             if options.recompute and torch.is_grad_enabled():
-                found: Any = checkpoint(module, *inputs, use_reentrant=False, **extras)
+                run = partial(module, **extras)
+                found: Any = checkpoint(run, *inputs, use_reentrant=False)
             else:
                 found = module(*inputs, **extras)
         if not isinstance(found, Tensor):

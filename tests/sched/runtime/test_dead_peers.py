@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from torch.distributed.device_mesh import init_device_mesh
@@ -22,8 +23,8 @@ WAITS = re.compile(r"rank \d at \S+ waits since \d+ s for \d[A-Z]+\d+ of rank \d
 AT_THE_END = re.compile(r"rank \d has run all passes of step \d+, and waits for other ranks")
 
 
-def train_for_ever(rank: int, name: str) -> None:
-    """Run steps until a peer is lost."""
+def train_for_ever(rank: int, name: str, folder: str) -> None:
+    """Run steps until a peer is lost; leave a file in the folder after the first."""
     mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("dp", "pp"))
     program = schedule(name, ranks=WORLD, microbatches=8)
     stages = make_stages(program.stages)
@@ -38,17 +39,21 @@ def train_for_ever(rank: int, name: str) -> None:
     batches = make_batches(8, equal=False)
     while True:
         pipe.step(loader_step(batches, 100))
+        Path(folder, str(rank)).touch()
 
 
-def lose(name: str, victim: int, how: signal.Signals, after_s: float) -> None:
+def lose(name: str, victim: int, how: signal.Signals, after_s: float, folder: Path) -> None:
     """Start a pipeline, kill or stop one rank, and check what the others say."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         pool = Pool(probe.getsockname()[1])
     try:
         for pipe in pool.pipes:
-            pipe.send((train_for_ever, (name,)))
-        # Until all have started; a rank that fails at the start answers.
+            pipe.send((train_for_ever, (name, str(folder))))
+        while len(list(folder.iterdir())) < WORLD:
+            pool.processes[victim].join(0.1)
+            assert not any(pipe.poll() for pipe in pool.pipes), "a rank failed at the start"
+        # Any moment of a step.
         pool.processes[victim].join(after_s)
         os.kill(pool.processes[victim].pid, how)
         lost_at = time.monotonic()
@@ -73,14 +78,14 @@ def lose(name: str, victim: int, how: signal.Signals, after_s: float) -> None:
 @pytest.mark.parametrize(
     ("victim", "how"), [(0, signal.SIGKILL), (2, signal.SIGSTOP)], ids=["killed", "stopped"]
 )
-def test_all_others_say_who_waits_for_whom(victim, how) -> None:
-    lose("1f1b", victim, how, after_s=25)
+def test_all_others_say_who_waits_for_whom(victim, how, tmp_path) -> None:
+    lose("1f1b", victim, how, 0.5, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
-def test_at_any_moment(seed) -> None:
+def test_at_any_moment(seed, tmp_path) -> None:
     draw = random.Random(seed)
     how = draw.choice([signal.SIGKILL, signal.SIGSTOP])
     name = draw.choice(["1f1b", "zb-h1", "zbv", "interleaved"])
-    lose(name, draw.randrange(WORLD), how, after_s=20 + 2 * draw.random())
+    lose(name, draw.randrange(WORLD), how, 2 * draw.random(), tmp_path)
