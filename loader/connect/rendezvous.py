@@ -134,7 +134,7 @@ def _store_of(group: Any) -> Store:
         store = group.get_group_store()
     else:
         store = dist.distributed_c10d._get_default_store()
-    return dist.PrefixStore("counterpoise", store)
+    return dist.distributed_c10d.PrefixStore("counterpoise", store)
 
 
 def digest(*texts: str) -> str:

@@ -242,8 +242,10 @@ class DeliveryTracker:
                 self._take_before(step, rank)
         while step.front < len(step.ranks[0]) and all(r[step.front].taken for r in step.ranks):
             step.front += 1
-        if not step.untaken:
-            self.steps.pop(step.number, None)
+        if not step.untaken and self.steps.pop(step.number, None) is not None:
+            # One that joins late may need the step again: not for its holes, at least.
+            self._known_steps.add(step.number)
+            self._known_holes |= step.holes
 
     def _take_before(self, step: PendingStep, rank: int) -> None:
         """Count as taken what a rank does not need of a step."""
