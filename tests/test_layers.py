@@ -72,10 +72,10 @@ ORDER = (
     # loader
     "loader.step",
     "loader.resume",
-    "loader.plain",
     "loader.collate",
     "loader.balanced",
     "loader.connect",
+    "loader.plain",
     "loader",
     # tools
     "tools.console",

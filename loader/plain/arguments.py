@@ -17,6 +17,7 @@ from ...workers.batches.map_reader import MapReader
 from ...workers.batches.prepare import prepare_worker
 from ...workers.batches.stream_reader import StreamReader
 from ...workers.processes.context import clean_context
+from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import start_method
 from .indices import Indices
 from .iteration import Iteration
@@ -44,13 +45,14 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
     reader = _reader(loader, state, state.current)
     numbered = isinstance(reader, MapReader) and _out_of_order(loader)
     ours: dict[str, Any] = {"_index_sampler": Indices(loader, state, numbered)}
+    init_fn = loader.worker_init_fn
     if reader is not None:
+        init_fn = functools.partial(prepare_worker, reader, init_fn)
         ours |= {"dataset": reader, "collate_fn": reader.collate}
-        if loader.num_workers:
-            init_fn = functools.partial(prepare_worker, reader, loader.worker_init_fn)
-            ours["worker_init_fn"] = init_fn
         if isinstance(reader, StreamReader) and state.on_error != "raise":
             ours["drop_last"] = False  # the reader drops: torch would count holes as samples
+    if loader.num_workers:
+        ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)
     if _starts_clean(loader):
         ours["multiprocessing_context"] = clean_context()
     return IteratorArguments(loader, reader, ours)

@@ -7,6 +7,7 @@ through the arguments that the iterator reads from its loader: see `arguments.py
 from typing import Any
 
 from ...workers.batches.envelope import Envelope
+from ..connect.rank_sockets import closed_sockets
 from .arguments import make_arguments
 from .iteration import Iteration
 from .state import PlainState
@@ -79,7 +80,9 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
     def __init__(self, loader: Any, state: PlainState) -> None:
         """Start the workers; raises what torch's iterator raises."""
         self._state, self._iteration = state, state.begin(loader)
-        super().__init__(make_arguments(loader, state))
+        arguments = make_arguments(loader, state)
+        with closed_sockets():  # of balanced loaders: no thread of theirs should be forked
+            super().__init__(arguments)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
