@@ -1,6 +1,5 @@
 """A pool of processes with a gloo process group, started once for all cases that need one."""
 
-import faulthandler
 import multiprocessing as mp
 import os
 import traceback
@@ -18,7 +17,6 @@ WORLD = 4
 def _serve(rank: int, port: int, pipe: Connection) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(600, exit=True)
     where = f"tcp://127.0.0.1:{port}"
     dist.init_process_group(
         "gloo", where, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60)
