@@ -2,10 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.loader.uses.kinds import Make, batches, seen, use
-from tests.loader.uses.samples import Made, Numbers, Parcel
+from tests.loader.uses.samples import Made, Numbers, Pair, Parcel
+
+
+def _nested(samples: list[Any]) -> Any:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
 
 
 def _sparse(samples: list[Any]) -> Any:
@@ -22,6 +27,11 @@ def _collated(make: Make, collate: Any) -> Any:
     return batches(make(Numbers(4), batch_size=2, num_workers=1, collate_fn=collate))
 
 
+@use("nested tensors from a worker")
+def nested(make: Make) -> Any:
+    return _collated(make, _nested)
+
+
 @use("sparse tensors from a worker")
 def sparse(make: Make) -> Any:
     return _collated(make, _sparse)
@@ -30,6 +40,15 @@ def sparse(make: Make) -> Any:
 @use("a class of one's own as batch, from a worker")
 def custom(make: Make) -> Any:
     return _collated(make, Parcel)
+
+
+@use("namedtuples, dicts, strings and NumPy arrays in samples")
+def containers(make: Make) -> Any:
+    def sample(index: int) -> Any:
+        array = np.full((2,), index, np.float32)
+        return Pair({"a": torch.tensor([index]), "name": str(index)}, (index / 2, array))
+
+    return batches(make(Made(sample), batch_size=2, num_workers=1))
 
 
 @use("`None` in a sample, with the default collate function")

@@ -1,9 +1,36 @@
 """Uses of the loader as an object: copies, pickles, subclasses, attributes."""
 
+import copy
+import pickle
 from typing import Any
 
 from tests.loader.uses.kinds import Make, batches, seen, use
 from tests.loader.uses.samples import Numbers
+
+
+@use("`copy.deepcopy(loader)`, before and between loops")
+def deep_copied(make: Make) -> Any:
+    loader = make(Numbers(), batch_size=4)
+    copied = copy.deepcopy(loader)
+    return batches(copied), batches(loader), batches(copy.deepcopy(loader))
+
+
+@use("`pickle` of a loader before the first loop")
+def pickled(make: Make) -> Any:
+    return batches(pickle.loads(pickle.dumps(make(Numbers(), batch_size=4))))
+
+
+@use("`pickle` of a loader after a loop, with workers")
+def pickled_after(make: Make) -> Any:
+    loader = make(Numbers(), batch_size=4, num_workers=1)
+    for _ in loader:
+        pass
+    return batches(pickle.loads(pickle.dumps(loader)))
+
+
+@use("`pickle` of an iterator")
+def pickled_iterator(make: Make) -> Any:
+    return bool(pickle.dumps(iter(make(Numbers()))))
 
 
 @use("a subclass that changes what `__iter__` yields")
@@ -13,6 +40,14 @@ def subclassed(make: Make) -> Any:
             return (2 * batch for batch in super().__iter__())
 
     return batches(Doubled(Numbers(), batch_size=5))
+
+
+@use("`DataLoader[int]`, as a type and as a base class")
+def subscripted(make: Make) -> Any:
+    class Integers(make[int]):  # type: ignore[index, misc]
+        pass
+
+    return batches(Integers(Numbers(3))), batches(make[int](Numbers(3)))  # type: ignore[index]
 
 
 @use("reading `dataset`, `batch_size`, `drop_last`, `num_workers`, ...")

@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.utils.data as torch_data
@@ -13,6 +13,7 @@ from counterpoise import DataLoader
 
 Make = Callable[..., Any]
 Use = Callable[[Make], Any]
+T = TypeVar("T")
 USES: dict[str, Use] = {}
 
 
@@ -27,7 +28,7 @@ def use(name: str) -> Callable[[Use], Use]:
     return register
 
 
-class Balanced(DataLoader):
+class Balanced(DataLoader[T]):
     """Our DataLoader with balancing: one rank, microbatches of batch_size, in the data's order."""
 
     def __init__(self, dataset: Any, *given: Any, shuffle: bool = False, **named: Any) -> None:

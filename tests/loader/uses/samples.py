@@ -1,10 +1,17 @@
 """Datasets and samplers of the uses, with a few numbers each."""
 
+import collections
+import os
+import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+
+Pair = collections.namedtuple("Pair", ["image", "label"])
+CONTENT = b"0123456789"
 
 
 class Numbers(Dataset):
@@ -36,6 +43,21 @@ class Made(Dataset):
         return self.make(index)
 
 
+class InFile(Dataset):
+    """Bytes of a file that the trainer has opened."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(CONTENT)
+        self.file = path.open("rb")
+
+    def __len__(self) -> int:
+        return len(CONTENT)
+
+    def __getitem__(self, index: int) -> int:
+        self.file.seek(index)
+        return self.file.read(1)[0]
+
+
 class Slow(Dataset):
     """Takes a second for each sample."""
 
@@ -44,6 +66,18 @@ class Slow(Dataset):
 
     def __getitem__(self, index: int) -> Any:
         return threading.Event().wait(1.0)
+
+
+class Deadly(Dataset):
+    """Its last sample kills the process that reads it."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
 
 
 class Stream(IterableDataset):
