@@ -259,9 +259,7 @@ class Coordinator:
             idle.sort(key=lambda worker: run.leases.count(worker.peer))
             served: list[WorkerPeer] = []
             for worker in idle:
-                lease = run.granter.grant(
-                    worker.peer, worker.hello.slot, self.state.now, len(ready)
-                )
+                lease = run.granter.grant(worker.peer, self.state.now, len(ready))
                 if lease is not None:
                     self.state.send(worker.peer, lease)
                     served.append(worker)

@@ -25,7 +25,6 @@ from ..protocol.messages import (
     RequestBatch,
     RunFailed,
     StartRun,
-    SubmitTask,
     UnknownPeer,
 )
 from ..protocol.transitions import Action, Event, Outcome
@@ -64,7 +63,6 @@ class RankHandlers:
             Action.ADMIT_RANK: self.admit,
             Action.CHECK_RANK: self.check_hello,
             Action.START_RUN: self.start_run,
-            Action.ADD_TASK: self.add_task,
             Action.RECORD_REQUEST: self.record_request,
             Action.ACKNOWLEDGE: self.acknowledge,
             Action.IDENTIFY_RANK: self.identify,
@@ -221,11 +219,6 @@ class RankHandlers:
             if rank is not behind and rank.started is not None and rank.started.run == run.number:
                 rank.started = structs.replace(rank.started, known=steps, holes=holes)
                 rank.taken_until = min(map(rank.reached, rank.hello.ranks))
-
-    def add_task(self, _: bytes, task: SubmitTask) -> None:
-        """Add a batch of a loop without balancing to its run."""
-        if self.state.run is not None and self.state.run.number == task.run:
-            self.state.run.add_task(task)
 
     def record_request(self, peer: bytes, request: RequestBatch) -> None:
         """Record which microbatch a rank waits for.

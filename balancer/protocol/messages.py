@@ -192,15 +192,6 @@ class StartRun(ArrayRecord, frozen=True):
         return (mine.step, mine.microbatch) >= (its.step, its.microbatch)
 
 
-class SubmitTask(ArrayRecord, frozen=True):
-    """A unit of work of a loop without balancing; `pin`: the only slot that may do it, or -1."""
-
-    run: Integer
-    step: Integer
-    pin: Integer
-    pickled: bytes
-
-
 class RequestBatch(ArrayRecord, frozen=True):
     """Request a microbatch; it is sent when it is complete."""
 
@@ -335,17 +326,7 @@ FromWorker = (
     | WorkerBye
 )
 ToWorker = Welcome | Lease | Revoke | UnknownPeer | PeerRejected | Bye
-FromRank = (
-    RankHello
-    | StartRun
-    | SubmitTask
-    | RequestBatch
-    | Ack
-    | Ping
-    | GetStatus
-    | WorkersEnded
-    | RankBye
-)
+FromRank = RankHello | StartRun | RequestBatch | Ack | Ping | GetStatus | WorkersEnded | RankBye
 ToRank = Ready | Batch | EpochEnd | RunFailed | Pong | UnknownPeer | PeerRejected | Bye
 ToOthers = HeartbeatAck | StatusReport
 BetweenShells = ClearPayloadOffer

@@ -12,15 +12,10 @@ Cost = Annotated[int, msgspec.Meta(ge=0, le=MAX_COST)]
 
 
 class SampleRef(ArrayRecord, frozen=True):
-    """A sample in a lease: its ordinal and where the worker finds it.
-
-    `index` is a position in the source. Loops without balancing use `pickled` instead, as
-    their sampler may yield anything; it never leaves the machine.
-    """
+    """A sample in a lease: its ordinal, and its position in the source."""
 
     ordinal: Integer
     index: Integer
-    pickled: bytes
 
 
 class BatchItem(ArrayRecord, frozen=True):

@@ -27,7 +27,6 @@ from .messages import (
     RequestBatch,
     RunFailed,
     StartRun,
-    SubmitTask,
     UnknownPeer,
     WorkersEnded,
 )
@@ -84,7 +83,6 @@ class RankSession:
         self._requested: dict[Position, bool] = {}
         self._arrived: dict[Position, Arrival] = {}
         self._start_run: StartRun | None = None
-        self._has_submitted = False
         self._acks: dict[int, Ack] = {}
         self._reintroduction: list[Message] = []
         self._has_returned = False
@@ -144,11 +142,6 @@ class RankSession:
         for rank in self.ranks[:served]:
             self._acks[rank] = Ack(self.run, rank, at.step, at.microbatch)
         return [self._start_run, *self._acks.values()]
-
-    def submit(self, step: int, pickled: bytes, pin: int = -1) -> list[Message]:
-        """Submit one batch of a loop without balancing."""
-        self._has_submitted = True
-        return [SubmitTask(self.run, step, pin, pickled)]
 
     def end_workers(self, names: tuple[str, ...]) -> list[Message]:
         """Say that this process has ended its workers; others are ready when `ready` is set."""
@@ -218,8 +211,7 @@ class RankSession:
 
     def _return_to_balancer(self, _: UnknownPeer) -> Outcome:
         """Introduce this process again, once: the balancer does not know it (any more)."""
-        if self._has_submitted or self._start_run is None:
-            # Its submitted tasks are lost with the old balancer: only a restart can repeat them.
+        if self._start_run is None:
             self.failure = (
                 "this balancer does not know the rank (was it restarted?): restart the training"
             )

@@ -73,7 +73,6 @@ class Action(StrEnum):
     ADMIT_RANK = "admit rank"
     CHECK_RANK = "check rank"
     START_RUN = "start run"
-    ADD_TASK = "add task"
     RECORD_REQUEST = "record request"
     ACKNOWLEDGE = "acknowledge"
     IDENTIFY_RANK = "identify rank"
@@ -200,7 +199,6 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     ),
     (R_ATTACHED, "StartRun"): _to(Action.START_RUN, R_RUNNING),
     (R_RUNNING, "StartRun"): _to(Action.START_RUN, R_RUNNING),
-    (R_RUNNING, "SubmitTask"): _to(Action.ADD_TASK, R_RUNNING),
     (R_RUNNING, "RequestBatch"): _to(Action.RECORD_REQUEST, R_RUNNING),
     (R_RUNNING, "Ack"): _to(Action.ACKNOWLEDGE, R_RUNNING),
     (ABSENT, "RequestBatch"): _to(Action.IDENTIFY_RANK, ABSENT),
@@ -248,7 +246,7 @@ RANK: dict[tuple[State, str], Transition[RankAction]] = {
     (RUNNING, "Ready"): _to(RankAction.STORE_READY, RUNNING),
     (RUNNING, "Batch"): _to(RankAction.STORE_BATCH, RUNNING),
     (RUNNING, "EpochEnd"): _to(RankAction.STORE_END, RUNNING),
-    # A loop without balancing cannot go on with a balancer that has lost its batches.
+    # A rank that has not begun a run has nothing that it could tell a new balancer.
     (RUNNING, "UnknownPeer"): Transition(
         RankAction.RETURN, {Outcome.DONE: RUNNING, Outcome.REFUSED: FAILED}
     ),

@@ -16,7 +16,6 @@ from .records import read_record
 MAX_HEADER_BYTES = 4 << 20
 LARGE_HEADER_BYTES = {
     "ProbeDone": 32 << 20,
-    "SubmitTask": 32 << 20,
     "Lease": 32 << 20,
     "Batch": 64 << 20,
 }

@@ -109,11 +109,6 @@ class Connection:
     def _prepare_run(self) -> None:
         """Do what a run needs before it begins."""
 
-    def offer(self, step: int, pickled: bytes, pin: int = -1) -> None:
-        """Offer one batch of a loop without balancing."""
-        with self._sockets.lock:
-            self._send(self.session.submit(step, pickled, pin))
-
     def next(self, timeout_s: float | None = None) -> Arrival | None:
         """Return the next microbatch in order, or None at the end of the run.
 

@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
-from counterpoise.balancer.protocol.messages import SampleRef
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
 from counterpoise.workers.sources.format_registry import open_source
@@ -180,15 +179,6 @@ def test_a_malformed_description_is_one_clear_error(root, told):
         handler(root).open(job(**told))
     assert not watch.executed
     assert len(str(raised.value)) < 500
-
-
-def test_a_pickled_reference_is_not_looked_at_by_a_remote_worker(root):
-    worker = handler(root)
-    assert worker.open(job())[0] == 1
-    with WATCH as watch:
-        decoded = worker.decode(SampleRef(0, 0, pickle.dumps(Evil("x"))), 0)
-    assert decoded.key == "0"
-    assert not watch.executed
 
 
 def test_too_many_names_are_refused_before_they_are_made(root):

@@ -10,7 +10,7 @@ import heapq
 from .byte_budget import ByteBudget
 from .decode_queue import DecodeQueue
 from .planned_steps import PlannedSteps
-from .sample import Sample, Slot
+from .sample import Sample
 
 
 class DecodeScheduler:
@@ -32,14 +32,14 @@ class DecodeScheduler:
             self.budget.release(sample)
             self.queue(sample)
 
-    def next_samples(self, slot: Slot, most: int) -> list[Sample]:
+    def next_samples(self, most: int) -> list[Sample]:
         """Return up to `most` samples of one microbatch to decode, nearest first.
 
         A sample that is suspected of killing workers comes alone.
         """
         chosen: list[Sample] = []
         while len(chosen) < most:
-            heap = self._queue.nearest(slot, self.planned.front)
+            heap = self._queue.nearest(self.planned.front)
             if heap is None:
                 break
             sample = self.planned.samples[heap[0][3]]

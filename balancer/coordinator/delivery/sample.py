@@ -2,26 +2,20 @@
 
 from dataclasses import dataclass
 
-Slot = int
-ANY_SLOT: Slot = -1
-
 
 @dataclass(slots=True)
 class Sample:
     """A sample of an epoch, from its first lease until its microbatch is acknowledged.
 
-    `pin` is the slot of the worker that must decode it, ANY_SLOT if any may. `nbytes` is the
-    payload's expected size until it arrives, then its size; `reserved` the bytes of the budget that
-    are reserved while it is leased for decoding. `settled` means that it was decoded once or is a
-    hole; `reason` why it is a hole, `fatal` that the hole ends the run when its microbatch is due.
-    `lent` means that a rank was sent it and has not acknowledged it. `crash_count` is how many
-    workers died or hung while they worked on it.
+    `nbytes` is the payload's expected size until it arrives, then its size; `reserved` the bytes of
+    the budget that are reserved while it is leased for decoding. `settled` means that it was
+    decoded once or is a hole; `reason` why it is a hole, `fatal` that the hole ends the run when
+    its microbatch is due. `lent` means that a rank was sent it and has not acknowledged it.
+    `crash_count` is how many workers died or hung while they worked on it.
     """
 
     ordinal: int
     index: int
-    pickled: bytes = b""
-    pin: Slot = ANY_SLOT
     key: str = ""
     cost: tuple[int, ...] | None = None
     nbytes: int = 0

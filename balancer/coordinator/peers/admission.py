@@ -23,12 +23,11 @@ def why_rank_refused(
     """Return why a rank cannot take part in the current job (if there is one)."""
     try:
         theirs = from_json(hello.job)
-        if theirs.plan is not None:  # a plan that cannot be made is refused here, not at its step
-            plan_with(theirs.plan)
+        if theirs.plan is None:
+            raise ValueError("the job has no plan: a loop without balancing needs no balancer")
+        plan_with(theirs.plan)  # a plan that cannot be made is refused here, not at its step
     except ValueError as error:
         return f"{error!s:.{MAX_QUOTED}}"
-    if job is None and theirs.plan is None:
-        return "this balancer plans: a loop without balancing has its workers on its own machine"
     if not hello.ranks or min(hello.ranks) < 0 or max(hello.ranks) >= theirs.ranks:
         return f"ranks {hello.ranks!s:.80} are not among the job's {theirs.ranks}"
     if job is not None and job != theirs:

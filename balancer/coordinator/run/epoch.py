@@ -1,19 +1,16 @@
 """One run: an epoch, from a position, on its way through the workers to the ranks.
 
 A run joins the planning feed (what to probe, when to plan), the delivery (what to decode, what is
-ready) and the leases (who does it). A loop without balancing has no feed: it submits its batches
-one by one. Nothing here sends a message.
+ready) and the leases (who does it). Nothing here sends a message.
 """
 
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import (
     DecodeDone,
-    EpochPosition,
     ProbeDone,
     SampleFailed,
     StartRun,
-    SubmitTask,
 )
 from ..delivery.rank_progress import Position
 from ..delivery.sample import Sample
@@ -56,18 +53,8 @@ class EpochRun:
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
         self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery)
         self.lost_leases = LostLeases(self.leases, self.feed, self.delivery, self.failed)
-        self._next_task = 0
 
     # --- planning
-
-    def add_task(self, task: SubmitTask) -> None:
-        """Add one batch of a loop without balancing, as a step of one microbatch."""
-        if task.step < self._next_task:
-            return  # repeated
-        self._next_task = task.step + 1
-        sample = Sample(task.step, -1, task.pickled, task.pin, cost=())
-        after = EpochPosition(0, 0, task.step + 1, 0)
-        self.delivery.add_step(task.step, [[[sample]]], after)
 
     def plan_ahead(self) -> None:
         """Plan the steps that can be planned; raises ValueError when one cannot be."""

@@ -36,16 +36,15 @@ class LeaseGranter:
         """Return whether a worker has fewer leases than it may."""
         return self.leases.count(worker) < LEASES_PER_WORKER
 
-    def grant(self, worker: bytes, slot: int, now: float, workers: int = 1) -> Lease | None:
+    def grant(self, worker: bytes, now: float, workers: int = 1) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
-        `slot` is the number that batches of loops without balancing are pinned to; `workers` are
-        those that share the samples to probe.
+        `workers` are those that share the samples to probe.
         """
         if not self.may_have_another(worker):
             return None
         for kind in self._kinds():
-            samples = self._next_samples(kind, slot, workers)
+            samples = self._next_samples(kind, workers)
             if samples:
                 return self._message(self.leases.grant(worker, kind, samples, now))
         return self._grant_shared(worker, now)
@@ -69,13 +68,11 @@ class LeaseGranter:
             return "probe", "decode"
         return "decode", "probe"
 
-    def _next_samples(self, kind: str, slot: int, workers: int) -> list[Sample]:
+    def _next_samples(self, kind: str, workers: int) -> list[Sample]:
         if kind == "probe":
             return self.feed.next_samples(PROBE_SAMPLES, workers) if self.feed is not None else []
-        # A task of a loop without balancing is a whole batch.
-        most = DECODE_SAMPLES if self.feed is not None else 1
-        return self.delivery.decoding.next_samples(slot, most)
+        return self.delivery.decoding.next_samples(DECODE_SAMPLES)
 
     def _message(self, lease: GrantedLease) -> Lease:
-        refs = tuple(SampleRef(s.ordinal, s.index, s.pickled) for s in lease.samples.values())
+        refs = tuple(SampleRef(s.ordinal, s.index) for s in lease.samples.values())
         return Lease(lease.number, lease.kind, self.epoch, refs)

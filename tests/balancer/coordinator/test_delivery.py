@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from counterpoise.balancer.coordinator.delivery.sample import ANY_SLOT, Sample
+from counterpoise.balancer.coordinator.delivery.sample import Sample
 from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S, DeliveryTracker
 from counterpoise.balancer.protocol.messages import EpochPosition
 
 AFTER = EpochPosition(0, 0, 1, 0)
 
 
-def sample(ordinal, nbytes=10, label=1, pin=ANY_SLOT):
-    return Sample(ordinal, ordinal, key=f"k{ordinal}", cost=(label,), nbytes=nbytes, pin=pin)
+def sample(ordinal, nbytes=10, label=1):
+    return Sample(ordinal, ordinal, key=f"k{ordinal}", cost=(label,), nbytes=nbytes)
 
 
 def filled(delivery, ranks=2, microbatches=2, size=2, steps=1, nbytes=10):
@@ -40,7 +40,7 @@ def take_all(delivery):
     """Decode and take until nothing is left; return the ordinals in the order of decoding."""
     decoded, idle = [], 0
     while delivery.steps:
-        work = delivery.decoding.next_samples(ANY_SLOT, 3)
+        work = delivery.decoding.next_samples(3)
         decoded += [each.ordinal for each in work]
         arrive(delivery, *work)
         number, microbatch = delivery.front
@@ -59,7 +59,7 @@ def take_all(delivery):
 def test_samples_are_decoded_in_the_order_of_need():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery, steps=2)
-    order = [each for _ in range(8) for each in delivery.decoding.next_samples(ANY_SLOT, 2)]
+    order = [each for _ in range(8) for each in delivery.decoding.next_samples(2)]
     assert [(each.step, each.microbatch, each.rank) for each in order] == sorted(
         (step, microbatch, rank)
         for step in (0, 1) for microbatch in (0, 1) for rank in (0, 1) for _ in range(2)
@@ -69,29 +69,24 @@ def test_samples_are_decoded_in_the_order_of_need():
 def test_one_piece_of_work_is_of_one_microbatch():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery)
-    assert (
-        len(
-            {(each.step, each.microbatch) for each in delivery.decoding.next_samples(ANY_SLOT, 100)}
-        )
-        == 1
-    )
+    assert len({(each.step, each.microbatch) for each in delivery.decoding.next_samples(100)}) == 1
 
 
 def test_nothing_beyond_the_budget_is_given_out_but_the_front():
     delivery = DeliveryTracker(0, 40, waits_for_holes=False)
     filled(delivery)
-    assert [each.microbatch for each in delivery.decoding.next_samples(ANY_SLOT, 9)] == [0, 0, 0, 0]
-    assert delivery.decoding.next_samples(ANY_SLOT, 9) == []
+    assert [each.microbatch for each in delivery.decoding.next_samples(9)] == [0, 0, 0, 0]
+    assert delivery.decoding.next_samples(9) == []
 
 
 def test_what_comes_back_from_a_lost_lease_is_given_out_again():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     filled(delivery)
-    work = delivery.decoding.next_samples(ANY_SLOT, 2)
+    work = delivery.decoding.next_samples(2)
     for each in work:
         delivery.decoding.requeue(each)
     assert delivery.budget.reserved_bytes == 0
-    assert delivery.decoding.next_samples(ANY_SLOT, 2) == work
+    assert delivery.decoding.next_samples(2) == work
 
 
 def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_again():
@@ -108,7 +103,7 @@ def test_payloads_larger_than_expected_are_dropped_latest_first_and_decoded_agai
         assert delivery.ready(rank, 0, 0) is not None
         assert delivery.ready(rank, 0, 1) is None
         delivery.acknowledge(rank, 0, 0)
-    arrive(delivery, *delivery.decoding.next_samples(ANY_SLOT, 9), nbytes=20)
+    arrive(delivery, *delivery.decoding.next_samples(9), nbytes=20)
     assert delivery.ready(0, 0, 1) is not None
     assert delivery.ready(1, 0, 1) is not None
 
@@ -127,14 +122,6 @@ def test_the_line_never_jams_and_forgets_everything(seed, waits_for_holes):
 def test_a_budget_below_one_microbatch_per_rank_names_what_is_needed():
     with pytest.raises(ValueError, match="step 0 needs 40; raise buffer_bytes to at least that"):
         filled(DeliveryTracker(0, 39, waits_for_holes=False))
-
-
-def test_pinned_samples_are_given_to_their_slot_only():
-    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
-    batch = [sample(0, pin=1), sample(1, pin=0), sample(2)]
-    delivery.add_step(0, [[batch]], AFTER)
-    assert [each.ordinal for each in delivery.decoding.next_samples(0, 9)] == [1, 2]
-    assert [each.ordinal for each in delivery.decoding.next_samples(1, 9)] == [0]
 
 
 # --- what ranks have, and have not acknowledged
@@ -156,12 +143,12 @@ def test_what_a_rank_was_sent_is_held_twice_only_while_there_is_room():
     assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (80, 80)
     delivery = lent(budget=100)
     assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (20, 80)
-    arrive(delivery, *delivery.decoding.next_samples(ANY_SLOT, 9), nbytes=20)
+    arrive(delivery, *delivery.decoding.next_samples(9), nbytes=20)
     assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (20, 80)
-    assert delivery.decoding.next_samples(ANY_SLOT, 9) == []
+    assert delivery.decoding.next_samples(9) == []
     delivery.acknowledge(0, 0, 0)
     assert delivery.budget.lent_bytes == 40
-    assert len(delivery.decoding.next_samples(ANY_SLOT, 9)) == 2
+    assert len(delivery.decoding.next_samples(9)) == 2
 
 
 def test_what_was_lost_on_its_way_is_decoded_again_when_it_is_asked_for():
@@ -169,7 +156,7 @@ def test_what_was_lost_on_its_way_is_decoded_again_when_it_is_asked_for():
     assert delivery.ready(1, 0, 0, LOST_AFTER_S - 0.1) is None
     assert delivery.budget.lent_bytes == 80
     assert delivery.ready(1, 0, 0, LOST_AFTER_S) is None
-    again = delivery.decoding.next_samples(ANY_SLOT, 9)
+    again = delivery.decoding.next_samples(9)
     assert {(each.rank, each.microbatch) for each in again} == {(1, 0)}
     arrive(delivery, *again, nbytes=20)
     assert delivery.ready(1, 0, 0) is not None
@@ -216,7 +203,7 @@ def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(earl
     if not early:
         assert delivery.ready(0, 0, 0) is None
         delivery.learn_holes([0], [1, 6])
-    order = [each.ordinal for _ in range(4) for each in delivery.decoding.next_samples(ANY_SLOT, 9)]
+    order = [each.ordinal for _ in range(4) for each in delivery.decoding.next_samples(9)]
     assert order == [0, 2, 3, 7]
     arrive(delivery, samples[0])
     message = delivery.ready(0, 0, 0).message
@@ -227,7 +214,7 @@ def test_of_a_step_whose_holes_are_known_only_what_was_not_taken_is_decoded(earl
 def test_what_is_decoded_in_vain_is_told_once():
     delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
     samples = filled(delivery)
-    (work,) = delivery.decoding.next_samples(ANY_SLOT, 1)
+    (work,) = delivery.decoding.next_samples(1)
     delivery.acknowledge(1, 0, 0)
     assert not delivery.take_has_useless_work()
     delivery.skip_to([work.rank], 0, 1)

@@ -73,7 +73,7 @@ def test_every_state_can_be_reached(table, start):
 
 
 def lease(number, *ordinals, kind="decode"):
-    return Lease(number, kind, 0, tuple(SampleRef(ordinal, ordinal, b"") for ordinal in ordinals))
+    return Lease(number, kind, 0, tuple(SampleRef(ordinal, ordinal) for ordinal in ordinals))
 
 
 def tasks(session):

@@ -146,8 +146,6 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
         ([PROTOCOL_VERSION, "DecodeDone", 3, 1, "k", [-1], b""], r"DecodeDone.cost\[0\]: .* >= 0"),
         ([PROTOCOL_VERSION, "Ping", 1.0, 0, 0], "Ping.number: expected int, got float"),
         ([PROTOCOL_VERSION, "Ping", 1], "Ping has 3 fields, got 1"),
-        ([PROTOCOL_VERSION, "SubmitTask", 0, 0, 0, "eA=="],
-         "SubmitTask.pickled: expected bytes, got str"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(parts, reason):

@@ -51,7 +51,7 @@ def handler_of(source):
 def test_a_moment_of_trouble_is_waited_out(work):
     source = FlakySource(2)
     handler, pauses = handler_of(source)
-    result = getattr(handler, work)(SampleRef(0, 1, b""), 0)
+    result = getattr(handler, work)(SampleRef(0, 1), 0)
     assert pauses == [0.1, 0.2]
     assert result.cost == (2,) if isinstance(result, Probed) else result.key == "1"
 
@@ -61,7 +61,7 @@ def test_trouble_that_stays_is_an_io_error_with_source_and_cause(work):
     source = FlakySource(99)
     handler, pauses = handler_of(source)
     with pytest.raises(OSError, match=r"Input/output error \(tried 4 times\): 'list'") as raised:
-        getattr(handler, work)(SampleRef(0, 1, b""), 0)
+        getattr(handler, work)(SampleRef(0, 1), 0)
     assert raised.value.errno == errno.EIO
     assert kind_of(raised.value) == "io"
     assert (source.tries, tuple(pauses)) == (1 + RETRIES.retries, RETRIES.pauses())
@@ -80,7 +80,7 @@ def test_what_cannot_pass_is_not_tried_again(error, tries, words):
     source = FlakySource(99, error)
     handler, _ = handler_of(source)
     with pytest.raises(OSError, match="tried") as raised:
-        handler.decode(SampleRef(0, 0, b""), 0)
+        handler.decode(SampleRef(0, 0), 0)
     assert words in str(raised.value)
     assert source.tries == tries
     assert kind_of(raised.value) == "io"
