@@ -164,7 +164,7 @@ def test_when_workers_have_ended_a_rank_waits_for_others_to_be_ready():
     assert session.end_workers(("host/1/0",)) == [WorkersEnded(("host/1/0",))]
     assert session.ready is None
     session.handle(Ready(8, "other"))
-    assert session.ready.count == 8
+    assert session.ready == Ready(8, "other")
 
 
 def test_never_more_than_the_prefetch_is_asked_for_and_kept():

@@ -19,7 +19,7 @@ DATA, MORE_DATA = "a", "b"
 
 @pytest.fixture
 def store() -> Any:
-    return dist.HashStore()
+    return dist.HashStore()  # type: ignore[attr-defined]
 
 
 def opened(store: Any, process: int, rank: int | None = None, **changes: Any) -> Rendezvous:

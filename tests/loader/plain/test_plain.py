@@ -157,11 +157,12 @@ def test_nested_tensors_come_through():
 
 
 def test_out_of_order_a_slow_batch_does_not_hold_the_others_up():
-    loader = DataLoader(data.Gated(6), num_workers=2, in_order=False, prefetch_factor=2)
+    gated = data.Gated(6)
+    loader = DataLoader(gated, num_workers=2, in_order=False, prefetch_factor=2)
     iterator = iter(loader)
     early = [next(iterator).item() for _ in range(3)]
     assert 0 not in early
-    loader.dataset.gate.set()
+    gated.gate.set()
     assert sorted(early + [batch.item() for batch in iterator]) == list(range(6))
 
 

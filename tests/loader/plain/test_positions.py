@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -157,12 +158,14 @@ def test_after_an_epoch_the_next_one_comes_with_a_shuffle_of_its_own(workers, pe
     resumed = new()
     resumed.load_state_dict(state)
     assert listed(resumed) == second != first
-    loader.close(), resumed.close()
+    loader.close()
+    resumed.close()
 
 
 def test_asking_for_the_state_does_not_change_what_torch_would_draw():
     torch.manual_seed(0)
-    expected = [listed(torch.utils.data.DataLoader(range(9), 2, shuffle=True)) for _ in range(3)]
+    theirs: Any = torch.utils.data.DataLoader
+    expected = [listed(theirs(range(9), 2, shuffle=True)) for _ in range(3)]
     after = torch.get_rng_state()
     torch.manual_seed(0)
     loader, found = DataLoader(range(9), 2, shuffle=True), []
@@ -192,7 +195,8 @@ def test_a_stream_that_counts_its_epochs_goes_on_with_the_next(persistent):
     resumed = new()
     resumed.load_state_dict(state)
     assert listed(resumed) == second
-    loader.close(), resumed.close()
+    loader.close()
+    resumed.close()
 
 
 @pytest.mark.parametrize("sampler", [made.Wandering, made.WanderingIterators])
@@ -237,13 +241,14 @@ def test_a_batch_sampler_of_the_users_is_restored_too():
 
 
 def test_out_of_order_what_was_not_handed_out_comes_first():
-    loader = DataLoader(Gate(12), 2, num_workers=2, in_order=False)
+    data = Gate(12)
+    loader = DataLoader(data, 2, num_workers=2, in_order=False)
     iterator = iter(loader)
     early = listed(itertools.islice(iterator, 3))
     assert [0, 1] not in early
     state = loader.state_dict()
     assert state["waiting"][0] == 0
-    loader.dataset.gate.set()
+    data.gate.set()
     for workers in (0, 1):
         rest = DataLoader(range(12), 2, num_workers=workers)
         rest.load_state_dict(state)
@@ -303,7 +308,8 @@ def test_a_copy_has_settings_and_position(copied, workers):
     assert (twin.batch_size, twin.num_workers) == (2, workers)
     with pytest.raises(ValueError, match="batch_size attribute should not be set"):
         twin.batch_size = 3
-    loader.close(), twin.close()
+    loader.close()
+    twin.close()
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])

@@ -2,6 +2,7 @@
 
 import ast
 
+import torch
 import torch.utils.data as torch_data
 
 from counterpoise.loader.plain import torch_names
@@ -9,8 +10,9 @@ from tests.imports import ROOT
 
 
 def test_they_exist() -> None:
-    loader = torch_data.DataLoader(range(2), num_workers=1)
-    workers, inline = iter(loader), iter(torch_data.DataLoader(range(2)))
+    data = torch_data.TensorDataset(torch.arange(2))
+    loader = torch_data.DataLoader(data, num_workers=1)
+    workers, inline = iter(loader), iter(torch_data.DataLoader(data))
     assert isinstance(workers, torch_names.TorchWorkersIterator)
     assert isinstance(inline, torch_names.TorchInlineIterator)
     assert all(hasattr(loader, name) for name in torch_names.LOADER_NAMES)

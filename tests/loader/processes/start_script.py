@@ -45,7 +45,7 @@ def make_data():
     return Samples()
 
 
-def count_threads():
+def count_threads() -> tuple[int, int]:
     """Return how many threads this process has, and how many of them are ZeroMQ's."""
     names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
     return len(names), sum(name.startswith("ZMQbg") for name in names)
@@ -89,7 +89,7 @@ sockets = [context.socket(zmq.PAIR) for _ in range(2)]
 sockets[0].bind("inproc://here")
 sockets[1].connect("inproc://here")
 sockets[1].send(np.arange(3).tobytes())
-threads = []
+threads: list[tuple[int, int]] = []
 os.register_at_fork(before=lambda: threads.append(count_threads()))
 found = {kind: run(kind) for kind in os.environ["COUNTERPOISE_TEST_KINDS"].split()}
 assert sockets[0].recv() == np.arange(3).tobytes()

@@ -55,7 +55,7 @@ def take(loader: Any, most: int = 1 << 30) -> list[Any]:
     return found
 
 
-def case(sizes: dict[str, int], as_mesh: bool, opens: tuple[int, ...], number: int) -> Any:
+def case(number: int, sizes: dict[str, int], as_mesh: bool, opens: tuple[int, ...]) -> Any:
     """Return what this process takes, None if it opens no loader."""
     topology: Any = sizes
     if as_mesh:
@@ -109,7 +109,7 @@ def main(folder: str, world: str) -> None:
     )
     came: dict[str, Any] = {}
     for number, (name, given) in enumerate((CASES if world == "4" else CASES_OF_8).items()):
-        came[name] = attempt(lambda given=given, number=number: case(*given, number))
+        came[name] = attempt(lambda given=given, number=number: case(number, *given))
     if world == "4":
         came["configuration"] = other_configuration(rank, distributed.barrier)
         if rank == 3:

@@ -44,10 +44,12 @@ def subclassed(make: Make) -> Any:
 
 @use("`DataLoader[int]`, as a type and as a base class")
 def subscripted(make: Make) -> Any:
-    class Integers(make[int]):  # type: ignore[index, misc]
+    loader: Any = make
+
+    class Integers(loader[int]):
         pass
 
-    return batches(Integers(Numbers(3))), batches(make[int](Numbers(3)))  # type: ignore[index]
+    return batches(Integers(Numbers(3))), batches(loader[int](Numbers(3)))
 
 
 @use("reading `dataset`, `batch_size`, `drop_last`, `num_workers`, ...")

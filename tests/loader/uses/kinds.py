@@ -32,7 +32,8 @@ class Balanced(DataLoader[T]):
     """Our DataLoader with balancing: one rank, microbatches of batch_size, in the data's order."""
 
     def __init__(self, dataset: Any, *given: Any, shuffle: bool = False, **named: Any) -> None:
-        super().__init__(dataset, *given, shuffle=shuffle, balance="fixed", **named)
+        named |= {"shuffle": shuffle, "balance": "fixed"}
+        super().__init__(dataset, *given, **named)
 
 
 LOADERS: dict[str, Make] = {

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,12 @@ from tests.sched.runtime.models import HIDDEN, copies, freeze, make_batches, mak
 from tests.sched.runtime.pool import WORLD
 
 # By the end of a schedule's name. Interlaced 1F1B stops all ranks for the passes of Algorithm 1.
-ALGORITHMS = {"alg1": "alg1", "alg2": "alg2", "naive": "naive", "interlaced": "alg1"}
+ALGORITHMS: dict[str, Any] = {
+    "alg1": "alg1",
+    "alg2": "alg2",
+    "naive": "naive",
+    "interlaced": "alg1",
+}
 
 
 @dataclass(frozen=True)
@@ -80,17 +86,19 @@ def run_case(rank: int, case: Case, steps: int = 2) -> Found:
     vocabulary = any(item.kind in "SL" for row in program.ranks for item in row)
     freeze(stages, case.frozen)
     reference = copies(stages)
-    made = {}
+    made: dict[str, Any] = {}
     if vocabulary:
-        head = stages[-1][-1]
+        *body, head = stages[-1].children()
+        assert isinstance(head, nn.Linear)
         made["vocabulary"] = VocabParallel(head, algorithm=ALGORITHMS[case.name.rpartition("-")[2]])
-        stages[-1] = nn.Sequential(*stages[-1][:-1])
+        stages[-1] = nn.Sequential(*body)
     else:
         made["loss"] = mean_loss
     mine = {s: stages[s] for s in program.stages_of(own)}
     if case.sharded:
         for module in mine.values():
             fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
+    options: dict[str, Any] = dict(case.options)
     pipe = Pipeline(
         mesh,
         schedule=case.name,
@@ -98,7 +106,7 @@ def run_case(rank: int, case: Case, steps: int = 2) -> Found:
         hidden=HIDDEN,
         deadline_s=40,
         **made,
-        **dict(case.options),
+        **options,
     )
     try:
         return _compare(pipe, mine, reference, case, replica, steps, count)
@@ -142,9 +150,13 @@ def _compare(pipe, mine, reference, case: Case, replica: int, steps: int, count:
             optimizer.zero_grad()
         pairs = _pairs(pipe, mine, reference, gradients=False)
         weights = max(relative(whole(a.detach())[r], b.detach()[q]) for a, r, b, q in pairs)
-        new = (relative(loss, expected), gradients, weights, norm)
-        old = (found.loss, found.gradients, found.weights, found.norm)
-        found = Found(*map(max, old, new), ())
+        found = Found(
+            max(found.loss, relative(loss, expected)),
+            max(found.gradients, gradients),
+            max(found.weights, weights),
+            max(found.norm, norm),
+            (),
+        )
     row = pipe.timeline().ranks[pipe.rank]
     return replace(found, passes=tuple(str(slot.what) for slot in row))
 

@@ -150,7 +150,7 @@ def worst_error(stages: Sequence[nn.Module], expected: Sequence[nn.Module]) -> f
     for stage, other in zip(stages, expected, strict=True):
         for (name, ours), theirs in zip(stage.named_parameters(), other.parameters(), strict=True):
             assert (ours.grad is None) == (theirs.grad is None), f"{name}: one has no gradient"
-            if theirs.grad is not None:
+            if ours.grad is not None and theirs.grad is not None:
                 scale = theirs.grad.abs().max() + 1e-30
                 worst = max(worst, float((ours.grad - theirs.grad).abs().max() / scale))
     return worst

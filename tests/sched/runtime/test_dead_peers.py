@@ -55,7 +55,9 @@ def lose(name: str, victim: int, how: signal.Signals, after_s: float, folder: Pa
             assert not any(pipe.poll() for pipe in pool.pipes), "a rank failed at the start"
         # Any moment of a step.
         pool.processes[victim].join(after_s)
-        os.kill(pool.processes[victim].pid, how)
+        pid = pool.processes[victim].pid
+        assert pid is not None
+        os.kill(pid, how)
         lost_at = time.monotonic()
         for rank, pipe in enumerate(pool.pipes):
             if rank == victim:

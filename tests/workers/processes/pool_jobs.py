@@ -70,7 +70,7 @@ def use_inherited(payload, slot):
     try:
         done = f"{os.write(writing, b'x')} written"
     except OSError as error:
-        done = error.strerror
+        done = str(error.strerror)
     write(folder, slot, f"{file.read()}, {done}")
     signal.pause()
 

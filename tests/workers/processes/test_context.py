@@ -88,8 +88,8 @@ def test_what_cannot_be_pickled_raises_and_leaves_nothing():
 
 def test_torchs_loader_runs_on_it():
     data = TensorDataset(torch.arange(40.0).view(20, 2))
-    given = {"batch_size": 3, "num_workers": 2, "multiprocessing_context": clean_context()}
-    batches = [batch for (batch,) in DataLoader(data, **given)]
+    loader = DataLoader(data, 3, num_workers=2, multiprocessing_context=clean_context())
+    batches = [batch for (batch,) in loader]
     assert torch.equal(torch.cat(batches), data.tensors[0])
 
 
