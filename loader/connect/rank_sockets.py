@@ -19,6 +19,7 @@ from ...balancer.protocol.rank_session import RankSession
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.link import Link
 from ...balancer.transport.sockets import LINGER_MS
+from ..step.errors import LoaderError
 
 
 class RankSockets:
@@ -46,6 +47,14 @@ class RankSockets:
     def is_open(self) -> bool:
         """Return whether there are sockets now."""
         return self._link is not None
+
+    def refuse_forked_copy(self) -> None:
+        """Raise LoaderError in a forked child: the balancer knows only the process it spoke to."""
+        if os.getpid() != self.owner:
+            raise LoaderError(
+                f"this loader's balancer and workers belong to process {self.owner}, and a forked "
+                "child cannot use them: make a new DataLoader in the child"
+            )
 
     def link(self) -> Link:
         """Return the link; a new one starts with what the balancer must be told."""

@@ -87,6 +87,7 @@ class Connection:
 
     def wait_ready(self) -> Ready:
         """Wait until the job runs; return the number of samples. Raises LoaderError."""
+        self._sockets.refuse_forked_copy()
         with self._sockets.lock:
             self._wait(lambda: self.session.ready is not None, None)
         ready = self.session.ready
@@ -98,6 +99,7 @@ class Connection:
         self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
     ) -> None:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
+        self._sockets.refuse_forked_copy()
         with self._sockets.lock:
             self._prepare_run()
             self._send(self.session.begin(epoch, at, holes, served))
@@ -114,6 +116,7 @@ class Connection:
 
         Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`.
         """
+        self._sockets.refuse_forked_copy()
         with self._sockets.lock:
             self._drain()
             taken = self.session.take()

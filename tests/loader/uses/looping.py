@@ -4,6 +4,7 @@ import itertools
 import threading
 from typing import Any
 
+from tests.loader.uses.forks import in_child
 from tests.loader.uses.kinds import Make, batches, seen, use
 from tests.loader.uses.samples import Numbers
 
@@ -113,3 +114,11 @@ def thread_with_workers(make: Make) -> Any:
     thread.start()
     thread.join()
     return found
+
+
+@use("`os.fork()` after a loop; parent and child loop on")
+def forked_after_use(make: Make) -> Any:
+    loader = make(Numbers(), batch_size=2, num_workers=1)
+    before = batches(loader)
+    child = in_child(lambda: batches(loader))
+    return before, batches(loader), child()
