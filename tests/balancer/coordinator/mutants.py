@@ -213,14 +213,14 @@ MUTANTS = (
         "a batch that was asked for again is not sent again",
         edit("coordinator.peers.requests:PendingRequests.add",
              """
-             if known is not None and known.peer == peer:
+             if key in self._requests:
                  return
              """,
              """
              seen = self.__dict__.setdefault("seen", set())
-             if (key, peer) in seen:
+             if key in seen:
                  return
-             seen.add((key, peer))
+             seen.add(key)
              """),
         seed=2,
     ),
