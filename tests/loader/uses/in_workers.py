@@ -10,7 +10,7 @@ import torch
 
 from tests.loader.uses.forks import in_child
 from tests.loader.uses.kinds import Make, batches, use
-from tests.loader.uses.samples import Deadly, InFile, Made, Numbers, Slow, worker_number
+from tests.loader.uses.samples import Deadly, InFile, Made, Numbers, Slow, worker_seen
 
 SET_AT_RUN_TIME = {"offset": 0}
 
@@ -25,7 +25,10 @@ def _refuse_start(worker: int) -> None:
 
 @use("`get_worker_info()` in the workers")
 def informed(make: Make) -> Any:
-    return sorted(str(batch) for batch in batches(make(Made(worker_number), num_workers=2)))
+    # A balancer decides which worker takes a batch, so compare what a worker sees, not how often.
+    rows = [row for rows in make(Made(worker_seen), num_workers=2, collate_fn=list) for row in rows]
+    ids, counts, pids = (set(column) for column in zip(*rows, strict=True))
+    return ids <= {0, 1}, counts, len(set(rows)) == len(ids) == len(pids), os.getpid() in pids
 
 
 @use("`worker_init_fn` that sets the workers' CPU affinity")

@@ -114,7 +114,7 @@ class Parcel:
     __hash__ = None  # type: ignore[assignment]
 
 
-def worker_number(_: int) -> tuple[int, int]:
-    """Return the worker's id and the number of workers, as the worker sees them."""
+def worker_seen(_: int) -> tuple[int, int, int]:
+    """Return the worker's id, the number of workers and the process id, as the worker sees them."""
     info: Any = get_worker_info()
-    return (-1, 0) if info is None else (info.id, info.num_workers)
+    return (-1, 0, 0) if info is None else (info.id, info.num_workers, os.getpid())
