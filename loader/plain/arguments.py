@@ -16,12 +16,14 @@ from ...workers.batches.envelope import is_stateful
 from ...workers.batches.map_reader import MapReader
 from ...workers.batches.prepare import prepare_worker
 from ...workers.batches.stream_reader import StreamReader
+from ...workers.processes.beginnings import Beginnings
 from ...workers.processes.context import clean_context
 from ...workers.processes.parent_watch import begin_worker
 from ...workers.processes.start_method import start_method
 from .indices import Indices
 from .iteration import Iteration
 from .state import PlainState
+from .torch_names import TorchExceptionWrapper
 
 Reader = StreamReader | MapReader
 # Contexts that name a start method; one that a user made is used as it is.
@@ -29,10 +31,20 @@ _BY_NAME = (type(None), DefaultContext, SpawnContext, ForkServerContext)
 
 
 class IteratorArguments:
-    """A loader as torch's iterators see it: `ours` in place of its attributes."""
+    """A loader as torch's iterators see it: `ours` in place of its attributes.
 
-    def __init__(self, loader: Any, reader: Reader | None, ours: dict[str, Any]) -> None:
+    beginnings: of its workers, where the data set has a state; an iterator waits for them.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        reader: Reader | None,
+        ours: dict[str, Any],
+        beginnings: Beginnings | None = None,
+    ) -> None:
         self.reader = reader
+        self.beginnings = beginnings
         self._loader = loader
         self.__dict__.update(ours)
 
@@ -51,11 +63,15 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         ours |= {"dataset": reader, "collate_fn": reader.collate}
         if isinstance(reader, StreamReader) and state.on_error != "raise":
             ours["drop_last"] = False  # the reader drops: torch would count holes as samples
+    context = clean_context() if _starts_clean(loader) else loader.multiprocessing_context
+    beginnings = None
     if loader.num_workers:
+        if reader is not None and is_stateful(loader.dataset):
+            beginnings = Beginnings(context, TorchExceptionWrapper)
+            init_fn = functools.partial(beginnings.worker_part().begin, init_fn)
         ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)
-    if _starts_clean(loader):
-        ours["multiprocessing_context"] = clean_context()
-    return IteratorArguments(loader, reader, ours)
+        ours["multiprocessing_context"] = context
+    return IteratorArguments(loader, reader, ours, beginnings)
 
 
 def _reader(loader: Any, state: PlainState, current: Iteration) -> Reader | None:

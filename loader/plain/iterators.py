@@ -78,11 +78,16 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
     """One iteration over a loader with num_workers > 0 (many, if the workers are persistent)."""
 
     def __init__(self, loader: Any, state: PlainState) -> None:
-        """Start the workers; raises what torch's iterator raises."""
+        """Start the workers; raises what torch's iterator raises.
+
+        Where the data set has a state, also what it or worker_init_fn raises in a worker.
+        """
         self._state, self._iteration = state, state.begin(loader)
         arguments = make_arguments(loader, state)
         with closed_sockets():  # of balanced loaders: no thread of theirs should be forked
             super().__init__(arguments)
+        if arguments.beginnings is not None:
+            arguments.beginnings.wait(self._workers, loader.timeout)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:

@@ -5,18 +5,20 @@ are subclasses of torch's. tests/loader/plain/test_torch_names.py fails with a t
 one of these.
 """
 
+from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
     _SingleProcessDataLoaderIter,
 )
 
 TorchInlineIterator = _SingleProcessDataLoaderIter
+TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceback to the trainer
 TorchWorkersIterator = _MultiProcessingDataLoaderIter
 
 # _get_iterator is overridden; _iterator is set to None to end persistent workers; torch's iterators
 # draw from _index_sampler.
 LOADER_NAMES = ("_get_iterator", "_iterator", "_index_sampler")
-# _base_seed is what the workers are seeded with; _rcvd_idx counts the tasks whose result was taken;
-# _reset begins another iteration of persistent workers.
-WORKERS_NAMES = ("_base_seed", "_rcvd_idx", "_reset")
+# _workers are the processes; _base_seed is what they are seeded with; _rcvd_idx counts the tasks
+# whose result was taken; _reset begins another iteration of persistent workers.
+WORKERS_NAMES = ("_workers", "_base_seed", "_rcvd_idx", "_reset")
 INLINE_NAMES = ("_base_seed",)
