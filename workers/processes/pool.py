@@ -1,7 +1,7 @@
 """Pools of worker processes that always end with the process that started them.
 
-`start_pool(job)` has the trainer's fork server fork a supervisor, which starts the balancer and the
-workers; `method="fork"` forks the supervisor from the trainer itself, as torch forks its workers.
+`start_pool(job)` has the trainer's fork server fork a supervisor, which starts the workers;
+`method="fork"` forks the supervisor from the trainer itself, as torch forks its workers.
 Either way the trainer keeps two pipe ends: the *lifeline*, which it never writes to and
 whose closing ends the pool, and the *reports*, whose end says that every process is gone.
 
@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 import weakref
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -26,7 +25,7 @@ from .fork_client import ForkServer, close_fork_servers, own_pidfd, send_request
 from .fork_server import NO_GUARD, is_importing_main
 from .pool_job import PoolJob, Report, WorkerSlot, parse_report
 from .request import write_request
-from .supervisor import fork_with_default_signals, remove_directory, run
+from .supervisor import fork_with_default_signals, run
 
 __all__ = ["Pool", "PoolJob", "Report", "WorkerSlot", "start_pool"]
 
@@ -43,7 +42,6 @@ class _Ends:
         self.lifeline = lifeline
         self.reports = reports
         self.supervisor = 0
-        self.directory = ""
         self.fork_server: ForkServer | None = None  # None: the supervisor is a child of ours
         self.lines = b""
         self.pids: set[int] = set()
@@ -92,7 +90,6 @@ class Pool:
         self._pending: list[Report] = []
         self._ended = False
         self._is_ready = False
-        self.endpoint = ""
 
     @property
     def supervisor_pid(self) -> int:
@@ -101,7 +98,7 @@ class Pool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids of the workers and the balancer, as far as reports have been read."""
+        """The process ids of the workers, as far as reports have been read."""
         return tuple(sorted(self._ends.pids))
 
     def fileno(self) -> int:
@@ -157,16 +154,16 @@ class Pool:
                 if report.event == "failed" and report.worker is None:
                     raise RuntimeError(report.message)
                 if report.event == "ready":
-                    self._is_ready, self.endpoint = True, report.endpoint
+                    self._is_ready = True
                 started.append(report)
         self._pending = started
 
 
 def start_pool(job: PoolJob, method: str = "forkserver", timeout_s: float = START_S) -> Pool:
-    """Start a job's processes; return when the balancer is ready and the workers are forked.
+    """Start a job's processes; return when the workers are forked.
 
     Raises TypeError if the job cannot be pickled, RuntimeError with the processes' own message if
-    they could not load the job or serve it, TimeoutError after `timeout_s`.
+    they could not load the job, TimeoutError after `timeout_s`.
     """
     if method not in _METHODS:
         raise ValueError(f"a pool is started by one of {_METHODS}, got {method!r}")
@@ -180,13 +177,7 @@ def start_pool(job: PoolJob, method: str = "forkserver", timeout_s: float = STAR
     except BaseException:
         pool.close()
         raise
-    _remember_directory(pool)
     return pool
-
-
-def _remember_directory(pool: Pool) -> None:
-    if pool.endpoint:
-        pool._ends.directory = str(Path(pool.endpoint.removeprefix("ipc://")).parent)
 
 
 def _start_by_fork_server(job: PoolJob, timeout_s: float) -> _Ends:
@@ -237,8 +228,8 @@ def _start_by_fork(job: PoolJob, timeout_s: float) -> _Ends:  # noqa: ARG001
 
 
 def _modules(job: PoolJob) -> list[str]:
-    """Return the modules of the job's functions: a new fork server imports them at once."""
-    return [f.__module__ for f in (job.work, job.serve) if hasattr(f, "__module__")]
+    """Return the module of the job's function: a new fork server imports it at once."""
+    return [job.work.__module__] if hasattr(job.work, "__module__") else []
 
 
 def _drop(ends: _Ends) -> None:
@@ -259,7 +250,6 @@ def _end(ends: _Ends) -> None:
         if not ended:
             _kill_supervisor(ends)
             ended = _wait_for_end(ends, _KILL_S)
-        remove_directory(ends.directory)
         if ends.fork_server is None:
             _orphans.append(ends.supervisor)
             _reap_orphans(ends.supervisor if ended else 0)
@@ -306,7 +296,6 @@ def _forget_everything() -> None:
     for ends in list(_open):
         ends.release("lifeline")
         ends.release("reports")
-        ends.directory = ""
     _open.clear()
     _orphans.clear()
 

@@ -1,9 +1,7 @@
 """Defines the job that a pool runs and the reports that it sends.
 
-A job is two plain functions and one payload. `serve(payload, directory, ready)` runs in the
-balancer's process, binds its sockets below `directory`, and calls `ready(endpoint)` once.
-`work(payload, slot)` runs in every worker's process, after that. Both return when they are done
-and may be ended by a signal at any time.
+A job is a plain function and a payload. `work(payload, slot)` runs in every worker's process; it
+returns when it is done and may be ended by a signal at any time.
 """
 
 import json
@@ -12,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Ready = Callable[[str], None]
-Serve = Callable[[Any, str, Ready], None]
 # Lines below 4096 bytes go through a pipe in one piece, even if every character is escaped.
 _MESSAGE_BYTES = 1800
 _ERROR_CHARACTERS = 1000
@@ -26,7 +22,6 @@ class WorkerSlot:
     index: int
     workers: int
     incarnation: int
-    endpoint: str
 
 
 Work = Callable[[Any, WorkerSlot], None]
@@ -34,7 +29,7 @@ Work = Callable[[Any, WorkerSlot], None]
 
 @dataclass(frozen=True, slots=True)
 class PoolJob:
-    """N processes that run `work` and, if `serve` is given, one that serves them.
+    """N processes that run `work`.
 
     `restart` bounds how often, over all workers, one that died is started again.
     """
@@ -42,7 +37,6 @@ class PoolJob:
     work: Work
     payload: object
     workers: int
-    serve: Serve | None = None
     restart: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +51,7 @@ class PoolJob:
 class Report:
     """An event in a pool: `loading`, `started`, `ready`, `exited` or `failed`.
 
-    `worker` is None where the supervisor or the balancer is meant. An `exited` process has a
+    `worker` is None where the supervisor is meant. An `exited` process has a
     `code` (its status) or a `signal` (what killed it); `restarted` says that another takes its
     place. A `failed` report without a worker means the end of the whole pool.
     """
@@ -69,7 +63,6 @@ class Report:
     code: int | None = None
     signal: int | None = None
     restarted: bool = False
-    endpoint: str = ""
     message: str = ""
 
 

@@ -2,10 +2,9 @@
 
 The supervisor holds the read end of the *lifeline*, a pipe whose write end only the trainer has.
 However the trainer ends, the kernel closes that end, and the supervisor wakes up. It ends its
-children (SIGTERM, a second later SIGKILL), removes the sockets' directory if there is one, and
-goes. If the supervisor itself is killed, the kernel kills its children (PR_SET_PDEATHSIG). So
-nothing here depends on anybody's clean exit, and nothing polls by the clock: one poll waits for the
-lifeline, the trainer's pidfd, the balancer's readiness and the signals.
+children (SIGTERM, a second later SIGKILL), and goes. If the supervisor itself is killed, the kernel
+kills its children (PR_SET_PDEATHSIG). So nothing here depends on anybody's clean exit, and nothing
+polls by the clock: one poll waits for the lifeline, the trainer's pidfd and the signals.
 
 It is forked from the fork server, or from the trainer (`inherits`): then it gives up the trainer's
 descriptors as soon as the workers have been forked. A worker that is started again later comes from
@@ -102,8 +101,8 @@ def send_report(descriptor: int, report: Report) -> None:
 @dataclass(frozen=True, slots=True)
 class _Child:
     pid: int
-    worker: int | None
-    incarnation: int = 0
+    worker: int
+    incarnation: int
 
 
 class _Supervisor:
@@ -116,36 +115,29 @@ class _Supervisor:
         self._inherits = inherits
         self._restarts = job.restart
         self._children: dict[int, _Child] = {}
-        self._endpoint = ""
-        self._failed = False
-        self._ready = -1
         self._wake, self._waker = wake_on((signal.SIGTERM, signal.SIGCHLD))
-        self.directory = "" if job.serve is None else socket_directory()
 
     def start(self) -> None:
-        """Start the balancer, or without one the workers."""
-        if self._job.serve is None:
-            self._start_workers("")
-            return
-        self._ready, writing = os.pipe()
-        self._fork(None, 0, lambda: self._serve(writing))
-        os.close(writing)
+        """Start the workers."""
+        for index in range(self._job.workers):
+            self._start_worker(index, 0)
+        if self._inherits:
+            give_up_inherited((*self._watched, self._wake, self._waker, self._report))
+        send_report(self._report, Report("ready", pid=os.getpid()))
 
     def watch(self) -> None:
         """Return when the pool must end."""
-        while not self._failed:
-            readable = _wait([*self._watched, self._wake, self._ready], None)
+        while True:
+            readable = _wait([*self._watched, self._wake], None)
             if readable.intersection(self._watched):
                 return
             if self._wake in readable and signal.SIGTERM in os.read(self._wake, 4096):
                 return
-            if self._ready in readable:
-                self._balancer_is_ready()
             for child in self._reap():
                 self._exited(child)
 
     def end(self) -> None:
-        """End every child and remove the directory."""
+        """End every child."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while self._children and (left := deadline - time.monotonic()) > 0:
@@ -156,39 +148,16 @@ class _Supervisor:
         for pid in self._children:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        if self.directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _serve(self, writing: int) -> None:
-        if self._job.serve is not None:
-            self._job.serve(
-                self._job.payload, self.directory, lambda at: _write_and_close(writing, at)
-            )
-
-    def _balancer_is_ready(self) -> None:
-        endpoint = os.read(self._ready, 4096).decode()
-        os.close(self._ready)
-        self._ready = -1
-        if endpoint:  # else it ended before it was ready, and its exit says so
-            self._start_workers(endpoint)
-
-    def _start_workers(self, endpoint: str) -> None:
-        self._endpoint = endpoint
-        for index in range(self._job.workers):
-            self._start_worker(index, 0)
-        if self._inherits:
-            give_up_inherited((*self._watched, self._wake, self._waker, self._report))
-        send_report(self._report, Report("ready", pid=os.getpid(), endpoint=endpoint))
 
     def _start_worker(self, index: int, incarnation: int) -> None:
-        slot = WorkerSlot(index, self._job.workers, incarnation, self._endpoint)
+        slot = WorkerSlot(index, self._job.workers, incarnation)
         self._fork(index, incarnation, lambda: self._job.work(self._job.payload, slot))
 
-    def _fork(self, worker: int | None, incarnation: int, body: Callable[[], None]) -> None:
+    def _fork(self, worker: int, incarnation: int, body: Callable[[], None]) -> None:
         parent = os.getpid()
         pid = fork_with_default_signals()
         if pid == 0:
-            ours = [*self._watched, self._wake, self._waker, self._ready]
+            ours = [*self._watched, self._wake, self._waker]
             _be_child(parent, worker, body, self._report, ours)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
@@ -214,17 +183,12 @@ class _Supervisor:
         child, status = ended
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        again = child.worker is not None and code != 0 and self._restarts > 0
+        again = code != 0 and self._restarts > 0
         send_report(
             self._report,
             Report("exited", child.worker, child.pid, child.incarnation, code, killer, again),
         )
-        if child.worker is None:
-            how = f"status {code}" if killer is None else signal.Signals(killer).name
-            message = f"the balancer's process (pid {child.pid}) ended with {how}"
-            send_report(self._report, Report("failed", pid=child.pid, message=message))
-            self._failed = True
-        elif again:
+        if again:
             self._restarts -= 1
             self._start_worker(child.worker, child.incarnation + 1)
 
@@ -257,7 +221,7 @@ def run(job: PoolJob, report: int, watched: Sequence[int], inherits: bool = Fals
 
 
 def _be_child(
-    parent: int, worker: int | None, body: Callable[[], None], report: int, unused: Sequence[int]
+    parent: int, worker: int, body: Callable[[], None], report: int, unused: Sequence[int]
 ) -> NoReturn:
     """Run the body in a forked child, and end it."""
     code = 1
@@ -267,11 +231,10 @@ def _be_child(
         for descriptor in unused:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        name = "cp-balancer" if worker is None else f"cp-worker-{worker}"
+        name = f"cp-worker-{worker}"
         _name_process(name)
-        who = "the balancer" if worker is None else f"worker {worker}"
         # The body's errors are printed, and become the exit code, as in all of its processes.
-        child: Any = _Process(target=_reporting, args=(body, who, worker, report), name=name)
+        child: Any = _Process(target=_reporting, args=(body, worker, report), name=name)
         child._parent_pid = parent
         code = child._bootstrap()
     finally:
@@ -291,11 +254,11 @@ class _Process(multiprocessing.process.BaseProcess):
     _start_method = None  # the trainer's
 
 
-def _reporting(body: Callable[[], None], who: str, worker: int | None, report: int) -> None:
+def _reporting(body: Callable[[], None], worker: int, report: int) -> None:
     try:
         body()
     except Exception as error:
-        message = f"{who} raised {describe_error(error)}"
+        message = f"worker {worker} raised {describe_error(error)}"
         send_report(report, Report("failed", worker=worker, pid=os.getpid(), message=message))
         raise
 
@@ -309,16 +272,11 @@ def _wait(descriptors: Sequence[int], timeout_s: float | None) -> set[int]:
     return {fd for fd, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)}
 
 
-def _write_and_close(descriptor: int, text: str) -> None:
-    os.write(descriptor, text.encode())
-    os.close(descriptor)
-
-
 def _name_process(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def remove_directory(path: str) -> None:
-    """Remove a pool's directory if its supervisor could not; anything else is left alone."""
+    """Remove a directory of `socket_directory`; anything else is left alone."""
     if Path(path).name.startswith(PREFIX):
         shutil.rmtree(path, ignore_errors=True)

@@ -7,21 +7,6 @@ import sys
 from pathlib import Path
 
 
-def serve(payload, directory, ready):
-    Path(directory, "socket").touch()
-    ready(f"ipc://{directory}/socket")
-    signal.pause()
-
-
-def serve_and_die(payload, directory, ready):
-    ready(f"ipc://{directory}/socket")
-    os._exit(7)
-
-
-def serve_badly(payload, directory, ready):
-    raise OSError("the port is taken")
-
-
 def wait(payload, slot):
     signal.pause()
 

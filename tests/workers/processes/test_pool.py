@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from counterpoise.workers.processes.pool import PoolJob, start_pool
+from counterpoise.workers.processes.supervisor import remove_directory, socket_directory
 from tests.workers.processes import pool_jobs
 
 LIMIT_S = 30.0
@@ -52,21 +53,17 @@ def method(request):
     return request.param
 
 
-def test_closing_leaves_no_process_and_no_directory(method):
-    with start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve), method) as pool:
-        pids = pids_of(pool, next_reports(pool, "started", 3))
-        directory = Path(pool.endpoint.removeprefix("ipc://")).parent
-        assert directory.stat().st_mode & 0o777 == 0o700
+def test_closing_leaves_no_process(method):
+    with start_pool(PoolJob(pool_jobs.wait, None, 2), method) as pool:
+        pids = pids_of(pool, next_reports(pool, "started", 2))
         assert not gone(pids)
     until(lambda: gone(pids), "processes are left")
-    assert not directory.exists()
     pool.close()
     assert pool.poll_reports() == []
 
 
-def test_a_job_without_a_balancer_is_ready_at_once(method):
+def test_a_started_pool_has_reported_its_workers(method):
     with start_pool(PoolJob(pool_jobs.wait, None, 1), method) as pool:
-        assert pool.endpoint == ""
         assert [r.worker for r in next_reports(pool, "started")] == [0]
 
 
@@ -85,8 +82,8 @@ def test_a_pool_outlives_the_thread_that_started_it(method):
 
 
 def test_a_dropped_pool_ends(method):
-    pool = start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve), method)
-    pids = [report.pid for report in next_reports(pool, "started", 3)]
+    pool = start_pool(PoolJob(pool_jobs.wait, None, 2), method)
+    pids = [report.pid for report in next_reports(pool, "started", 2)]
     del pool
     gc.collect()
     until(lambda: gone(pids), "processes are left")
@@ -115,36 +112,29 @@ def test_an_error_in_a_worker_is_reported_in_one_line(method):
         assert (failure.worker, failure.message) == (0, "worker 0 raised KeyError: 'width'")
 
 
-def test_a_balancer_that_dies_ends_the_pool(method):
-    with start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve_and_die), method) as pool:
-        (failure,) = next_reports(pool, "failed")
-        assert failure.worker is None
-        assert failure.message.endswith("ended with status 7")
-
-
-def test_a_balancer_that_cannot_start_is_an_error(method):
-    with pytest.raises(RuntimeError, match="the balancer raised OSError: the port is taken"):
-        start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve_badly), method)
-
-
 def test_a_full_temporary_directory_is_an_error_that_says_what_to_do(monkeypatch):
     def full(prefix, dir):  # noqa: A002
         raise OSError(errno.ENOSPC, "No space left on device", f"{dir}/{prefix}")
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
-    with pytest.raises(RuntimeError, match=r"sockets: .*No space left.*or set TMPDIR"):
-        start_pool(PoolJob(pool_jobs.wait, None, 1, pool_jobs.serve), "fork")
+    with pytest.raises(OSError, match=r"sockets: .*No space left.*or set TMPDIR"):
+        socket_directory()
+
+
+def test_a_directory_for_sockets_is_its_owners_and_goes():
+    directory = Path(socket_directory())
+    assert directory.stat().st_mode & 0o777 == 0o700
+    remove_directory(str(directory))
+    assert not directory.exists()
 
 
 def test_the_workers_end_with_a_killed_supervisor(method):
-    with start_pool(PoolJob(pool_jobs.wait, None, 2, pool_jobs.serve), method) as pool:
-        directory = Path(pool.endpoint.removeprefix("ipc://")).parent
-        pids = [report.pid for report in next_reports(pool, "started", 3)]
+    with start_pool(PoolJob(pool_jobs.wait, None, 2), method) as pool:
+        pids = [report.pid for report in next_reports(pool, "started", 2)]
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         (failure,) = next_reports(pool, "failed")
         assert "supervisor was killed" in failure.message
         until(lambda: gone(pids), "processes are left")
-    assert not directory.exists()
 
 
 def test_workers_that_ignore_signals_end_too(method, tmp_path):
@@ -175,8 +165,8 @@ def test_pools_live_side_by_side_on_one_fork_server():
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
     with start_pool(PoolJob(pool_jobs.wait, None, 1)) as first:
-        with start_pool(PoolJob(pool_jobs.wait, None, 1, pool_jobs.serve)) as second:
-            assert first.endpoint != second.endpoint
+        with start_pool(PoolJob(pool_jobs.wait, None, 1)) as second:
+            assert first.supervisor_pid != second.supervisor_pid
             assert parent(first.supervisor_pid) == parent(second.supervisor_pid) != os.getpid()
         assert not gone(pids_of(first, next_reports(first, "started")))
 

@@ -16,11 +16,6 @@ HEAD = """
 import os, signal, sys
 from pathlib import Path
 from counterpoise.workers.processes.pool import PoolJob, start_pool
-
-def serve(payload, directory, ready):
-    Path(directory, "socket").touch()
-    ready("ipc://" + directory + "/socket")
-    signal.pause()
 """
 FAITHFUL = (
     HEAD
@@ -33,7 +28,7 @@ def work(payload, slot):
 
 if __name__ == "__main__":
     while True:
-        with start_pool(PoolJob(work, None, 3, serve)), start_pool(PoolJob(work, 1, 1), "fork"):
+        with start_pool(PoolJob(work, None, 3)), start_pool(PoolJob(work, 1, 1), "fork"):
             print("ready", flush=True)
             signal.pause()
 """
@@ -74,7 +69,7 @@ def work(payload, slot):
     signal.pause()
 
 if __name__ == "__main__":
-    pool = start_pool(PoolJob(work, None, 2, serve))
+    pool = start_pool(PoolJob(work, None, 2))
     if (child := os.fork()) == 0:
         pool.close()
         with start_pool(PoolJob(work, None, 1)) as own:
@@ -95,7 +90,7 @@ def work(payload, slot):
     signal.pause()
 
 if __name__ == "__main__":
-    pool = start_pool(PoolJob(work, None, 2, serve))
+    pool = start_pool(PoolJob(work, None, 2))
     if os.fork() == 0:
         os.environ.clear()
         sys.stdin.read()
@@ -150,11 +145,7 @@ def test_a_script_without_a_guard_is_told_to_add_one(tmp_path: Path) -> None:
 
 def test_a_script_from_standard_input_can_use_modules(tmp_path: Path) -> None:
     (tmp_path / "importable_jobs.py").write_text(HEAD + "\ndef work(payload, slot): pass\n")
-    text = (
-        "from importable_jobs import *\n"
-        "start_pool(PoolJob(work, 3, 1, serve)).close()\n"
-        "print('end')"
-    )
+    text = "from importable_jobs import *\nstart_pool(PoolJob(work, 3, 1)).close()\nprint('end')"
     ended = subprocess.run(
         [sys.executable, "-"], input=text, text=True, cwd=tmp_path, capture_output=True, timeout=60
     )
