@@ -16,7 +16,7 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...workers.daemon.loop import local_identity, local_name, run_worker
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, start_pool
-from ...workers.processes.pool_job import PoolJob, WorkerSlot
+from ...workers.processes.pool_job import PoolEndedError, PoolJob, WorkerSlot
 from ...workers.processes.start_method import start_method
 from ...workers.sources.interface import Source
 from .balancer_process import EmbeddedBalancer
@@ -130,4 +130,5 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     identity = local_identity(slot.index, slot.incarnation)
     reason = run_worker(config.endpoint, identity, handler)
     if reason:
-        raise RuntimeError(reason)
+        # Another process of the same data would be turned away, too.
+        raise PoolEndedError(reason)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import tarfile
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import Dataset, get_worker_info
 
+from counterpoise import DataLoader
 from counterpoise.loader import LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.dead_letter import read_letters
@@ -228,6 +231,23 @@ def test_a_sample_that_kills_workers_is_given_up():
 
 
 @pytest.mark.parametrize("source", [no_file, truncated])
+class OtherInEachWorker(Dataset):
+    """A data set that is longer in the second worker; nobody ever gets a sample of it."""
+
+    def __len__(self):
+        info = get_worker_info()
+        return 10 + (info.id if info else 0)
+
+    def __getitem__(self, index):
+        signal.pause()
+
+
+def test_a_worker_with_other_data_ends_the_loop_at_once():
+    loader = DataLoader(OtherInEachWorker(), balance="fixed", num_workers=2)
+    with pytest.raises(LoaderError, match=r"worker \d: this worker's data .* differ"):
+        next(iter(loader))
+
+
 def test_the_demo_exits_with_2_on_bad_data(tmp_path, source):
     pattern = tmp_path / ("nothing.tar" if source is no_file else "*.tar")
     with pytest.raises((ValueError, OSError)):

@@ -27,6 +27,10 @@ class WorkerSlot:
 Work = Callable[[Any, WorkerSlot], None]
 
 
+class PoolEndedError(Exception):
+    """Raised by `work`: the whole pool ends, with this text, and no worker is started again."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolJob:
     """N processes that run `work`.

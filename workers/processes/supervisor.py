@@ -29,9 +29,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .inherited import give_up_inherited
-from .pool_job import PoolJob, Report, WorkerSlot, describe_error, format_report
+from .pool_job import PoolEndedError, PoolJob, Report, WorkerSlot, describe_error, format_report
 
 GRACE_S = 1.0
+# The exit status of a worker that ends the pool.
+_ENDS_POOL = 86
 PREFIX = "counterpoise-"
 # The longest path of a unix socket is 107 bytes.
 _LONGEST_DIRECTORY = 80
@@ -115,6 +117,7 @@ class _Supervisor:
         self._inherits = inherits
         self._restarts = job.restart
         self._children: dict[int, _Child] = {}
+        self._ended = False
         self._wake, self._waker = wake_on((signal.SIGTERM, signal.SIGCHLD))
 
     def start(self) -> None:
@@ -127,7 +130,7 @@ class _Supervisor:
 
     def watch(self) -> None:
         """Return when the pool must end."""
-        while True:
+        while not self._ended:
             readable = _wait([*self._watched, self._wake], None)
             if readable.intersection(self._watched):
                 return
@@ -183,7 +186,8 @@ class _Supervisor:
         child, status = ended
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        again = code != 0 and self._restarts > 0
+        self._ended = self._ended or code == _ENDS_POOL
+        again = code != 0 and self._restarts > 0 and not self._ended
         send_report(
             self._report,
             Report("exited", child.worker, child.pid, child.incarnation, code, killer, again),
@@ -257,6 +261,10 @@ class _Process(multiprocessing.process.BaseProcess):
 def _reporting(body: Callable[[], None], worker: int, report: int) -> None:
     try:
         body()
+    except PoolEndedError as error:
+        message = f"worker {worker}: {error}"
+        send_report(report, Report("failed", pid=os.getpid(), message=message))
+        sys.exit(_ENDS_POOL)
     except Exception as error:
         message = f"worker {worker} raised {describe_error(error)}"
         send_report(report, Report("failed", worker=worker, pid=os.getpid(), message=message))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from counterpoise.workers.processes.pool_job import PoolEndedError
+
 
 def wait(payload, slot):
     signal.pause()
@@ -26,6 +28,13 @@ def die_once(payload, slot):
 
 def raise_error(payload, slot):
     raise KeyError("width")
+
+
+def end_the_pool(payload, slot):
+    if slot.index == 1:
+        Path(payload, "go").read_text()  # a named pipe
+        raise PoolEndedError("other data than the others'")
+    signal.pause()
 
 
 def start_a_child(payload, slot):

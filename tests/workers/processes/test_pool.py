@@ -112,6 +112,21 @@ def test_an_error_in_a_worker_is_reported_in_one_line(method):
         assert (failure.worker, failure.message) == (0, "worker 0 raised KeyError: 'width'")
 
 
+def test_a_worker_can_end_the_pool(method, tmp_path):
+    os.mkfifo(tmp_path / "go")
+    with start_pool(PoolJob(pool_jobs.end_the_pool, tmp_path, 2, restart=100), method) as pool:
+        (tmp_path / "go").write_text("")
+        reports = []
+        while not any(report.event == "exited" for report in reports):
+            assert select.select([pool], [], [], LIMIT_S)[0], "the pool goes on"
+            reports += pool.poll_reports()
+        started = [report.pid for report in reports if report.event == "started"]
+        until(lambda: gone(started), "processes are left")
+    (failure,) = [report for report in reports if report.event == "failed"]
+    assert (failure.worker, failure.message) == (None, "worker 1: other data than the others'")
+    assert len(started) == 2
+
+
 def test_a_full_temporary_directory_is_an_error_that_says_what_to_do(monkeypatch):
     def full(prefix, dir):  # noqa: A002
         raise OSError(errno.ENOSPC, "No space left on device", f"{dir}/{prefix}")
