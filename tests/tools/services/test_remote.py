@@ -163,7 +163,7 @@ def test_another_job_follows_a_trainer_that_died_without_a_word(address, local):
     next(iter(first))
     connection = first._balanced._connection
     connection._leave.detach()
-    connection._context.destroy(linger=0)
+    connection._sockets._context.destroy(linger=0)
     assert take(make(balancer=address)) == local
 
 
@@ -202,7 +202,7 @@ def test_ranks_in_processes_of_their_own_share_the_batches_and_can_start_anew(ad
     def die(loader):
         connection = loader._balanced._connection
         connection._leave.detach()
-        connection._context.destroy(linger=0)
+        connection._sockets._context.destroy(linger=0)
 
     first = ranks()
     pairs = zip(*[loader.steps() for loader in first], strict=True)
