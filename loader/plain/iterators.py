@@ -9,9 +9,12 @@ from typing import Any
 from ...workers.batches.envelope import Envelope
 from ..connect.rank_sockets import closed_sockets
 from .arguments import make_arguments
+from .deaths import killed_worker
 from .iteration import Iteration
 from .state import PlainState
 from .torch_names import TorchInlineIterator, TorchWorkersIterator
+
+_GONE = "exited unexpectedly"  # torch's text for a worker that has ended, whatever ended it
 
 
 class _Counting:
@@ -100,7 +103,13 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
 
     def __next__(self) -> Any:
         """Return the next batch; at the end the iteration is over."""
-        return _next(self, super().__next__)
+        try:
+            return _next(self, super().__next__)
+        except RuntimeError as error:
+            killed = killed_worker(self._workers) if _GONE in str(error) else None
+            if killed is None:
+                raise
+            raise RuntimeError(killed) from error
 
 
 def _next(iterator: InlineIterator | WorkersIterator, torchs_next: Any) -> Any:

@@ -1,0 +1,53 @@
+"""A worker that a signal has killed is named with the signal, where torch cannot see it."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from counterpoise import DataLoader
+from counterpoise.loader.plain.deaths import killed_worker
+
+
+class Deadly:
+    """A data set whose second sample kills or ends its worker, or raises."""
+
+    def __init__(self, end: str) -> None:
+        self.end = end
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            return index
+        if self.end == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.end == "exit":
+            os._exit(3)
+        raise RuntimeError("DataLoader worker of my own")
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ("kill", r"DataLoader worker \(pid \d+\) is killed by signal: Killed"),
+        ("exit", "exited unexpectedly"),
+        ("raise", "of my own"),
+    ],
+)
+def test_in_a_thread(end: str, text: str) -> None:
+    data: Any = Deadly(end)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match=text):
+        pool.submit(list, DataLoader(data, num_workers=1)).result()
+
+
+def test_only_signals_are_named() -> None:
+    codes = [None, 0, 3, -11, -9]
+    workers = [SimpleNamespace(pid=n, exitcode=code) for n, code in enumerate(codes)]
+    text = killed_worker(workers)
+    assert text == "DataLoader worker (pid 3) is killed by signal: Segmentation fault. "
+    assert killed_worker(workers[:3]) is None
