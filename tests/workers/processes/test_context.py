@@ -110,13 +110,15 @@ if __name__ == "__main__":
 
 
 def test_a_killed_trainer_leaves_no_process_and_no_semaphore(tmp_path: Path) -> None:
-    semaphores = {path.name for path in Path("/dev/shm").glob("sem.*")}
     trainer = Trainer(tmp_path, TRAINER)
     assert trainer.process.stdout is not None
     assert trainer.process.stdout.readline() == "ready\n"
+    mapped = Path(f"/proc/{trainer.process.pid}/maps").read_text().split()
+    semaphores = {Path(word) for word in mapped if word.startswith("/dev/shm/sem.")}
+    assert semaphores
     trainer.kill()
     trainer.assert_nothing_is_left()
-    assert {path.name for path in Path("/dev/shm").glob("sem.*")} <= semaphores
+    assert not any(path.exists() for path in semaphores)
 
 
 def test_a_process_ends_with_a_killed_fork_server():
