@@ -213,7 +213,7 @@ def test_a_dataset_that_cannot_be_sent_says_so():
     dataset = made.Augmented(30)
     dataset.trap = lambda: 0  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="multiprocessing_context='fork'") as raised:
-        list(make(dataset, num_workers=1))
+        list(make(dataset, num_workers=1, multiprocessing_context="forkserver"))
     one_line(raised)
     assert len(list(make(dataset, num_workers=1, multiprocessing_context="fork"))) > 0
 
@@ -230,7 +230,6 @@ def test_a_sample_that_kills_workers_is_given_up():
     assert holes == ["3"]
 
 
-@pytest.mark.parametrize("source", [no_file, truncated])
 class OtherInEachWorker(Dataset):
     """A data set that is longer in the second worker; nobody ever gets a sample of it."""
 
@@ -248,6 +247,7 @@ def test_a_worker_with_other_data_ends_the_loop_at_once():
         next(iter(loader))
 
 
+@pytest.mark.parametrize("source", [no_file, truncated])
 def test_the_demo_exits_with_2_on_bad_data(tmp_path, source):
     pattern = tmp_path / ("nothing.tar" if source is no_file else "*.tar")
     with pytest.raises((ValueError, OSError)):

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -17,7 +16,7 @@ from counterpoise.sched import schedule
 from counterpoise.sched.runtime import Pipeline, VocabParallel
 from counterpoise.sched.runtime.vocabulary import VocabularyShard
 from tests.sched.runtime.models import HIDDEN, copies, freeze, make_batches, make_stages
-from tests.sched.runtime.pool import WORLD
+from tests.sched.runtime.pool import WORLD, make_mesh
 
 # By the end of a schedule's name. Interlaced 1F1B stops all ranks for the passes of Algorithm 1.
 ALGORITHMS: dict[str, Any] = {
@@ -78,7 +77,7 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
 
 def run_case(rank: int, case: Case, steps: int = 2) -> Found:
     """Train two steps both ways and compare; every process computes the reference for itself."""
-    mesh = init_device_mesh("cpu", (WORLD // case.ranks, case.ranks), mesh_dim_names=("dp", "pp"))
+    mesh = make_mesh(case.ranks)
     replica, own = mesh["dp"].get_local_rank(), mesh["pp"].get_local_rank()
     count = case.microbatches or 2 * case.ranks
     program = schedule(case.name, ranks=case.ranks, microbatches=count)
@@ -116,7 +115,7 @@ def run_case(rank: int, case: Case, steps: int = 2) -> Found:
 
 def refuse_ddp(rank: int) -> str:
     """Return the error for a stage in DDP."""
-    mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("dp", "pp"))
+    mesh = make_mesh(WORLD)
     stage = DistributedDataParallel(nn.Linear(HIDDEN, HIDDEN))
     with pytest.raises(ValueError, match="DistributedDataParallel") as found:
         Pipeline(mesh, schedule="1f1b", stages={rank: stage}, hidden=HIDDEN, loss=mean_loss)

@@ -1,5 +1,6 @@
 """A pool of processes with a gloo process group, started once for all cases that need one."""
 
+import functools
 import multiprocessing as mp
 import os
 import traceback
@@ -10,8 +11,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 WORLD = 4
+
+
+@functools.cache
+def make_mesh(ranks: int) -> DeviceMesh:
+    """Return the mesh of the pool's processes with that many pipeline ranks.
+
+    Made once: gloo's threads of a mesh stay, and wake up a hundred times a second.
+    """
+    return init_device_mesh("cpu", (WORLD // ranks, ranks), mesh_dim_names=("dp", "pp"))
 
 
 def _serve(rank: int, port: int, pipe: Connection) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import LossOptions, Pipeline, VocabParallel
@@ -18,7 +18,7 @@ from counterpoise.sched.runtime.vocabulary import (
 )
 from tests.sched.runtime import models
 from tests.sched.runtime.cases import loader_step
-from tests.sched.runtime.pool import WORLD
+from tests.sched.runtime.pool import WORLD, make_mesh
 from tests.sched.runtime.vocabulary.one_process import error, l2_error, loss_of
 
 ALGORITHMS = {"interlaced": "alg1"}
@@ -157,9 +157,7 @@ def run_setting(rank: int, setting: Setting) -> dict[str, float]:
     In low precision: their L2 errors over those of one process in that precision.
     """
     before = models.HIDDEN, models.WORDS
-    mesh = init_device_mesh(
-        "cpu", (WORLD // setting.ranks, setting.ranks), mesh_dim_names=("dp", "pp")
-    )
+    mesh = make_mesh(setting.ranks)
     stages = schedule(setting.name, ranks=setting.ranks, microbatches=8).stages
     try:
         model = Whole(setting, stages)
@@ -192,7 +190,7 @@ def run_setting(rank: int, setting: Setting) -> dict[str, float]:
 def save_and_load(rank: int, tied: bool) -> list[bool]:
     """Train at p = 4, save, load at p = 2 and into the plain model; return what is bit-equal."""
     four = Setting("1f1b-alg2", tied=tied)
-    mesh = init_device_mesh("cpu", (1, 4), mesh_dim_names=("dp", "pp"))
+    mesh = make_mesh(4)
     model = Whole(four, 4)
     pipe = make_pipeline(mesh, four, model)
     try:
@@ -207,7 +205,7 @@ def save_and_load(rank: int, tied: bool) -> list[bool]:
     same = [not unexpected, all("blocks" in name for name in missing)]
     same += [torch.equal(plain.state_dict()[name], saved[name]) for name in saved]
     two = Setting("1f1b-alg2", ranks=2, tied=tied)
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    mesh = make_mesh(2)
     pipe = make_pipeline(mesh, two, Whole(two, 2))
     try:
         shard_of(pipe).load_state_dict(saved)
