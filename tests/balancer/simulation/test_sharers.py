@@ -11,9 +11,10 @@ from counterpoise.tools.simulated_cluster.trial import _reference, trial
 from counterpoise.tools.simulated_cluster.variants import COUNT, RANKS, SHARED_VARIANTS, settings_of
 
 CHUNK = 40
+LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("chunk", range(5))
+@pytest.mark.parametrize("chunk", [0, 2, *(pytest.param(n, marks=LONG) for n in (1, 3, 4))])
 def test_faults_change_nothing_where_ranks_are_shared(chunk: int) -> None:
     seeds = range(chunk * CHUNK, (chunk + 1) * CHUNK)
     verdicts = [trial(seed, variants=SHARED_VARIANTS) for seed in seeds]
