@@ -24,6 +24,8 @@ from .loop import serve
 from .malloc import keep_freed_memory
 
 ENDPOINT = "balancer"
+# The report of a balancer that serves; any other says why there is none.
+READY = b"ready"
 _PR_SET_NAME = 15
 
 
@@ -35,7 +37,7 @@ def endpoint_in(directory: str) -> str:
 def main(directory: str, listening: int, report: int) -> None:
     """Serve the job on standard input at `listening`, a socket bound in `directory`.
 
-    Writes "ready" to `report`, or why there cannot be a balancer.
+    Writes READY to `report`, or why there cannot be a balancer.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"cp-balancer", 0, 0, 0)
@@ -49,11 +51,11 @@ def main(directory: str, listening: int, report: int) -> None:
         serve(
             coordinator,
             endpoint_in(directory),
-            lambda _: _write(report, "ready"),
+            lambda _: _write(report, READY),
             descriptor=listening,
         )
     except BaseException as error:
-        _write(report, f"{type(error).__name__}: {error}")
+        _write(report, f"{type(error).__name__}: {error}".encode(errors="replace"))
         raise
 
 
@@ -77,6 +79,6 @@ def _end_with_trainer(directory: str) -> None:
     os._exit(0)
 
 
-def _write(report: int, text: str) -> None:
+def _write(report: int, text: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
-        os.write(report, text.encode(errors="replace"))
+        os.write(report, text)

@@ -47,10 +47,9 @@ class EmbeddedBalancer:
             return
         if not select.select([ends.report], [], [], timeout_s)[0]:
             raise RuntimeError(f"the balancer's process was not ready after {timeout_s:.0f} s")
-        text = os.read(ends.report, _MESSAGE_BYTES).decode(errors="replace")
-        if text != "ready":
-            raise RuntimeError(f"the balancer could not start: {text or self._how_it_ended()}")
-        ends.is_ready = True
+        reason = self._why_not_ready()
+        if reason:
+            raise RuntimeError(reason)
 
     def failure(self) -> str:
         """Return why there is no balancer any more, empty while there is one."""
@@ -59,12 +58,25 @@ class EmbeddedBalancer:
             return "the balancer's process was ended"
         if not select.select([ends.report], [], [], 0)[0]:
             return ""
+        if not ends.is_ready:  # who waits for the job, not for the process, learns it here
+            return self._why_not_ready()
         text = os.read(ends.report, _MESSAGE_BYTES).decode(errors="replace")
         return f"the balancer failed: {text}" if text else self._how_it_ended()
 
     def close(self) -> None:
         """End the process and wait until it is gone."""
         self._finalizer()
+
+    def _why_not_ready(self) -> str:
+        """Read the first report; return "" if it says that the balancer serves."""
+        ends = self._ends
+        text = os.read(ends.report, len(embedded.READY))  # another report may follow at once
+        if text == embedded.READY:
+            ends.is_ready = True
+            return ""
+        text += os.read(ends.report, _MESSAGE_BYTES)
+        reason = text.decode(errors="replace") or self._how_it_ended()
+        return f"the balancer could not start: {reason}"
 
     def _how_it_ended(self) -> str:
         process = self._ends.process

@@ -88,12 +88,14 @@ def other_configuration(rank: int, meet: Any) -> Any:
 def killed(rank: int, folder: Path, meet: Any) -> Any:
     """Process 3 dies after a microbatch; return what the others are told, and after which time.
 
-    Process 0 comes first, so the balancer is its own.
+    Process 0 opens its loader first, so the balancer is its own.
     """
-    batches = iter(make(topology={"dp": 2, "tp": 2}, timeout=0, name="killed"))
+    loader = make(topology={"dp": 2, "tp": 2}, timeout=0, name="killed")
     if rank == 0:
-        next(batches)
+        batches = iter(loader)
     meet()
+    if rank != 0:
+        batches = iter(loader)
     next(batches)
     if rank == 3:
         (folder / "died").write_text(str(time.monotonic()))
