@@ -17,7 +17,7 @@ from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
 from .agreement import agree, facts_of
 from .compiled import Pipelines, collectives, with_reductions, with_whole_last_backward
-from .execution import Walker, drive, walk
+from .execution import Walker, drive, leave_at_exit, walk
 from .gradients import Reduction, clip_gradients, refuse_wrapped
 from .links import PeerLostError, ProcessGroupLinks
 from .parts import ModelPart, StepData
@@ -229,6 +229,7 @@ class Pipeline:
                         work.wait(timedelta(seconds=self.deadline_s))
         except RuntimeError as error:
             self._board.give_up("")
+            leave_at_exit()
             raise PeerLostError(
                 f"rank {self._place.rank} has run all passes of step {self._step}, and waits for "
                 f"other ranks' gradients or losses: {error}"

@@ -41,14 +41,14 @@ def drive(walk: Walk, deadline_s: float, board: Board, known: Pipelines, rank: i
     except PeerLostError as error:
         standings = board.give_up("")
         text = known.explain(rank, standings) + _reports(standings, rank)
-        _leave_at_exit()
+        leave_at_exit()
         raise PipelineStalledError(text, str(error)) from error
     except Exception as error:
         at = board.waits.at
         place = f"{known.lists[rank][at].what} of rank {rank}"
         error.add_note(f"in pass {place}, step {board.step}")
         board.give_up(f"{place} raised {type(error).__name__}: {error}")
-        _leave_at_exit()
+        leave_at_exit()
         raise
 
 
@@ -62,7 +62,7 @@ def _reports(standings: Mapping[int, object], rank: int) -> str:
     return "".join(f"; {error}" for error in errors)
 
 
-def _leave_at_exit() -> None:
+def leave_at_exit() -> None:
     """End the process at exit without waiting for transfers that never end.
 
     Process groups wait for their own threads when they are destroyed; with a lost peer that can
