@@ -20,8 +20,8 @@ from .remote import Connection, Party
 from .rendezvous import Meeting, Rendezvous, digest, open_meeting
 
 # The process that runs the balancer waits at most this long at its end: the others take their last
-# batches from it.
-OTHERS_S = 10.0
+# batches from it, and may be slow.
+OTHERS_S = 30.0
 
 
 class LocalConnection(Connection):
@@ -44,7 +44,7 @@ class LocalConnection(Connection):
         super().__init__(
             endpoint, party, to_json(job), prefetch, watch=processes.failure,
             why_apart=_nothing if peers is None else peers.why_apart,
-            patience_s=patience_s, needed=processes,
+            patience_s=patience_s,
         )  # fmt: skip
         if shared:
             _shared.add(self)

@@ -34,6 +34,8 @@ CLEAR_PATIENCE_S = 5.0
 # again and again.
 LOG_WAIT_S = 10.0
 LOG_AGAIN_S = 30.0
+LOG_CLOSE_S = 3.0
+_WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need its balancer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +60,15 @@ class Connection:
         why_apart: Callable[[], str] = lambda: "",
         watched_fd: int | None = None,
         patience_s: float = 0.0,
-        needed: object = None,
         keys: PeerKeys | None = None,
     ) -> None:
         """Make a connection that is opened at first use.
 
         `watch` returns why the local processes have failed, empty if they have not; it is asked
-        when `watched_fd` is readable and at every ping. `why_apart` returns why other processes
-        that this one waits for cannot come, and is asked at every ping. At the end the balancer is
-        given at most `patience_s` to say that no other rank needs it; until then `needed` is kept
-        alive. With `keys` the balancer must be the one that they name.
+        when `watched_fd` is readable and at every ping; they live until this connection has left.
+        `why_apart` returns why other processes that this one waits for cannot come, and is asked at
+        every ping. At the end the balancer is given at most `patience_s` to say that no other rank
+        needs it. With `keys` the balancer must be the one that they name.
         """
         self.endpoint = endpoint
         self.session = RankSession(
@@ -83,7 +84,7 @@ class Connection:
             self._sockets.watch({watched_fd})
         self._clock = ClockFilter()
         self._heard = time.monotonic()
-        self._leave = weakref.finalize(self, _close, self._sockets, needed)
+        self._leave = weakref.finalize(self, _close, self._sockets, watch)
 
     def wait_ready(self) -> Ready:
         """Wait until the job runs; return the number of samples. Raises LoaderError."""
@@ -208,15 +209,20 @@ class Connection:
         raise LoaderError(reason)
 
 
-def _close(sockets: RankSockets, _: object) -> None:
+def _close(sockets: RankSockets, watch: Callable[[], str]) -> None:
     """Leave the balancer and wait for its answer if others need us; no-op in a forked copy."""
     if os.getpid() != sockets.owner or not (sockets.is_open or sockets.patience_s):
         return
     link = sockets.link()
     link.send(RankBye())
-    deadline = time.monotonic() + sockets.patience_s
-    while not sockets.session.left and (left := deadline - time.monotonic()) > 0:
-        link.poller.poll(int(1000 * left) + 1)
+    started, log_at = time.monotonic(), LOG_CLOSE_S
+    while not sockets.session.left and (waited := time.monotonic() - started) < sockets.patience_s:
+        if waited > log_at:
+            log_at = sockets.patience_s
+            logger.warning(_WAITS_FOR_OTHERS, sockets.patience_s - waited)
+        link.poller.poll(int(1000 * (min(log_at, sockets.patience_s) - waited)) + 1)
+        if watch():
+            break
         while (received := link.receive()) is not None:
             sockets.session.handle(*received)
     sockets.suspend()

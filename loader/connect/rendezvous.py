@@ -156,6 +156,7 @@ class Rendezvous:
         self._entries: dict[int, Opened] = {}
         self._check_at = time.monotonic() + DOUBT_PEERS_S
         self.owner: Owner | None = None
+        self._socket: Path | None = None  # a peer's balancer's, which is there as long as that is
         self._set(f"opened/{self._add('opened')}", asdict(self._mine))
         if reason := find_conflict(self._mine, self._read_opened(), is_waiting=False):
             raise LoaderError(reason)
@@ -204,6 +205,12 @@ class Rendezvous:
         """
         if self.owner is not None and self.owner.has_ended():
             return f"{self.owner}, which ran the balancer, has ended: {_RESTART}"
+        if self._socket is not None and not self._socket.exists():
+            return (
+                f"{self.owner}, which ran the balancer, has closed its loader and waited for this "
+                "process as long as it may: keep the loader open until all processes are done, or "
+                "start `counterpoise balancer` and give its address as balancer='tcp://HOST:PORT'"
+            )
         if reason := self._why_given_up():
             return reason
         if time.monotonic() < self._check_at:
@@ -221,7 +228,8 @@ class Rendezvous:
                 f"{socket.gethostname()}: start `counterpoise balancer` and give its address as "
                 "balancer='tcp://HOST:PORT'"
             )
-        if owner.has_ended() or not Path(endpoint.removeprefix("ipc://")).exists():
+        self._socket = Path(endpoint.removeprefix("ipc://"))
+        if owner.has_ended() or not self._socket.exists():
             raise LoaderError(
                 f"{owner} has ended the balancer of this loader already: open the loader before "
                 "the others close theirs, or restart all ranks"

@@ -117,6 +117,11 @@ def test_a_balancer_that_is_gone_or_elsewhere_is_an_error_that_says_what_to_do(
     first.publish(f"ipc://{tmp_path}/balancer")
     with pytest.raises(LoaderError, match=f"pid {os.getpid()}.* has ended the balancer"):
         second.wait_for_address()
+    (tmp_path / "balancer").touch()
+    assert second.wait_for_address() == f"ipc://{tmp_path}/balancer"
+    assert second.why_apart() == ""
+    (tmp_path / "balancer").unlink()
+    assert "has closed its loader" in second.why_apart()
     owner = first._get(f"{first._key}/owner") | {"host": "elsewhere"}
     first._set(f"{first._key}/owner", owner)
     with pytest.raises(LoaderError, match=r"on host elsewhere .*start `counterpoise balancer`"):
