@@ -4,6 +4,7 @@ Workers, queues, timeouts, order, pinning, seeds and errors are torch's own. Wha
 through the arguments that the iterator reads from its loader: see `arguments.py`.
 """
 
+import weakref
 from typing import Any
 
 from ...workers.batches.envelope import Envelope
@@ -89,6 +90,11 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         arguments = make_arguments(loader, state)
         with closed_sockets():  # of balanced loaders: no thread of theirs should be forked
             super().__init__(arguments)
+        # torch ends its workers through these queues when the iterator is deleted. Where that is
+        # the garbage collector's work (a loop left by an exception), the queues' threads would end
+        # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
+        queues = (*self._index_queues, self._worker_result_queue)
+        weakref.finalize(self, _let_go, queues).atexit = False
         if arguments.beginnings is not None:
             arguments.beginnings.wait(self._workers, loader.timeout)
 
@@ -110,6 +116,10 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
             if killed is None:
                 raise
             raise RuntimeError(killed) from error
+
+
+def _let_go(_: object) -> None:
+    """Drop what a finalizer has held."""
 
 
 def _next(iterator: InlineIterator | WorkersIterator, torchs_next: Any) -> Any:

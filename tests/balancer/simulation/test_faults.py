@@ -16,7 +16,9 @@ from counterpoise.tools.simulated_cluster.world import ClusterSettings
 CHUNK = 100
 
 
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(n, marks=[pytest.mark.long] if n > 3 else []) for n in range(10)]
+)
 def test_faults_change_nothing(chunk: int) -> None:
     verdicts = [trial(seed) for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK)]
     wrong = [f"seed {v.seed}: {v.wrong}" for v in verdicts if v.wrong]

@@ -1,5 +1,6 @@
-"""A worker that a signal has killed is named with the signal, where torch cannot see it."""
+"""Workers that end: by a signal, which is named where torch cannot see it, and by themselves."""
 
+import gc
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,21 @@ def test_in_a_thread(end: str, text: str) -> None:
     data: Any = Deadly(end)
     with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match=text):
         pool.submit(list, DataLoader(data, num_workers=1)).result()
+
+
+@pytest.mark.filterwarnings("ignore:.pin_memory.")
+@pytest.mark.parametrize("pinned", [False, True])
+def test_workers_end_by_themselves_where_the_garbage_collector_ends_the_loop(pinned: bool) -> None:
+    data: Any = Deadly("raise")
+    iterator: Any = iter(DataLoader(data, num_workers=2, pin_memory=pinned))
+    terminated: list[int] = []
+    for worker in iterator._workers:
+        worker.terminate = lambda worker=worker: terminated.append(worker.pid) or worker.kill()
+    cycle = [iterator]
+    cycle.append(cycle)
+    del iterator, cycle
+    gc.collect()
+    assert not terminated  # torch waits 5 s for each of its own in this case, and then does that
 
 
 def test_only_signals_are_named() -> None:

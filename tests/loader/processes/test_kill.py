@@ -104,11 +104,11 @@ def test_whichever_way_it_ends(trainers, end):
     trainers.assert_nothing_is_left(but=[trainers.process.pid])
 
 
-@pytest.mark.slow
-def test_killed_while_its_processes_start_and_work(trainers):
-    moments = random.Random(12)
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 8))])
+def test_killed_while_its_processes_start_and_work(trainers, first):
+    moments = random.Random(12 + first)
     itself = [trainers.process.pid]
-    for kill in range(16):
+    for kill in range(first, first + 5):
         pid = trainers.fork()
         if kill % 4 == 0:  # trainer, fork server, supervisor, balancer, two workers: all are there
             trainers.wait_for(6, but=itself)

@@ -77,7 +77,7 @@ def test_infos_count_what_the_tensors_hold(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param("random", marks=pytest.mark.long), "balanced"])
 def test_every_real_sample_arrives_once(name: str, data: Path) -> None:
     loader = make_loader(name, DemoSettings(str(data / "shards" / "*.tar")))
     found = delivered(loader)
