@@ -3,8 +3,8 @@
 Alone (without torchrun) a step is one padded batch, and its loss is torch's own mean over all
 label tokens: nothing of scale_loss is in the reference.
 
-    python ddp_trainer.py SHARDS OUT token|sample
-    torchrun --nproc-per-node 2 ddp_trainer.py SHARDS OUT token|sample
+    python ddp_trainer.py SHARDS OUT
+    torchrun --nproc-per-node 2 ddp_trainer.py SHARDS OUT
 """
 
 import os
@@ -81,14 +81,23 @@ def make_loader(shards: str, ranks: int) -> DataLoader:
     )
 
 
-def main(shards: str, out: str, per: str) -> None:
-    """Train one epoch with SGD and save what each step had."""
+def main(shards: str, out: str) -> None:
+    """Train one epoch with a loss per token, and a new model with one per sample."""
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if ranks > 1:
+        distributed.init_process_group("gloo")
+    for per in ("token", "sample"):
+        torch.save(train(shards, ranks, per), Path(out) / f"{per}-{ranks}-{rank}.pt")
+    if ranks > 1:
+        distributed.destroy_process_group()
+
+
+def train(shards: str, ranks: int, per: str) -> list[dict[str, Any]]:
+    """Train one epoch with SGD and return what each step had."""
     torch.manual_seed(0)
     shape = DemoModelShape(262, image_token=259, tile=16, tokens_per_tile=1, width=16, heads=2)
     model: nn.Module = VisionLanguageModel(shape)
     if ranks > 1:
-        distributed.init_process_group("gloo")
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kept = []
@@ -100,9 +109,7 @@ def main(shards: str, out: str, per: str) -> None:
         kept.append({"gradients": gradients, "keys": keys, "counts": counts})
         optimizer.step()
         optimizer.zero_grad()
-    torch.save(kept, Path(out) / f"{ranks}-{rank}.pt")
-    if ranks > 1:
-        distributed.destroy_process_group()
+    return kept
 
 
 if __name__ == "__main__":

@@ -24,14 +24,20 @@ def train(command: list[str], *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module", params=["token", "sample"])
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What one process and what each of two ranks kept of every step."""
-    out = tmp_path_factory.mktemp(request.param)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one process and two ranks have left what they kept."""
+    out = tmp_path_factory.mktemp("ddp")
     shards = ensure_demo_data(out / "data", samples=SAMPLES, shards=2)
-    train([sys.executable], shards, str(out), request.param)
-    train([str(TORCHRUN), "--standalone", "--nproc-per-node", "2"], shards, str(out), request.param)
-    return [torch.load(out / name) for name in ("1-0.pt", "2-0.pt", "2-1.pt")]
+    train([sys.executable], shards, str(out))
+    train([str(TORCHRUN), "--standalone", "--nproc-per-node", "2"], shards, str(out))
+    return out
+
+
+@pytest.fixture(params=["token", "sample"])
+def runs(request: pytest.FixtureRequest, folder: Path) -> Any:
+    """What one process and what each of two ranks kept of every step."""
+    return [torch.load(folder / f"{request.param}-{of}.pt") for of in ("1-0", "2-0", "2-1")]
 
 
 def test_the_ranks_share_out_the_global_batches_of_one_process(runs: Any) -> None:

@@ -1,4 +1,4 @@
-"""2,000 random mutations: the checker complains exactly when an executor cannot do the program.
+"""Random mutations: the checker complains exactly when an executor cannot do the program.
 
 The executor here shares nothing with the checker: it runs the ranks step by step, as far as each
 gets, with queues for messages and a ledger for collectives, and compares what was done with what
@@ -285,10 +285,11 @@ def test_the_executor_does_what_is_sound(name: str) -> None:
         assert Executor(lower(program, ahead=ahead)).fits()
 
 
-def test_a_mutation_is_reported_exactly_when_the_program_cannot_be_done() -> None:
-    rng = random.Random(7)
+@pytest.mark.parametrize("seed", [7, pytest.param(8, marks=pytest.mark.long)])
+def test_a_mutation_is_reported_exactly_when_the_program_cannot_be_done(seed: int) -> None:
+    rng = random.Random(seed)
     verdicts: Counter[bool] = Counter()
-    for _ in range(2000):
+    for _ in range(1000):
         name, ranks, microbatches = rng.choice(BASES)
         program = made(name, ranks, microbatches)
         program = mutated(lower(program) if rng.random() < 0.5 else program, rng)
@@ -296,4 +297,4 @@ def test_a_mutation_is_reported_exactly_when_the_program_cannot_be_done() -> Non
         found = problems(program)
         assert fits == (not found), f"{found[:1]}\n{program}"
         verdicts[fits] += 1
-    assert min(verdicts.values()) > 200
+    assert min(verdicts.values()) > 100

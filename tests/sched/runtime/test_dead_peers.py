@@ -17,7 +17,7 @@ from tests.sched.runtime.cases import loader_step, mean_loss
 from tests.sched.runtime.models import HIDDEN, make_batches, make_stages
 from tests.sched.runtime.pool import WORLD, Pool
 
-DEADLINE_S = 6.0
+DEADLINE_S = 4.0
 # Of a rank that waits: its pass, what it waits for with the microbatch, and of which rank.
 WAITS = re.compile(r"rank \d at \S+ waits since \d+ s for \d[A-Z]+\d+ of rank \d")
 AT_THE_END = re.compile(r"rank \d has run all passes of step \d+, and waits for other ranks")

@@ -42,7 +42,11 @@ def run(capsys: pytest.CaptureFixture[str]):
     return call
 
 
-@pytest.fixture(scope="module", params=SETTINGS)
+# Two take longer than the first, and show the same.
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in SETTINGS[1:]]
+
+
+@pytest.fixture(scope="module", params=[SETTINGS[0], *OTHERS])
 def setting(request: pytest.FixtureRequest) -> tuple[str, dict]:
     return request.param, setting_report(request.param)
 
