@@ -166,19 +166,8 @@ def counterpoise(cache: Path, *words: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_demo_waits_as_long_as_analyze_says(tmp_path: Path) -> None:
     """One from delivered tensors, the other from probes: same data, seed and plan."""
-    trained = counterpoise(
-        tmp_path,
-        "demo",
-        "--json",
-        "--samples",
-        "256",
-        "--width",
-        "16",
-        "--depth",
-        "1",
-        "--workers",
-        "1",
-    )
+    words = ["--samples", "256", "--width", "16", "--depth", "1", "--workers", "1"]
+    trained = counterpoise(tmp_path, "demo", "--json", *words)
     (folder,) = (tmp_path / "counterpoise").glob("demo-*")
     words = ["--ranks", str(VIRTUAL_RANKS), "--samples-per-step", "64", "--mode", "exact"]
     words += [word for n, value in BUDGETS.items() for word in ("--budget", f"{n}={value}")]
