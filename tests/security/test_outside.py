@@ -18,6 +18,7 @@ from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
 from counterpoise.workers.sources.format_registry import open_source
 from counterpoise.workers.sources.interface import SampleError
+from counterpoise.workers.tar import array_files
 from counterpoise.workers.tar.cache_files import identity, kept_path
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
@@ -347,7 +348,8 @@ def test_a_kept_index_that_holds_a_pickle_is_not_believed(root, evil):
     objects = np.array([Evil(f"touch {root.parent}/executed")], dtype=object)
     path = kept_path(shard, "index.npz")
     with path.open("wb") as file:
-        np.savez(file, stamp=np.array([1, *identity(shard)]), names=objects)
+        np.savez(file, stamp=np.array(identity(shard)), names=objects)
+    path.write_bytes(array_files._sealed(path.read_bytes()))
     with WATCH as watch:
         assert TarDataset("a.tar", root=root).load(0)["txt"] == "hello"
     assert not watch.executed

@@ -1,28 +1,25 @@
 """Reads and writes files kept between runs: beside their shard, or in a cache folder.
 
 Such a file is only ever a shortcut. It is replaced as a whole, so that readers see the old one or
-the new one; one that is missing, damaged or about another state of the shard reads as None; one
-that cannot be written is done without.
+the new one; one that is damaged or about another state of the shard is made again; one that
+cannot be written is done without.
 """
 
 import errno
 import hashlib
-import io
 import os
 import stat
 import tempfile
-import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import numpy as np
-
-FORMAT = 1
-Arrays = dict[str, np.ndarray[Any, Any]]
+FORMAT = 2  # of all kept files
+Stamp = tuple[int, int]
 
 
-def identity(shard: Path) -> tuple[int, int]:
+def identity(shard: Path) -> Stamp:
     """Return what identifies a state of a file: its size, and its mtime in nanoseconds."""
     state = shard.stat()
     return state.st_size, state.st_mtime_ns
@@ -42,17 +39,6 @@ def kept_path(shard: Path, suffix: str, cache: Path | None = None) -> Path:
     return folder / f"{shard.name}.{place}.{suffix}"
 
 
-def read_arrays(path: Path, about: tuple[int, int]) -> Arrays | None:
-    """Return the arrays of a file that was written about the same state, else None."""
-    try:
-        with open_kept(path) as file, np.load(file, allow_pickle=False) as kept:
-            arrays = dict(kept)
-        stamp = arrays.pop("stamp").tolist()
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-    return arrays if stamp == [FORMAT, *about] else None
-
-
 def open_kept(path: Path) -> BinaryIO:
     """Open a kept file to read; OSError for a link, which may lead out of the root, or a pipe."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -62,16 +48,15 @@ def open_kept(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def write_arrays(path: Path, about: tuple[int, int], arrays: Arrays) -> bool:
-    """Replace a file of arrays as a whole; return whether that was possible."""
-    file = io.BytesIO()
-    np.savez(file, stamp=np.array([FORMAT, *about], np.int64), **arrays)  # type: ignore[arg-type]
-    return replace_file(path, file.getvalue())
-
-
 def replace_file(path: Path, data: bytes) -> bool:
     """Replace a file as a whole; return whether that was possible."""
     return _put(path, data, Path.replace)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if there is one and that is possible."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def begin_file(path: Path, data: bytes) -> bool:

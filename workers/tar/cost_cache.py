@@ -1,22 +1,35 @@
 """Keeps probed costs beside a shard (or in the cache folder): a second run need not probe.
 
 There is one file per shard and transform; its name has a fingerprint of both. It is a log: a line
-of JSON with the shard's identity, then rows of int64 (index, costs, bytes or -1, checksum). Rows
-are appended in one write, each as soon as it is known or some at a time: several workers may write
-one file, and no worker has to finish it. Rows with a wrong checksum are left out, and the file is
-then rewritten.
+of JSON with the format, the shard's identity, the names of the costs and a checksum, then rows of
+int64 (index, costs, bytes or -1, checksum). Rows are appended in one write, each as soon as it is
+known or some at a time: several workers may write one file, and no worker has to finish it. A row's
+checksum begins with the line's, so that rows count only under their own names. Rows with a wrong
+checksum are left out, as are those that no probe can have given, and the file is then rewritten.
 """
 
 import json
+import logging
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from .cache_files import FORMAT, begin_file, identity, kept_path, open_kept, replace_file
+from ...balancer.planning.problem.costs import MAX_COST
+from .cache_files import (
+    FORMAT,
+    begin_file,
+    identity,
+    kept_path,
+    open_kept,
+    remove_file,
+    replace_file,
+)
 
+logger = logging.getLogger(__name__)
+AGAIN = "the costs are measured again"
 Row = tuple[int, ...]
 # A link is not followed: it may lead out of the worker's root.
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,8 +53,7 @@ class CostsCache:
         self._gathered: list[bytes] = []
         self._begun = self._read()
         if not self._begun:
-            with suppress(OSError):
-                self.path.unlink()
+            remove_file(self.path)
 
     def get(self, index: int) -> tuple[dict[str, int], int | None] | None:
         """Return (cost, nbytes) of a sample, or None if it has not been probed."""
@@ -57,7 +69,7 @@ class CostsCache:
         if not self.resources or tuple(cost) != self.resources:
             return  # costs that differ in kind from sample to sample are not kept
         self._known[index] = (*cost.values(), -1 if nbytes is None else nbytes)
-        self._gathered.append(_packed(index, self._known[index]))
+        self._gathered.append(_packed(index, self._known[index], self._seal()))
         if len(self._gathered) >= self.every:
             self.keep()
 
@@ -80,34 +92,76 @@ class CostsCache:
         try:
             with open_kept(self.path) as file:
                 head, _, body = file.read().partition(b"\n")
-            about, resources = json.loads(head)
-            names = tuple(map(str, resources))
-        except (OSError, ValueError, TypeError):
+        except (FileNotFoundError, NotADirectoryError):
             return False
-        if about != self.about or not names:
+        except OSError as error:
+            logger.warning("%s cannot be read (%s): %s", self.path, error.strerror, AGAIN)
+            return False
+        found = _parsed_head(head)
+        if found is None:
+            logger.warning("%s is damaged, or of another version: %s", self.path, AGAIN)
+            return False
+        about, names = found
+        if about != self.about:
             return False
         self.resources = names
-        rows, whole = _rows(body, 8 * (len(names) + 3))
-        self._known = {row[0]: row[1:] for row in rows if 0 <= row[0] < self.about[-1]}
-        if not whole:
-            kept = (_packed(index, row) for index, row in self._known.items())
-            replace_file(self.path, self._head() + b"".join(kept))
+        rows, whole = _rows(body, 8 * (len(names) + 3), self._seal())
+        known = [row for row in rows if _can_be(row, self.about[-1])]
+        self._known = {row[0]: row[1:] for row in known}
+        if not whole or len(known) < len(rows):
+            self._rewrite()
         return True
 
+    def _rewrite(self) -> None:
+        logger.warning(
+            "%s has damaged rows: all but %d samples are measured again",
+            self.path,
+            len(self._known),
+        )
+        seal = self._seal()
+        kept = (_packed(index, row, seal) for index, row in self._known.items())
+        replace_file(self.path, self._head() + b"".join(kept))
+
     def _head(self) -> bytes:
-        return json.dumps([self.about, self.resources]).encode() + b"\n"
+        return json.dumps([self.about, self.resources, self._seal()]).encode() + b"\n"
+
+    def _seal(self) -> int:
+        return _checksum(self.about, self.resources)
 
 
-def _packed(index: int, row: Row) -> bytes:
+def _checksum(about: object, resources: Iterable[str]) -> int:
+    return zlib.crc32(json.dumps([about, list(resources)]).encode())
+
+
+def _parsed_head(head: bytes) -> tuple[list[int], tuple[str, ...]] | None:
+    """Return what a file's first line says it is about, and the costs' names; None if damaged."""
+    try:
+        about, resources, checksum = json.loads(head)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    named = isinstance(resources, list) and all(isinstance(name, str) for name in resources)
+    if not named or not resources or len({*resources}) < len(resources):
+        return None
+    return (about, tuple(resources)) if checksum == _checksum(about, resources) else None
+
+
+def _can_be(row: Row, count: int) -> bool:
+    """Return whether a row can be of one of `count` samples: its index, costs and bytes."""
+    index, *costs, nbytes = row
+    measured = -1 <= nbytes <= MAX_COST and all(0 <= cost <= MAX_COST for cost in costs)
+    return measured and 0 <= index < count
+
+
+def _packed(index: int, row: Row, seal: int) -> bytes:
     body = struct.pack(f"<{len(row) + 1}q", index, *row)
-    return body + struct.pack("<q", zlib.crc32(body))
+    return body + struct.pack("<q", zlib.crc32(body, seal))
 
 
-def _rows(body: bytes, width: int) -> tuple[list[Row], bool]:
+def _rows(body: bytes, width: int, seal: int) -> tuple[list[Row], bool]:
     """Return the rows with a right checksum, also after a torn one, and whether all have one."""
     rows, at, whole = list[Row](), 0, True
     while at < len(body):
-        row = _unpacked(body[at : at + width], width)
+        row = _unpacked(body[at : at + width], width, seal)
         if row is not None:
             rows.append(row)
         whole = whole and row is not None
@@ -115,8 +169,8 @@ def _rows(body: bytes, width: int) -> tuple[list[Row], bool]:
     return rows, whole
 
 
-def _unpacked(data: bytes, width: int) -> Row | None:
+def _unpacked(data: bytes, width: int, seal: int) -> Row | None:
     """Return (index, costs..., bytes), or None for a row that was not written whole."""
-    if len(data) != width or zlib.crc32(data[:-8]) != int.from_bytes(data[-8:], "little"):
+    if len(data) != width or zlib.crc32(data[:-8], seal) != int.from_bytes(data[-8:], "little"):
         return None
     return struct.unpack(f"<{len(data) // 8 - 1}q", data[:-8])

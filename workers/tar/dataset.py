@@ -8,6 +8,7 @@ map-style dataset to torch, so this module does without torch.
 import bisect
 import inspect
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -31,11 +32,13 @@ from ..sources.interface import (
 )
 from ..sources.randomness import generator, global_randomness
 from ..sources.transform_registry import build, registered, spec_of
+from .array_files import DamagedFileError
 from .cost_cache import CostsCache
 from .index import ShardIndex, open_index
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles, check_pieces
 
+logger = logging.getLogger(__name__)
 FORMAT = "tar"  # its name in workers/sources/format_registry.py
 Transform = Callable[..., Sample]
 
@@ -70,7 +73,7 @@ class TarDataset:
         self.root = root
         self.cache = Path(cache) if cache is not None else None
         self.shards = find_shards(pattern, root)
-        self._indexes = tuple(open_index(shard, self.cache) for shard in self.shards)
+        self._indexes = _open_indexes(self.shards, self.cache)
         self._ends = tuple(itertools.accumulate(len(index) for index in self._indexes))
         if not len(self):
             raise ValueError(
@@ -293,6 +296,17 @@ def _accepts(function: Any, parameter: str) -> bool:
         return parameter in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
+
+
+def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:
+    """Open the shards' indexes; kept ones that had to be made again are logged in one line."""
+    damaged: list[DamagedFileError] = []
+    indexes = tuple(open_index(shard, cache, damaged.append) for shard in shards)
+    if damaged:
+        first, count = damaged[0], len(damaged)
+        others = f" ({count} of {len(shards)} indexes like it)" if count > 1 else ""
+        logger.warning("%s: it is made again%s", first, others)
+    return indexes
 
 
 def _check_keys(shards: tuple[Path, ...], indexes: tuple[ShardIndex, ...]) -> None:

@@ -10,7 +10,7 @@ webdataset's convention: a name splits at the first dot after its last slash int
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..sources.fingerprint import digest_arrays
-from .cache_files import Arrays, identity, kept_path, read_arrays, write_arrays
+from .array_files import Arrays, DamagedFileError, log_damaged, read_or_remove, write_arrays
+from .cache_files import identity, kept_path, remove_file
 from .header import plain_file
 
 BLOCK = 512
@@ -77,20 +78,29 @@ class ShardIndex:
         return digest_arrays(names, self.name_ends, self.member_ends, self.members)
 
 
-def open_index(shard: Path, cache: Path | None = None) -> ShardIndex:
+def open_index(
+    shard: Path,
+    cache: Path | None = None,
+    report: Callable[[DamagedFileError], None] = log_damaged,
+) -> ShardIndex:
     """Return a shard's index: the kept one while size and mtime are as they were, else a new scan.
 
     Of a shard with few samples none is kept: its headers are read sooner than a kept file, and a
-    million tiny shards stay without a million files. A file that cannot be kept is no error.
+    million tiny shards stay without a million files. A kept file that is damaged, or cannot be an
+    index of this shard, is reported and made again. A file that cannot be kept is no error.
     Raises ValueError for a damaged shard.
     """
     path, about = kept_path(shard, "index.npz", cache), identity(shard)
-    kept = read_arrays(path, about)
-    index = _unpacked(kept) if kept is not None else None
-    if index is None:
-        index = scan(shard)
-        if len(index) >= WORTH_KEEPING:
-            write_arrays(path, about, _packed(index))
+    kept = read_or_remove(path, about, report)
+    if kept is not None:
+        index = _unpacked(kept)
+        if index is not None and _fits(index, about[0]):
+            return index
+        report(DamagedFileError(path, "holds no index of this shard"))
+        remove_file(path)
+    index = scan(shard)
+    if len(index) >= WORTH_KEEPING:
+        write_arrays(path, about, _packed(index))
     return index
 
 
@@ -224,23 +234,47 @@ def _packed(index: ShardIndex) -> Arrays:
 
 
 def _unpacked(arrays: Arrays) -> ShardIndex | None:
-    """Return the index in a kept file, or None where its parts do not fit together."""
-    try:
-        extensions = arrays["extensions"].tobytes().decode()
-        index = ShardIndex(
-            names=arrays["names"].tobytes(),
-            name_ends=arrays["name_ends"],
-            member_ends=arrays["member_ends"],
-            members=arrays["members"],
-            extensions=tuple(extensions.split("\0"))
-            if extensions or len(arrays["members"])
-            else (),
-        )
-    except (KeyError, UnicodeDecodeError):
+    """Return the index in a kept file, or None where its parts are of other types."""
+    columns = [arrays.get(name) for name in ("name_ends", "member_ends", "members")]
+    texts = [arrays.get(name) for name in ("names", "extensions")]
+    if any(column is None or column.dtype != np.int64 for column in columns):
         return None
-    whole = (
-        len(index.name_ends) == len(index.member_ends)
-        and (index.name_ends[-1:] == len(index.names)).all()
-        and (index.member_ends[-1:] == len(index.members)).all()
+    if any(text is None or text.dtype != np.uint8 for text in texts):
+        return None
+    name_ends, member_ends, members = columns
+    try:
+        names, extensions = (text.tobytes() for text in texts)
+        named = tuple(extensions.decode().split("\0")) if extensions or len(members) else ()
+        names.decode()
+    except UnicodeDecodeError:
+        return None
+    return ShardIndex(names, name_ends, member_ends, members, named)
+
+
+def _fits(index: ShardIndex, length: int) -> bool:
+    """Return whether an index can be one of a shard of `length` bytes."""
+    members = index.members
+    if members.ndim != 2 or members.shape[1] != 3:
+        return False
+    kinds, offsets, sizes = members.T
+    return bool(
+        _are_ends(index.name_ends, len(index.names))
+        and _are_between_characters(index.name_ends, index.names)
+        and _are_ends(index.member_ends, len(members))
+        and len(index.name_ends) == len(index.member_ends)
+        and ((kinds >= 0) & (kinds < len(index.extensions))).all()
+        and ((offsets >= BLOCK) & (sizes >= 0) & (sizes <= length - offsets)).all()
     )
-    return index if whole else None
+
+
+def _are_ends(ends: Integers, length: int) -> bool:
+    """Return whether these are the ends of one or more parts that make up `length`."""
+    if ends.ndim != 1 or not len(ends):
+        return ends.ndim == 1 and length == 0
+    return bool(ends[0] >= 0 and (ends[1:] >= ends[:-1]).all() and ends[-1] == length)
+
+
+def _are_between_characters(ends: Integers, names: bytes) -> bool:
+    """Return whether no character of the names, in UTF-8, is cut by an end."""
+    after = np.frombuffer(names + b"\0", np.uint8)[ends]
+    return bool((after & 0xC0 != 0x80).all())

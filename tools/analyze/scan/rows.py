@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....workers.tar.cache_files import Arrays, read_arrays, write_arrays
+from ....workers.tar.array_files import Arrays, read_or_remove, write_arrays
 
 FailureKind = Literal["unreadable", "truncated", "shard"]
 # A file's name is a hash of all that its rows depend on, so its stamp need not describe a shard.
@@ -150,7 +150,7 @@ def save_rows(path: Path, rows: Rows) -> bool:
 
 def load_rows(path: Path) -> Rows | None:
     """Return the rows that `save_rows` wrote, None if the file is missing or damaged."""
-    arrays = read_arrays(path, STAMP)
+    arrays = read_or_remove(path, STAMP)
     if arrays is None or "about" not in arrays:
         return None
     about = json.loads(arrays.pop("about").tobytes())
