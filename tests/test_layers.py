@@ -89,6 +89,8 @@ ORDER = (
     "tools.analyze",
     "tools.bench.bubbles",
     "tools.bench.loading",
+    "tools.bench.planning",
+    "tools.bench.runtime",
     "tools.bench.vocabulary",
     "tools.bench",
     "tools.plan",

@@ -10,12 +10,19 @@ BENCHES = {
     ),
     "faults": ("faults", "Faults, simulated or real: is every batch the same?"),
     "loader": ("loading.loader", "Samples per second against torch's DataLoader."),
-    "order": ("order", "Orders of a rank's microbatches: simulated step time."),
-    "partition": ("partition", "Samples onto ranks: how far the heaviest is above the mean."),
-    "plan": ("plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
+    "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
+    "partition": (
+        "planning.partition",
+        "Samples onto ranks: how far the heaviest is above the mean.",
+    ),
+    "plan": ("planning.plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
+    "runtime": (
+        "runtime.command",
+        "The pipeline runtime against torch's, and against the simulator.",
+    ),
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
-    "step": ("step", "Pack, partition, order: simulated step time over the ideal."),
+    "step": ("planning.step", "Pack, partition, order: simulated step time over the ideal."),
     "transport": ("transport", "Payloads over tcp: what encryption and digests cost."),
     "vocab": (
         "vocabulary.simulated",

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.tools.bench import order as bench_order
-from counterpoise.tools.bench import partition as bench_partition
-from counterpoise.tools.bench import plan as bench_plan
-from counterpoise.tools.bench import step as bench_step
+from counterpoise.tools.bench.planning import order as bench_order
+from counterpoise.tools.bench.planning import partition as bench_partition
+from counterpoise.tools.bench.planning import plan as bench_plan
+from counterpoise.tools.bench.planning import step as bench_step
 from counterpoise.tools.inputs.cost_tables import parse_budgets, read_costs, synthetic
 
 

@@ -13,20 +13,20 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.ordering.disttrain import disttrain
-from ...balancer.planning.ordering.evaluator import PipelineEvaluator
-from ...balancer.planning.ordering.ranks import rank_ordering
-from ...balancer.planning.ordering.search import find_order
-from ...balancer.planning.partition.greedy import ascending
-from ...balancer.planning.planner import make_planner
-from ...balancer.planning.problem.config import PlanConfig, Window
-from ...balancer.planning.problem.loads import group_loads
-from ...balancer.planning.problem.metrics import TILE_TOKENS
-from ...balancer.planning.problem.shuffle import permutation
-from ...balancer.planning.warmup import compile_kernels
-from ..console.reporting import emit
-from ..inputs.cost_tables import parse_budgets, read_costs
+from ....balancer.planning.kernels.arrays import Int64
+from ....balancer.planning.ordering.disttrain import disttrain
+from ....balancer.planning.ordering.evaluator import PipelineEvaluator
+from ....balancer.planning.ordering.ranks import rank_ordering
+from ....balancer.planning.ordering.search import find_order
+from ....balancer.planning.partition.greedy import ascending
+from ....balancer.planning.planner import make_planner
+from ....balancer.planning.problem.config import PlanConfig, Window
+from ....balancer.planning.problem.loads import group_loads
+from ....balancer.planning.problem.metrics import TILE_TOKENS
+from ....balancer.planning.problem.shuffle import permutation
+from ....balancer.planning.warmup import compile_kernels
+from ...console.reporting import emit
+from ...inputs.cost_tables import parse_budgets, read_costs
 
 NANOSECONDS = 1_000_000
 FILL = 0.94  # share of full microbatches that a step's samples would make

@@ -8,16 +8,16 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ...balancer.planning.problem import metrics
-from ...balancer.planning.problem.balance import GroupingName, Mode
-from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
-from ...balancer.planning.problem.shuffle import permutation
-from ...balancer.planning.warmup import compile_kernels
-from ..console.reporting import emit, progress_console
-from ..inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
-from ..inputs.epoch_plans import EpochPlan, from_planner
-from .baselines.plan_strategies import COUNT, isf_printed, published
+from ....balancer.planning.problem import metrics
+from ....balancer.planning.problem.balance import GroupingName, Mode
+from ....balancer.planning.problem.config import PlanConfig
+from ....balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
+from ....balancer.planning.problem.shuffle import permutation
+from ....balancer.planning.warmup import compile_kernels
+from ...console.reporting import emit, progress_console
+from ...inputs.cost_tables import CostTable, parse_budgets, read_costs, token_time
+from ...inputs.epoch_plans import EpochPlan, from_planner
+from ..baselines.plan_strategies import COUNT, isf_printed, published
 
 STRATEGIES = (
     "random",

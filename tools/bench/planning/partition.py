@@ -8,16 +8,16 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.partition.greedy import ascending, greedy
-from ...balancer.planning.partition.karmarkar_karp import karmarkar_karp
-from ...balancer.planning.partition.multi_resource import multi_resource
-from ...balancer.planning.problem.loads import group_loads
-from ...balancer.planning.problem.metrics import TILE_TOKENS
-from ...balancer.planning.problem.shuffle import permutation
-from ...balancer.planning.warmup import compile_kernels
-from ..console.reporting import emit
-from ..inputs.cost_tables import read_costs
+from ....balancer.planning.kernels.arrays import Int64
+from ....balancer.planning.partition.greedy import ascending, greedy
+from ....balancer.planning.partition.karmarkar_karp import karmarkar_karp
+from ....balancer.planning.partition.multi_resource import multi_resource
+from ....balancer.planning.problem.loads import group_loads
+from ....balancer.planning.problem.metrics import TILE_TOKENS
+from ....balancer.planning.problem.shuffle import permutation
+from ....balancer.planning.warmup import compile_kernels
+from ...console.reporting import emit
+from ...inputs.cost_tables import read_costs
 
 # Attention adds tokens**2 / ATTENTION token equivalents; in these units everything is whole.
 ATTENTION = 24_576

@@ -9,15 +9,15 @@ import click
 import numpy as np
 from rich.table import Table
 
-from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.ordering.disttrain import disttrain
-from ...balancer.planning.ordering.evaluator import PipelineEvaluator
-from ...balancer.planning.ordering.search import find_order
-from ...balancer.planning.problem.metrics import TILE_TOKENS
-from ...balancer.planning.problem.shuffle import permutation
-from ...balancer.planning.warmup import compile_kernels
-from ..console.reporting import emit
-from ..inputs.cost_tables import read_costs
+from ....balancer.planning.kernels.arrays import Int64
+from ....balancer.planning.ordering.disttrain import disttrain
+from ....balancer.planning.ordering.evaluator import PipelineEvaluator
+from ....balancer.planning.ordering.search import find_order
+from ....balancer.planning.problem.metrics import TILE_TOKENS
+from ....balancer.planning.problem.shuffle import permutation
+from ....balancer.planning.warmup import compile_kernels
+from ...console.reporting import emit
+from ...inputs.cost_tables import read_costs
 
 NANOSECONDS = 1_000_000
 EXHAUSTIVE_UP_TO = 8

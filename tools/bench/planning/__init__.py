@@ -1,0 +1,1 @@
+"""Benchmarks of planning: orders, partitions, steps and whole epochs."""

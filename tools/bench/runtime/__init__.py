@@ -1,0 +1,1 @@
+"""Benchmarks of the pipeline runtime: against torch's, and against the simulator."""
