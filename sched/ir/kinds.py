@@ -24,12 +24,15 @@ class Need:
     """A pass needs one of these kinds, for the same microbatch, at a stage relative to its own.
 
     At the model's ends (`previous` of stage 0, `next` of the last stage) nothing is needed.
-    `required`: whether the pass must exist; if not, it is waited for where it does.
+    `required`: whether the pass must exist; if not, it is waited for where it does. `result`:
+    whether its result is read although it leaves buffers, which are what a pass of the same stage
+    reads otherwise.
     """
 
     kinds: tuple[str, ...]
     where: Where
     required: bool = True
+    result: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class Kind:
 
     `scope`: its stage number is a model stage or a rank. `takes` names buffers that a pass takes
     when it starts, `frees` those that are gone when it ends, and `leaves` those that it has by then
-    made of them; their sizes are part of the costs. `once`: done once a step, so its passes have no
+    made of them; `reads` those that it needs and a later pass frees. Their sizes are part of the
+    costs. `once`: done once a step, so its passes have no
     microbatch. `role`: compute passes belong to a schedule; lowering adds the others, which take no
     time of the rank unless the costs have any.
     """
@@ -52,6 +56,7 @@ class Kind:
     frees: tuple[str, ...] = ()
     once: bool = False
     leaves: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
 
 BACKWARD = ("B", "I")
@@ -65,8 +70,9 @@ def _rank(
     needs: tuple[Need, ...] = (),
     takes: tuple[str, ...] = (),
     frees: tuple[str, ...] = (),
+    reads: tuple[str, ...] = (),
 ) -> Kind:
-    return Kind(name, description, "rank", needs=needs, takes=takes, frees=frees)
+    return Kind(name, description, "rank", needs=needs, takes=takes, frees=frees, reads=reads)
 
 
 def _after(kind: str) -> tuple[Need, ...]:
@@ -93,7 +99,8 @@ _KINDS = (
     ),
     Kind("W", "weight gradient", needs=_after("I"), frees=("weight",)),
     # Vocabulary parallelism, Algorithms 1 and 2 (MLSys 2025, section 4).
-    _rank("S", "output layer up to the local softmax", takes=("logits",)),
+    # Algorithm 2 multiplies early, and keeps the products until the barrier's continuation.
+    _rank("S", "output layer up to the local softmax", takes=("logits", "early")),
     _rank("T", "output layer's gradients", needs=_after("S"), frees=("logits",)),
     Kind(
         "C",
@@ -101,13 +108,14 @@ _KINDS = (
         "rank",
         "continuation",
         needs=_after("S"),
+        frees=("early",),
     ),
     # Its naive form has three passes, F1, F2 and B in the paper's Figure 4.
     _rank("L", "logits and their maximum", takes=("logits",)),
-    _rank("E", "exponentials and their sum", needs=_after("L")),
+    _rank("E", "exponentials and their sum", needs=_after("L"), reads=("logits",)),
     _rank("G", "softmax and gradients", needs=_after("E"), frees=("logits",)),
-    _rank("IF", "input embedding, forward"),
-    _rank("IB", "input embedding, backward", needs=_after("IF")),
+    _rank("IF", "input embedding, forward", takes=("words",)),
+    _rank("IB", "input embedding, backward", needs=_after("IF"), frees=("words",)),
     _rank("EF", "encoder forward", takes=("encoder",)),
     _rank("EB", "encoder backward", needs=_after("EF"), frees=("encoder",)),
     # Done once a step.
@@ -177,18 +185,22 @@ def _by_rule(name: str) -> Kind | None:
 
 
 def _layer(direction: str, letters: str) -> Kind:
-    """Return the kind of an encoder layer: it follows the one below, or backward the one above."""
+    """Return the kind of an encoder layer: it follows the one below, or backward the one above.
+
+    Its buffer, `encoder_A` and so on, is what its forward saves for its backward.
+    """
     number = 0
     for letter in letters:
         number = 26 * number + ord(letter) - ord("A") + 1
-    name = f"{direction}_{letters}"
+    name, buffer = f"{direction}_{letters}", (f"encoder_{letters}",)
     if direction == "EF":
-        below = layer_kind("EF", number - 2)
-        needs = _after(below) if number > 1 else ()
-        return Kind(name, f"encoder layer {letters} forward", "rank", needs=needs)
+        below = Need((layer_kind("EF", number - 2),), "same", result=True) if number > 1 else None
+        needs = () if below is None else (below,)
+        return _rank(name, f"encoder layer {letters} forward", needs, takes=buffer)
     # Only the program knows which layer is the topmost.
     above = Need((layer_kind("EB", number),), "same", required=False)
-    return Kind(name, f"encoder layer {letters} backward", "rank", needs=(above,))
+    own = Need((f"EF_{letters}",), "same")
+    return _rank(name, f"encoder layer {letters} backward", (own, above), frees=buffer)
 
 
 def kinds() -> tuple[Kind, ...]:

@@ -1,11 +1,13 @@
 """Run schedules on real tensors: the one package of `sched` that imports torch."""
 
+from .encoders import EncoderLayers
 from .execution import PipelineStalledError
 from .links import PeerLostError
 from .pipeline import Pipeline, StepResult
 from .vocabulary import LossOptions, VocabParallel
 
 __all__ = [
+    "EncoderLayers",
     "LossOptions",
     "PeerLostError",
     "Pipeline",

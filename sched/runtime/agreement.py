@@ -1,25 +1,31 @@
 """What the ranks of a pipeline tell each other once, at the start: stages, and what is trained."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
 
+from ..ir.kinds import BACKWARD
 from ..ir.program import Program
 from .gradients.sharded import is_sharded
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
     """What one rank holds: each stage with whether it is trained and whether FSDP2 shards it.
 
-    `embedding`: whether an input embedding that is divided over the ranks is trained.
+    `embedding`: whether an input embedding that is divided over the ranks is trained. `encoder`:
+    whether any encoder layer of the rank is.
     """
 
     trained: Mapping[int, bool]
     sharded: Mapping[int, bool]
     embedding: bool = False
+    encoder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +33,13 @@ class ModelFacts:
     """What all ranks know.
 
     `input_gradient`: for each stage whether the gradient of its input is wanted, and at the end,
-    whether that of the last stage's output is. `sharded`: the stages that FSDP2 shards.
+    whether that of the last stage's output is. `sharded`: the stages that FSDP2 shards. `encoder`:
+    whether any encoder layer is trained.
     """
 
     input_gradient: tuple[bool, ...]
     sharded: tuple[int, ...]
+    encoder: bool = False
 
 
 def is_trained(modules: Iterable[nn.Module]) -> bool:
@@ -39,27 +47,50 @@ def is_trained(modules: Iterable[nn.Module]) -> bool:
     return any(p.requires_grad for module in modules for p in module.parameters())
 
 
-def facts_of(stages: Mapping[int, nn.Module], embedding: nn.Module | None = None) -> RankFacts:
-    """Return what a rank tells the others of its stages."""
+def facts_of(
+    stages: Mapping[int, nn.Module],
+    embedding: nn.Module | None = None,
+    encoder: Iterable[nn.Module] = (),
+) -> RankFacts:
+    """Return what a rank tells the others of its stages, and of its encoder's layers."""
     return RankFacts(
         {stage: is_trained([module]) for stage, module in stages.items()},
         {stage: is_sharded(module) for stage, module in stages.items()},
         embedding is not None and is_trained([embedding]),
+        is_trained(encoder),
     )
 
 
-def agree(own: RankFacts, program: Program, group: dist.ProcessGroup | None) -> ModelFacts:
+def agree(
+    own: RankFacts,
+    program: Program,
+    group: dist.ProcessGroup | None,
+    replicas: dist.ProcessGroup | None = None,
+) -> ModelFacts:
     """Return the facts of the whole model, the same on every rank; all ranks call this.
 
-    `group`: the pipeline's ranks, None if there is one. Raises ValueError on every rank if any has
-    other stages than the program places on it.
+    `group`: the pipeline's ranks, None if there is one. `replicas`: those that hold the same
+    stages. Raises ValueError on every rank if any has other stages than the program places on it,
+    or replicas do not train or shard the same stages: they would wait for each other's gradients.
     """
-    everyone: list[RankFacts] = [own]
-    if group is not None and group.size() > 1:
-        found: list[RankFacts | None] = [None] * group.size()
-        dist.all_gather_object(found, own, group=group)
-        everyone = [facts for facts in found if facts is not None]
+    everyone = _gathered(own, group)
+    alike = _gathered(everyone, replicas)
+    if alike.count(everyone) != len(alike):
+        raise ValueError(
+            "replicas do not train or shard the same stages: "
+            + "; ".join(f"data-parallel rank {n} has {facts}" for n, facts in enumerate(alike))
+            + "; freeze and wrap modules alike on all of them before the pipeline is made"
+        )
     return combine(everyone, program)
+
+
+def _gathered(own: T, group: dist.ProcessGroup | None) -> list[T]:
+    """Return what every rank of a group gives."""
+    if group is None or group.size() == 1:
+        return [own]
+    found: list[Any] = [None] * group.size()
+    dist.all_gather_object(found, own, group=group)
+    return found
 
 
 def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
@@ -76,10 +107,18 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
                 f"rank {rank} has stages {sorted(facts.trained)}, the schedule places "
                 f"{list(wanted)} on it; give each rank a module for each of its stages"
             )
-    trained = {stage: yes for facts in everyone for stage, yes in facts.trained.items()}
-    embedding = any(facts.embedding for facts in everyone)
-    flows = [embedding]
-    for stage in range(program.stages):
-        flows.append(flows[-1] or trained[stage])
     sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
-    return ModelFacts(tuple(flows), tuple(sharded))
+    encoder = any(facts.encoder for facts in everyone)
+    return ModelFacts(tuple(_flows(everyone, program)), tuple(sharded), encoder)
+
+
+def _flows(everyone: Sequence[RankFacts], program: Program) -> Iterator[bool]:
+    """Yield for each stage whether anything before it is trained, and at the end for its output."""
+    trained = {stage: yes for facts in everyone for stage, yes in facts.trained.items()}
+    encoder = any(facts.encoder for facts in everyone)
+    # Stages whose features' gradients an edge takes back to an encoder.
+    back = {e.source.stage for e in program.edges if encoder and e.source.kind in BACKWARD}
+    yield (flows := any(facts.embedding for facts in everyone))
+    for stage in range(program.stages):
+        flows = flows or trained[stage] or stage in back
+        yield flows

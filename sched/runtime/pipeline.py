@@ -1,8 +1,8 @@
 """Run training steps of a model that is cut into stages, by any schedule that `check` accepts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Unpack
 
 import torch
@@ -10,24 +10,27 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..checking.checker import check
 from ..ir.passes import Pass
 from ..ir.program import Program
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
-from .agreement import agree, facts_of
-from .compiled import Pipelines, collectives, with_reductions, with_whole_last_backward
-from .execution import Walker, drive, leave_at_exit, walk
+from .agreement import ModelFacts, agree, facts_of
+from .compiled import Pipelines
+from .encoders import EncoderLayers, entry_ranks
+from .execution import Board, Walker, drive, explain, walk
 from .gradients import Reduction, clip_gradients, refuse_wrapped
-from .links import PeerLostError, ProcessGroupLinks
+from .links import Groups, ProcessGroupLinks, channels_of, wait_for
 from .parts import ModelPart, StepData
-from .stage import LossFunction, Running, StageOptions, Stages
+from .programs import CompiledProgram, Programs
+from .stage import LossFunction, Running, StageOptions
 from .start import (
     compile_all,
+    encoder_part,
     generator_of,
     meet,
     place_in,
     tokens_by,
+    trained_program,
     vocabulary_part,
 )
 from .steps import WEIGHTS, Reading, StepOfMicrobatches
@@ -42,15 +45,6 @@ class StepResult:
     loss: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A program for one number of microbatches, compiled for all ranks."""
-
-    program: Program
-    pipelines: Pipelines
-    parts: Mapping[str, ModelPart]
-
-
 class Pipeline:
     """A model whose stages are on the ranks of a mesh, and the schedule that trains it.
 
@@ -60,7 +54,8 @@ class Pipeline:
     with the fields `inputs`, the others with the hidden states; every one gets the fields `extras`
     by keyword, and returns one tensor. `loss`: called with the last stage's output and the fields
     `labels`, returns the sum over the microbatch; with `vocabulary`, which has a loss of its own,
-    it is left out. `weigh`: "token", "sample", or a function of a microbatch's info: what its loss
+    it is left out. `encoder`: this rank's layers of an encoder, for a schedule with encoder passes.
+    `weigh`: "token", "sample", or a function of a microbatch's info: what its loss
     counts. `hidden`: the last dimension of the hidden states, whose others are the microbatch's
     tokens, or a function from its info to their whole shape; `dtype`: their precision.
     `deadline_s`: how long a rank waits for another one. `running`: the fields of StageOptions
@@ -78,6 +73,7 @@ class Pipeline:
         hidden: int | Callable[[Any], tuple[int, ...]],
         loss: LossFunction | None = None,
         vocabulary: VocabParallel | None = None,
+        encoder: EncoderLayers | None = None,
         weigh: str | Callable[[Any], float] = "token",
         dtype: torch.dtype = torch.float32,
         deadline_s: float = 300.0,
@@ -91,11 +87,10 @@ class Pipeline:
         self._make = generator_of(schedule, self._place.ranks, options or {})
         # Which stages and channels there are does not depend on the number of microbatches.
         probe = self._make(4 * self._place.ranks)
-        self._modules = dict(stages)
+        self._modules, self._encoder = dict(stages), encoder
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
-        embedding = self._vocabulary.shard.embedding if self._vocabulary else None
-        self._facts = agree(facts_of(stages, embedding), probe, self._place.group)
+        self._facts = self._agree(probe)
         self._reading = Reading(
             hidden if callable(hidden) else tokens_by(hidden),
             dtype,
@@ -103,11 +98,11 @@ class Pipeline:
             self.fields(self._place.rank),
             self._place.device,
         )
-        self._groups, self._board = meet(probe, self._facts, self._place, deadline_s)
-        self._cache: dict[int, _Compiled] = {}
+        self._groups, self._board, self._programs = self._connect(probe)
         self._step = 0
         self._measured: list[Slot] = []
         self._name = ""
+        self._pipelines = Pipelines((), {})
         self._placement = probe.placement
 
     @property
@@ -116,14 +111,15 @@ class Pipeline:
         return self._place.rank
 
     def modules(self) -> tuple[nn.Module, ...]:
-        """Return what this rank trains: its stages, and its shard of the vocabulary layers."""
+        """Return what this rank trains: stages, its shard of the vocabulary, encoder layers."""
         shard = () if self._vocabulary is None else tuple(self._vocabulary.modules())
-        return (*self._modules.values(), *shard)
+        return (*self._modules.values(), *shard, *self._encoder_layers())
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank needs."""
         wanted = set(self._options.extras)
-        ends = self._make(4 * self._place.ranks).placement
+        probe = self._make(4 * self._place.ranks)
+        ends = probe.placement
         entry = not (self._vocabulary and self._vocabulary.shard.embedding)
         if rank == ends[0] and entry:
             wanted |= set(self._options.inputs)
@@ -131,6 +127,8 @@ class Pipeline:
             wanted |= set(self._options.labels)
         if self._vocabulary is not None:
             wanted |= set(self._vocabulary.fields.values())
+        if self._encoder is not None and rank in entry_ranks(probe):
+            wanted |= set(self._encoder.inputs)
         return frozenset(wanted)
 
     def step(self, step: StepOfMicrobatches) -> StepResult:
@@ -139,8 +137,8 @@ class Pipeline:
         The optimizer is the caller's, and so is zeroing gradients. Raises PipelineStalledError if a
         peer is dead, stopped or hangs.
         """
-        compiled = self._compiled(len(step.microbatches))
-        data = self._reading.read(step, self._facts.input_gradient)
+        compiled = self._programs.of(len(step.microbatches))
+        data = compiled.sized(self._reading.read(step, self._facts.input_gradient), step.infos)
         parts = list(dict.fromkeys(compiled.parts.values()))
         for part in parts:
             part.begin(data)
@@ -162,11 +160,19 @@ class Pipeline:
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale all gradients to a norm of at most `max_norm` over the whole model.
 
-        Returns the norm before. All ranks call it after `step`.
+        Returns the norm before. All ranks call it after `step`. Raises PipelineStalledError as
+        `step` does.
         """
         parameters = [p for module in self.modules() for p in module.parameters()]
         sharding = [self._place.replicas] if self._facts.sharded and self._place.replicas else []
-        return clip_gradients(parameters, max_norm, pipeline=self._place.group, sharding=sharding)
+        with self._explained():
+            return clip_gradients(
+                parameters,
+                max_norm,
+                pipeline=self._place.group,
+                sharding=sharding,
+                deadline_s=self.deadline_s,
+            )
 
     def timeline(self) -> Timeline:
         """Return the timeline of the last step, on every rank; all ranks of the pipeline call it.
@@ -184,25 +190,43 @@ class Pipeline:
         self._board.close()
         self._groups.close()
 
-    def _compiled(self, microbatches: int) -> _Compiled:
-        """Return the program for a number of microbatches, made and checked once."""
-        if microbatches not in self._cache:
-            program = self._make(microbatches)
-            check(program)
-            if self._options.split:
-                program = with_whole_last_backward(program, self._facts.sharded)
-            program = with_reductions(program)
-            lists = compile_all(program, self._facts)
-            stages = Stages(program, self._modules, self._options)
-            parts: dict[str, ModelPart] = dict.fromkeys(stages.kinds, stages)
-            if self._vocabulary is not None:
-                parts |= dict.fromkeys(self._vocabulary.kinds, self._vocabulary)
-            pipelines = Pipelines(lists, collectives(program))
-            self._cache[microbatches] = _Compiled(program, pipelines, parts)
-        return self._cache[microbatches]
+    def _agree(self, probe: Program) -> ModelFacts:
+        """Return what all ranks' modules say of the model together."""
+        embedding = self._vocabulary.shard.embedding if self._vocabulary else None
+        facts = facts_of(self._modules, embedding, self._encoder_layers())
+        return agree(facts, probe, self._place.group, self._place.replicas)
 
-    def _run(self, compiled: _Compiled, data: StepData, walker: Walker) -> None:
-        rank = self._place.rank
+    def _connect(self, probe: Program) -> tuple[Groups, Board, Programs]:
+        """Compare the encoder's layers with the schedule, and connect to the other ranks."""
+        probe, place = trained_program(probe, self._facts), self._place
+        encoder_part(probe, self._encoder, place.rank, self._options)
+        channels = channels_of(compile_all(probe, self._facts))
+        groups, board = meet(probe, channels, place, self.deadline_s)
+        programs = Programs(
+            self._make,
+            place.rank,
+            self._modules,
+            self._options,
+            self._vocabulary,
+            self._encoder,
+            self._facts,
+            channels,
+        )
+        return groups, board, programs
+
+    def _encoder_layers(self) -> tuple[nn.Module, ...]:
+        return () if self._encoder is None else tuple(self._encoder.layers.values())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say who does not come, where sums over ranks do not come after the passes of a step."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise explain(error, self._board, self._pipelines, self._place.rank) from error
+
+    def _run(self, compiled: CompiledProgram, data: StepData, walker: Walker) -> None:
+        rank, self._pipelines = self._place.rank, compiled.pipelines
         running = walk(compiled.pipelines.lists[rank], data, walker)
         drive(running, self.deadline_s, self._board, compiled.pipelines, rank)
 
@@ -214,24 +238,15 @@ class Pipeline:
         """End the step of all parts, and return the loss of all ranks."""
         if self._vocabulary is not None:
             reduction.start(self._vocabulary.modules())
+        reduction.start(self._encoder_layers())
         losses = [found for part in parts if (found := part.finish()) is not None]
         total = torch.zeros((), device=self._place.device)
         for loss in losses:
             total = total + loss.float()
-        try:
+        with self._explained():
             reduction.finish(self.deadline_s)
             for group in (self._place.group, self._place.replicas):
                 if group is not None and group.size() > 1:
                     work = dist.all_reduce(total, group=group, async_op=True)
-                    if total.is_cuda:
-                        work.wait()
-                    else:
-                        work.wait(timedelta(seconds=self.deadline_s))
-        except RuntimeError as error:
-            self._board.give_up("")
-            leave_at_exit()
-            raise PeerLostError(
-                f"rank {self._place.rank} has run all passes of step {self._step}, and waits for "
-                f"other ranks' gradients or losses: {error}"
-            ) from error
+                    wait_for(work, total, self.deadline_s)
         return total

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..ir.program import Program
 from ..ir.registry import schedule as make_program
 from .agreement import ModelFacts
-from .compiled import Op, collectives, compile_program, lowered
-from .execution import Board
-from .links import Groups, channels_of, make_groups
+from .compiled import Op, collectives, compile_program, lowered, without_encoder_backward
+from .encoders import EncoderLayers, EncoderPart
+from .execution import Board, BoardSeat
+from .links import Channel, Groups, make_groups
 from .stage import LossFunction, StageOptions
 from .vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
 
@@ -114,6 +115,31 @@ def vocabulary_part(
     )
 
 
+def encoder_part(
+    program: Program, encoder: EncoderLayers | None, rank: int, options: StageOptions
+) -> EncoderPart | None:
+    """Return the rank's part of a program's encoder passes, None for a program without any.
+
+    Raises ValueError if the program and `encoder` do not go together.
+    """
+    runs = any(item.kind[:2] in ("EF", "EB") for row in program.ranks for item in row)
+    if runs != (encoder is not None):
+        raise ValueError(
+            "encoder passes and encoder= go together: "
+            + (
+                "give EncoderLayers on every rank of this schedule"
+                if runs
+                else f"the schedule {program.name!r} has no encoder passes; fill it with some"
+            )
+        )
+    return None if encoder is None else EncoderPart(program, rank, encoder, options.calling)
+
+
+def trained_program(program: Program, facts: ModelFacts) -> Program:
+    """Return the program without what nobody trains: the backward of frozen encoders."""
+    return program if facts.encoder else without_encoder_backward(program)
+
+
 def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
     """Return the shape of packed hidden states: (the microbatch's tokens, hidden)."""
 
@@ -135,18 +161,19 @@ def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
     return [compile_program(program, rank, facts.input_gradient) for rank in ranks]
 
 
-def connect(probe: Program, facts: ModelFacts, place: MeshPlace, deadline_s: float) -> Groups:
-    """Return the groups of all channels and communicators that programs of the schedule use."""
+def connect(
+    probe: Program, channels: Sequence[Channel], place: MeshPlace, deadline_s: float
+) -> Groups:
+    """Return the groups of all channels, and of the communicators of the schedule's programs."""
     names = sorted({found.communicator for found in collectives(probe).values()})
-    channels = channels_of(compile_all(probe, facts))
     return make_groups(place.pipelines, channels, names, place.device, deadline_s)
 
 
 def meet(
-    probe: Program, facts: ModelFacts, place: MeshPlace, deadline_s: float
+    probe: Program, channels: Sequence[Channel], place: MeshPlace, deadline_s: float
 ) -> tuple[Groups, Board]:
     """Connect to the other ranks and start to publish standings; all ranks do it together."""
-    groups = connect(probe, facts, place, deadline_s)
+    groups = connect(probe, channels, place, deadline_s)
     board = post_board(place, deadline_s)
     # After this all boards are there, so that no rank reads one that is missing.
     groups.warm_up(deadline_s)
@@ -170,4 +197,6 @@ def post_board(place: MeshPlace, deadline_s: float) -> Board:
         host, port = address[0]
         store = TCPStore(host, port, is_master=False, wait_for_workers=False)
     number = next(n for n, row in enumerate(place.pipelines) if own in row)
-    return Board(store, f"standing/{number}", place.rank, place.ranks, deadline_s)
+    return Board(
+        store, BoardSeat(place.rank, place.ranks, number, len(place.pipelines)), deadline_s
+    )

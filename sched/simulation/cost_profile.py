@@ -26,7 +26,7 @@ from .costs import Costs, Table, expand
 
 Resources = Mapping[str, int]
 # Buffers of kinds that are divided over the ranks.
-_RANK_BUFFERS = ("logits", "encoder", "features")
+_RANK_BUFFERS = ("logits", "early", "words", "encoder", "features")
 Points = tuple[tuple[Whole, Whole], ...]
 
 
@@ -122,8 +122,13 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> CostProfile((0, 1, 1, 0), {}).rows("F"), CostProfile((0, 1, 1, 0), {}).rows("S")
         (4, 2)
         """
-        per_rank = (is_kind(name) and kind(name).scope == "rank") or name in _RANK_BUFFERS
+        per_rank = (is_kind(name) and kind(name).scope == "rank") or _is_of_ranks(name)
         return self.ranks if per_rank else len(self.placement)
+
+
+def _is_of_ranks(buffer: str) -> bool:
+    """Return whether a buffer's sizes are listed by rank; `encoder_A` is an encoder layer's."""
+    return buffer in _RANK_BUFFERS or buffer.startswith("encoder_")
 
 
 def profile_costs(profile: CostProfile, microbatches: Sequence[Resources]) -> Costs:

@@ -8,7 +8,9 @@ It counts what an executor holds that frees each buffer at its last reader:
 | `recomputed` | what a backward computes again | its start | its end |
 | `weight` | what I saves for W | I's end | W's end |
 | `logits` | what S (or L) keeps, the last stage's output included | its start | end of T (or G) |
-| `encoder` | what EF saves for EB | EF's start | EB's end |
+| `early` | the products that Algorithm 2's S makes early | its start | C's end |
+| `encoder`, `encoder_A` ... | what EF, or a layer's EF, saves for EB | EF's start | EB's end |
+| `words` | what IF keeps for IB | IF's start | IB's end |
 | `message` | an activation or gradient sent to another rank | SEND | the transfer's end |
 | | and where it is received | RECV | F's start, or end of B or I |
 | `features` | the same for a result sent along an edge | | |
@@ -48,15 +50,16 @@ def _changes(
 ) -> Iterator[tuple[Ints, Ints, Ints]]:
     """Yield (rank, ns, bytes) arrays, one for each kind and buffer."""
     program = graph.program
-    for code, name in enumerate(graph.kinds):
-        if not is_kind(name):
-            continue
-        known = kind(name)
+    present = [kind(name) for name in graph.kinds if is_kind(name)]
+    ending = {buffer for known in present for buffer in known.frees}
+    for known in present:
+        code = graph.kinds.index(known.name)
         rows = len(program.ranks) if known.scope == "rank" else program.stages
         nodes = np.flatnonzero((graph.kind == code) & (graph.microbatch != NO_MICROBATCH))
         moments = (known.takes, start, 1), (known.frees, end, -1), (known.leaves, end, 1)
         for buffers, times, sign in moments:
-            for buffer in buffers:
+            # What no pass of the program reads is not kept, such as a frozen encoder's activations.
+            for buffer in filter(ending.__contains__, buffers):
                 table = costs.buffer_bytes.get(buffer, 0)
                 size = expand(f"bytes of {buffer}", table, rows, program.microbatches)
                 held = size[graph.stage[nodes], graph.microbatch[nodes]]

@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...ir.kinds import layer_kind
+from ...ir.kinds import BACKWARD, layer_kind
 from ...ir.passes import Pass
 from ...ir.program import Edge, Program
 from ..plan.encoder_plans import Host
 from ..problem.gaps import Ints
-from ..problem.instance import EncoderPipeline, FilledSchedule, lengths
+from ..problem.instance import EncoderPipeline, FilledSchedule, FillProblem, lengths
 
 
 def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> Program:
@@ -50,17 +50,29 @@ def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, i
     problem = filled.problem
     forward = p.forward + lengths(problem.forward, p.ranks, p.microbatches)
     backward = p.backward + lengths(problem.backward, p.ranks, p.backward_order)
-    yield from _layers("EF", p, forward, p.microbatches, problem.forward_layers)
-    yield from _layers("EB", p, backward, p.backward_order, problem.backward_layers)
+    forward_numbers, backward_numbers = _numbers(problem)
+    sizes, back = problem.forward_layers, problem.backward_layers
+    yield from _layers("EF", p, forward, p.microbatches, sizes, forward_numbers)
+    yield from _layers("EB", p, backward, p.backward_order, back, backward_numbers[::-1])
+
+
+def _numbers(problem: FillProblem) -> tuple[range, range]:
+    """Return the numbers of a rank's layers, and of those that have a backward: the last ones."""
+    count = len(problem.forward_layers)
+    return range(count), range(count - len(problem.backward_layers), count)
 
 
 def _layers(
-    direction: str, p: EncoderPipeline, ends: Ints, order: tuple[int, ...], sizes: tuple[int, ...]
+    direction: str,
+    p: EncoderPipeline,
+    ends: Ints,
+    order: tuple[int, ...],
+    sizes: tuple[int, ...],
+    numbers: range,
 ) -> Iterator[tuple[int, int, Pass]]:
     if not ends.size:
         return
     last = np.cumsum(sizes) - 1
-    numbers = range(len(sizes)) if direction == "EF" else range(len(sizes))[::-1]
     for at, microbatch in enumerate(order):
         for stage, rank in enumerate(p.ranks):
             for layer, end in zip(numbers, ends[at, stage, last].tolist(), strict=True):
@@ -68,25 +80,31 @@ def _layers(
 
 
 def _edges(filled: FilledSchedule, host: Host, p: EncoderPipeline) -> Iterator[Edge]:
-    problem = filled.problem
-    top = len(problem.forward_layers) - 1
+    forward, backward = _numbers(filled.problem)
     place = dict(zip(p.microbatches, p.position, strict=True))
     entered = sorted(
         (slot.start_ns, slot.what)
         for slot in host.timeline.ranks[host.gaps.first_rank]
         if slot.what.stage == 0 and slot.what.kind == "F"
     )
-    end = layer_kind("EF", top)
+    end = layer_kind("EF", forward[-1])
     for microbatch in p.microbatches:
         for here, there in zip(p.ranks, p.ranks[1:], strict=False):
             entry = Pass(there, layer_kind("EF", 0), microbatch)
             yield Edge(Pass(here, end, microbatch), entry)
         yield Edge(Pass(p.ranks[-1], end, microbatch), entered[place[microbatch]][1])
-    if not problem.backward_layers:
+    if not backward:
         return
-    high, low = layer_kind("EB", len(problem.backward_layers) - 1), layer_kind("EB", 0)
+    high, low = layer_kind("EB", backward[-1]), layer_kind("EB", backward[0])
+    row = host.program.ranks[host.gaps.first_rank]
+    gradients = {item.microbatch: item for item in row if _ends(item)}
     for microbatch in p.backward_order:
         number = entered[place[microbatch]][1].microbatch
-        yield Edge(Pass(0, "B", number), Pass(p.ranks[-1], high, microbatch))
+        yield Edge(gradients[number], Pass(p.ranks[-1], high, microbatch))
         for here, there in zip(p.ranks[::-1], p.ranks[-2::-1], strict=False):
             yield Edge(Pass(here, low, microbatch), Pass(there, high, microbatch))
+
+
+def _ends(item: Pass) -> bool:
+    """Return whether a pass computes the gradient of the features: stage 0's B or I."""
+    return item.stage == 0 and item.kind in BACKWARD

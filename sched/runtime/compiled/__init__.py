@@ -2,6 +2,7 @@
 
 from .build import compile_program, lowered
 from .collectives import Collective, collectives
+from .frozen_encoders import without_encoder_backward
 from .last_backward import with_whole_last_backward
 from .ops import Op, Value
 from .reductions import with_reductions
@@ -18,4 +19,5 @@ __all__ = [
     "lowered",
     "with_reductions",
     "with_whole_last_backward",
+    "without_encoder_backward",
 ]

@@ -156,7 +156,7 @@ class _Compiler:
         for need in known.needs:
             # What a pass of the same stage leaves behind is read as a buffer.
             kept = need.where == "same" and any(_buffers(kind(name)) for name in need.kinds)
-            if kept or not (need.required or self._is_there(need, item)):
+            if (kept and not need.result) or not (need.required or self._is_there(need, item)):
                 continue
             stage = item.stage + {"same": 0, "previous": -1, "next": 1}[need.where]
             if 0 <= stage < self.program.stages or known.scope == "rank":
@@ -198,16 +198,9 @@ class _Compiler:
 
 
 def _kept(known: Kind) -> Iterable[str]:
-    """Yield the names of the buffers that a pass reads: those that it ends, and its needs' others.
-
-    So C, which needs S, reads the logits that only T ends.
-    """
-    own = [name for name in known.frees if name not in known.takes]
-    yield from own
-    for need in known.needs:
-        if need.where == "same":
-            names = [buffer for name in need.kinds for buffer in _buffers(kind(name))]
-            yield from (name for name in names if name not in own)
+    """Yield the names of the buffers that a pass reads: those that it ends, and some that stay."""
+    yield from (name for name in known.frees if name not in known.takes)
+    yield from known.reads
 
 
 def _buffers(known: Kind) -> tuple[str, ...]:

@@ -17,7 +17,9 @@ class Standing:
     """Where a rank stood when it last said so.
 
     `at`: its operation. `waiting`: the text of the value that it waits for, "" while it computes.
-    `since_s`: how long it has been there. `failed`: the error it has given up with.
+    `since_s`: how long it has been there. `failed`: the error it has given up with. `beat`: a
+    number that grows while the rank's process runs. `silent_s`: how long the reader has not seen it
+    grow, 0 if it does.
     """
 
     step: int
@@ -25,6 +27,8 @@ class Standing:
     waiting: str = ""
     since_s: float = 0.0
     failed: str = ""
+    beat: int = 0
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,40 @@ class Pipelines:
             if (standing := standings.get(rank)) is None:
                 parts.append(f"of rank {rank} nothing is known")
                 break
-            culprits = self._awaited(rank, standing, standings) if standing.waiting else []
+            culprits = self._awaited(rank, standing, standings)
             parts.append(self._describe(rank, standing, culprits))
             if not culprits:
                 break
-            rank = culprits[0]
+            # Who is not heard of holds up the others; the chain need not go through them.
+            silent = [r for r in culprits if r in standings and _is_silent(standings[r])]
+            rank = (silent or culprits)[0]
         return f"step {standings[me].step}: " + "; ".join(parts)
 
     def _describe(self, rank: int, standing: Standing, culprits: Sequence[int]) -> str:
         ops, since = self.lists[rank], f"since {standing.since_s:.0f} s"
-        place = str(ops[standing.at].what) if standing.at < len(ops) else "the end of its step"
-        if standing.waiting:
-            whom = " and ".join(map(str, culprits)) or "nobody known"
-            return f"rank {rank} at {place} waits {since} for {standing.waiting} of rank {whom}"
-        return f"rank {rank} is at {place} {since}"
+        whom = " and ".join(map(str, culprits)) or "nobody known"
+        if standing.at >= len(ops):
+            text = f"rank {rank} is at the end of step {standing.step} {since}"
+            text += f" and waits for rank {whom}" if culprits else ""
+        elif standing.waiting:
+            place = ops[standing.at].what
+            text = f"rank {rank} at {place} waits {since} for {standing.waiting} of rank {whom}"
+        else:
+            text = f"rank {rank} is at {ops[standing.at].what} {since}"
+        if _is_silent(standing):
+            text += f" (its process is not heard of since {standing.silent_s:.0f} s)"
+        return text
 
     def _awaited(
         self, rank: int, standing: Standing, standings: Mapping[int, Standing]
     ) -> list[int]:
         """Return the ranks that have not done their part in what a rank waits for."""
+        if _is_silent(standing):
+            return []
+        if standing.at >= len(self.lists[rank]):
+            return self._behind(rank, standing, standings)
+        if not standing.waiting:
+            return []
         made = next((op for op in self.lists[rank] if standing.waiting in _texts(op)), None)
         if made is not None and made.source is not None:
             return [made.source]
@@ -80,6 +99,23 @@ class Pipelines:
         # Its own value: a send that its receivers have not taken.
         sends = (op for op in self.lists[rank] if op.targets and _read(op) == standing.waiting)
         return [target for op in sends for target in op.targets]
+
+    def _behind(
+        self, rank: int, standing: Standing, standings: Mapping[int, Standing]
+    ) -> list[int]:
+        """Return the ranks that a rank at its step's end waits for: who is not there, or silent."""
+        others = {other: there for other, there in standings.items() if other != rank}
+        missing = [other for other in range(len(self.lists)) if other not in {*others, rank}]
+        silent = [other for other, there in others.items() if _is_silent(there)]
+        return self.late(standing.step, others) or sorted(silent) or missing
+
+    def late(self, step: int, standings: Mapping[int, Standing]) -> list[int]:
+        """Return the ranks that are not at the end of a step, or of a later one."""
+        return [
+            rank
+            for rank, there in sorted(standings.items())
+            if there.step < step or (there.step == step and there.at < len(self.lists[rank]))
+        ]
 
     def _not_entered(
         self, rank: int, entry: Op, standing: Standing, standings: Mapping[int, Standing]
@@ -108,6 +144,11 @@ class Pipelines:
         ops = self.lists[rank]
         entry = (at for at, op in enumerate(ops) if (op.what.kind, op.what.microbatch) == name)
         return there.step > standing.step or there.at > next(entry, -1)
+
+
+def _is_silent(standing: Standing) -> bool:
+    """Return whether a rank's process has ended or stopped without a word."""
+    return standing.silent_s > 0 and not standing.failed
 
 
 def _texts(op: Op) -> list[str]:

@@ -1,7 +1,16 @@
 """Walk a rank's operations: wait for what each reads, run it, keep what it writes."""
 
-from .board import Board
-from .drive import PipelineStalledError, drive, leave_at_exit
+from .board import Board, BoardSeat
+from .drive import PipelineStalledError, drive, explain
 from .walk import Waits, Walker, walk
 
-__all__ = ["Board", "PipelineStalledError", "Waits", "Walker", "drive", "leave_at_exit", "walk"]
+__all__ = [
+    "Board",
+    "BoardSeat",
+    "PipelineStalledError",
+    "Waits",
+    "Walker",
+    "drive",
+    "explain",
+    "walk",
+]

@@ -2,14 +2,19 @@
 
 A thread writes this rank's standing to a key-value store twice a second and reads the others', so
 what was known last is here when the store's host is gone. The thread never holds up the passes; a
-store that does not answer holds up the thread alone.
+store that does not answer holds up the thread alone, for a few seconds.
+
+A standing has a number that grows each time. Who reads one that has not grown for a while knows
+that the rank's process is dead, stopped or cut off.
 """
 
 import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from time import monotonic
 
 import msgspec
@@ -19,9 +24,16 @@ from ..compiled.waiting import Standing
 from .walk import Waits
 
 _PERIOD_S = 0.5
-# For others' last words, once this rank has failed.
-_LISTEN_S = 1.5
+# Who misses several is dead, stopped or cut off.
+_SILENT_S = 2.5
+# For others' last words, once this rank has failed, and for the store's answer.
+_LISTEN_S = 3.5
+_ANSWER_S = 1.5
+# What a rank has failed with that only knows that something does not come.
+_UNKNOWN = "failed"
 _LOST = 70
+# A store that does not answer within this time is taken for lost.
+_STORE_S = 10.0
 
 
 @dataclass(slots=True)
@@ -32,29 +44,44 @@ class _Place:
     since: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class BoardSeat:
+    """Where a rank's standing is: among the `ranks` of the pipeline number `pipeline`.
+
+    `pipelines`: how many there are. The first rank of the first one hosts the store.
+    """
+
+    rank: int
+    ranks: int
+    pipeline: int = 0
+    pipelines: int = 1
+
+
 class Board:
     """The standings of all ranks of a pipeline, as one of them knows them.
 
-    `prefix`: of the keys in the store. `waits`: what the executor changes as it goes on.
-    `deadline_s`: how long after others have given up a rank that does not go on is ended.
+    `waits`: what the executor changes as it goes on. `deadline_s`: how long after others have given
+    up a rank that does not go on is ended.
     """
 
-    def __init__(
-        self, store: TCPStore, prefix: str, rank: int, ranks: int, deadline_s: float
-    ) -> None:
+    def __init__(self, store: TCPStore, seat: BoardSeat, deadline_s: float) -> None:
         self.waits = Waits()
         self.step = 0
         self.standings: dict[int, Standing] = {}
-        self._store, self._rank = store, rank
-        self._keys = [f"{prefix}/{other}" for other in range(ranks)]
+        self._store, self._seat, self._rank = store, seat, seat.rank
+        store.set_timeout(timedelta(seconds=_STORE_S))
         self._deadline_s = deadline_s
         self._place = _Place(since=monotonic())
+        self._beat = 0
+        # By rank: the last number seen, and when it was new.
+        self._heard: dict[int, tuple[int, float]] = {}
         self._read_at = monotonic()
         self._running = False
         self._failed = ""
+        self._lost = False
         self._stop = threading.Event()
         # All ranks meet after this, so that no key is missing when the thread reads them.
-        store.set(self._keys[rank], msgspec.json.encode(Standing(0, 0)).decode())
+        store.set(self._key(seat.pipeline, seat.rank), _text(Standing(0, 0)))
 
     def start(self) -> None:
         """Start to publish; all ranks have made their boards."""
@@ -76,55 +103,108 @@ class Board:
     def give_up(self, error: str) -> dict[int, Standing]:
         """Publish that this rank has failed, and return all standings as of now.
 
-        Takes at most two seconds, also where the store is gone.
+        Listens for some seconds, also where the store is gone, until a rank is found whose process
+        has ended or stopped, or that says what went wrong there.
         """
-        self._failed = error or "failed"
+        self._failed = error or _UNKNOWN
         self._running = False
-        last = threading.Thread(target=self._exchange, daemon=True)
-        last.start()
-        last.join(_LISTEN_S)
-        age = monotonic() - self._read_at
-        found = {r: replace(s, since_s=s.since_s + age) for r, s in self.standings.items()}
-        return found | {self._rank: self._own()}
+        until = monotonic() + _LISTEN_S
+        while True:
+            last = threading.Thread(target=self._exchange, daemon=True)
+            last.start()
+            last.join(_ANSWER_S)
+            found = self._as_of_now()
+            known = any(s.silent_s or s.failed not in ("", _UNKNOWN) for s in found.values())
+            if error or known or self._lost or monotonic() > until:
+                return found | {self._rank: self._own()}
+            self._stop.wait(_PERIOD_S)
+
+    def _as_of_now(self) -> dict[int, Standing]:
+        """Return the others' standings with how long each has not been heard of."""
+        now = monotonic()
+        age = now - self._read_at
+        answers = not self._lost and age < _ANSWER_S
+        found = {}
+        for rank, standing in self.standings.items():
+            silent = now - self._heard[rank][1]
+            if not answers:
+                # With the store's host everybody falls silent; only the host is known to be.
+                silent = max(age, _SILENT_S) if rank == 0 == self._seat.pipeline else 0.0
+            silent = silent if silent >= _SILENT_S else 0.0
+            found[rank] = replace(standing, since_s=standing.since_s + age, silent_s=silent)
+        return found
+
+    def elsewhere(self) -> dict[int, dict[int, Standing]]:
+        """Return the standings of the other pipelines' ranks as they are in the store, if it is."""
+        others = [n for n in range(self._seat.pipelines) if n != self._seat.pipeline]
+        found: dict[int, dict[int, Standing]] = {}
+
+        def read() -> None:
+            with suppress(RuntimeError):
+                for number in others:
+                    found[number] = self._read(number)
+
+        reader = threading.Thread(target=read, daemon=True)
+        if not self._lost:
+            reader.start()
+            reader.join(_ANSWER_S)
+        return dict(found)
 
     def _own(self) -> Standing:
         value = self.waits.value
         key = (self.step, self.waits.at, "" if value is None else str(value))
         if key != self._place.key:
             self._place = _Place(key, monotonic())
-        return Standing(*key, since_s=monotonic() - self._place.since, failed=self._failed)
+        since = monotonic() - self._place.since
+        return Standing(*key, since_s=since, failed=self._failed, beat=self._beat)
+
+    def _key(self, pipeline: int, rank: int) -> str:
+        return f"standing/{pipeline}/{rank}"
+
+    def _read(self, pipeline: int) -> dict[int, Standing]:
+        """Return the standings of a pipeline. Raises RuntimeError if the store is gone."""
+        texts = self._store.multi_get([self._key(pipeline, r) for r in range(self._seat.ranks)])
+        return {rank: msgspec.json.decode(t, type=Standing) for rank, t in enumerate(texts)}
 
     def _exchange(self) -> None:
         """Write this rank's standing and read the others'."""
+        self._beat += 1
         try:
-            self._store.set(self._keys[self._rank], msgspec.json.encode(self._own()).decode())
-            texts = self._store.multi_get(self._keys)
+            self._store.set(self._key(self._seat.pipeline, self._rank), _text(self._own()))
+            found = self._read(self._seat.pipeline)
         except RuntimeError:
             # The host of the store is gone; what was read before stays.
-            self._stop.set()
+            self._lost = True
             return
-        self._read_at = monotonic()
-        self.standings = {
-            rank: msgspec.json.decode(text, type=Standing)
-            for rank, text in enumerate(texts)
-            if rank != self._rank
-        }
+        del found[self._rank]
+        self._read_at = now = monotonic()
+        for rank, standing in found.items():
+            if self._heard.get(rank, (-1, now))[0] != standing.beat:
+                self._heard[rank] = standing.beat, now
+        self.standings = found
 
     def _publish_often(self) -> None:
         while not self._stop.wait(_PERIOD_S):
-            self._exchange()
+            if not self._lost:
+                self._exchange()
             self._end_if_left_alone(os._exit)
 
     def _end_if_left_alone(self, leave: Callable[[int], None]) -> None:
         """End the process if the others have given up and this rank's own pass does not end."""
         own = self._own()
-        others = {r: s.failed for r, s in self.standings.items() if s.failed}
-        if self._running and others and not own.waiting and own.since_s > self._deadline_s:
-            rank, error = next(iter(others.items()))
+        failed = {rank: there.failed for rank, there in self.standings.items() if there.failed}
+        reasons = [f"rank {rank} has given up: {error}" for rank, error in failed.items()]
+        if self._lost:
+            reasons.append("the first rank's process is gone")
+        computes = self._running and not own.waiting and not self.waits.done
+        if computes and reasons and own.since_s > self._deadline_s:
             print(  # noqa: T201
-                f"rank {self._rank} is in one pass since {own.since_s:.0f} s, and rank {rank} has "
-                f"given up: {error}",
+                f"rank {self._rank} is in one pass since {own.since_s:.0f} s, and {reasons[0]}",
                 file=sys.stderr,
                 flush=True,
             )
             leave(_LOST)
+
+
+def _text(standing: Standing) -> str:
+    return msgspec.json.encode(standing).decode()

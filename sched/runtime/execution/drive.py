@@ -39,17 +39,29 @@ def drive(walk: Walk, deadline_s: float, board: Board, known: Pipelines, rank: i
     except StopIteration:
         return
     except PeerLostError as error:
-        standings = board.give_up("")
-        text = known.explain(rank, standings) + _reports(standings, rank)
-        leave_at_exit()
-        raise PipelineStalledError(text, str(error)) from error
+        raise explain(error, board, known, rank) from error
     except Exception as error:
         at = board.waits.at
         place = f"{known.lists[rank][at].what} of rank {rank}"
         error.add_note(f"in pass {place}, step {board.step}")
         board.give_up(f"{place} raised {type(error).__name__}: {error}")
-        leave_at_exit()
+        _leave_at_exit()
         raise
+
+
+def explain(error: Exception, board: Board, known: Pipelines, rank: int) -> PipelineStalledError:
+    """Return the error to raise where a rank does not get what others send, or their sums.
+
+    It says who waits for whom, in this pipeline and, where ranks of others are behind, in those.
+    The process ends at exit without waiting for the process groups.
+    """
+    standings = board.give_up("")
+    text = known.explain(rank, standings) + _reports(standings, rank)
+    for number, others in sorted(board.elsewhere().items()):
+        if late := known.late(standings[rank].step, others):
+            text += f"; in pipeline {number}, {known.explain(late[0], others)}"
+    _leave_at_exit()
+    return PipelineStalledError(text, str(error).splitlines()[0])
 
 
 def _reports(standings: Mapping[int, object], rank: int) -> str:
@@ -62,7 +74,7 @@ def _reports(standings: Mapping[int, object], rank: int) -> str:
     return "".join(f"; {error}" for error in errors)
 
 
-def leave_at_exit() -> None:
+def _leave_at_exit() -> None:
     """End the process at exit without waiting for transfers that never end.
 
     Process groups wait for their own threads when they are destroyed; with a lost peer that can

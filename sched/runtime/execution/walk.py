@@ -26,10 +26,14 @@ from ..parts.step_data import StepData
 
 @dataclass(slots=True)
 class Waits:
-    """Where a rank stands: the operation that it is at, and the value that it waits for, if any."""
+    """Where a rank stands: the operation that it is at, and the value that it waits for, if any.
+
+    `done`: whether it has run all of the step's operations.
+    """
 
     at: int = 0
     value: Value | None = None
+    done: bool = False
 
 
 class _Underway(NamedTuple):
@@ -97,7 +101,7 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
     for item in underway:
         walker.waits.at, walker.waits.value = item.at, item.value
         yield item.transfer
-    walker.waits.at, walker.waits.value = len(ops), None
+    walker.waits.at, walker.waits.value, walker.waits.done = len(ops), None, True
 
 
 def _run(
@@ -119,8 +123,7 @@ def _run(
             underway.append(_Underway(at, value, transfer, tensor))
     elif op.source is not None:
         (value,) = op.writes
-        spec = data.microbatches[what.microbatch].hidden
-        transfer = walker.links.receive(spec, op.source, value)
+        transfer = walker.links.receive(data.spec(value), op.source, value)
         held[value] = _Underway(at, value, transfer, None)
     elif what.kind in walker.collectives:
         _enter(op, at, given, data, walker, held)
@@ -151,8 +154,9 @@ def _enter(
     if op.reads and tensor is None:
         held[value] = None
         return
+    spec, collective = data.spec(value), walker.collectives[op.what.kind]
     if tensor is not None:
-        tensor = tensor.contiguous()
-    spec = data.microbatches[op.what.microbatch].hidden
-    transfer = walker.links.enter(walker.collectives[op.what.kind], tensor, spec, value)
+        precision = spec.dtype if collective.operation == "broadcast" else tensor.dtype
+        tensor = tensor.to(precision).contiguous()
+    transfer = walker.links.enter(collective, tensor, spec, value)
     held[value] = _Underway(at, value, transfer, tensor)

@@ -7,6 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from ..links import wait_for
+
 
 def clip_gradients(
     parameters: Iterable[nn.Parameter],
@@ -15,36 +17,45 @@ def clip_gradients(
     pipeline: dist.ProcessGroup,
     sharding: Sequence[dist.ProcessGroup] = (),
     shared: Iterable[nn.Parameter] = (),
+    deadline_s: float = 300.0,
 ) -> Tensor:
     """Scale all gradients so that their common norm is at most `max_norm`; return the norm before.
 
     `pipeline`: the ranks that hold the other stages. `sharding`: groups over which FSDP2 shards
     parameters. `shared`: parameters that another pipeline rank holds too, and counts. A parameter
     that several stages of this rank use is counted once. Nothing waits for the result on CUDA.
+    Raises RuntimeError if other ranks' parts do not come within the deadline.
     """
     unique = {id(p): p for p in parameters if p.grad is not None}
     counted_elsewhere = {id(p) for p in shared}
     device = next((p.device for p in unique.values()), torch.device("cpu"))
     whole, sharded = torch.zeros((), device=device), torch.zeros((), device=device)
-    gradients: list[Tensor] = []
     for number, parameter in unique.items():
-        gradient = parameter.grad
-        assert gradient is not None
-        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-        gradients.append(local)
         if number in counted_elsewhere:
             continue
-        square = local.detach().float().pow(2).sum()
-        if isinstance(gradient, DTensor):
+        square = _local(parameter).detach().float().pow(2).sum()
+        if isinstance(parameter.grad, DTensor):
             sharded = sharded + square
         else:
             whole = whole + square
     for group in sharding:
-        dist.all_reduce(sharded, group=group)
+        _add_up(sharded, group, deadline_s)
     total = whole + sharded
-    dist.all_reduce(total, group=pipeline)
+    _add_up(total, pipeline, deadline_s)
     norm = total.sqrt()
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    for local in gradients:
+    for local in map(_local, unique.values()):
         local.mul_(factor.to(local.dtype))
     return norm
+
+
+def _local(parameter: nn.Parameter) -> Tensor:
+    """Return this rank's part of a parameter's gradient."""
+    gradient = parameter.grad
+    assert gradient is not None
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+
+def _add_up(tensor: Tensor, group: dist.ProcessGroup, deadline_s: float) -> None:
+    """Put the sum over a group's ranks in place of a tensor."""
+    wait_for(dist.all_reduce(tensor, group=group, async_op=True), tensor, deadline_s)

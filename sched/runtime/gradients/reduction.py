@@ -6,11 +6,12 @@ gradient of the step's loss: nothing is divided here.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from ..links import wait_for
 
 _BUCKET_BYTES = 32 << 20
 
@@ -54,10 +55,7 @@ class Reduction:
         buckets, self._buckets = self._buckets, []
         self._seen.clear()
         for bucket in buckets:
-            if bucket.flat.is_cuda:
-                bucket.work.wait()
-            else:
-                bucket.work.wait(timedelta(seconds=deadline_s))
+            wait_for(bucket.work, bucket.flat, deadline_s)
             sizes = [gradient.numel() for gradient in bucket.gradients]
             for gradient, part in zip(
                 bucket.gradients, torch.split(bucket.flat, sizes), strict=True

@@ -2,9 +2,18 @@
 
 from .interface import Links, Transfer
 from .loopback import Deadlock, Loopback
-from .process_groups import Groups, PeerLostError, ProcessGroupLinks, channels_of, make_groups
+from .process_groups import (
+    Channel,
+    Groups,
+    PeerLostError,
+    ProcessGroupLinks,
+    channels_of,
+    make_groups,
+    wait_for,
+)
 
 __all__ = [
+    "Channel",
     "Deadlock",
     "Groups",
     "Links",
@@ -14,4 +23,5 @@ __all__ = [
     "Transfer",
     "channels_of",
     "make_groups",
+    "wait_for",
 ]

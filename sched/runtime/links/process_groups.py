@@ -43,13 +43,21 @@ class _Working:
     def wait(self, deadline_s: float) -> Tensor | None:
         """Return what has arrived. On CUDA the stream waits, and the host does not."""
         try:
-            if self.tensor.is_cuda:
-                self.work.wait()
-            else:
-                self.work.wait(timedelta(seconds=deadline_s))
+            wait_for(self.work, self.tensor, deadline_s)
         except RuntimeError as error:
             raise PeerLostError(str(error).splitlines()[0]) from error
         return self.tensor if self.arrives else None
+
+
+def wait_for(work: dist.Work, tensor: Tensor, deadline_s: float) -> None:
+    """Wait for a transfer of a tensor. On CUDA the stream waits, and the host does not.
+
+    Raises RuntimeError if a peer is lost or the deadline has passed.
+    """
+    if tensor.is_cuda:
+        work.wait()
+    else:
+        work.wait(timedelta(seconds=deadline_s))
 
 
 def channels_of(lists: Iterable[Sequence[Op]]) -> list[Channel]:

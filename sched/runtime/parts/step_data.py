@@ -5,10 +5,12 @@ on all pipeline ranks of a data-parallel index, whatever fields each of them hol
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+
+from ..compiled.ops import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,18 @@ class StepData:
     """The microbatches of one step, in the program's numbering.
 
     `input_gradient`: whether the gradient of each stage's input is wanted by anything before it,
-    and at the end, of the last stage's output: one more than there are stages.
+    and at the end, of the last stage's output: one more than there are stages. `edges`: the size of
+    what the program's edges carry, where it is not that of hidden states. `precision`: the same for
+    the precision of what the barriers of these names bring.
     """
 
     microbatches: tuple[MicrobatchData, ...]
     input_gradient: tuple[bool, ...]
+    edges: Mapping[Value, TensorSpec] = field(default_factory=dict)
+    precision: Mapping[str, torch.dtype] = field(default_factory=dict)
+
+    def spec(self, value: Value) -> TensorSpec:
+        """Return the size of a value that one rank sends to another, or that a barrier brings."""
+        hidden = self.edges.get(value) or self.microbatches[value.microbatch].hidden
+        dtype = self.precision.get(value.name)
+        return hidden if dtype is None else replace(hidden, dtype=dtype)

@@ -4,18 +4,19 @@ F keeps the input, if its gradient is wanted, and the edge of the graph where th
 will enter; not the output, whose memory is free once it has been sent. I keeps the weight gradients
 that it put off. Without anything to train at or before a stage, F makes no graph and backward
 passes do nothing.
+
+What an edge of the program brings to an F, such as an encoder's features, is the last argument of
+the stage's module. Its gradient, where the program takes it somewhere, is a result of the backward.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.utils.checkpoint import checkpoint
 
 from ...ir.kinds import BACKWARD
 from ...ir.passes import Pass
@@ -23,6 +24,7 @@ from ...ir.program import Program
 from ..gradients.sharded import begin_step, last_backward
 from ..parts.interface import Given, Made
 from ..parts.step_data import MicrobatchData, StepData
+from .calling import Calling, call_module
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
@@ -59,16 +61,22 @@ class StageOptions:
     autocast: torch.dtype | None = None
     split: bool = True
 
+    @property
+    def calling(self) -> Calling:
+        """Return how modules are called."""
+        return Calling(self.recompute, self.autocast)
+
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """What a backward needs.
 
-    `input`: if its gradient is wanted. `edge`: where the output's gradient enters the graph.
-    `gradient`: that gradient, where it is known: the loss' own is one.
+    `input`, `features`: if their gradients are wanted. `edge`: where the output's gradient enters
+    the graph. `gradient`: that gradient, where it is known: the loss' own is one.
     """
 
     input: Tensor | None
+    features: Tensor | None
     edge: GradientEdge | None
     gradient: Tensor | None = None
 
@@ -88,6 +96,7 @@ class Stages:
     _losses: list[Tensor] = field(default_factory=list)
     _split: frozenset[tuple[int, int]] = frozenset()
     _last: Mapping[int, int] = field(default_factory=dict)
+    _returned: frozenset[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
         """Make the linear layers able to defer, where the program has passes that do."""
@@ -104,6 +113,12 @@ class Stages:
             for item in row
             if item.kind in BACKWARD
         }
+        # The stages and microbatches whose features' gradients an edge takes to their encoder.
+        self._returned = frozenset(
+            (edge.source.stage, edge.source.microbatch)
+            for edge in self.program.edges
+            if edge.source.kind in BACKWARD
+        )
         for stage, module in self.modules_by_stage.items():
             if any(one == stage for one, _ in self._split):
                 defer_linear_layers(module)
@@ -140,38 +155,35 @@ class Stages:
         x = _first(given, ("F", *self._entries()))
         if x is not None:
             x = x.detach().requires_grad_(wanted)
+        features = _features(what, given)
+        returned = (what.stage, what.microbatch) in self._returned
+        if features is not None:
+            features = features.detach().requires_grad_(returned)
         loss = self.options.loss if what.stage == self.program.stages - 1 else None
         gradient = None
         with torch.set_grad_enabled(trained), self._mode(what, DeferredGradients()):
-            output = self._call(what.stage, x, microbatch)
+            output = self._call(what, [x, features], microbatch)
             if loss is None:
                 _check_size(what, output, microbatch)
             else:
                 labels = [microbatch.fields[name] for name in self.options.labels]
-                with self._autocast(output):
+                with self.options.calling.cast(output):
                     output = loss(output, *labels) * microbatch.weight
                 self._losses.append(output.detach())
                 gradient = torch.ones_like(output)
         edge = get_gradient_edge(output) if output.requires_grad else None
-        kept = _Kept(x if wanted else None, edge, gradient)
+        kept = _Kept(x if wanted else None, features if returned else None, edge, gradient)
         return {"F": output.detach(), "activation": kept}
 
-    def _call(self, stage: int, x: Tensor | None, microbatch: MicrobatchData) -> Tensor:
-        module, options = self.modules_by_stage[stage], self.options
-        inputs = [microbatch.fields[name] for name in options.inputs] if x is None else [x]
-        extras = {name: microbatch.fields[name] for name in options.extras}
-        with self._autocast(inputs[0]):
-            if options.recompute and torch.is_grad_enabled():
-                run = partial(module, **extras)
-                found: Any = checkpoint(run, *inputs, use_reentrant=False)
-            else:
-                found = module(*inputs, **extras)
-        if not isinstance(found, Tensor):
-            raise TypeError(
-                f"stage {stage} returned a {type(found).__name__}; return the hidden states, one "
-                "tensor, and give other stages what they need as fields"
-            )
-        return found
+    def _call(
+        self, what: Pass, given: Sequence[Tensor | None], microbatch: MicrobatchData
+    ) -> Tensor:
+        inputs = [tensor for tensor in given if tensor is not None]
+        if given[0] is None:
+            inputs = [*(microbatch.fields[name] for name in self.options.inputs), *inputs]
+        extras = {name: microbatch.fields[name] for name in self.options.extras}
+        module = self.modules_by_stage[what.stage]
+        return call_module(module, inputs, extras, self.options.calling, str(what))
 
     def _backward(self, what: Pass, given: Given) -> Made:
         kept: _Kept = given["activation"]
@@ -188,18 +200,14 @@ class Stages:
                 torch.autograd.backward([kept.edge], [gradient])
         made: dict[str, Any] = {"weight": pending}
         if kept.input is not None:
-            # An input that nothing depends on has a gradient all the same: the other side waits.
-            found = kept.input.grad
-            made["B"] = torch.zeros_like(kept.input) if found is None else found
+            made["B"] = _gradient_of(kept.input)
+        if kept.features is not None:
+            made[f"X_{what.kind}"] = _gradient_of(kept.features)
         return made
 
     def _mode(self, what: Pass, pending: DeferredGradients) -> AbstractContextManager[None]:
         split = (what.stage, what.microbatch) in self._split
         return deferring(pending if split else None)
-
-    def _autocast(self, near: Tensor) -> AbstractContextManager[Any]:
-        dtype = self.options.autocast
-        return nullcontext() if dtype is None else torch.autocast(near.device.type, dtype)
 
     def _entries(self) -> Sequence[str]:
         """Return the barriers that bring the first stage's input."""
@@ -215,6 +223,21 @@ def _first(given: Given, names: Iterable[str]) -> Tensor | None:
     """Return the first value of these names that there is."""
     found: Tensor | None = next((given[name] for name in names if name in given), None)
     return found
+
+
+def _features(what: Pass, given: Given) -> Tensor | None:
+    """Return what edges bring to an F, None without any. Raises ValueError for several."""
+    found = [
+        tensor for name, brought in given.items() if name.startswith("X_") for tensor in brought
+    ]
+    if len(found) > 1:
+        raise ValueError(f"edges bring {len(found)} results to {what}; give each F at most one")
+    return found[0] if found else None
+
+
+def _gradient_of(leaf: Tensor) -> Tensor:
+    """Return a leaf's gradient: zeros where nothing depends on it, since the other side waits."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 def _check_size(what: Pass, output: Tensor, microbatch: MicrobatchData) -> None:

@@ -103,6 +103,10 @@ class VocabularyPart:
             total = total + loss
         return total
 
+    def held_bytes(self) -> int:
+        """Return the bytes that are held between passes now, each storage counted once."""
+        return self._in_step()[1].held_bytes()
+
     def modules(self) -> Iterable[nn.Module]:
         """Return the shard."""
         return (self.shard,)

@@ -1,7 +1,5 @@
 """One pool of processes for all tests of the runtime."""
 
-import socket
-
 import pytest
 import torch
 
@@ -19,9 +17,6 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def pool():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    made = Pool(port)
+    made = Pool()
     yield made
     made.close()

@@ -3,6 +3,7 @@
 import functools
 import multiprocessing as mp
 import os
+import socket
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -44,8 +45,13 @@ def _serve(rank: int, port: int, pipe: Connection) -> None:
 class Pool:
     """WORLD processes that run one function at a time, all of them together."""
 
-    def __init__(self, port: int) -> None:
-        context = mp.get_context("spawn")
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        # A server that has imported torch once: a process that imports it anew takes seconds.
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed.fsdp", "torch.nn.parallel"])
         self.pipes: list[Connection] = []
         self.processes = []
         for rank in range(WORLD):
@@ -63,6 +69,12 @@ class Pool:
         for rank, (fine, answer) in enumerate(answers):
             assert fine, f"rank {rank}:\n{answer}"
         return [answer for _, answer in answers]
+
+    def kill(self) -> None:
+        """End all processes, whatever they are at."""
+        for process in self.processes:
+            process.kill()
+            process.join()
 
     def close(self) -> None:
         for pipe in self.pipes:

@@ -2,11 +2,11 @@
 
 All ranks run in this process (`Loopback`). A tensor that autograd saves counts until it is dropped,
 once for each storage and rank; parameters and what they share do not count. What I keeps for W
-counts too.
+counts too, and so does what vocabulary layers hold between their passes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -16,16 +16,36 @@ from counterpoise.sched import Pass
 from counterpoise.sched.runtime.parts import StepData
 from counterpoise.sched.runtime.parts.interface import Given, Made
 from counterpoise.sched.runtime.stage import DeferredGradients, Stages
+from counterpoise.sched.runtime.vocabulary import VocabularyPart
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What one rank holds: uses and bytes of each storage, by address, and the most so far."""
+    """What one rank holds: uses and bytes of each storage, by address, and the most so far.
+
+    `layers`: the bytes that vocabulary layers hold. `after`: what was held after each pass.
+    """
 
     left_out: frozenset[int]
     uses: Counter[int] = field(default_factory=Counter)
     size: dict[int, int] = field(default_factory=dict)
+    layers: int = 0
     most: int = 0
+    after: dict[Pass, int] = field(default_factory=dict)
+
+    def saving(self) -> saved_tensors_hooks:
+        """Return a context in which what autograd saves is counted."""
+        return saved_tensors_hooks(lambda t: _Saved(t, self), lambda saved: saved.tensor)
+
+    def note(self, what: Pass) -> None:
+        """Note that a pass has ended."""
+        self.after[what] = self.held
+        self.most = max(self.most, self.held)
+
+    def changes(self) -> dict[Pass, int]:
+        """Return by how many bytes each pass changed what is held."""
+        before = [0, *self.after.values()]
+        return {what: held - before[at] for at, (what, held) in enumerate(self.after.items())}
 
     def add(self, tensor: Tensor) -> int:
         """Count a tensor; return its storage's address, 0 for one that is left out."""
@@ -44,7 +64,8 @@ class Ledger:
 
     @property
     def held(self) -> int:
-        return sum(self.size[address] for address, uses in self.uses.items() if uses > 0)
+        saved = sum(self.size[address] for address, uses in self.uses.items() if uses > 0)
+        return saved + self.layers
 
 
 class _Saved:
@@ -65,8 +86,6 @@ class CountingStages:
         self.stages = stages
         weights = [p for module in stages.modules() for p in module.parameters()]
         self.ledger = Ledger(frozenset(p.untyped_storage().data_ptr() for p in weights))
-        # The bytes held after each pass.
-        self.after: dict[Pass, int] = {}
         self._deferred: dict[tuple[int, int], list[int]] = {}
 
     @property
@@ -78,7 +97,7 @@ class CountingStages:
 
     def run(self, what: Pass, given: Given) -> Made:
         place = what.stage, what.microbatch
-        with saved_tensors_hooks(lambda t: _Saved(t, self.ledger), lambda saved: saved.tensor):
+        with self.ledger.saving():
             made = self.stages.run(what, given)
         del given
         if what.kind == "I":
@@ -88,7 +107,7 @@ class CountingStages:
         if what.kind == "W":
             for address in self._deferred.pop(place):
                 self.ledger.drop(address)
-        self.after[what] = self.ledger.held
+        self.ledger.note(what)
         return made
 
     def finish(self) -> Tensor | None:
@@ -98,5 +117,28 @@ class CountingStages:
         return self.stages.modules()
 
 
-def peaks(parts: Sequence[CountingStages]) -> tuple[int, ...]:
-    return tuple(part.ledger.most for part in parts)
+class CountingVocabulary:
+    """The vocabulary layers of a rank, as a part of the executor that counts what they hold."""
+
+    def __init__(self, part: VocabularyPart, ledger: Ledger) -> None:
+        self.part, self.ledger = part, ledger
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return self.part.kinds
+
+    def begin(self, data: StepData) -> None:
+        self.part.begin(data)
+
+    def run(self, what: Pass, given: Given) -> Made:
+        with self.ledger.saving():
+            made = self.part.run(what, given)
+        self.ledger.layers = self.part.held_bytes()
+        self.ledger.note(what)
+        return made
+
+    def finish(self) -> Tensor | None:
+        return self.part.finish()
+
+    def modules(self) -> Iterable[nn.Module]:
+        return self.part.modules()

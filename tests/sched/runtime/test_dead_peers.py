@@ -4,11 +4,12 @@ import os
 import random
 import re
 import signal
-import socket
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from counterpoise.sched import schedule
@@ -19,69 +20,108 @@ from tests.sched.runtime.pool import WORLD, Pool
 
 DEADLINE_S = 4.0
 # Of a rank that waits: its pass, what it waits for with the microbatch, and of which rank.
-WAITS = re.compile(r"rank \d at \S+ waits since \d+ s for \d[A-Z]+\d+ of rank \d")
-AT_THE_END = re.compile(r"rank \d has run all passes of step \d+, and waits for other ranks")
+WAITS = r"rank \d at \S+ waits since \d+ s for \d[A-Z_]+\d+ of rank \d"
+AT_THE_END = r"rank \d is at the end of step \d+ since \d+ s"
 
 
-def train_for_ever(rank: int, name: str, folder: str) -> None:
-    """Run steps until a peer is lost; leave a file in the folder after the first."""
-    mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("dp", "pp"))
-    program = schedule(name, ranks=WORLD, microbatches=8)
+class Hanging(nn.Module):
+    """A stage that never ends its tenth forward."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside, self.runs = inside, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        while self.runs == 10:
+            signal.pause()
+        return self.inside(x)
+
+
+def train_for_ever(rank: int, name: str, pp: int, folder: str, hangs: int = -1) -> None:
+    """Run steps until a peer is lost; leave a file in the folder after the first.
+
+    `hangs`: the rank whose stage hangs in the second step.
+    """
+    mesh = init_device_mesh("cpu", (WORLD // pp, pp), mesh_dim_names=("dp", "pp"))
+    program = schedule(name, ranks=pp, microbatches=8)
     stages = make_stages(program.stages)
+    if rank == hangs:
+        stages[rank] = Hanging(stages[rank])
     pipe = Pipeline(
         mesh,
         schedule=name,
-        stages={s: stages[s].float() for s in program.stages_of(rank)},
+        stages={s: stages[s].float() for s in program.stages_of(mesh["pp"].get_local_rank())},
         hidden=HIDDEN,
         loss=mean_loss,
         deadline_s=DEADLINE_S,
     )
+    optimizer = torch.optim.SGD([p for m in pipe.modules() for p in m.parameters()], lr=0.1)
     batches = make_batches(8, equal=False)
     while True:
         pipe.step(loader_step(batches, 100))
+        pipe.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
         Path(folder, str(rank)).touch()
 
 
-def lose(name: str, victim: int, how: signal.Signals, after_s: float, folder: Path) -> None:
-    """Start a pipeline, kill or stop one rank, and check what the others say."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        pool = Pool(probe.getsockname()[1])
+def lose(name: str, victim: int, how: signal.Signals, draw: float, folder: Path, pp: int) -> None:
+    """Start pipelines, kill or stop one rank, and check what the others say."""
+    pool = Pool()
     try:
         for pipe in pool.pipes:
-            pipe.send((train_for_ever, (name, str(folder))))
+            pipe.send((train_for_ever, (name, pp, str(folder))))
         while len(list(folder.iterdir())) < WORLD:
             pool.processes[victim].join(0.1)
             assert not any(pipe.poll() for pipe in pool.pipes), "a rank failed at the start"
         # Any moment of a step.
-        pool.processes[victim].join(after_s)
+        pool.processes[victim].join(draw)
         pid = pool.processes[victim].pid
         assert pid is not None
         os.kill(pid, how)
         lost_at = time.monotonic()
         for rank, pipe in enumerate(pool.pipes):
-            if rank == victim:
-                continue
-            assert pipe.poll(DEADLINE_S + 30), f"rank {rank} hangs"
-            fine, text = pipe.recv()
-            assert not fine
-            assert WAITS.search(text) or AT_THE_END.search(text), f"rank {rank}: {text}"
-        print(f"{time.monotonic() - lost_at:.1f} s until all others had said why")
-        for rank, pipe in enumerate(pool.pipes):
             if rank != victim:
-                pipe.send(None)
-                pool.processes[rank].join(30)
-                assert pool.processes[rank].exitcode not in (0, None)
+                assert pipe.poll(DEADLINE_S + 30), f"rank {rank} hangs"
+                fine, text = pipe.recv()
+                assert not fine
+                _check_report(text, rank, victim, pp)
+        print(f"{time.monotonic() - lost_at:.1f} s until all others had said why")
     finally:
-        for process in pool.processes:
-            process.kill()
+        pool.kill()
+
+
+def _check_report(text: str, rank: int, victim: int, pp: int) -> None:
+    """The last line is the error: it leads from the rank to the one that is lost."""
+    error = text.strip().splitlines()[-1]
+    own, lost = rank % pp, victim % pp
+    assert error.startswith("counterpoise.sched.runtime.execution.drive.PipelineStalledError"), text
+    assert re.search(f"step \\d+: rank {own} (at|is at)", error), error
+    assert re.search(WAITS, error) or re.search(AT_THE_END, error), error
+    assert re.search(f"rank {lost} (at|is at) [^;]*not heard of since", error), error
 
 
 @pytest.mark.parametrize(
     ("victim", "how"), [(0, signal.SIGKILL), (2, signal.SIGSTOP)], ids=["killed", "stopped"]
 )
 def test_all_others_say_who_waits_for_whom(victim, how, tmp_path) -> None:
-    lose("1f1b", victim, how, 0.5, tmp_path)
+    lose("1f1b", victim, how, 0.5, tmp_path, WORLD)
+
+
+def test_a_rank_that_hangs_is_ended_once_the_others_have_given_up(tmp_path) -> None:
+    pool = Pool()
+    try:
+        for pipe in pool.pipes:
+            pipe.send((train_for_ever, ("1f1b", WORLD, str(tmp_path), 2)))
+        for rank in (0, 1, 3):
+            fine, text = pool.pipes[rank].recv()
+            assert not fine
+            assert "rank 2 is at 2F1 since" in text, f"rank {rank}: {text}"
+        pool.processes[2].join(60)
+        assert pool.processes[2].exitcode == 70
+    finally:
+        pool.kill()
 
 
 @pytest.mark.long
@@ -90,4 +130,4 @@ def test_at_any_moment(seed, tmp_path) -> None:
     draw = random.Random(seed)
     how = draw.choice([signal.SIGKILL, signal.SIGSTOP])
     name = draw.choice(["1f1b", "zb-h1", "zbv", "interleaved"])
-    lose(name, draw.randrange(WORLD), how, 2 * draw.random(), tmp_path)
+    lose(name, draw.randrange(WORLD), how, 2 * draw.random(), tmp_path, draw.choice([4, 4, 2]))

@@ -1,5 +1,7 @@
 """Who waits for whom: the chain leads to the rank that holds the others up."""
 
+from dataclasses import replace
+
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime.compiled import (
     Pipelines,
@@ -69,6 +71,39 @@ def test_ranks_that_wait_for_each_other_are_named_once() -> None:
     known = pipelines("1f1b")
     standings = {0: at(known, 0, "0B0", "1B0"), 1: at(known, 1, "1F1", "0F1")}
     assert known.explain(0, standings).count("rank 1 at") == 1
+
+
+def test_a_rank_at_the_end_waits_for_those_who_are_behind() -> None:
+    known = pipelines("1f1b")
+    end = Standing(5, len(known.lists[0]), since_s=9.0)
+    standings = {0: end, 1: at(known, 1, "1B3", "2B3"), 2: at(known, 2, "2B3")}
+    assert known.explain(0, standings) == (
+        "step 5: rank 0 is at the end of step 5 since 9 s and waits for rank 1 and 2; "
+        "rank 1 at 1B3 waits since 9 s for 2B3 of rank 2; rank 2 is at 2B3 since 9 s"
+    )
+    assert known.late(5, standings) == [1, 2]
+
+
+def test_a_rank_at_the_end_waits_for_who_is_silent_if_all_are_there() -> None:
+    known = pipelines("1f1b")
+    ends = {rank: Standing(5, len(ops), since_s=9.0) for rank, ops in enumerate(known.lists)}
+    ends[1] = replace(ends[1], silent_s=8.0)
+    assert known.explain(0, ends) == (
+        "step 5: rank 0 is at the end of step 5 since 9 s and waits for rank 1; "
+        "rank 1 is at the end of step 5 since 9 s (its process is not heard of since 8 s)"
+    )
+
+
+def test_of_those_who_are_awaited_the_silent_one_is_looked_at() -> None:
+    known = pipelines("1f1b-alg1")
+    standings = {
+        0: at(known, 0, "0T0", "0CS0"),
+        1: at(known, 1, "1S0"),
+        2: at(known, 2, "2S0", silent_s=7.0),
+    }
+    text = known.explain(0, standings)
+    assert "for 0CS0 of rank 1 and 2" in text
+    assert text.endswith("rank 2 is at 2S0 since 9 s (its process is not heard of since 7 s)")
 
 
 def test_the_last_backward_of_a_sharded_stage_is_whole_and_comes_last() -> None:

@@ -1,0 +1,35 @@
+"""Leave out the backward of encoders that nobody trains, and the gradients of their features."""
+
+from dataclasses import replace
+
+from ...ir.channels import crossing_results
+from ...ir.passes import Pass
+from ...ir.program import Program
+
+
+def without_encoder_backward(program: Program) -> Program:
+    r"""Return the program without EB passes, and without the edges and messages that lead there.
+
+    >>> from counterpoise.sched import parse_program
+    >>> text = "placement: 0\nmicrobatches: 1\nedges: 0EF0->0F0 0B0->0EB0\n0: 0EF0 0F0 0B0 0EB0"
+    >>> print(without_encoder_backward(parse_program(text)))
+    placement: 0
+    microbatches: 1
+    edges: 0EF0->0F0
+    0: 0EF0 0F0  0B0
+    """
+    edges = tuple(edge for edge in program.edges if not any(map(is_encoder_backward, edge)))
+    left = replace(program, edges=edges)
+    carried = {source for source, _ in crossing_results(left)}
+
+    def stays(item: Pass) -> bool:
+        if item.kind.startswith(("SEND_X_", "RECV_X_")):
+            return replace(item, kind=item.kind[7:]) in carried
+        return not is_encoder_backward(item)
+
+    return replace(left, ranks=tuple(tuple(filter(stays, row)) for row in program.ranks))
+
+
+def is_encoder_backward(item: Pass) -> bool:
+    """Return whether a pass is the backward of an encoder, or of a layer of one."""
+    return item.kind == "EB" or item.kind.startswith("EB_")

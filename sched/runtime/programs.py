@@ -1,0 +1,113 @@
+"""The programs that a pipeline runs: one for each number of microbatches, checked and compiled."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..checking.checker import check
+from ..ir.program import Program
+from .agreement import ModelFacts
+from .compiled import (
+    Pipelines,
+    Value,
+    collectives,
+    with_reductions,
+    with_whole_last_backward,
+)
+from .encoders import EncoderLayers
+from .links import Channel, channels_of
+from .parts import ModelPart, StepData, TensorSpec
+from .stage import StageOptions, Stages
+from .start import compile_all, encoder_part, trained_program
+from .vocabulary import VocabularyPart
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """A program for one number of microbatches, compiled for all ranks, and this rank's parts."""
+
+    program: Program
+    pipelines: Pipelines
+    parts: Mapping[str, ModelPart]
+    # What the program's edges carry in a step, from the infos of its microbatches.
+    edges: Callable[[Sequence[Any]], Mapping[Value, TensorSpec]]
+    # The precision of what barriers bring, where it is not that of hidden states.
+    precision: Mapping[str, torch.dtype]
+
+    def sized(self, data: StepData, infos: Sequence[Any]) -> StepData:
+        """Return a step's data with the sizes of all that this program's ranks exchange."""
+        return replace(data, edges=self.edges(infos), precision=self.precision)
+
+
+@dataclass(slots=True)
+class Programs:
+    """The programs of one rank.
+
+    `make`: the program of a number of microbatches. `channels`: those that are connected.
+    """
+
+    make: Callable[[int], Program]
+    rank: int
+    modules: Mapping[int, nn.Module]
+    options: StageOptions
+    vocabulary: VocabularyPart | None
+    encoder: EncoderLayers | None
+    facts: ModelFacts
+    channels: Iterable[Channel]
+    _known: dict[int, CompiledProgram] = field(default_factory=dict)
+
+    def of(self, microbatches: int) -> CompiledProgram:
+        """Return the program of a number of microbatches, made and checked once.
+
+        Raises ValueError if it is for another number, or has messages between ranks that the
+        schedule's other programs have none between.
+        """
+        if microbatches not in self._known:
+            self._known[microbatches] = self._compile(microbatches)
+        return self._known[microbatches]
+
+    def _compile(self, microbatches: int) -> CompiledProgram:
+        program = self.make(microbatches)
+        if program.microbatches != microbatches:
+            raise ValueError(
+                f"the step has {microbatches} microbatches, the schedule {program.name!r} "
+                f"{program.microbatches}; give steps of as many, or a schedule for this number"
+            )
+        check(program)
+        program = trained_program(program, self.facts)
+        if self.options.split:
+            program = with_whole_last_backward(program, self.facts.sharded)
+        program = with_reductions(program)
+        lists = compile_all(program, self.facts)
+        if new := set(channels_of(lists)) - set(self.channels):
+            pairs = ", ".join(f"{source} to {target}" for source, target in sorted(new))
+            raise ValueError(
+                f"with {microbatches} microbatches the schedule {program.name!r} sends from ranks "
+                f"{pairs}, as it did not when the pipeline was made; make the pipeline with a "
+                "schedule that always uses the same channels"
+            )
+        pipelines = Pipelines(lists, collectives(program))
+        encoder = encoder_part(program, self.encoder, self.rank, self.options)
+        found = (Stages(program, self.modules, self.options), self.vocabulary, encoder)
+        parts = {kind: part for part in found if part is not None for kind in part.kinds}
+        edges = _no_edges if encoder is None else encoder.edge_specs
+        return CompiledProgram(program, pipelines, parts, edges, self._precision(program))
+
+    def _precision(self, program: Program) -> dict[str, torch.dtype]:
+        """Return the precision of the last stage's output for the vocabulary layers.
+
+        Under autocast they compute in lower precision, so nothing is lost if it is sent in that.
+        """
+        if self.options.autocast is None:
+            return {}
+        sent = (b for b in program.barriers if (b.source, b.after) == ("last", "F"))
+        return {barrier.name: self.options.autocast for barrier in sent}
+
+
+def _no_edges(infos: Sequence[Any]) -> dict[Value, TensorSpec]:
+    """Return what edges carry in a program without encoders."""
+    del infos
+    return {}

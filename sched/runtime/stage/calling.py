@@ -1,0 +1,46 @@
+"""Call a module as a pass does: with autocast, and kept or recomputed."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """How modules are called: `recompute` and `autocast` as in StageOptions."""
+
+    recompute: bool = False
+    autocast: torch.dtype | None = None
+
+    def cast(self, near: Tensor) -> AbstractContextManager[Any]:
+        """Return the context of autocast on a tensor's device."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(near.device.type, self.autocast)
+
+
+def call_module(
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    extras: Mapping[str, Tensor],
+    calling: Calling,
+    what: str,
+) -> Tensor:
+    """Return what a module makes of its inputs. Raises TypeError if that is not one tensor."""
+    with calling.cast(inputs[0]):
+        if calling.recompute and torch.is_grad_enabled():
+            found: Any = checkpoint(partial(module, **extras), *inputs, use_reentrant=False)
+        else:
+            found = module(*inputs, **extras)
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"the module of {what} returned a {type(found).__name__}; return one tensor, such as "
+            "the hidden states, and give other stages what they need as fields"
+        )
+    return found

@@ -1,0 +1,131 @@
+"""The board: who is silent is known, a lost store is survived, and no rank hangs for ever."""
+
+from datetime import timedelta
+from itertools import count
+
+import msgspec
+import pytest
+
+from counterpoise.sched.runtime.compiled.ops import Value
+from counterpoise.sched.runtime.compiled.waiting import Standing
+from counterpoise.sched.runtime.execution import board as module
+from counterpoise.sched.runtime.execution.board import Board, BoardSeat
+
+
+class Store:
+    """A store in this process. `lost`: whether its host is gone."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.lost = False
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        assert timeout > timedelta(0)
+
+    def set(self, key: str, value: str) -> None:
+        if self.lost:
+            raise RuntimeError("connection reset")
+        self.values[key] = value
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        if self.lost:
+            raise RuntimeError("connection reset")
+        return [self.values[key].encode() for key in keys]
+
+    def post(self, pipeline: int, rank: int, standing: Standing) -> None:
+        self.values[f"standing/{pipeline}/{rank}"] = msgspec.json.encode(standing).decode()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The board's clock, which the tests set; listening takes no time."""
+    now = [100.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "_PERIOD_S", 0.0)
+    return now
+
+
+def a_board(store: Store, rank: int = 1, **seat: int) -> Board:
+    board = Board(store, BoardSeat(rank, 3, **seat), deadline_s=10.0)  # type: ignore[arg-type]
+    for other in range(3):
+        if other != rank:
+            store.post(seat.get("pipeline", 0), other, Standing(4, 2, "0F1", 1.0, beat=7))
+    return board
+
+
+def test_a_rank_whose_number_does_not_grow_is_silent(clock: list[float]) -> None:
+    store = Store()
+    board = a_board(store)
+    board._exchange()
+    clock[0] += 6.0
+    store.post(0, 2, Standing(4, 2, "0F1", 7.0, beat=8))
+    found = board.give_up("")
+    assert found[0].silent_s == 6.0
+    assert found[2].silent_s == 0.0
+    assert '"failed":"failed"' in store.values["standing/0/1"]
+
+
+def test_what_was_known_last_is_told_when_the_store_is_gone(clock: list[float]) -> None:
+    store = Store()
+    board = a_board(store)
+    board._exchange()
+    store.lost = True
+    clock[0] += 6.0
+    found = board.give_up("")
+    assert found[2] == Standing(4, 2, "0F1", 7.0, beat=7)
+    # The first rank hosts the store.
+    assert found[0].silent_s == 6.0
+    assert board.elsewhere() == {}
+
+
+def test_listening_ends_though_nobody_says_more(clock: list[float], monkeypatch) -> None:
+    board = a_board(Store())
+    ticks = count(100.0, 0.5)
+    monkeypatch.setattr(module, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(board, "_as_of_now", dict)
+    assert set(board.give_up("")) == {1}
+
+
+def test_a_rank_that_failed_with_an_error_need_not_listen(clock: list[float]) -> None:
+    store = Store()
+    board = a_board(store)
+    board.give_up("1F2 of rank 1 raised ValueError: no")
+    assert "ValueError: no" in store.values["standing/0/1"]
+
+
+def test_other_pipelines_standings_are_read(clock: list[float]) -> None:
+    store = Store()
+    board = a_board(store, pipelines=2)
+    for rank in range(3):
+        store.post(1, rank, Standing(4, rank))
+    assert board.elsewhere() == {1: {rank: Standing(4, rank) for rank in range(3)}}
+
+
+@pytest.mark.parametrize("reason", ["others gave up", "store lost"])
+def test_a_rank_that_hangs_in_a_pass_is_ended_once_nobody_waits_for_it(
+    clock: list[float], reason: str
+) -> None:
+    store, left = Store(), list[int]()
+    board = a_board(store)
+    waits = board.begin_step(4)
+    board._exchange()
+    board._own()
+    clock[0] += 11.0
+    board._end_if_left_alone(left.append)
+    assert not left
+    if reason == "store lost":
+        store.lost = True
+    else:
+        store.post(0, 2, Standing(4, 2, "0F1", 7.0, failed="failed", beat=8))
+    board._exchange()
+    for busy in ({"value": Value("F", 0, 1)}, {"done": True}):
+        for name, value in busy.items():
+            setattr(waits, name, value)
+        board._own()
+        board._end_if_left_alone(left.append)
+        waits.value, waits.done = None, False
+    board._own()
+    assert not left
+    clock[0] += 11.0
+    board._end_if_left_alone(left.append)
+    assert left == [70]
