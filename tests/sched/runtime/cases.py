@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from counterpoise.sched import schedule
+from counterpoise.sched import Program, schedule
 from counterpoise.sched.runtime import Pipeline, VocabParallel
 from counterpoise.sched.runtime.vocabulary import VocabularyShard
 from tests.sched.runtime.models import HIDDEN, copies, freeze, make_batches, make_stages
@@ -52,7 +53,7 @@ class Found:
 
 
 def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits, labels, reduction="sum")
+    return F.cross_entropy(logits.float(), labels, reduction="sum")
 
 
 def loader_step(batches, total: int) -> SimpleNamespace:
@@ -78,15 +79,26 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
 def run_case(rank: int, case: Case, steps: int = 2) -> Found:
     """Train two steps both ways and compare; every process computes the reference for itself."""
     mesh = make_mesh(case.ranks)
-    replica, own = mesh["dp"].get_local_rank(), mesh["pp"].get_local_rank()
+    replica = mesh["dp"].get_local_rank()
     count = case.microbatches or 2 * case.ranks
     program = schedule(case.name, ranks=case.ranks, microbatches=count)
     stages = [stage.float() for stage in make_stages(program.stages)]
-    vocabulary = any(item.kind in "SL" for row in program.ranks for item in row)
     freeze(stages, case.frozen)
     reference = copies(stages)
+    pipe, mine = make_pipe(mesh, case, program, stages)
+    try:
+        return _compare(pipe, mine, reference, case, replica, steps, count)
+    finally:
+        pipe.close()
+
+
+def make_pipe(
+    mesh: DeviceMesh, case: Case, program: Program, stages: list[nn.Module], **more: Any
+) -> tuple[Pipeline, dict[int, nn.Module]]:
+    """Return a pipeline of the stages, and this rank's; the head may leave the last for shards."""
+    own = mesh["pp"].get_local_rank()
     made: dict[str, Any] = {}
-    if vocabulary:
+    if any(item.kind in "SL" for row in program.ranks for item in row):
         *body, head = stages[-1].children()
         assert isinstance(head, nn.Linear)
         made["vocabulary"] = VocabParallel(head, algorithm=ALGORITHMS[case.name.rpartition("-")[2]])
@@ -97,20 +109,8 @@ def run_case(rank: int, case: Case, steps: int = 2) -> Found:
     if case.sharded:
         for module in mine.values():
             fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
-    options: dict[str, Any] = dict(case.options)
-    pipe = Pipeline(
-        mesh,
-        schedule=case.name,
-        stages=mine,
-        hidden=HIDDEN,
-        deadline_s=40,
-        **made,
-        **options,
-    )
-    try:
-        return _compare(pipe, mine, reference, case, replica, steps, count)
-    finally:
-        pipe.close()
+    options: dict[str, Any] = dict(case.options) | {"hidden": HIDDEN} | more
+    return Pipeline(mesh, schedule=case.name, stages=mine, deadline_s=40, **made, **options), mine
 
 
 def refuse_ddp(rank: int) -> str:
@@ -119,6 +119,17 @@ def refuse_ddp(rank: int) -> str:
     stage = DistributedDataParallel(nn.Linear(HIDDEN, HIDDEN))
     with pytest.raises(ValueError, match="DistributedDataParallel") as found:
         Pipeline(mesh, schedule="1f1b", stages={rank: stage}, hidden=HIDDEN, loss=mean_loss)
+    return str(found.value)
+
+
+def refuse_unlike_replicas(rank: int) -> str:
+    """Return the error where one replica has frozen a stage that the other one trains."""
+    mesh = make_mesh(2)
+    own, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    stage = make_stages(2)[own]
+    stage.requires_grad_(not (own == 1 and replica == 1))
+    with pytest.raises(ValueError, match="replicas do not train") as found:
+        Pipeline(mesh, schedule="1f1b", stages={own: stage}, hidden=HIDDEN, loss=mean_loss)
     return str(found.value)
 
 
@@ -139,7 +150,7 @@ def _compare(pipe, mine, reference, case: Case, replica: int, steps: int, count:
                 0.0,
                 *(
                     relative(whole(a.grad)[r], b.grad[q])
-                    for a, r, b, q in _pairs(pipe, mine, reference)
+                    for a, r, b, q in parameter_pairs(pipe, mine, reference)
                 ),
             ]
         )
@@ -147,7 +158,7 @@ def _compare(pipe, mine, reference, case: Case, replica: int, steps: int, count:
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        pairs = _pairs(pipe, mine, reference, gradients=False)
+        pairs = parameter_pairs(pipe, mine, reference, gradients=False)
         weights = max(relative(whole(a.detach())[r], b.detach()[q]) for a, r, b, q in pairs)
         found = Found(
             max(found.loss, relative(loss, expected)),
@@ -171,7 +182,7 @@ def _reference_loss(model: nn.Module, every, total: int) -> Tensor:
     return expected
 
 
-def _pairs(pipe, mine, reference, *, gradients: bool = True):
+def parameter_pairs(pipe, mine, reference, *, gradients: bool = True):
     """Return our parameters with the reference's, each with the rows to compare."""
     every = slice(None)
     found = [

@@ -1,11 +1,13 @@
 """Pipelines over real processes: gradients, loss, weights and norms are those of one process."""
 
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 
 from counterpoise.sched import schedule, schedules
-from tests.sched.runtime.cases import Case, refuse_ddp, run_case
+from tests.sched.runtime.cases import Case, refuse_ddp, refuse_unlike_replicas, run_case
+from tests.sched.runtime.low_precision import run_low
 from tests.sched.runtime.models import FROZEN
 
 TOLERANCE = 1e-5
@@ -55,7 +57,36 @@ def test_training_equals_one_process_in_every_setting(pool, case) -> None:
     assert_equal(case, pool)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "v-half"])
+def low_cases() -> list[Any]:
+    """Return a case for each schedule, and all others marked `long`."""
+    every = list(product(NAMES, (2, 4), FROZEN, (True, False)))
+    some = {
+        (name, (4, 2)[at % 2], list(FROZEN)[at % 3 == 2], at % 4 < 2)
+        for at, name in enumerate(NAMES)
+    }
+    return [
+        pytest.param(Case(*values), marks=() if values in some else pytest.mark.long)
+        for values in every
+    ]
+
+
+def assert_precise(case: Case, pool, *, autocast: bool) -> None:
+    for found in pool.run(run_low, case, autocast):
+        assert found.pop("loss") < 1e-2, case
+        assert max(found.values()) <= 1.5, (case, found)
+
+
+@pytest.mark.parametrize("case", low_cases(), ids=str)
+def test_errors_in_bf16_are_at_most_half_more_than_those_of_one_process(pool, case) -> None:
+    assert_precise(case, pool, autocast=False)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zbv", "1f1b-alg2", "v-half-alg1"])
+def test_errors_under_autocast_are_at_most_half_more_than_those_of_one_process(pool, name) -> None:
+    assert_precise(Case(name, 4, equal=False), pool, autocast=True)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "v-half", "1f1b-alg2", "v-half-alg1"])
 @pytest.mark.parametrize("frozen", ["nothing frozen", "frozen first"])
 def test_stages_may_be_sharded_with_fsdp2(pool, name, frozen) -> None:
     case = Case(name, 2, frozen, equal=False, sharded=True)
@@ -66,6 +97,13 @@ def test_stages_may_be_sharded_with_fsdp2(pool, name, frozen) -> None:
 @pytest.mark.parametrize("options", [{"recompute": True}, {"split": False}], ids=str)
 def test_recomputation_and_whole_backwards_change_nothing(pool, options) -> None:
     assert_equal(Case("zbv", 4, equal=False, options=tuple(options.items())), pool)
+
+
+def test_replicas_that_train_other_stages_are_refused_on_every_rank(pool) -> None:
+    (text, *others) = pool.run(refuse_unlike_replicas)
+    assert "data-parallel rank 1 has" in text
+    assert "freeze and wrap modules alike" in text
+    assert others == [text] * 3
 
 
 def test_a_stage_in_ddp_is_refused_with_what_to_do(pool) -> None:

@@ -1,0 +1,111 @@
+"""How a training script that catches nothing ends: with an error and its reason, never hanging."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Interpreters that import torch anew; `test_dead_peers` has what needs none.
+pytestmark = pytest.mark.long
+SCRIPT = "tests.sched.runtime.unattended"
+LIMIT_S = 120
+
+
+def environment() -> dict[str, str]:
+    """The environment of the scripts; they import what this process does."""
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def start(folder: Path, what: str, ranks: int = 2) -> list[subprocess.Popen[str]]:
+    (folder / "what").write_text(what)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = environment() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", SCRIPT, str(folder)],
+            env=place | {"RANK": str(rank), "WORLD_SIZE": str(ranks)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def ends(started: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """Return how every process ended and what it said."""
+    try:
+        said = [process.communicate(timeout=LIMIT_S)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(process.returncode, text) for process, text in zip(started, said, strict=True)]
+
+
+def test_a_rank_that_hangs_is_ended_once_the_others_have_given_up(tmp_path) -> None:
+    (code, said), (hanging, last_words) = ends(start(tmp_path, "hang"))
+    assert code == 1
+    assert "PipelineStalledError" in said
+    assert "for 1B1 of rank 1; rank 1 is at 1F1 since" in said
+    assert hanging == 70
+    assert "rank 1 is in one pass since" in last_words
+
+
+def test_an_error_of_a_pass_is_told_to_the_others(tmp_path) -> None:
+    (code, said), (failed, own) = ends(start(tmp_path, "raise"))
+    assert (code, failed) == (1, 1)
+    assert "ValueError: an image of no pixels" in own
+    assert "in pass 1F1 of rank 1, step 1" in own
+    assert "rank 1: 1F1 of rank 1 raised ValueError: an image of no pixels" in said
+
+
+def wait_for_steps(folder: Path, process: subprocess.Popen, ranks: int) -> list[int]:
+    """Return the ranks' process ids once all have run a step."""
+    files = [folder / f"pid{rank}" for rank in range(ranks)]
+    while not all(file.exists() and file.read_text() for file in files):
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.1)
+    return [int(file.read_text()) for file in files]
+
+
+def test_a_rank_whose_peer_is_killed_ends_with_an_error(tmp_path) -> None:
+    started = start(tmp_path, "train")
+    os.kill(wait_for_steps(tmp_path, started[1], 2)[0], signal.SIGKILL)
+    (killed, _), (code, said) = ends(started)
+    assert (killed, code) == (-signal.SIGKILL, 1)
+    assert "PipelineStalledError" in said
+
+
+@pytest.mark.parametrize("what", ["stop", "raise"])
+def test_under_torchrun_the_first_rank_to_fail_says_why(what, tmp_path) -> None:
+    (tmp_path / "what").write_text(what)
+    started = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "3", "-m", SCRIPT, str(tmp_path)),
+        ],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if what == "stop":
+        stopped = wait_for_steps(tmp_path, started, 3)[2]
+        os.kill(stopped, signal.SIGSTOP)
+    ((code, said),) = ends([started])
+    assert code == 1
+    if what == "stop":
+        assert "PipelineStalledError: step" in said
+        assert "rank 2 " in said
+    else:
+        assert "ValueError: an image of no pixels" in said
+        assert "in pass 1F1 of rank 1, step 1" in said
