@@ -88,7 +88,6 @@ class BalancedSettings:
         job = _job(torch.dataset, plan, given)
         return BalancedLoader(
             job=job,
-            plan=plan,
             ranks=place.played,
             connect=_connection(torch, given, job, source, place).connect,
             collate=self.collate,
@@ -144,8 +143,8 @@ def refuse_without_balance(**given: Any) -> None:
 
 def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments) -> JobSpec:
     return JobSpec(
-        source=_description(dataset) if given.balancer else {},
         plan=plan,
+        source=_description(dataset) if given.balancer else {},
         shuffle=True if given.shuffle is None else given.shuffle,
         on_error=given.on_error,
         buffer_bytes=given.buffer_bytes,

@@ -72,7 +72,7 @@ class RankChecks:
         one does come back, the run starts again.
         """
         state, run = self.state, self.state.run
-        if run is None or run.feed is None or not (absent := state.absent_ranks(run)):
+        if run is None or not (absent := state.absent_ranks(run)):
             return
         nearest = state.requests.nearest_of_peers(run.number).values()
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)

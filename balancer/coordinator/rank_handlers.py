@@ -80,7 +80,7 @@ class RankHandlers:
     def greet(self, peer: bytes, hello: RankHello) -> Outcome:
         """Admit a rank; if ranks of another job are connected, find out first if they are here."""
         state = self.state
-        is_other_job = hello.job != to_json(state.job or JobSpec())
+        is_other_job = state.job is not None and hello.job != to_json(state.job)
         if state.ranks and not state.job_is_fixed and is_other_job:
             # Those that cannot be reached are lost before the next tick, which admits this one.
             for rank in state.ranks.values():

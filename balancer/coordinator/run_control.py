@@ -38,7 +38,7 @@ class RunControl:
         order = self._order_of_epoch(state.job, start)
         if order is None:
             return
-        planner = state.plan_with(state.job.plan) if state.job.plan else None
+        planner = state.plan_with(state.job.plan)
         state.run = EpochRun(start, state.job, order, planner, state.last_lease)
         for rank in state.ranks.values():
             self.apply_progress(rank)
@@ -83,7 +83,7 @@ class RunControl:
     def _order_of_epoch(self, job: JobSpec, start: StartRun) -> Int64 | None:
         """Return the order of the epoch's samples; None after failing if there cannot be one."""
         state = self.state
-        if job.plan is not None and not 0 <= start.start.start <= state.count:
+        if not 0 <= start.start.start <= state.count:
             self.fail(
                 "protocol",
                 f"the ledger is at sample {start.start.start}, but the data set has {state.count}: "
@@ -91,7 +91,7 @@ class RunControl:
             )
             return None
         try:
-            return permutation(state.count, state.seed, start.epoch, shuffle=job.shuffle)
+            return permutation(state.count, job.plan.seed, start.epoch, shuffle=job.shuffle)
         except MemoryError as error:
             self.fail("plan", f"the balancer has no memory for an order of {state.count}: {error}")
             return None

@@ -147,13 +147,8 @@ class CoordinatorState:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether a run can start: a job with a plan needs the number of samples."""
-        return bool(self.fingerprint) or (self.job is not None and self.job.plan is None)
-
-    @property
-    def seed(self) -> int:
-        """The seed of the epochs' orders."""
-        return self.job.plan.seed if self.job and self.job.plan else 0
+        """Return whether a run can start: a worker has said how many samples there are."""
+        return bool(self.fingerprint)
 
     # --- what is sent
 

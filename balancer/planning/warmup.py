@@ -45,10 +45,9 @@ def compile_for(grouping: str, report: Callable[[str], object]) -> None:
         timer.cancel()
 
 
-def prepare_planning(plan: PlanConfig | None) -> None:
+def prepare_planning(plan: PlanConfig) -> None:
     """Compile what a job's planning needs, before anybody waits for it."""
-    if plan is not None:
-        compile_for(plan.grouping, lambda text: sys.stderr.write(f"counterpoise: {text}\n"))
+    compile_for(plan.grouping, lambda text: sys.stderr.write(f"counterpoise: {text}\n"))
 
 
 def _pack() -> None:

@@ -21,14 +21,13 @@ LABEL_TOKENS = "label_tokens"
 class JobSpec:
     """One loader's job; all ranks must bring the same. Wrong values raise ValueError.
 
-    source: a JSON-able description for remote workers; empty where workers are born with theirs.
-    plan: how to balance, or None for a loop that offers its own batches. buffer_bytes: the most
-    bytes of decoded payload held. lease_s: seconds a worker may take for one sample. on_error:
-    "raise", or "skip" to turn broken samples into holes.
+    plan: how to balance. source: a JSON-able description for remote workers; empty where workers
+    are born with theirs. buffer_bytes: the most bytes of decoded payload held. lease_s: seconds a
+    worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
     """
 
+    plan: PlanConfig
     source: dict[str, Any] = field(default_factory=dict)
-    plan: PlanConfig | None = None
     shuffle: bool = True
     on_error: str = "raise"
     buffer_bytes: int = BUFFER_BYTES
@@ -45,25 +44,22 @@ class JobSpec:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, needed is True or False")
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
-        if self.plan is not None:
-            _check_extent(self.plan)
+        _check_extent(self.plan)
         _check_depth(self.source)
 
     @property
     def ranks(self) -> int:
         """Data-parallel ranks that the job serves."""
-        return self.plan.ranks if self.plan else 1
+        return self.plan.ranks
 
     @property
     def resources(self) -> tuple[str, ...]:
         """Names of the costs' columns."""
-        return self.plan.resources if self.plan else ()
+        return self.plan.resources
 
     @property
     def microbatches(self) -> int:
         """Microbatches per rank and step where that is known beforehand, else 0."""
-        if self.plan is None:
-            return 1
         return 0 if self.plan.accumulate == "auto" else self.plan.accumulate
 
     @property
@@ -100,7 +96,8 @@ def _check_depth(source: object) -> None:
 def to_json(job: JobSpec) -> str:
     """Return the job as JSON; two jobs are the same when their JSON is.
 
-    >>> from_json(to_json(JobSpec(on_error="skip"))) == JobSpec(on_error="skip")
+    >>> job = JobSpec(PlanConfig(2, 8, 1, ("tokens",), (None,)), on_error="skip")
+    >>> from_json(to_json(job)) == job
     True
     """
     return json.dumps(asdict(job), sort_keys=True)
@@ -112,8 +109,7 @@ def from_json(text: str) -> JobSpec:
         values = json.loads(text)
     except RecursionError:
         raise ValueError("the job's JSON is nested too deep") from None
-    # Every field has a default, but a text without a plan comes from something else.
-    if not isinstance(values, dict) or "plan" not in values:
+    if not isinstance(values, dict) or "plan" not in values:  # it comes from something else
         raise ValueError('not a job: it is a JSON object with a "plan"')
     return read_record(JobSpec, values, "job")
 
@@ -121,7 +117,8 @@ def from_json(text: str) -> JobSpec:
 def difference(mine: str, theirs: str) -> str:
     """Return the settings in which two jobs differ, as text.
 
-    >>> difference(to_json(JobSpec()), to_json(JobSpec(on_error="skip")))
+    >>> plan = PlanConfig(2, 8, 1, ("tokens",), (None,))
+    >>> difference(to_json(JobSpec(plan)), to_json(JobSpec(plan, on_error="skip")))
     "on_error: 'raise' here, 'skip' there"
     """
     here, there = _flat(json.loads(mine)), _flat(json.loads(theirs))

@@ -69,7 +69,6 @@ class BalancedLoader:
     """
 
     job: JobSpec
-    plan: PlanConfig
     ranks: tuple[int, ...]
     connect: Callable[[], MicrobatchSource]
     collate: Collate
@@ -86,6 +85,11 @@ class BalancedLoader:
     _running: int = 0
     _has_told: bool = False
     _connection: MicrobatchSource | None = field(default=None, repr=False)
+
+    @property
+    def plan(self) -> PlanConfig:
+        """The configuration of the plan, for all ranks."""
+        return self.job.plan
 
     def open(self) -> MicrobatchSource:
         """Return the connection; connect at the first call."""
@@ -142,11 +146,11 @@ class BalancedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/resume/ledger.py."""
-        return write_position(self.job, self.plan, self.epoch, self._resume or self._at)
+        return write_position(self.job, self.epoch, self._resume or self._at)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
-        epoch, position = read_position(state, self.job, self.plan, len(self.ranks))
+        epoch, position = read_position(state, self.job, len(self.ranks))
         self._generation += 1
         self.epoch, self._resume = epoch, position
 

@@ -120,8 +120,7 @@ def _why_pool_failed(pool: Pool) -> str:
 
 
 def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
-    plan = config.job.plan
-    seed = plan.seed if plan else 0
+    seed = config.job.plan.seed
     torch.set_num_threads(1)  # as torch's workers do: the threads of a forked trainer are not here
     _torch_worker._worker_info = _torch_worker.WorkerInfo(
         id=slot.index, num_workers=slot.workers, seed=seed, dataset=config.source

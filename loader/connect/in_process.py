@@ -38,9 +38,8 @@ class InProcessConnection:
     """A stand-in for Connection without sockets and processes."""
 
     def __init__(self, job: JobSpec, source: Source, ranks: tuple[int, ...]) -> None:
-        seed = job.plan.seed if job.plan else 0
         self.session = RankSession(ranks, to_json(job), prefetch=1)
-        self._handler = SourceHandler(source, job.resources, seed, local=True)
+        self._handler = SourceHandler(source, job.resources, job.plan.seed, local=True)
         prepare_planning(job.plan)
         self._coordinator = Coordinator(job)
         self._worker = WorkerSession()

@@ -58,17 +58,17 @@ class Connection:
         prefetch: int,
         watch: Callable[[], str] = lambda: "",
         why_apart: Callable[[], str] = lambda: "",
-        watched_fd: int | None = None,
         patience_s: float = 0.0,
         keys: PeerKeys | None = None,
     ) -> None:
         """Make a connection that is opened at first use.
 
         `watch` returns why the local processes have failed, empty if they have not; it is asked
-        when `watched_fd` is readable and at every ping; they live until this connection has left.
-        `why_apart` returns why other processes that this one waits for cannot come, and is asked at
-        every ping. At the end the balancer is given at most `patience_s` to say that no other rank
-        needs it. With `keys` the balancer must be the one that they name.
+        when one of the watched descriptors (see RankSockets) is readable and at every ping; they
+        live until this connection has left. `why_apart` returns why other processes that this one
+        waits for cannot come, and is asked at every ping. At the end the balancer is given at most
+        `patience_s` to say that no other rank needs it. With `keys` the balancer must be the one
+        that they name.
         """
         self.endpoint = endpoint
         self.session = RankSession(
@@ -80,8 +80,6 @@ class Connection:
         name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
-        if watched_fd is not None:
-            self._sockets.watch({watched_fd})
         self._clock = ClockFilter()
         self._heard = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)

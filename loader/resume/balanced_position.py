@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
+from ...balancer.planning.problem.config import PLANNER_VERSION
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import EpochPosition
 from .ledger import BalancedLedger, check_same, read_ledger, write_ledger
@@ -25,11 +25,9 @@ class ResumePosition:
 START = ResumePosition(EpochPosition(0, 0, 0, 0))
 
 
-def write_position(
-    job: JobSpec, plan: PlanConfig, epoch: int, position: ResumePosition
-) -> dict[str, Any]:
+def write_position(job: JobSpec, epoch: int, position: ResumePosition) -> dict[str, Any]:
     """Return the ledger of a position as JSON values."""
-    place = position.place
+    plan, place = job.plan, position.place
     ledger = BalancedLedger(
         seed=plan.seed,
         planner=PLANNER_VERSION,
@@ -49,16 +47,14 @@ def write_position(
     return write_ledger(ledger)
 
 
-def read_position(
-    state: Any, job: JobSpec, plan: PlanConfig, played: int
-) -> tuple[int, ResumePosition]:
+def read_position(state: Any, job: JobSpec, played: int) -> tuple[int, ResumePosition]:
     """Return epoch and position of the ledger in `state`; ValueError if this loader cannot go on.
 
     `played` is how many ranks the loader plays. Between steps, exact mode can continue with other
     ranks, accumulation or workers; inside a step or a window of several steps the plan must be the
     very same.
     """
-    ledger = read_ledger(state, BalancedLedger)
+    ledger, plan = read_ledger(state, BalancedLedger), job.plan
     current = {
         "seed": plan.seed,
         "shuffle": job.shuffle,

@@ -12,7 +12,6 @@ import tarfile
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgpack
 import numpy as np
@@ -220,10 +219,9 @@ class JobTarget:
     name = "job"
 
     def seeds(self):
-        plan: Any = JOB.plan
-        balanced = replace(plan, grouping="balanced", batch_size=None, budgets=(9,))
+        balanced = replace(JOB.plan, grouping="balanced", batch_size=None, budgets=(9,))
         auto = replace(balanced, accumulate="auto", mode="window")
-        plans = (JOB.plan, balanced, auto, None)
+        plans = (JOB.plan, balanced, auto)
         return [to_json(replace(JOB, plan=plan)).encode() for plan in plans]
 
     def __call__(self, data):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.file_patterns import MAX_NAMES, find_shards
@@ -23,6 +24,7 @@ from counterpoise.workers.tar.cache_files import identity, kept_path
 from counterpoise.workers.tar.dataset import TarDataset
 from counterpoise.workers.vision_language.transform import VisionLanguage
 
+PLAN = PlanConfig(1, 1, 1, ("tokens",), (None,))
 EXECUTING = {
     "os.system",
     "os.exec",
@@ -88,7 +90,7 @@ def write_shard(path, members):
 
 def job(**source):
     told = {"source": "tar", "pattern": ["a.tar"], "transform": None, **source}
-    return to_json(JobSpec(source=told))
+    return to_json(JobSpec(PLAN, source=told))
 
 
 def handler(root):

@@ -42,7 +42,7 @@ class SourceHandler:
         if job and self.build is not None:
             told = from_json(job)
             self.resources = told.resources
-            self.seed = told.plan.seed if told.plan else 0
+            self.seed = told.plan.seed
             self.source = self.build(told.source)
         source = self._source()
         return len(source), source.fingerprint()

@@ -23,8 +23,6 @@ def why_rank_refused(
     """Return why a rank cannot take part in the current job (if there is one)."""
     try:
         theirs = from_json(hello.job)
-        if theirs.plan is None:
-            raise ValueError("the job has no plan: a loop without balancing needs no balancer")
         plan_with(theirs.plan)  # a plan that cannot be made is refused here, not at its step
     except ValueError as error:
         return f"{error!s:.{MAX_QUOTED}}"

@@ -33,7 +33,7 @@ class EpochRun:
         begin: StartRun,
         job: JobSpec,
         order: Int64,
-        planner: WindowPlanner | None,
+        planner: WindowPlanner,
         last_lease: int = 0,
     ) -> None:
         """`last_lease` is the number of the last lease that was granted before."""
@@ -44,11 +44,9 @@ class EpochRun:
             begin.run, job.buffer_bytes, job.on_error == "skip", job.label
         )
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
-        self.feed: PlanningFeed | None = None
-        if planner is not None:
-            self.feed = PlanningFeed(
-                begin.epoch, order, begin.start, planner, len(job.resources), self.delivery
-            )
+        self.feed = PlanningFeed(
+            begin.epoch, order, begin.start, planner, len(job.resources), self.delivery
+        )
         self.leases = LeaseTable(job.lease_s, last_lease)
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
         self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery)
@@ -58,8 +56,7 @@ class EpochRun:
 
     def plan_ahead(self) -> None:
         """Plan the steps that can be planned; raises ValueError when one cannot be."""
-        if self.feed is not None:
-            self.feed.plan_ahead(STEPS_AHEAD)
+        self.feed.plan_ahead(STEPS_AHEAD)
 
     # --- results of workers
 
@@ -67,7 +64,7 @@ class EpochRun:
         """Store the results of a probe lease."""
         for result in message.results:
             found = self._complete(worker, message.lease, result.ordinal, now)
-            if found and self.feed is not None:
+            if found:
                 _, sample = found
                 sample.crash_count = 0  # no worker died of probing it
                 self.feed.store_costs(sample, result.key, result.cost, result.nbytes)
@@ -81,7 +78,7 @@ class EpochRun:
             return
         kind, sample = found
         sample.key = sample.key or message.key
-        if kind == "probe" and self.feed is not None:
+        if kind == "probe":
             self.feed.store_costs(sample, message.key, message.cost, nbytes)
         self.delivery.store(sample, message.header, payload, nbytes)
 
@@ -145,12 +142,10 @@ class EpochRun:
 
     def epoch_end(self, step: int) -> int | None:
         """Return the number of steps of the epoch if `step` is not one of them, else None."""
-        if self.feed is None or not self.feed.ended or step < self.feed.step:
+        if not self.feed.ended or step < self.feed.step:
             return None
         return self.feed.step
 
     def waiting_reason(self) -> str:
         """Return in a few words what the run waits for."""
-        if self.feed is not None and not self.delivery.steps:
-            return "costs of the next window"
-        return "decoded samples" if self.delivery.steps else "batches to be offered"
+        return "decoded samples" if self.delivery.steps else "costs of the next window"

@@ -17,7 +17,7 @@ HOLES_REMEMBERED = 4
 class FailedSamples:
     """Turns samples into holes, and counts them."""
 
-    def __init__(self, feed: PlanningFeed | None, delivery: DeliveryTracker, on_error: str) -> None:
+    def __init__(self, feed: PlanningFeed, delivery: DeliveryTracker, on_error: str) -> None:
         """With `on_error` "raise" a failed sample ends the run when its microbatch is due."""
         self.feed = feed
         self.delivery = delivery
@@ -30,8 +30,7 @@ class FailedSamples:
         sample.key = sample.key or key
         self.count += 1
         self.last.append(Hole(sample.ordinal, sample.key, reason))
-        if self.feed is not None:
-            self.feed.store_failure(sample, key)
+        self.feed.store_failure(sample, key)
         self.delivery.fail(sample, reason, fatal=io or self.on_error == "raise")
 
     def count_crash(self, suspect: SuspectedSample) -> None:

@@ -21,11 +21,7 @@ class LeaseGranter:
     """Grants leases on the samples of one run."""
 
     def __init__(
-        self,
-        epoch: int,
-        leases: LeaseTable,
-        feed: PlanningFeed | None,
-        delivery: DeliveryTracker,
+        self, epoch: int, leases: LeaseTable, feed: PlanningFeed, delivery: DeliveryTracker
     ) -> None:
         self.epoch = epoch
         self.leases = leases
@@ -51,7 +47,7 @@ class LeaseGranter:
 
     def _grant_shared(self, worker: bytes, now: float) -> Lease | None:
         """Grant an idle worker the samples of a slow one as well; the first result counts."""
-        if self.feed is None or self.leases.count(worker):
+        if self.leases.count(worker):
             return None
         slow = self.leases.slowest(now - HELP_AFTER_S)
         if slow is None:
@@ -62,15 +58,13 @@ class LeaseGranter:
 
     def _kinds(self) -> tuple[str, ...]:
         """Return the kinds of work: decode first, unless the ranks soon run out of steps."""
-        if self.feed is None:
-            return ("decode",)
         if len(self.delivery.steps) < STEPS_AHEAD - 1:
             return "probe", "decode"
         return "decode", "probe"
 
     def _next_samples(self, kind: str, workers: int) -> list[Sample]:
         if kind == "probe":
-            return self.feed.next_samples(PROBE_SAMPLES, workers) if self.feed is not None else []
+            return self.feed.next_samples(PROBE_SAMPLES, workers)
         return self.delivery.decoding.next_samples(DECODE_SAMPLES)
 
     def _message(self, lease: GrantedLease) -> Lease:

@@ -30,7 +30,7 @@ class LostLeases:
     def __init__(
         self,
         leases: LeaseTable,
-        feed: PlanningFeed | None,
+        feed: PlanningFeed,
         delivery: DeliveryTracker,
         failed: FailedSamples,
     ) -> None:
@@ -106,7 +106,7 @@ class LostLeases:
             for sample in reversed(lease.samples.values()):
                 if self.leases.is_leased(sample):
                     continue  # another worker has it as well
-                if lease.kind == "probe" and self.feed is not None:
+                if lease.kind == "probe":
                     self.feed.requeue(sample)
                 else:
                     self.delivery.decoding.requeue(sample)

@@ -2,8 +2,11 @@
 
 import pytest
 
+from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.error_policy import ON_ERROR, checked_on_error
 from counterpoise.balancer.protocol.job_spec import JobSpec
+
+PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,))
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR)
@@ -16,11 +19,11 @@ def test_another_is_refused_with_the_list(on_error):
     with pytest.raises(ValueError, match="allowed are"):
         checked_on_error(on_error)
     with pytest.raises(ValueError, match="allowed are"):
-        JobSpec(on_error=on_error)
+        JobSpec(PLAN, on_error=on_error)
 
 
 def test_a_job_cannot_refill():
     with pytest.raises(ValueError, match="cannot be balanced"):
-        JobSpec(on_error="refill")
+        JobSpec(PLAN, on_error="refill")
     with pytest.raises(ValueError, match="got a list: use on_error='skip'"):
         checked_on_error("refill", no_refill="got a list")

@@ -3,6 +3,7 @@
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol import messages
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
@@ -36,6 +37,7 @@ from counterpoise.balancer.protocol.worker_session import (
 )
 
 START = EpochPosition(0, 0, 0, 0)
+JOB = JobSpec(PlanConfig(2, 4, 2, ("tokens",), (None,)))
 
 
 # --- the tables
@@ -131,7 +133,7 @@ def batch(rank, step, microbatch, microbatches=2, run=0, holes=()):
 
 
 def running(ranks=(0,), prefetch=4, at=START):
-    session = RankSession(ranks, to_json(JobSpec()), prefetch)
+    session = RankSession(ranks, to_json(JOB), prefetch)
     assert session.begin(3, at) == [StartRun(0, 3, at, known=(at.step,) if at.microbatch else ())]
     return session
 
@@ -216,7 +218,7 @@ def test_what_belongs_to_another_run_or_rank_is_not_taken():
 
 
 def test_what_is_unanswered_is_asked_for_again_with_a_ping():
-    session = RankSession((0,), to_json(JobSpec()), 2)
+    session = RankSession((0,), to_json(JOB), 2)
     assert session.unanswered() == [session.hello, Ping()]
     session.handle(Ready(3, "same"))
     session.begin(0, START)

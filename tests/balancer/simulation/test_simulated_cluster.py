@@ -159,7 +159,7 @@ def test_a_worker_that_was_replaced_and_goes_on_changes_nothing(seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_asking_far_ahead_changes_nothing(seed: int) -> None:
-    plan = replace(job().plan, accumulate=8)  # type: ignore[type-var]
+    plan = replace(job().plan, accumulate=8)
     fixed = replace(job(), plan=plan)
     near = Simulation(settings(job=fixed, prefetch=1), seed=seed).run()
     far = Simulation(settings(job=fixed, prefetch=40), seed=seed).run()

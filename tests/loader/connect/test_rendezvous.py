@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.loader import LoaderError
 from counterpoise.loader.connect import rendezvous
 from counterpoise.loader.connect.rendezvous import Meeting, Opened, Rendezvous, find_conflict
 
-JOB, OTHER = to_json(JobSpec()), to_json(JobSpec(shuffle=False))
+PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,))
+JOB, OTHER = to_json(JobSpec(PLAN)), to_json(JobSpec(PLAN, shuffle=False))
 DATA, MORE_DATA = "a", "b"
 
 

@@ -23,7 +23,7 @@ from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
 PLAN = PlanConfig(8, 1024, "auto", ("tiles", "tokens"), (24, 8192), "isf", "greedy")
-JOB = JobSpec(plan=PLAN, on_error="skip")
+JOB = JobSpec(PLAN, on_error="skip")
 COUNT = 60
 UNREADABLE = {4, 17, 18, 33, 59}
 
@@ -33,7 +33,7 @@ EPOCH = 1_200_000
 
 def size(place, holes):
     """The bytes of a ledger."""
-    return len(json.dumps(write_position(JOB, PLAN, 89, ResumePosition(place, 7, tuple(holes)))))
+    return len(json.dumps(write_position(JOB, 89, ResumePosition(place, 7, tuple(holes)))))
 
 
 @given(
@@ -55,15 +55,13 @@ def test_a_ledger_at_the_end_of_a_large_epoch_with_a_hundred_holes_is_small():
 
 def test_a_ledger_with_holes_survives_json():
     position = ResumePosition(EpochPosition(40, 2, 3, 1), 0, (5, 41))
-    state = json.loads(json.dumps(write_position(JOB, PLAN, 2, position)))
-    assert read_position(state, JOB, PLAN, 8) == (2, position)
+    state = json.loads(json.dumps(write_position(JOB, 2, position)))
+    assert read_position(state, JOB, 8) == (2, position)
 
 
 @pytest.mark.parametrize("holes", [None, 3, ["x"], [[1]]])
 def test_holes_that_are_none_are_refused(holes):
-    state = write_position(JOB, PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0))) | {
-        "holes": holes
-    }
+    state = write_position(JOB, 0, ResumePosition(EpochPosition(0, 0, 0, 0))) | {"holes": holes}
     with pytest.raises(ValueError, match="not a ledger"):
         parse_ledger(state)
 
@@ -186,10 +184,10 @@ def test_a_budget_of_errors_needs_skip():
 
 
 def test_an_order_of_another_seed_is_refused():
-    state = write_position(JOB, PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
-    other = replace(PLAN, seed=1)
+    state = write_position(JOB, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
+    other = replace(JOB, plan=replace(PLAN, seed=1))
     with pytest.raises(ValueError, match="another order"):
-        read_position(state, JOB, other, 8)
+        read_position(state, other, 8)
 
 
 # --- one format for all three

@@ -24,7 +24,7 @@ def ledger(tmp_path):
 
     def examine(position, wrap=lambda state: state):
         path = tmp_path / "ledger.json"
-        state = write_position(JobSpec(plan=PLAN), PLAN, 3, position)
+        state = write_position(JobSpec(PLAN), 3, position)
         path.write_text(json.dumps(wrap(state)))
         return {finding.name: finding for finding in examine_ledger(path)}
 
@@ -117,9 +117,7 @@ def test_the_command_takes_both(tmp_path):
     letters, ledger = tmp_path / "letters.jsonl", tmp_path / "ledger.json"
     append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
     ledger.write_text(
-        json.dumps(
-            write_position(JobSpec(plan=PLAN), PLAN, 0, ResumePosition(EpochPosition(0, 0, 0, 0)))
-        )
+        json.dumps(write_position(JobSpec(PLAN), 0, ResumePosition(EpochPosition(0, 0, 0, 0))))
     )
     for words in ([str(ledger)], ["--dead-letter", str(letters)]):
         result = CliRunner().invoke(command, [*words, "--json"], standalone_mode=False)
