@@ -11,7 +11,7 @@ import weakref
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
-from ...workers.processes.supervisor import remove_directory, socket_directory
+from .socket_directory import make_socket_directory, remove_socket_directory
 
 START_S = 120.0
 _CLOSE_S = 4.0
@@ -113,7 +113,7 @@ _open: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
 
 
 def _start(job: JobSpec) -> _Ends:
-    directory = socket_directory()
+    directory = make_socket_directory()
     reading, report = os.pipe()
     try:
         with embedded.listen_in(directory) as listening:
@@ -127,7 +127,7 @@ def _start(job: JobSpec) -> _Ends:
             )
     except BaseException:
         os.close(reading)
-        remove_directory(directory)
+        remove_socket_directory(directory)
         raise
     finally:
         os.close(report)
@@ -155,7 +155,7 @@ def _end(ends: _Ends) -> None:
     except subprocess.TimeoutExpired:
         ends.process.kill()
         ends.process.wait()
-    remove_directory(ends.directory)
+    remove_socket_directory(ends.directory)
 
 
 def _end_all() -> None:

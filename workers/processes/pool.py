@@ -88,7 +88,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, _drop, ends)
         self._finalizer.atexit = False  # _end_everything waits, too
         self._pending: list[Report] = []
-        self._ended = False
+        self._has_told_end = False
         self._is_ready = False
 
     @property
@@ -117,11 +117,13 @@ class Pool:
     def _read_reports(self, whole: bool) -> list[Report]:
         reports, ended = self._ends.read(whole)
         reports, self._pending = self._pending + reports, []
-        if ended and not self._ended and self._ends.reports >= 0:
-            self._ended = True
-            if not any(r.event == "failed" and r.worker is None for r in reports):
-                message = "the pool's supervisor was killed, and all its processes with it"
-                reports.append(Report("failed", pid=self._ends.supervisor, message=message))
+        # A pool that ends by itself says why, in this call or in one before.
+        if any(report.event == "failed" and report.worker is None for report in reports):
+            self._has_told_end = True
+        if ended and not self._has_told_end and self._ends.reports >= 0:
+            self._has_told_end = True
+            message = "the pool's supervisor was killed, and all its processes with it"
+            reports.append(Report("failed", pid=self._ends.supervisor, message=message))
         return reports
 
     def close(self) -> None:

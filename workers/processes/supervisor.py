@@ -18,14 +18,11 @@ import ctypes
 import multiprocessing.process
 import os
 import select
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 from .inherited import give_up_inherited
@@ -34,9 +31,6 @@ from .pool_job import PoolEndedError, PoolJob, Report, WorkerSlot, describe_erro
 GRACE_S = 1.0
 # The exit status of a worker that ends the pool.
 _ENDS_POOL = 86
-PREFIX = "counterpoise-"
-# The longest path of a unix socket is 107 bytes.
-_LONGEST_DIRECTORY = 80
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,20 +48,6 @@ def outlive(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-
-
-def socket_directory() -> str:
-    """Make a 0700 directory with a path short enough for unix sockets; OSError says what to do."""
-    try:
-        root = tempfile.gettempdir()
-        return tempfile.mkdtemp(
-            prefix=PREFIX, dir=root if len(root) < _LONGEST_DIRECTORY else "/tmp"
-        )
-    except OSError as error:
-        raise OSError(
-            f"cannot make a directory for sockets: {error}; free some space there, or set TMPDIR "
-            "to a directory that can be written to"
-        ) from error
 
 
 def wake_on(signals: Sequence[int]) -> tuple[int, int]:
@@ -282,9 +262,3 @@ def _wait(descriptors: Sequence[int], timeout_s: float | None) -> set[int]:
 
 def _name_process(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
-
-
-def remove_directory(path: str) -> None:
-    """Remove a directory of `socket_directory`; anything else is left alone."""
-    if Path(path).name.startswith(PREFIX):
-        shutil.rmtree(path, ignore_errors=True)

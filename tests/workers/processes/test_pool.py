@@ -1,11 +1,9 @@
 """A pool's processes do what the job says, and end with the pool."""
 
-import errno
 import gc
 import os
 import select
 import signal
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 import torch
 
 from counterpoise.workers.processes.pool import PoolJob, start_pool
-from counterpoise.workers.processes.supervisor import remove_directory, socket_directory
 from tests.workers.processes import pool_jobs
 
 LIMIT_S = 30.0
@@ -127,20 +124,16 @@ def test_a_worker_can_end_the_pool(method, tmp_path):
     assert len(started) == 2
 
 
-def test_a_full_temporary_directory_is_an_error_that_says_what_to_do(monkeypatch):
-    def full(prefix, dir):  # noqa: A002
-        raise OSError(errno.ENOSPC, "No space left on device", f"{dir}/{prefix}")
-
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
-    with pytest.raises(OSError, match=r"sockets: .*No space left.*or set TMPDIR"):
-        socket_directory()
-
-
-def test_a_directory_for_sockets_is_its_owners_and_goes():
-    directory = Path(socket_directory())
-    assert directory.stat().st_mode & 0o777 == 0o700
-    remove_directory(str(directory))
-    assert not directory.exists()
+def test_a_pool_that_has_said_why_it_ends_was_not_killed(method, tmp_path):
+    os.mkfifo(tmp_path / "go")
+    with start_pool(PoolJob(pool_jobs.end_the_pool, tmp_path, 2), method) as pool:
+        (tmp_path / "go").write_text("")
+        (failure,) = next_reports(pool, "failed")
+        assert failure.worker is None
+        poller = select.poll()
+        poller.register(pool)
+        until(lambda: any(what & select.POLLHUP for _, what in poller.poll(0)), "it goes on")
+        assert not [report for report in pool.poll_reports() if report.event == "failed"]
 
 
 def test_the_workers_end_with_a_killed_supervisor(method):
