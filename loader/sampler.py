@@ -8,6 +8,7 @@
 Every rank plans the same epoch by itself, from the same costs and seed, and takes its own share.
 """
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +41,8 @@ from .balanced.arguments import refuse_moved_arguments
 from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
 from .step.ranks import Place, RankArguments, check_same_place
 
+logger = logging.getLogger(__name__)
+
 # A step holds this share of what its microbatches hold when some samples are packed for a trial;
 # less where there are few microbatches, because then one more on every rank is dear.
 _FILL, _FILL_LESS, _FILL_LEAST = 0.96, 0.9, 0.5
@@ -60,11 +63,13 @@ class BalancedBatchSampler(Sampler[list[int]]):
     drop_last        leave out the last step if it is not full
     batch_size       samples of a microbatch, for the groupings that count them only
     accumulate_from  the fewest microbatches per rank and step, with accumulate="auto"
+    empty_lists      collate_fn takes an empty list, which torch's default does not: then a last
+                     step with fewer samples than microbatches is kept, and some lists are empty
 
     Raises ValueError for wrong or contradictory arguments.
 
-    The last step is padded by splitting microbatches; only if it has fewer samples than
-    microbatches some lists are empty: collate_fn must take that, or drop_last=True.
+    The last step is padded by splitting microbatches. Without empty_lists it is left out if it has
+    fewer samples than microbatches, as by DataLoader, and rank 0 logs how many samples that costs.
     """
 
     @refuse_moved_arguments
@@ -81,19 +86,16 @@ class BalancedBatchSampler(Sampler[list[int]]):
         drop_last: bool = False,
         batch_size: int | None = None,
         accumulate_from: int = 1,
+        empty_lists: bool = False,
     ) -> None:
         wanted = as_balance(balance)
         _check_sampled(wanted, accumulate_from)
         self._costs, names = _columns(costs)
         self._arguments = RankArguments(rank, ranks, None, process_group, topology)
         self._configure = partial(
-            _configuration,
-            costs=self._costs,
-            resources=names,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            accumulate_from=accumulate_from,
-        )
+            _configuration, costs=self._costs, resources=names, batch_size=batch_size,
+            drop_last=drop_last, accumulate_from=accumulate_from, empty_lists=empty_lists,
+        )  # fmt: skip
         self._balance = wanted
         self._place: Place | None = None
         if self._arguments.are_given:
@@ -148,13 +150,19 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._restart()
         self._resume = False
         order = permutation(len(self._costs), self.config.seed, self.epoch, self.shuffle)
-        skip = self._given - self._windows[-1][2]
-        for batch in self._batches(order):
+        skip, left_out = self._given - self._windows[-1][2], list[int]()
+        for batch in self._batches(order, left_out):
             if skip > 0:
                 skip -= 1
                 continue
             self._given += 1
             yield batch
+        if sum(left_out) and self.rank == 0:
+            logger.warning(
+                "%d of %d samples were left out of epoch %d: there were fewer than microbatches, "
+                "and without empty_lists=True none may be empty",
+                sum(left_out), len(order), self.epoch,
+            )  # fmt: skip
 
     def __len__(self) -> int:
         """Return this rank's microbatches in the epoch; where budgets decide, by planning it."""
@@ -164,7 +172,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if self._length is None or self._length[0] != self.epoch:
             kept, self._windows = self._windows, [(0, 0, 0)]
             order = permutation(len(self._costs), config.seed, self.epoch, self.shuffle)
-            self._length = self.epoch, sum(1 for _ in self._batches(order))
+            self._length = self.epoch, sum(1 for _ in self._batches(order, []))
             self._windows = kept
         return self._length[1]
 
@@ -211,14 +219,18 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def _restart(self) -> None:
         self._windows, self._given, self._resume = [(0, 0, 0)], 0, False
 
-    def _batches(self, order: Int64) -> Iterator[list[int]]:
-        """This rank's microbatches from the last window noted on, noting every new one."""
+    def _batches(self, order: Int64, left_out: list[int]) -> Iterator[list[int]]:
+        """This rank's microbatches from the last window noted on, noting every new one.
+
+        How many samples of a window are left out of every step is appended to `left_out`.
+        """
         start, step, before = self._windows[-1]
         while start < len(order):
             some = order[start : start + self._planner.window_samples]
             last = start + len(some) >= len(order)
             window = Window(self.epoch, step, start, self._costs[some], last)
             planned = self._planner.plan(window)
+            left_out.append(planned.left_out)
             numbers = some.tolist()
             for batch in planned.batches:
                 for microbatch in batch.ranks[self.rank]:
@@ -273,13 +285,15 @@ def _configuration(
     batch_size: int | None,
     drop_last: bool,
     accumulate_from: int,
+    empty_lists: bool,
     ranks: int,
 ) -> PlanConfig:
     """Return the configuration for some ranks; a step has its usual size if none is given."""
     rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
-    size = balance.samples_per_step or _usual_step(
-        costs, budgets_of(balance, resources), ranks, rows, batch_size
-    )
+    size = balance.samples_per_step
+    if size is None:
+        size = _usual_step(costs, budgets_of(balance, resources), ranks, rows, batch_size)
+        size = size if empty_lists else max(size, ranks * rows)
     return PlanConfig.from_balance(
         balance,
         ranks=ranks,
@@ -288,6 +302,7 @@ def _configuration(
         batch_size=batch_size,
         drop_last=drop_last,
         accumulate_from=accumulate_from,
+        empty_microbatches=empty_lists,
     )
 
 

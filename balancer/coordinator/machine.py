@@ -221,7 +221,7 @@ class Coordinator:
             if state.failure is not None:
                 self.runs.finish(peer, state.failure)
             elif end is not None:
-                self.runs.finish(peer, EpochEnd(request.run, end))
+                self.runs.finish(peer, EpochEnd(request.run, end, run.feed.left_out))
             elif not self._send_batch(run, request, peer):
                 continue
             state.requests.remove(request, peer)

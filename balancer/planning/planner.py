@@ -62,7 +62,16 @@ class Planner:
         over = np.flatnonzero(oversized(costs[: grouped.used], budget_array(config.budgets)))
         batches = tuple(self._batches(window, costs[: grouped.used], grouped))
         oversize = tuple((over + window.start).tolist())
-        return Planned(batches, grouped.used, oversize, config.oversize == "refuse")
+        left_out = self._count_left_out(batches, grouped.used, len(oversize))
+        return Planned(batches, grouped.used, oversize, config.oversize == "refuse", left_out)
+
+    def _count_left_out(self, batches: tuple[GlobalBatch, ...], used: int, oversize: int) -> int:
+        """Return how many samples are in no batch, though neither refused nor of a dropped step."""
+        config = self.config
+        if config.drop_last and (config.mode == "epoch" or not batches):
+            return 0
+        planned = sum(len(mb.ordinals) for batch in batches for rank in batch.ranks for mb in rank)
+        return used - planned - oversize * (config.oversize == "refuse")
 
     def _group(self, window: Window, costs: Int64) -> StepGroups:
         """Return the groups of every step of the window, by the configured mode."""

@@ -266,10 +266,14 @@ class Batch(ArrayRecord, frozen=True):
 
 
 class EpochEnd(ArrayRecord, frozen=True):
-    """The run is over: `steps` is the number of its steps, and the first that does not exist."""
+    """The run is over: `steps` is the number of its steps, and the first that does not exist.
+
+    left_out: samples that are in no step, as there would have been a microbatch without samples.
+    """
 
     run: Integer
     steps: Integer
+    left_out: Integer = 0
 
 
 class RunFailed(ArrayRecord, frozen=True):

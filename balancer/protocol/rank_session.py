@@ -52,6 +52,8 @@ class RankSession:
     _start: tuple[int, int] = (0, 0)
     _next: Position = (0, 0, 0)
     _frontier: Position = (0, 0, 0)
+    # Samples of the run that are in no step; known at its end.
+    left_out = 0
 
     def __init__(
         self,
@@ -262,7 +264,7 @@ class RankSession:
 
     def _store_end(self, message: EpochEnd) -> None:
         if message.run == self.run:
-            self.end = message.steps
+            self.end, self.left_out = message.steps, message.left_out
             self._requested = {p: True for p in self._requested if p[0] < message.steps}
 
     def _store_status(self, message: Pong) -> None:

@@ -32,6 +32,10 @@ Collate = Callable[[list[Any]], Any]
 class MicrobatchSource(Protocol):
     """The interface of Connection and InProcessConnection."""
 
+    @property
+    def left_out(self) -> int:
+        """How many samples of the run that has ended were in no step."""
+
     def wait_ready(self) -> Ready:
         """Wait until the job runs."""
 
@@ -83,7 +87,7 @@ class BalancedLoader:
     _resume: ResumePosition | None = None
     _generation: int = 0
     _running: int = 0
-    _has_told: bool = False
+    _told: int | None = None
     _connection: MicrobatchSource | None = field(default=None, repr=False)
 
     @property
@@ -176,37 +180,65 @@ class BalancedLoader:
         holes = tuple(ordinal for ordinal in here.holes if ordinal >= here.place.start)
         self.open().begin(self.epoch, here.place, holes, here.served)
 
-    def _tell_left_out(self, count: int) -> None:
-        """Log once, on rank 0, how many samples at the end of an epoch do not make a step."""
+    def _tell_what_will_be_left_out(self, count: int) -> None:
+        """Log once how many samples at an epoch's end make no step, where that is known before."""
         plan, rest = self.plan, count % self.plan.samples_per_step
-        is_news = rest and not self._has_told and 0 in self.ranks
-        self._has_told = True
-        if is_news and plan.mode == "exact" and not plan.drop_last and not plan.keeps_last(rest):
+        if self._told is not None:
+            return
+        is_left = plan.mode == "exact" and not plan.drop_last and not plan.keeps_last(rest)
+        self._told = rest if is_left else 0
+        if self._told and 0 in self.ranks:
             logger.warning(
                 "the last %d of %d samples are left out of every epoch: they are fewer than the %d "
                 "microbatches of a step, and collate_fn cannot make a batch of no samples",
                 rest, count, plan.least_microbatches,
             )  # fmt: skip
 
+    def _tell_what_was_left_out(self, count: int) -> None:
+        """Log how many samples of the epoch were in no step, if that is more than was told."""
+        if count > (self._told or 0) and 0 in self.ranks:
+            logger.warning(
+                "%d samples were left out of epoch %d: there were fewer than microbatches, and "
+                "collate_fn cannot make a batch of no samples", count, self.epoch,
+            )  # fmt: skip
+
     def _take(self, begun: bool) -> Delivered | None:
         """Return the next microbatch, None at the end; after an error all processes are ended."""
-        try:
-            if not begun:
-                self._tell_left_out(self.count())
-            arrival = self.open().next(self.timeout_s)
-        except LoaderError:
-            self.close()
-            raise
-        if arrival is None:
-            self.finish(self._generation)
-            self.epoch, self._at = self.epoch + 1, START
-            return None
-        delivered = self._delivered(arrival)
-        holes = self._holes(arrival.batch)
-        self._check_errors(holes, arrival.batch)
-        self._advance(arrival.batch, holes)
-        self.left_out = len(holes)
-        return delivered
+        while True:
+            try:
+                if not begun:
+                    self._tell_what_will_be_left_out(self.count())
+                arrival = self.open().next(self.timeout_s)
+            except LoaderError:
+                self.close()
+                raise
+            if arrival is None:
+                self._tell_what_was_left_out(self.open().left_out)
+                self.finish(self._generation)
+                self.epoch, self._at = self.epoch + 1, START
+                return None
+            self._report_holes(arrival.batch)
+            is_passed_over = self._is_passed_over(arrival.batch)
+            delivered = None if is_passed_over else self._delivered(arrival)
+            holes = self._holes(arrival.batch)
+            self._check_errors(holes, arrival.batch)
+            self._advance(arrival.batch, holes)
+            self.left_out = len(holes)
+            if delivered is not None:
+                return delivered
+            begun = True
+
+    def _is_passed_over(self, batch: Batch) -> bool:
+        """Return whether nothing of a step can be handed out, on any rank; log it once a step."""
+        if self.plan.empty_microbatches or batch.weights.step_samples:
+            return False
+        if batch.rank == 0 and batch.microbatch == 0:
+            logger.warning(
+                "step %d of epoch %d is left out: of its %d samples fewer can be used than it has "
+                "microbatches, and collate_fn cannot make a batch of no samples",
+                batch.step, self.epoch, len(batch.step_holes),
+            )  # fmt: skip
+        return True
 
     def finish(self, generation: int) -> None:
         """End the workers of an iterator that is over, unless a later one has its own already."""
@@ -256,7 +288,6 @@ class BalancedLoader:
 
     def _delivered(self, arrival: Arrival) -> Delivered:
         batch = arrival.batch
-        self._report_holes(batch)
         samples = [
             decode(msgpack.unpackb(item.header), payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)

@@ -48,6 +48,11 @@ class InProcessConnection:
         self._send(_RANK, self.session.hello)
         self._deliver_all()
 
+    @property
+    def left_out(self) -> int:
+        """How many samples of the run that has ended were in no step."""
+        return self.session.left_out
+
     def wait_ready(self) -> Ready:
         """Return the number of samples and the fingerprint."""
         if self.session.ready is None:

@@ -84,6 +84,11 @@ class Connection:
         self._heard = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)
 
+    @property
+    def left_out(self) -> int:
+        """How many samples of the run that has ended were in no step."""
+        return self.session.left_out
+
     def wait_ready(self) -> Ready:
         """Wait until the job runs; return the number of samples. Raises LoaderError."""
         self._sockets.refuse_forked_copy()

@@ -22,7 +22,8 @@ def costs(samples: int = 600, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def sampler(rank: int = 0, ranks: int = 2, **changes: Any) -> BalancedBatchSampler:
-    start: Any = {"accumulate_from": changes.pop("accumulate_from", 1)}
+    names = ("accumulate_from", "empty_lists")
+    start: Any = {name: changes.pop(name) for name in names if name in changes}
     options: Any = {"accumulate": 4, **changes}
     balance = Balance(budgets=BUDGETS, **options)
     return BalancedBatchSampler(costs(), balance, rank=rank, ranks=ranks, **start)
@@ -39,8 +40,9 @@ def test_all_ranks_together_give_each_sample_once(ranks: int, mode: str, epoch: 
     shares = []
     for rank in range(ranks):
         one = sampler(
-            rank, ranks, mode=mode, accumulate=auto, accumulate_from=4 if auto == "auto" else 1
-        )
+            rank, ranks, mode=mode, accumulate=auto, accumulate_from=4 if auto == "auto" else 1,
+            empty_lists=True,
+        )  # fmt: skip
         one.set_epoch(epoch)
         shares.append(list(one))
         assert len(one) == len(shares[-1])

@@ -24,6 +24,16 @@ class DecodeQueue:
         heap = self._dropped if sample.settled else self._fresh
         heapq.heappush(heap, entry)
 
+    def remove(self, ordinal: int) -> bool:
+        """Take a sample out, wherever it is; return whether it was queued."""
+        for heap in (self._fresh, self._dropped):
+            left = [entry for entry in heap if entry[3] != ordinal]
+            if len(left) < len(heap):
+                heap[:] = left
+                heapq.heapify(heap)
+                return True
+        return False
+
     def nearest(self, front: tuple[int, int]) -> list[Entry] | None:
         """Return the heap to take the next sample from, None if all are empty.
 

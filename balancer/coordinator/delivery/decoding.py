@@ -26,6 +26,11 @@ class DecodeScheduler:
         if sample.is_missing:
             self._queue.push(sample)
 
+    def move(self, sample: Sample) -> None:
+        """Queue a sample where its new microbatch needs it, if it is queued."""
+        if self._queue.remove(sample.ordinal):
+            self.queue(sample)
+
     def requeue(self, sample: Sample) -> None:
         """Queue a sample again whose lease was lost, unless it is not needed any more."""
         if sample.ordinal in self.planned.samples and sample.reserved:

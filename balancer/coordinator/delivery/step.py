@@ -31,8 +31,9 @@ class PendingStep:
     """A step's microbatches by rank.
 
     `unsettled` samples may still turn out to be holes: if the step `waits_for_holes`, none of it is
-    sent before all are settled, as the loss weights leave the holes out. `untaken` microbatches are
-    left; all ranks have taken those before `front`. `holes` are the ordinals of the step's holes.
+    sent before all are settled, as the loss weights leave the holes out. It `is_settled` once it is
+    decided what its microbatches are: they do not change then. `untaken` microbatches are left; all
+    ranks have taken those before `front`. `holes` are the ordinals of the step's holes.
     """
 
     number: int
@@ -40,6 +41,7 @@ class PendingStep:
     ranks: list[list[PendingMicrobatch]]
     waits_for_holes: bool
     unsettled: int = 0
+    is_settled: bool = False
     untaken: int = 0
     front: int = 0
     holes: set[int] = field(default_factory=set)

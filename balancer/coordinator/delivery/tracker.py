@@ -8,6 +8,10 @@ dropped, and is made again if the rank asks again. An acknowledged microbatch is
 Where holes are allowed a step *waits for holes*: none of its microbatches is sent before all its
 samples have been decoded once, because every weight in the step leaves the holes out. When a run
 resumes inside a step, the ranks report the step's holes, and nothing waits.
+
+Where the loop can take no microbatch without samples, those that consist of holes are given some as
+soon as the step's holes are known (`empty_microbatches.py`). If there are too few, the whole step
+becomes holes, and the ranks pass it over.
 """
 
 import math
@@ -16,6 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ...protocol.messages import EpochPosition
 from .byte_budget import ByteBudget
 from .decoding import DecodeScheduler
+from .empty_microbatches import fill_empty_microbatches
 from .planned_steps import PlannedSteps
 from .rank_progress import RankProgress
 from .sample import Sample
@@ -41,10 +46,21 @@ class DeliveryTracker:
     `budget` counts the bytes, `decoding` chooses what is decoded, `progress` is that of the ranks.
     """
 
-    def __init__(self, run: int, limit_bytes: int, waits_for_holes: bool, label: int = -1) -> None:
-        """`label` is the position of the resource that counts label tokens, -1 where none does."""
+    def __init__(
+        self,
+        run: int,
+        limit_bytes: int,
+        waits_for_holes: bool,
+        label: int = -1,
+        may_be_empty: bool = True,
+    ) -> None:
+        """`label` is the position of the resource that counts label tokens, -1 where none does.
+
+        `may_be_empty` says that the loop takes microbatches without samples.
+        """
         self.run = run
         self.waits_for_holes = waits_for_holes
+        self.may_be_empty = may_be_empty
         self.label = label
         self.budget = ByteBudget(limit_bytes)
         self.planned = PlannedSteps()
@@ -80,7 +96,7 @@ class DeliveryTracker:
             self.decoding.queue(sample)
         self.steps[number] = step
         self._apply_known_holes(step)
-        self._catch_up(step, self.progress)
+        self._unblock(step)
 
     def learn_holes(self, steps: Iterable[int], holes: Iterable[int]) -> None:
         """Learn that these steps have no other holes than these ordinals.
@@ -92,7 +108,7 @@ class DeliveryTracker:
         self._known_holes.update(holes)
         for step in list(self.steps.values()):
             self._apply_known_holes(step)
-            self._catch_up(step, self.progress)
+            self._unblock(step)
 
     def known_holes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the steps of which all holes are known, and the holes: see `learn_holes`."""
@@ -103,7 +119,7 @@ class DeliveryTracker:
 
     def _apply_known_holes(self, step: PendingStep) -> None:
         """Turn known holes of a step into holes; if it has no others, it need not wait."""
-        for sample in step.samples():
+        for sample in list(step.samples()):
             if sample.ordinal in self._known_holes:
                 self.fail(sample, "could not be used before the run was resumed")
         if step.number in self._known_steps:
@@ -118,8 +134,8 @@ class DeliveryTracker:
         if not sample.is_missing or is_forgotten:
             return
         self.budget.hold(sample, header, payload, nbytes)
-        self._settle(sample)
         self.planned.change_missing(sample, -1)
+        self._settle(sample)
         self.decoding.evict()
 
     def fail(self, sample: Sample, reason: str, fatal: bool = False) -> None:
@@ -130,8 +146,8 @@ class DeliveryTracker:
         sample.reason, sample.fatal = reason, fatal
         if sample.step in self.steps:
             self.steps[sample.step].holes.add(sample.ordinal)
-        self._settle(sample)
         self.planned.change_missing(sample, -1)
+        self._settle(sample)
 
     def refuse(self, sample: Sample, reason: str) -> None:
         """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
@@ -152,7 +168,36 @@ class DeliveryTracker:
         if step is not None:
             step.unsettled -= 1
             if step.waits_for_holes and not step.unsettled:
-                self._catch_up(step, self.progress)
+                self._unblock(step)
+
+    def _unblock(self, step: PendingStep) -> None:
+        """Settle what a step's microbatches are, once its holes are known, and what ranks need."""
+        if not step.is_blocked and not step.is_settled:
+            step.is_settled = True
+            if not self.may_be_empty:
+                self._fill_empty(step)
+        self._catch_up(step, self.progress)
+
+    def _fill_empty(self, step: PendingStep) -> None:
+        """Give samples to microbatches that consist of holes; without enough, leave all out."""
+        moved = fill_empty_microbatches(step)
+        for sample in moved or ():
+            self.decoding.move(sample)
+        if moved is None:
+            reason = (
+                f"usable, but step {step.number} has fewer such samples than microbatches, and "
+                "collate_fn cannot make a batch of no samples"
+            )
+            for sample in [each for each in step.samples() if not each.reason]:
+                self._leave_out(sample, reason)
+
+    def _leave_out(self, sample: Sample, reason: str) -> None:
+        """Turn a sample of a step into a hole, whether it is decoded or not."""
+        self._has_useless_work |= sample.reserved > 0
+        if not sample.is_missing:
+            self.budget.drop(sample)
+            self.planned.change_missing(sample, 1)
+        self.fail(sample, reason)
 
     # --- sending
 

@@ -41,7 +41,11 @@ class EpochRun:
         self.begin = begin
         self.job = job
         self.delivery = DeliveryTracker(
-            begin.run, job.buffer_bytes, job.on_error == "skip", job.label
+            begin.run,
+            job.buffer_bytes,
+            job.on_error == "skip",
+            job.label,
+            job.plan.empty_microbatches,
         )
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
         self.feed = PlanningFeed(

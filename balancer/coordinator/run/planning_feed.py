@@ -51,6 +51,8 @@ class PlanningFeed:
         self.start = at.start
         self.step = at.window_step
         self.ended = self.start >= len(order)
+        # Samples that no step has taken, though nobody refused them.
+        self.left_out = 0
         self.samples: dict[int, Sample] = {}
         self._to_probe: deque[Sample] = deque()
         self._horizon = self.start
@@ -137,6 +139,7 @@ class PlanningFeed:
             self.delivery.discard_unplanned(self.samples.pop(ordinal))
         self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
         self.start, self.step = after_window, last
+        self.left_out += planned.left_out
         self._open_window()
 
     def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:

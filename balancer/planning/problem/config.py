@@ -194,13 +194,15 @@ class Planned:
     """Steps in order, how many of the window's ordinals they used up, and those over budget.
 
     The next window starts at start + consumed. oversize lists ordinals, ascending; where they are
-    refused they are in no batch.
+    refused they are in no batch. left_out: how many others are in none, as a microbatch would be
+    empty; not those that drop_last drops.
     """
 
     batches: tuple[GlobalBatch, ...]
     consumed: int
     oversize: tuple[int, ...]
     refused: bool = False
+    left_out: int = 0
 
 
 def check_costs(costs: Int64, resources: int) -> Int64:
