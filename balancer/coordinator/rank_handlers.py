@@ -206,7 +206,11 @@ class RankHandlers:
             self.runs.stop()
             state.apart_since = min(state.apart_since, state.now)
         elif state.run is not None and state.run.starts_after(start, rank.hello.ranks):
-            # This rank needs microbatches that the run has forgotten, or never had.
+            # This rank needs microbatches that the run has forgotten, or never had. One that comes
+            # late to a shared rank gets here too: the run is measured and planned again from its
+            # start, and what was decoded ahead is decoded again. That is time only, once for each
+            # that comes after a step was forgotten: the same plan follows from the same costs, and
+            # what the others have taken, and all known holes, are kept.
             self._keep_progress(state.run, rank)
             self.runs.stop()
         self.runs.apply_progress(rank)
