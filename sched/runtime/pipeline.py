@@ -223,6 +223,8 @@ class Pipeline:
         try:
             yield
         except RuntimeError as error:
+            if not self._pipelines.lists:  # no step was run, so nobody waits in one
+                raise
             raise explain(error, self._board, self._pipelines, self._place.rank) from error
 
     def _run(self, compiled: CompiledProgram, data: StepData, walker: Walker) -> None:

@@ -11,7 +11,8 @@ def with_whole_last_backward(program: Program, stages: Collection[int]) -> Progr
     """Return the program with these stages' last I and its W made one B, after their other W.
 
     FSDP2 reduces gradients in hooks of a backward through its module: those that a W makes after
-    the last such backward would be lost. Programs that only have B stay as they are.
+    the last such backward would be lost. Programs that only have B stay as they are. An edge from
+    such an I, as that of the gradient of an encoder's features, starts at the B.
 
     >>> from counterpoise.sched import schedule
     >>> program = with_whole_last_backward(schedule("zb-h1", ranks=2, microbatches=2), [1])
@@ -22,7 +23,13 @@ def with_whole_last_backward(program: Program, stages: Collection[int]) -> Progr
     for stage in stages:
         rank = program.placement[stage]
         rows[rank] = _with_whole_last(rows[rank], stage)
-    return replace(program, ranks=tuple(rows))
+    there = {item for row in rows for item in row}
+
+    def made(item: Pass) -> Pass:
+        return item if item in there else replace(item, kind="B")
+
+    edges = tuple(edge._replace(source=made(edge.source)) for edge in program.edges)
+    return replace(program, ranks=tuple(rows), edges=edges)
 
 
 def _with_whole_last(row: tuple[Pass, ...], stage: int) -> tuple[Pass, ...]:

@@ -15,6 +15,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 WORLD = 4
+_IMPORTED_ONCE = (
+    "pytest",
+    "torch.distributed.fsdp",
+    "torch.nn.parallel",
+    "counterpoise.sched.runtime",
+)
 
 
 @functools.cache
@@ -51,7 +57,7 @@ class Pool:
             port = probe.getsockname()[1]
         # A server that has imported torch once: a process that imports it anew takes seconds.
         context = mp.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed.fsdp", "torch.nn.parallel"])
+        context.set_forkserver_preload([*_IMPORTED_ONCE])
         self.pipes: list[Connection] = []
         self.processes = []
         for rank in range(WORLD):

@@ -4,7 +4,12 @@ import pytest
 from torch import nn
 
 from counterpoise.sched import Pass, parse_program, problems
-from counterpoise.sched.runtime.compiled import Value, with_reductions, without_encoder_backward
+from counterpoise.sched.runtime.compiled import (
+    Value,
+    with_reductions,
+    with_whole_last_backward,
+    without_encoder_backward,
+)
 from counterpoise.sched.runtime.encoders import EncoderLayers, EncoderPart, find_routes
 from tests.sched.runtime.encoders.models import encoded, features
 
@@ -50,6 +55,13 @@ def test_a_frozen_encoder_has_no_backward_and_no_gradient_is_sent_to_it(name) ->
     assert kinds >= {"EF_A", "EF_C"}
     assert not any(kind.startswith("EB") for kind in kinds)
     assert {edge.source.kind for edge in program.edges} == {"EF_C"}
+
+
+def test_features_gradients_come_from_a_last_backward_that_is_made_whole() -> None:
+    program = with_whole_last_backward(encoded("zb-h1", 2, 4), [0])
+    assert not problems(program)
+    back = [edge.source for edge in program.edges if edge.source.kind in "BI"]
+    assert sorted(map(str, back)) == ["0B3", "0I0", "0I1", "0I2"]
 
 
 @pytest.mark.parametrize(
