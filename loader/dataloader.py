@@ -14,6 +14,7 @@ from ..balancer.planning.problem.balance import Balance, GroupingName, as_balanc
 from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.batches.envelope import is_stateful
+from ..workers.sources.interface import reopen_if_changed
 from .assembly import (
     BalancedArguments,
     prepare_balanced,
@@ -146,6 +147,7 @@ class DataLoader(torch_data.DataLoader[T]):
 
     def __iter__(self) -> Any:
         """Return an iterator over batches; balanced, over this process' microbatches."""
+        self._reopen_changed_data()
         if self._late is None:
             return super().__iter__()
         return _BatchIterator(self._late.get_at_iteration().microbatches(), self)
@@ -172,6 +174,7 @@ class DataLoader(torch_data.DataLoader[T]):
     def steps(self) -> Iterator[Step]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
+        self._reopen_changed_data()
         return self._late.get_at_iteration().steps()  # type: ignore[union-attr]
 
     @property
@@ -217,6 +220,11 @@ class DataLoader(torch_data.DataLoader[T]):
         if self._late is not None:
             self._late.close()
         self._iterator = None
+
+    def _reopen_changed_data(self) -> None:
+        """Index files again that changed; processes that know the former ones are ended."""
+        if reopen_if_changed(self.dataset):
+            self.close()
 
     def _get_iterator(self) -> Any:
         if self.num_workers == 0:

@@ -15,8 +15,26 @@ from .interface import SampleError
 
 Kind = Literal["data", "io", "code"]
 T = TypeVar("T")
+
+
+class DataChangedError(OSError):
+    """A file of the data set is not what it was when it was indexed; `filename` names it."""
+
+    @classmethod
+    def at(cls, path: str, what: str = "") -> Self:
+        """Return the error about a file; `what` was found there."""
+        text = "it changed after it was indexed; start again to read it as it is now"
+        return cls(errno.ESTALE, f"{what}; {text}" if what else text, path)
+
+
 # The answer would be the same a second later.
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_LASTING = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    DataChangedError,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,16 @@ def source_name(source: Any) -> str:
     return str(getattr(dataset, "pattern", type(dataset).__name__))[:NAME_CHARACTERS]
 
 
+def reopen_if_changed(dataset: Any) -> bool:
+    """Let a dataset that can (TarDataset) index its files again; return whether they had changed.
+
+    >>> reopen_if_changed([1, 2])
+    False
+    """
+    reopen = _offered(dataset, "reopen_if_changed")
+    return reopen is not None and bool(reopen())
+
+
 def checked_probe(found: Probe) -> Probe:
     """Return a probe whose costs are plain ints; SampleError for one that cannot be planned.
 

@@ -19,6 +19,7 @@ import numpy as np
 from PIL import features
 
 from ..images.decode import ImageError, decode_image, image_size, is_image
+from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import (
@@ -33,8 +34,9 @@ from ..sources.interface import (
 from ..sources.randomness import generator, global_randomness
 from ..sources.transform_registry import build, registered, spec_of
 from .array_files import DamagedFileError
+from .cache_files import kept_path, remove_file
 from .cost_cache import CostsCache
-from .index import ShardIndex, open_index
+from .index import Member, ShardIndex, open_index
 from .members import decode_member, refuse_pickled
 from .shard_files import ShardFiles, check_pieces
 
@@ -73,6 +75,13 @@ class TarDataset:
         self.root = root
         self.cache = Path(cache) if cache is not None else None
         self.shards = find_shards(pattern, root)
+        self._cost = cost
+        self._probe = getattr(transform, "probe", None) if cost is None else None
+        self._files = ShardFiles()
+        self._open()
+
+    def _open(self) -> None:
+        self._files.note(self.shards)
         self._indexes = _open_indexes(self.shards, self.cache)
         self._ends = tuple(itertools.accumulate(len(index) for index in self._indexes))
         if not len(self):
@@ -82,10 +91,17 @@ class TarDataset:
             )
         if len(self.shards) > 1:
             _check_keys(self.shards, self._indexes)
-        self._cost = cost
-        self._probe = getattr(transform, "probe", None) if cost is None else None
-        self._files = ShardFiles()
         self._costs: dict[int, CostsCache] = {}
+
+    def reopen_if_changed(self) -> bool:
+        """Index the shards again if one has changed since; return whether one had.
+
+        Loaders call this when an iteration begins. A shard that changes later is an error.
+        """
+        changed = any(self._files.has_changed(shard) for shard in self.shards)
+        if changed:
+            self._open()
+        return changed
 
     @property
     def decode_first(self) -> bool:
@@ -112,18 +128,32 @@ class TarDataset:
         little.
         """
         shard, row = self._place(index)
-        path, key = self.shards[shard], self._indexes[shard].key(row)
-        raw: dict[str, Any] = {"__key__": key}
-        for name, offset, size in self._indexes[shard].sample(row):
-            if headers and is_image(name):
-                raw[name] = self._files.piece(path, offset, size)
-                continue
-            try:
-                refuse_pickled(name)
-                raw[name] = decode_member(name, self._files.read(path, offset, size))
-            except ValueError as error:
-                raise SampleError(key, str(error)) from error
+        raw: dict[str, Any] = {"__key__": self._indexes[shard].key(row)}
+        members = self._indexes[shard].sample(row)
+        try:
+            for member in members:
+                refuse_pickled(member.extension)
+            # All is read, and the shard looked at, before the first member is taken for broken.
+            for name, data in self._read(shard, members, headers).items():
+                raw[name] = decode_member(name, data) if isinstance(data, bytes) else data
+        except ValueError as error:
+            raise SampleError(raw["__key__"], str(error)) from error
         return raw
+
+    def _read(self, shard: int, members: tuple[Member, ...], headers: bool) -> dict[str, Any]:
+        """Return members by extension, as they are in the file; images as files if `headers`."""
+        path, found = self.shards[shard], dict[str, Any]()
+        try:
+            for member in members:
+                is_file = headers and is_image(member.extension)
+                read = self._files.piece if is_file else self._files.read
+                found[member.extension] = read(path, member)
+            self._files.check(path)
+        except DataChangedError:
+            # It may look as it did when the index was kept: the next run is to index it anew.
+            remove_file(kept_path(path, "index.npz", self.cache))
+            raise
+        return found
 
     def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
         """Read, decode and transform a sample; the bytes do not depend on process or time."""
@@ -232,6 +262,7 @@ class TarDataset:
             raise SampleError(raw["__key__"], str(error)) from error
         finally:
             check_pieces(raw.values())
+            self._files.check(self.shards[self._place(index)[0]])
 
     def _kept_costs(self, shard: int) -> CostsCache | None:
         """Return the shard's table; None where a transform has no fingerprint to keep it under."""

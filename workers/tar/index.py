@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -35,11 +36,15 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Member(NamedTuple):
-    """A file in a shard: its extension (all after the key), the offset and size of its bytes."""
+    """A file in a shard: its extension (all after the key), the offset and size of its bytes.
+
+    `header` is a checksum of the 512 bytes before them, which have its name and size.
+    """
 
     extension: str
     offset: int
     size: int
+    header: int
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,8 @@ class ShardIndex:
     """The samples of one shard. Arrays, not objects: a large set of shards is kept in memory.
 
     `names` holds all keys, one after the other, as UTF-8; key i ends at `name_ends[i]`. Members
-    of sample i end at `member_ends[i]` in the three columns of `members`: number of the
-    extension in `extensions`, offset, size.
+    of sample i end at `member_ends[i]` in the four columns of `members`: number of the extension
+    in `extensions`, offset, size, checksum of the header.
     """
 
     names: bytes
@@ -69,13 +74,13 @@ class ShardIndex:
         """Return the members of a sample, in the order of the file."""
         start = self.member_ends[index - 1] if index else 0
         rows = self.members[start : self.member_ends[index]].tolist()
-        return tuple(Member(self.extensions[kind], at, size) for kind, at, size in rows)
+        return tuple(Member(self.extensions[kind], *rest) for kind, *rest in rows)
 
     @cached_property
     def digest(self) -> str:
         """Return a hash of keys, extensions, offsets and sizes, the same for every copy."""
         names = self.names + "\n".join(self.extensions).encode()
-        return digest_arrays(names, self.name_ends, self.member_ends, self.members)
+        return digest_arrays(names, self.name_ends, self.member_ends, self.members[:, :3])
 
 
 def open_index(
@@ -108,7 +113,7 @@ def scan(shard: Path) -> ShardIndex:
     """Read a shard's headers and group its members; ValueError names the shard and the offset."""
     samples: dict[str, dict[str, Member]] = {}
     with shard.open("rb", buffering=0) as file:
-        for name, offset, size in _walk(file.fileno(), shard):
+        for name, offset, size, header in _walk(file.fileno(), shard):
             match = NAME.fullmatch(name)
             if match is None or META.match(name):
                 continue
@@ -119,12 +124,12 @@ def scan(shard: Path) -> ShardIndex:
                     f"{shard}: {name!r} stands there twice (bodies at {sample[extension].offset} "
                     f"and {offset}); keys must differ, so write the shard again"
                 )
-            sample[extension] = Member(extension, offset, size)
+            sample[extension] = Member(extension, offset, size, header)
     return _columns(samples)
 
 
-def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, offset of the body, size) of every regular file in a tar."""
+def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int, int]]:
+    """Yield (name, offset of the body, size, checksum of the header) of all regular files."""
     length = os.fstat(fd).st_size
     at, overrides = 0, dict[str, str]()
     while True:
@@ -136,7 +141,7 @@ def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
         if plain is not None:
             name, size = plain
             at = _next_header(body, size, length, f"{name!r}", shard)
-            yield name, body, size
+            yield name, body, size, crc32(header)
             continue
         if not any(header):
             return
@@ -150,7 +155,7 @@ def _walk(fd: int, shard: Path) -> Iterator[tuple[str, int, int]]:
         if "GNU.sparse.major" in overrides or info.type == tarfile.GNUTYPE_SPARSE:
             raise ValueError(f"{shard}: {info.name!r} is stored sparse; write it as a plain file")
         if info.isreg():
-            yield overrides.get("path", info.name), body, size
+            yield overrides.get("path", info.name), body, size, crc32(header)
         overrides = {}
 
 
@@ -209,7 +214,7 @@ def _columns(samples: dict[str, dict[str, Member]]) -> ShardIndex:
     names = [key.encode() for key in samples]
     numbers: dict[str, int] = {}
     rows = [
-        (numbers.setdefault(member.extension, len(numbers)), member.offset, member.size)
+        (numbers.setdefault(member.extension, len(numbers)), *member[1:])
         for sample in samples.values()
         for member in sorted(sample.values(), key=lambda member: member.offset)
     ]
@@ -217,7 +222,7 @@ def _columns(samples: dict[str, dict[str, Member]]) -> ShardIndex:
         names=b"".join(names),
         name_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
         member_ends=np.cumsum([len(sample) for sample in samples.values()], dtype=np.int64),
-        members=np.asarray(rows, np.int64).reshape(-1, 3),
+        members=np.asarray(rows, np.int64).reshape(-1, 4),
         extensions=tuple(numbers),
     )
 
@@ -254,9 +259,9 @@ def _unpacked(arrays: Arrays) -> ShardIndex | None:
 def _fits(index: ShardIndex, length: int) -> bool:
     """Return whether an index can be one of a shard of `length` bytes."""
     members = index.members
-    if members.ndim != 2 or members.shape[1] != 3:
+    if members.ndim != 2 or members.shape[1] != 4:
         return False
-    kinds, offsets, sizes = members.T
+    kinds, offsets, sizes, _ = members.T
     return bool(
         _are_ends(index.name_ends, len(index.names))
         and _are_between_characters(index.name_ends, index.names)
