@@ -32,6 +32,7 @@ def train(address: str) -> None:
     loader = DataLoader(
         RemoteDataset("*.tar", arguments={"tile_size": 32, "max_tiles": 6, "tokens_per_tile": 4}),
         balancer=address,
+        shuffle=True,
         balance=Balance(
             budgets={"tiles": 64, "tokens": 4096},
             samples_per_step=32,

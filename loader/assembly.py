@@ -33,7 +33,7 @@ class BalancedArguments:
     """DataLoader's arguments that torch's does not have, or that mean more when balanced."""
 
     balance: Balance
-    shuffle: bool | None
+    shuffle: bool
     collate_fn: Callable[[list[Any]], Any] | None
     ranks: RankArguments
     name: str
@@ -123,29 +123,11 @@ def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> 
     return LateBalancedLoader(given.ranks, settings.make)
 
 
-def refuse_own_order(sampler: Any, batch_sampler: Any, worker_init_fn: Any, generator: Any) -> None:
-    """Raise ValueError for torch's arguments that a balanced loader decides about."""
-    if sampler is not None or batch_sampler is not None:
-        raise ValueError("a balanced loader plans its own order: leave sampler, batch_sampler")
-    if generator is not None or worker_init_fn is not None:
-        raise ValueError(
-            "what is random in a balanced loader follows from seed, epoch and key: give "
-            "Balance(seed=) instead of generator and worker_init_fn"
-        )
-
-
-def refuse_without_balance(**given: Any) -> None:
-    """Raise ValueError for arguments that only a balanced loader has."""
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f'{name} needs a balanced loader: give balance="balanced", say')
-
-
 def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments) -> JobSpec:
     return JobSpec(
         plan=plan,
         source=_description(dataset) if given.balancer else {},
-        shuffle=True if given.shuffle is None else given.shuffle,
+        shuffle=given.shuffle,
         on_error=given.on_error,
         buffer_bytes=given.buffer_bytes,
     )

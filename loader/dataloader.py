@@ -15,17 +15,19 @@ from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.batches.envelope import is_stateful
 from ..workers.sources.interface import reopen_if_changed
-from .assembly import (
-    BalancedArguments,
-    prepare_balanced,
-    refuse_own_order,
-    refuse_without_balance,
-)
+from .assembly import BalancedArguments, prepare_balanced
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader, Delivered
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.state import PlainState
+from .refused_arguments import (
+    checked_shuffle,
+    refuse_ignored,
+    refuse_own_order,
+    refuse_without_balance,
+    refuse_without_policy,
+)
 from .remote_dataset import RemoteDataset
 from .resume.plain_position import is_stream
 from .step.info import Step, StepInfo
@@ -45,7 +47,9 @@ class DataLoader(torch_data.DataLoader[T]):
     """A drop-in for torch.utils.data.DataLoader; these keyword-only arguments are new.
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
-                   of a grouping, such as "balanced"; None for torch's own behaviour
+                   of a grouping, such as "balanced"; None for torch's own behaviour. With it,
+                   shuffle must be said: True, or False for the data's order, planned within
+                   each step
     rank, ranks    this process' data-parallel rank, and their number; by default
                    torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
@@ -65,7 +69,7 @@ class DataLoader(torch_data.DataLoader[T]):
     max_errors     the most samples that an epoch may leave out: a count, or a float for a part of
                    its samples
 
-    Raises ValueError for arguments that contradict each other.
+    Raises ValueError for arguments that contradict each other, or would have no effect.
     """
 
     _is_accelerate_prepared = True
@@ -110,6 +114,7 @@ class DataLoader(torch_data.DataLoader[T]):
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)
+        refuse_without_policy(on_error, dead_letter)
         if balance is None:
             left_out = make_left_out(dataset, batch_size, on_error, dead_letter, allowed)
             self._plain = PlainState(left_out)
@@ -126,13 +131,17 @@ class DataLoader(torch_data.DataLoader[T]):
         )  # fmt: skip
         if balance is None:
             refuse_without_balance(
-                balancer=balancer, keys=keys, cost=cost, process_group=process_group,
-                topology=topology, name=name or None,
+                balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
+                virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
+                name=name or None,
+                buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
             )  # fmt: skip
             return
         refuse_own_order(sampler, batch_sampler, worker_init_fn, generator)
+        wanted = as_balance(balance)
+        refuse_ignored(dataset, wanted, batch_size, cost, key)
         given = BalancedArguments(
-            balance=as_balance(balance), shuffle=shuffle, collate_fn=collate_fn,
+            balance=wanted, shuffle=checked_shuffle(shuffle, wanted.mode), collate_fn=collate_fn,
             ranks=RankArguments(rank, ranks, virtual_ranks, process_group, topology), name=name,
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,

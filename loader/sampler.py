@@ -38,6 +38,7 @@ from ..balancer.planning.problem.config import (
 from ..balancer.planning.problem.costs import checked_column
 from ..balancer.planning.problem.shuffle import permutation
 from .balanced.arguments import refuse_moved_arguments
+from .refused_arguments import check_order
 from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
 from .step.ranks import Place, RankArguments, check_same_place
 
@@ -59,7 +60,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
                      1, looked for when the sampler is first used
     process_group    the data-parallel process group, as in DDP; by default all processes
     topology         which processes share a data-parallel rank; as in counterpoise.DataLoader
-    shuffle          draw a new order in every epoch
+    shuffle          draw a new order in every epoch; False: the data's order, planned within
+                     each step
     drop_last        leave out the last step if it is not full
     batch_size       samples of a microbatch, for the groupings that count them only
     accumulate_from  the fewest microbatches per rank and step, with accumulate="auto"
@@ -90,6 +92,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
     ) -> None:
         wanted = as_balance(balance)
         _check_sampled(wanted, accumulate_from)
+        check_order(shuffle, wanted.mode)
         self._costs, names = _columns(costs)
         self._arguments = RankArguments(rank, ranks, None, process_group, topology)
         self._configure = partial(

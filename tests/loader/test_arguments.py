@@ -69,7 +69,8 @@ def test_every_grouping_that_counts_takes_batch_size(grouping: Any) -> None:
 
 
 def test_without_samples_per_step_a_step_has_batch_size_for_each_microbatch() -> None:
-    loader = DataLoader([0] * 9, 3, balance=Balance(accumulate=4), virtual_ranks=2)
+    balance = Balance(accumulate=4)
+    loader = DataLoader([0] * 9, 3, shuffle=True, balance=balance, virtual_ranks=2)
     assert loader._balanced is not None
     assert loader._balanced.plan.samples_per_step == 2 * 4 * 3
     assert loader._balanced.plan.partition == "multi_resource"

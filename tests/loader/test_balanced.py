@@ -150,7 +150,7 @@ def test_any_plan_delivers_every_good_sample_once(
         mode=mode,
         on_error="skip",
         oversize=oversize,
-        shuffle=shuffle,
+        shuffle=shuffle or mode != "exact",
         cost=made.measure if decode_first else None,
         buffer_bytes=buffer_bytes,
     )

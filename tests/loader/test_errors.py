@@ -38,6 +38,7 @@ def make(dataset, **changes):
         "samples_per_step": 8,
         "accumulate": "auto",
         "virtual_ranks": 2,
+        "shuffle": True,
     }
     given |= {"layout": "torch", "collate_fn": made.as_list, **changes}
     return balanced_loader(dataset, **given)
@@ -242,7 +243,7 @@ class OtherInEachWorker(Dataset):
 
 
 def test_a_worker_with_other_data_ends_the_loop_at_once():
-    loader = DataLoader(OtherInEachWorker(), balance="fixed", num_workers=2)
+    loader = DataLoader(OtherInEachWorker(), shuffle=False, balance="fixed", num_workers=2)
     with pytest.raises(LoaderError, match=r"worker \d: this worker's data .* differ"):
         next(iter(loader))
 

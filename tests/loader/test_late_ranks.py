@@ -76,7 +76,8 @@ def test_ranks_that_are_given_as_numbers_need_no_group() -> None:
     assert len(loader(virtual_ranks=1)) == 6
     assert len(sampler(rank=0, ranks=2)) == 4
     one = Balance("fixed", accumulate=1)
-    assert len(DataLoader(list(range(COUNT)), 4, balance=one, rank=1, ranks=2)) == 3
+    given: Any = {"shuffle": True, "balance": one}
+    assert len(DataLoader(list(range(COUNT)), 4, rank=1, ranks=2, **given)) == 3
 
 
 @pytest.mark.usefixtures("torchrun")
@@ -90,7 +91,7 @@ def test_the_group_may_come_after_the_loader(torchrun: Any) -> None:
     with pytest.raises(ValueError, match="2 ranks x 2 microbatches x 4 samples are 16"):
         len(made)
     four = Balance("fixed", accumulate=2)
-    assert DataLoader(list(range(32)), 4, balance=four).num_steps == 2
+    assert DataLoader(list(range(32)), 4, shuffle=True, balance=four).num_steps == 2
     assert sampled.rank == 1
     assert sampled.config.ranks == 2
 
@@ -125,10 +126,3 @@ def test_a_sampler_whose_ranks_change_is_an_error(torchrun: Any) -> None:
     torchrun(1, 2)
     with pytest.raises(ValueError, match="rank 1 of 2 now: make a new sampler"):
         next(iter(made))
-
-
-def test_only_a_balanced_loader_has_ranks() -> None:
-    for name, value in {"process_group": object(), "topology": {"dp": 1}, "name": "a"}.items():
-        arguments: Any = {name: value}
-        with pytest.raises(ValueError, match=f"{name} needs a balanced loader"):
-            DataLoader([1], **arguments)

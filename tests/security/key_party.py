@@ -146,7 +146,7 @@ def recorded(address):
 def make(address, keys):
     return DataLoader(
         RemoteDataset("*.tar", arguments=SMALL), balance="fixed", batch_size=2,
-        virtual_ranks=2, collate_fn=list, timeout=LIMIT_S,
+        shuffle=True, virtual_ranks=2, collate_fn=list, timeout=LIMIT_S,
         balancer=address, keys=keys,
     )  # fmt: skip
 

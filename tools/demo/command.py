@@ -161,14 +161,13 @@ def make_loader(name: str, settings: DemoSettings) -> DataLoader:
         ),
         "balanced": Balance(budgets=BUDGETS, accumulate="auto", layout="packed"),
     }
+    balance = balances[name]
     return DataLoader(
         _dataset(settings),
-        settings.batch_size,
+        settings.batch_size if balance.grouping == "fixed" else 1,
         shuffle=True,
         num_workers=settings.workers,
-        balance=replace(
-            balances[name], samples_per_step=settings.samples_per_step, seed=settings.seed
-        ),
+        balance=replace(balance, samples_per_step=settings.samples_per_step, seed=settings.seed),
         virtual_ranks=VIRTUAL_RANKS,
         on_error="skip",
     )

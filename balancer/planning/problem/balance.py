@@ -68,8 +68,8 @@ class Balance:
     budgets: the most of each resource that a microbatch may hold, such as {"tokens": 4096};
         a resource that is not named has no limit.
     samples_per_step: samples of a global batch; in modes "window" and "epoch", where budgets
-        decide, the number expected. None: derived from batch_size (DataLoader) or from the
-        budgets (BalancedBatchSampler).
+        decide, the number expected. None: derived from batch_size (DataLoader, which needs it
+        where there are budgets) or from the budgets (BalancedBatchSampler).
     accumulate: microbatches per rank and step; "auto": as many as the step's budgets need.
     mode: "exact": every step has samples_per_step samples; "window" and "epoch": microbatches are
         filled from a window of samples, or from the whole epoch, and decide what a step holds.

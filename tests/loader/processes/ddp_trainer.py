@@ -74,7 +74,7 @@ def make_loader(shards: str, ranks: int) -> DataLoader:
     )
     return DataLoader(
         TarDataset(shards, transform=transform),
-        SAMPLES_PER_STEP,
+        1 if ranks > 1 else SAMPLES_PER_STEP,
         shuffle=True,
         num_workers=1,
         balance=replace(balance, samples_per_step=SAMPLES_PER_STEP, seed=5, layout="padded"),

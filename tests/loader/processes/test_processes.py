@@ -22,6 +22,7 @@ LIMIT_S = 20
 def make(dataset=None, **changes):
     given = {"grouping": "isf", "budgets": {"tokens": 120}, "accumulate": "auto", "seed": 3}
     given |= {"samples_per_step": 8, "virtual_ranks": 2, "layout": "padded", "num_workers": 2}
+    given |= {"shuffle": True}
     data = made.Augmented(COUNT) if dataset is None else dataset
     return balanced_loader(data, **{**given, **changes})
 
@@ -198,7 +199,7 @@ from counterpoise.loader import Balance, DataLoader
 
 if __name__ == "__main__":
     loader = DataLoader(
-        made.Augmented(40), virtual_ranks=2, num_workers=2,
+        made.Augmented(40), shuffle=True, virtual_ranks=2, num_workers=2,
         balance=Balance(grouping="isf", budgets={"tokens": 120}, accumulate="auto", seed=3,
                         samples_per_step=8, layout="padded"),
     )

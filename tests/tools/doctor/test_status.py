@@ -159,6 +159,7 @@ def test_workers_of_a_real_job_have_rates_above_0():
         balanced_data.Augmented(400),
         balance=Balance(grouping="isf", samples_per_step=8, accumulate="auto"),
         virtual_ranks=2,
+        shuffle=True,
         collate_fn=balanced_data.as_list,
         num_workers=2,
     )

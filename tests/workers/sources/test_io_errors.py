@@ -110,6 +110,7 @@ def test_a_broken_disk_ends_the_run_and_makes_no_hole(tmp_path, monkeypatch):
         Unreadable(16),
         balance=Balance(grouping="isf", samples_per_step=8, accumulate="auto"),
         virtual_ranks=1,
+        shuffle=True,
         collate_fn=made.as_list,
         on_error="skip",
         dead_letter=str(letters),

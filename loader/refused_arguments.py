@@ -1,0 +1,104 @@
+"""Refuses the constructor's arguments that would have no effect, or that contradict each other.
+
+Without this a mistyped or misplaced argument would be dropped without a word.
+"""
+
+from typing import Any
+
+from ..balancer.planning.problem.balance import COUNTED, DEFAULTS, Balance
+from .remote_dataset import RemoteDataset
+
+
+def refuse_without_balance(**given: Any) -> None:
+    """Raise ValueError for arguments that only a balanced loader has; None: not given."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f'{name} needs a balanced loader: give balance="balanced", say')
+
+
+def refuse_without_policy(on_error: str, dead_letter: str | None) -> None:
+    """Raise ValueError for a dead-letter file that nothing would be written to."""
+    if dead_letter is not None and on_error == "raise":
+        raise ValueError(
+            f"dead_letter={dead_letter!r} records samples that on_error='skip' leaves out, and "
+            "on_error is 'raise': give on_error='skip', or leave dead_letter"
+        )
+
+
+def refuse_own_order(sampler: Any, batch_sampler: Any, worker_init_fn: Any, generator: Any) -> None:
+    """Raise ValueError for torch's arguments that a balanced loader decides about."""
+    if sampler is not None or batch_sampler is not None:
+        raise ValueError(
+            "a balanced loader plans its own order: leave sampler and batch_sampler, and say "
+            "shuffle=True or shuffle=False"
+        )
+    if generator is not None or worker_init_fn is not None:
+        raise ValueError(
+            "what is random in a balanced loader follows from seed, epoch and key: give "
+            "Balance(seed=) instead of generator and worker_init_fn"
+        )
+
+
+def checked_shuffle(shuffle: bool | None, mode: str) -> bool:
+    """Return whether a balanced loader shuffles; ValueError where nobody said so.
+
+    torch's default is the data's order, and a training loop that forgets `shuffle` notices
+    nothing: the caller has to say it. In the data's order each step has the samples that stand
+    there, so that nothing is planned over several steps.
+    """
+    if shuffle is None:
+        raise ValueError(
+            "a balanced loader has no default for shuffle: give shuffle=True for another order in "
+            "each epoch, or shuffle=False for the data's order, planned within each step"
+        )
+    check_order(shuffle, mode)
+    return shuffle
+
+
+def check_order(shuffle: bool, mode: str) -> None:
+    """Raise ValueError where the data's order is asked for, and a mode that does not keep it."""
+    if not shuffle and mode != "exact":
+        raise ValueError(
+            f"shuffle=False keeps the data's order step by step, and mode {mode!r} moves samples "
+            "between steps: use mode 'exact', or shuffle=True"
+        )
+
+
+def refuse_ignored(
+    dataset: Any, balance: Balance, batch_size: int | None, cost: Any, key: Any
+) -> None:
+    """Raise ValueError for arguments that have no effect beside others of a balanced loader."""
+    _check_batch_size(balance, batch_size)
+    if isinstance(dataset, RemoteDataset):
+        for name, value in (("cost", cost), ("key", key)):
+            if value is not None:
+                raise ValueError(
+                    f"{name} is for a dataset in this process, and a RemoteDataset is with the "
+                    f"workers: leave {name}; their transform says what a sample costs"
+                )
+    if balance.layout == "torch":
+        for name in ("pad_id", "dummy_tile"):
+            if getattr(balance, name) != getattr(DEFAULTS, name):
+                raise ValueError(
+                    f"{name} is {getattr(balance, name)}, but in layout 'torch' collate_fn makes "
+                    f"the batch: leave {name}, or use layout 'padded' or 'packed'"
+                )
+
+
+def _check_batch_size(balance: Balance, batch_size: int | None) -> None:
+    """Refuse a batch_size that decides about nothing, and budgets for steps that have no size."""
+    if balance.grouping in COUNTED:
+        return
+    one = batch_size is None or batch_size == 1
+    if balance.samples_per_step is not None and not one:
+        raise ValueError(
+            f"batch_size is {batch_size}, but samples_per_step is {balance.samples_per_step} and "
+            f"grouping {balance.grouping!r} decides how many samples a microbatch has: leave "
+            "batch_size, or use grouping 'fixed'"
+        )
+    if balance.budgets and balance.samples_per_step is None:
+        extra = "" if one else f" instead of batch_size={batch_size}"
+        raise ValueError(
+            "budgets decide how many samples a microbatch has, and nothing says how many a step "
+            f"has: give Balance(samples_per_step=...), the global batch of all ranks{extra}"
+        )
