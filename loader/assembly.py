@@ -1,5 +1,6 @@
 """Builds the balanced part of a DataLoader: job, connection and collate function."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.protocol.job_spec import JobSpec
 from ..balancer.transport.keys import peer_keys
-from ..workers.sources.interface import Source, as_source
+from ..workers.sources.interface import DEFAULT_COST, Source, as_source
 from .balanced.arguments import check_plan, find_resources, make_plan
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader, Collate
@@ -25,7 +26,11 @@ from .connect.factory import ConnectionFactory
 from .remote_dataset import RemoteDataset
 from .step.ranks import Place, RankArguments
 
+logger = logging.getLogger(__name__)
 DEFAULT_PREFETCH = 2
+UNKNOWN = tuple(DEFAULT_COST)
+# Groupings that look at no cost.
+COSTLESS = ("fixed", "random")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +75,22 @@ class BalancedSettings:
     collate: Collate
     takes_empty: bool
 
+    def tell_unknown_costs(self, place: Place) -> None:
+        """Log, on rank 0, that samples count alike because nobody said what they cost."""
+        balance = self.given.balance
+        if self.resources != UNKNOWN or 0 not in place.played or balance.grouping in COSTLESS:
+            return
+        logger.warning(
+            "nothing is balanced: what a sample of this %s costs is not known, and each counts as "
+            "1; give DataLoader(cost=...), a function from a sample to its costs or a table of "
+            "them, or a dataset with probe(index)",
+            type(self.torch.dataset).__name__,
+        )
+
     def make(self, place: Place) -> BalancedLoader:
         """Return the balanced loader of a place; ValueError for what its ranks cannot do."""
         torch, given, source = self.torch, self.given, self.source
+        self.tell_unknown_costs(place)
         plan = make_plan(
             given.balance,
             resources=self.resources,

@@ -23,7 +23,7 @@ from .page.document import headline, render_page
 from .scan.options import ScanOptions
 from .scan.rows import Rows
 from .scan.run import on_cores, on_ray, scan_all
-from .scan.sources import find_tasks
+from .scan.sources import find_tasks, reads_shards
 
 OUT = Path("counterpoise-analysis")
 BALANCE = "balance.json"
@@ -169,7 +169,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
       counterpoise analyze costs.npz --budget tiles=9 --budget tokens=4096
     """  # noqa: D301
     began = time.perf_counter()
-    options = _report_options(given)
+    options = _report_options(sources, given)
     with _progress() as progress:
         rows, total = _scan(sources, out, given, progress)
         task = progress.add_task("plan", total=None, live="")
@@ -180,7 +180,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     emit(report, as_json, _table(report), _settings(report, out))
 
 
-def _report_options(given: dict[str, Any]) -> ReportOptions:
+def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOptions:
     tile_tokens = given["tile_tokens"] or MODELS[given["model"]].tile_tokens
     plan = Plan(
         ranks=given["ranks"],
@@ -198,6 +198,9 @@ def _report_options(given: dict[str, Any]) -> ReportOptions:
         part=given["part"],
         model=given["model"],
         machine=PipelineMachine(given["stages"], given["tensor_parallel"], given["memory_gb"] * GB),
+        bytes_as_tokens=not given["tokenizer"]
+        and not given["transform"]
+        and any(reads_shards(source) for source in sources),
     )
 
 

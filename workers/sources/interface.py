@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from ...balancer.planning.problem.costs import CostError, checked_column, checked_cost
+from .composed import part_at, whole_parts
 from .fingerprint import digest, library_versions
 from .randomness import global_randomness
 
@@ -97,7 +98,9 @@ class PlainSource:
     `cost` says what a sample costs, in one of two ways: a callable takes the loaded sample (so
     probing loads it: `decode_first` is then true), a table says it beforehand, either as a mapping
     from resource to n integers, or as an array (n,) whose resource is called "cost". Without
-    either every sample costs {"samples": 1}. `key` maps an index to a name; default: the index.
+    either, torch's Subset and ConcatDataset have the costs of what they are made of, where that
+    has `probe`; any other sample costs {"samples": 1}. `key` maps an index to a name; default: the
+    index.
 
     >>> source = PlainSource(["a", "bcd"], cost=lambda text: {"tokens": len(text)})
     >>> source.probe(1)
@@ -125,8 +128,21 @@ class PlainSource:
         self._key = key or _offered(dataset, "key") or str
         self._measure = cost if callable(cost) else None
         self._table = None if cost is None or callable(cost) else _table(cost, len(dataset))
-        self._probe = _offered(dataset, "probe") if cost is None else None
+        self._probe = self._probe_of(dataset) if cost is None else None
         self._load = _offered(dataset, "load")
+
+    def _probe_of(self, dataset: Any) -> Callable[[int], Probe] | None:
+        """Return the dataset's own probe, or one that asks its parts; None if neither is there."""
+        own = _offered(dataset, "probe")
+        if own is not None or not all(_offered(part, "probe") for part in whole_parts(dataset)):
+            return own
+
+        def probe(index: int) -> Probe:
+            part, inside = part_at(dataset, index)
+            found = part.probe(inside)
+            return Probe(self.key(index), found.cost, found.nbytes)
+
+        return probe
 
     @property
     def decode_first(self) -> bool:

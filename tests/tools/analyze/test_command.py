@@ -177,3 +177,23 @@ def test_the_demo_waits_as_long_as_analyze_says(tmp_path: Path) -> None:
     )
     for name in ("random", "balanced"):
         assert report["waiting"][name] == pytest.approx(trained[name]["waiting"], abs=0.02)
+
+
+class Uncosted:
+    """A dataset that says nothing about costs."""
+
+    def __len__(self) -> int:
+        return 600
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [0] * (1 + index * index % 97)
+
+
+def test_a_dataset_without_costs_is_told_to_name_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = f"{__name__}:Uncosted"
+    text = " ".join(shown(capsys, source, "--out", tmp_path / "out").split())
+    assert "No sample's cost is known" in text
+    assert "--cost MODULE:NAME" in text
+    assert "leave it off" not in text

@@ -46,7 +46,7 @@ def page(chromium: Browser, report: dict[str, Any]) -> Iterator[Browser]:
 def test_the_first_line_says_what_there_is_to_gain(page: Browser, report: dict[str, Any]) -> None:
     first = page.see("document.body.innerText.trim().split('\\n')[0]")
     waiting, gain = (f"{100 * v:.0f} %" for v in (report["waiting"]["random"], report["gain"]))
-    assert re.sub(r"\s+", " ", first) == (
+    assert re.sub(r"\s+", " ", first).startswith(
         f"Of your step, {waiting} is waiting for the slowest rank; the settings below recover "
         f"{gain} (model, not measurement)"
     )
@@ -54,8 +54,31 @@ def test_the_first_line_says_what_there_is_to_gain(page: Browser, report: dict[s
 
 
 def test_where_nothing_is_to_gain_it_says_so(report: dict[str, Any]) -> None:
-    text = render_page({**report, "leave_off": True})
+    sound = {"unreadable": 0, "over_budget": 0}
+    text = render_page({**report, **sound, "leave_off": True})
     assert "<h1>Balancing would gain less than 3 %: leave it off</h1>" in text
+
+
+def test_the_first_line_says_what_makes_it_doubtful(report: dict[str, Any]) -> None:
+    sound = {**report, "unreadable": 0, "over_budget": 0}
+    whole = headline(sound)
+    share = sound["usable"] * 0.0674
+    for change, said in (
+        ({"bytes_as_tokens": True}, "A byte counts as a token here: give --tokenizer MODULE:NAME"),
+        ({"over_budget": share}, "6.74 % of the samples exceed a budget alone"),
+        ({"unreadable": 5}, "5 of 2,000 samples and shards cannot be read"),
+    ):
+        assert said not in whole
+        doubtful = {**sound, **change}
+        assert headline(doubtful).startswith(f"{whole}. {said}")
+        assert headline(doubtful) in unescape(render_page(doubtful))
+
+
+def test_without_costs_the_first_line_gives_no_advice(report: dict[str, Any]) -> None:
+    line = headline({**report, "costs_known": False, "leave_off": True})
+    assert "No sample's cost is known" in line
+    assert "--cost MODULE:NAME" in line
+    assert "leave it off" not in line
 
 
 def test_every_section_is_there_with_its_decision_and_its_origin(page: Browser) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
+from ....workers.sources.interface import DEFAULT_COST
 from ..scan.rows import Failure, Rows
 
 NAMED = 20  # keys of each kind that the report lists
@@ -29,6 +30,7 @@ def data_figures(rows: Rows, total: int, over: Int64) -> Json:
         "analyzed": analyzed,
         "usable": len(rows),
         "unreadable": unreadable,
+        "costs_known": rows.resources != tuple(DEFAULT_COST),
         "unreadable_interval": share_interval(unreadable, analyzed),
         "truncated": sum(one.kind == "truncated" for one in rows.failures),
         "duplicate_keys": len(repeated),

@@ -50,7 +50,10 @@ NOT_PLANNED = ("label_tokens", "nbytes")
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """The options of an analysis; mode "auto" and empty budgets: recommend them."""
+    """The options of an analysis; mode "auto" and empty budgets: recommend them.
+
+    bytes_as_tokens: samples were measured without their tokenizer.
+    """
 
     plan: Plan
     mode: Mode | Literal["auto"] = "auto"
@@ -58,6 +61,7 @@ class ReportOptions:
     part: int = 65_536
     model: str = "6b+20b"
     machine: PipelineMachine = field(default_factory=PipelineMachine)
+    bytes_as_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ def make_report(
     forecast = make_forecast(part.table, part.labels, plan)
     budgets = dict(zip(part.table.resources, plan.budgets, strict=True))
     report = data_figures(rows, total, over_budget(rows, budgets))
+    report["bytes_as_tokens"] = options.bytes_as_tokens and "tokens" in rows.resources
     report |= _plan_figures(forecast, rows, part)
     report["budgets"] = budget_figures(candidates, part.table, model, options.machine)
     progress("the grid over ranks and accumulate")

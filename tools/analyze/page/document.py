@@ -36,7 +36,34 @@ SECTIONS: dict[str, Callable[[Json], Json]] = {
 
 
 def headline(report: Json) -> str:
-    """Return the first line: the share of the step that is waiting, and what the settings gain."""
+    """Return the first line: what balancing gains, and what makes that figure doubtful."""
+    return ". ".join([_gain(report), *doubts(report)])
+
+
+def doubts(report: Json) -> list[str]:
+    """Return a sentence for each reason to doubt the gain, with the option that mends it."""
+    if not report["costs_known"]:
+        return []  # the first sentence has said it
+    found = []
+    if report["bytes_as_tokens"]:
+        found.append("A byte counts as a token here: give --tokenizer MODULE:NAME for your own")
+    if report["over_budget"]:
+        share = formats.percent(report["over_budget"] / report["usable"], 2)
+        found.append(
+            f"{share} of the samples exceed a budget alone and get microbatches of their own"
+        )
+    if report["unreadable"]:
+        count, analyzed = report["unreadable"], report["analyzed"]
+        found.append(f"{count:,} of {analyzed:,} samples and shards cannot be read")
+    return found
+
+
+def _gain(report: Json) -> str:
+    if not report["costs_known"]:
+        return (
+            "No sample's cost is known, each counts as 1, and nothing can be said: name a "
+            "function from a sample to its cost with --cost MODULE:NAME"
+        )
     if report["leave_off"]:
         return "Balancing would gain less than 3 %: leave it off"
     waiting, gain = (formats.percent(v, 0) for v in (report["waiting"]["random"], report["gain"]))

@@ -66,6 +66,15 @@ def is_import_path(source: str) -> bool:
     return bool(colon) and dotted and name.isidentifier()
 
 
+def reads_shards(source: str) -> bool:
+    """Return True if a source is tar shards, or a folder that may hold some.
+
+    >>> reads_shards("a.tar"), reads_shards("costs.npz"), reads_shards("my_data:dataset")
+    (True, False, False)
+    """
+    return not is_import_path(source) and not source.endswith(SUFFIXES)
+
+
 def _file_state(path: str) -> tuple[int, int]:
     """Return a file's size and modification time, without a Path: there may be a million files."""
     state = os.stat(path)  # noqa: PTH116
