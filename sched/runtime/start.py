@@ -21,6 +21,7 @@ from .links import Channel, Groups, make_groups
 from .stage import LossFunction, StageOptions
 from .vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
 
+_START_S = 60.0
 _OUTPUT = frozenset("ST") | frozenset("LEG")
 
 
@@ -175,8 +176,9 @@ def meet(
     """Connect to the other ranks and start to publish standings; all ranks do it together."""
     groups = connect(probe, channels, place, deadline_s)
     board = post_board(place, deadline_s)
-    # After this all boards are there, so that no rank reads one that is missing.
-    groups.warm_up(deadline_s)
+    # After this all boards are there, so that no rank reads one that is missing. Processes need not
+    # be equally quick to start.
+    groups.warm_up(max(deadline_s, _START_S))
     dist.barrier(place.group)
     board.start()
     return groups, board

@@ -64,6 +64,12 @@ class Pipelines:
             # Who is not heard of holds up the others; the chain need not go through them.
             silent = [r for r in culprits if r in standings and _is_silent(standings[r])]
             rank = (silent or culprits)[0]
+        # Standings are old where the store is gone, and the chain may miss who is the cause.
+        parts += [
+            self._describe(other, standing, [])
+            for other, standing in sorted(standings.items())
+            if _is_silent(standing) and other not in seen
+        ]
         return f"step {standings[me].step}: " + "; ".join(parts)
 
     def _describe(self, rank: int, standing: Standing, culprits: Sequence[int]) -> str:

@@ -76,6 +76,9 @@ class Board:
         # By rank: the last number seen, and when it was new.
         self._heard: dict[int, tuple[int, float]] = {}
         self._read_at = monotonic()
+        # The store's host, for the other pipelines; and theirs when this rank began to listen.
+        self._host = Standing(0, 0)
+        self._before: tuple[float, dict[int, dict[int, Standing]]] = (0.0, {})
         self._running = False
         self._failed = ""
         self._lost = False
@@ -109,6 +112,7 @@ class Board:
         self._failed = error or _UNKNOWN
         self._running = False
         until = monotonic() + _LISTEN_S
+        self._before = monotonic(), self._read_others()
         while True:
             last = threading.Thread(target=self._exchange, daemon=True)
             last.start()
@@ -135,17 +139,40 @@ class Board:
         return found
 
     def elsewhere(self) -> dict[int, dict[int, Standing]]:
-        """Return the standings of the other pipelines' ranks as they are in the store, if it is."""
-        others = [n for n in range(self._seat.pipelines) if n != self._seat.pipeline]
+        """Return the standings of the other pipelines' ranks, as far as the store tells them.
+
+        Call it after `give_up`, which has listened: who has not published since is silent.
+        """
+        now = monotonic()
+        age = now - self._read_at
+        if self._lost or age >= _ANSWER_S:
+            host = replace(self._host, silent_s=max(age, _SILENT_S))
+            return {0: {0: host}} if self._seat.pipeline else {}
+        (listened, before), found = self._before, self._read_others()
+        silent = now - listened
+        return {
+            number: {
+                rank: replace(there, silent_s=silent)
+                if silent >= _SILENT_S
+                and there.beat == before.get(number, {}).get(rank, there).beat
+                else there
+                for rank, there in ranks.items()
+            }
+            for number, ranks in found.items()
+        }
+
+    def _read_others(self) -> dict[int, dict[int, Standing]]:
+        """Return the standings of the other pipelines, without those that do not come soon."""
         found: dict[int, dict[int, Standing]] = {}
 
         def read() -> None:
             with suppress(RuntimeError):
-                for number in others:
-                    found[number] = self._read(number)
+                for number in range(self._seat.pipelines):
+                    if number != self._seat.pipeline:
+                        found[number] = self._read(number)
 
-        reader = threading.Thread(target=read, daemon=True)
-        if not self._lost:
+        if self._seat.pipelines > 1 and not self._lost:
+            reader = threading.Thread(target=read, daemon=True)
             reader.start()
             reader.join(_ANSWER_S)
         return dict(found)
@@ -172,6 +199,9 @@ class Board:
         try:
             self._store.set(self._key(self._seat.pipeline, self._rank), _text(self._own()))
             found = self._read(self._seat.pipeline)
+            if self._seat.pipeline:
+                text = self._store.get(self._key(0, 0))
+                self._host = msgspec.json.decode(text, type=Standing)
         except RuntimeError:
             # The host of the store is gone; what was read before stays.
             self._lost = True

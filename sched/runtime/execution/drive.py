@@ -58,8 +58,10 @@ def explain(error: Exception, board: Board, known: Pipelines, rank: int) -> Pipe
     standings = board.give_up("")
     text = known.explain(rank, standings) + _reports(standings, rank)
     for number, others in sorted(board.elsewhere().items()):
-        if late := known.late(standings[rank].step, others):
-            text += f"; in pipeline {number}, {known.explain(late[0], others)}"
+        late = known.late(standings[rank].step, others)
+        silent = [other for other, there in sorted(others.items()) if there.silent_s]
+        if behind := silent or late:
+            text += f"; in pipeline {number}, {known.explain(behind[0], others)}"
     _leave_at_exit()
     return PipelineStalledError(text, str(error).splitlines()[0])
 

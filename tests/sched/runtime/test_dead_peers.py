@@ -103,10 +103,12 @@ def _check_report(text: str, rank: int, victim: int, pp: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "how"), [(0, signal.SIGKILL), (2, signal.SIGSTOP)], ids=["killed", "stopped"]
+    ("victim", "how", "pp"),
+    [(0, signal.SIGKILL, 4), (2, signal.SIGSTOP, 4), (3, signal.SIGKILL, 2)],
+    ids=["killed", "stopped", "killed in the other pipeline"],
 )
-def test_all_others_say_who_waits_for_whom(victim, how, tmp_path) -> None:
-    lose("1f1b", victim, how, 0.5, tmp_path, WORLD)
+def test_all_others_say_who_waits_for_whom(victim, how, pp, tmp_path) -> None:
+    lose("1f1b", victim, how, 0.5, tmp_path, pp)
 
 
 def test_a_rank_that_hangs_is_ended_once_the_others_have_given_up(tmp_path) -> None:

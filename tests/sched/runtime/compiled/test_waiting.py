@@ -94,6 +94,17 @@ def test_a_rank_at_the_end_waits_for_who_is_silent_if_all_are_there() -> None:
     )
 
 
+def test_a_silent_rank_is_named_though_the_chain_does_not_lead_there() -> None:
+    known = pipelines("1f1b")
+    standings = {
+        2: at(known, 2, "2F1", "1F1"),
+        1: at(known, 1, "1B0"),
+        0: at(known, 0, "0F3", silent_s=9.0),
+    }
+    text = known.explain(2, standings)
+    assert "rank 1 is at 1B0 since 9 s; rank 0 is at 0F3 since 9 s (its process is not" in text
+
+
 def test_of_those_who_are_awaited_the_silent_one_is_looked_at() -> None:
     known = pipelines("1f1b-alg1")
     standings = {

@@ -27,6 +27,9 @@ class Store:
             raise RuntimeError("connection reset")
         self.values[key] = value
 
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
     def multi_get(self, keys: list[str]) -> list[bytes]:
         if self.lost:
             raise RuntimeError("connection reset")
@@ -78,6 +81,17 @@ def test_what_was_known_last_is_told_when_the_store_is_gone(clock: list[float]) 
     assert board.elsewhere() == {}
 
 
+def test_the_host_of_a_lost_store_is_told_in_other_pipelines(clock: list[float]) -> None:
+    store = Store()
+    store.post(0, 0, Standing(4, 3, beat=5))
+    board = a_board(store, pipeline=1, pipelines=2)
+    board._exchange()
+    store.lost = True
+    clock[0] += 6.0
+    board.give_up("")
+    assert board.elsewhere() == {0: {0: Standing(4, 3, beat=5, silent_s=6.0)}}
+
+
 def test_listening_ends_though_nobody_says_more(clock: list[float], monkeypatch) -> None:
     board = a_board(Store())
     ticks = count(100.0, 0.5)
@@ -98,7 +112,16 @@ def test_other_pipelines_standings_are_read(clock: list[float]) -> None:
     board = a_board(store, pipelines=2)
     for rank in range(3):
         store.post(1, rank, Standing(4, rank))
-    assert board.elsewhere() == {1: {rank: Standing(4, rank) for rank in range(3)}}
+    board.give_up("nothing")
+    board._read_at = clock[0] = clock[0] + 3.0
+    store.post(1, 2, Standing(4, 2, beat=1))
+    assert board.elsewhere() == {
+        1: {
+            0: Standing(4, 0, silent_s=3.0),
+            1: Standing(4, 1, silent_s=3.0),
+            2: Standing(4, 2, beat=1),
+        }
+    }
 
 
 @pytest.mark.parametrize("reason", ["others gave up", "store lost"])
