@@ -281,3 +281,9 @@ class _BatchIterator:
         delivered = next(self._delivered)
         self._loader._info = delivered.info
         return delivered.batch
+
+    def __getstate__(self) -> Any:
+        """Refuse to be pickled, as torch's iterators do."""
+        raise NotImplementedError(
+            "an iterator cannot be pickled: pickle the loader, which knows the position"
+        )

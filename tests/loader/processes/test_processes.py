@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch.utils.data as torch_data
 
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.flat_options import balanced_loader
@@ -190,6 +191,21 @@ def test_an_iterator_outlives_the_thread_that_made_it(expected):
     thread.join()
     assert digests(iterators[0]) == expected
     loader.close()
+
+
+def test_torchs_own_workers_end_by_themselves_beside_a_balanced_loader(expected):
+    # torch waits 5 s for each of its workers, and kills those that hang on what they inherited
+    loader, kept = make(), make(persistent_workers=True)
+    assert digests(loader) == digests(kept) == expected
+    theirs = torch_data.DataLoader(range(6), num_workers=2, persistent_workers=True)
+    iterator = iter(theirs)
+    assert len(list(iterator)) == 6
+    workers = iterator._workers
+    del iterator, theirs
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    kept.set_epoch(0)
+    assert digests(kept) == expected
+    kept.close()
 
 
 FORKING = """

@@ -67,7 +67,7 @@ def assigned(make: Make) -> Any:
     return batches(loader)
 
 
-@use("another dataset's content between two loops, without persistent workers")
+@use("a dataset that changes between two loops, with a worker")
 def changed_between(make: Make) -> Any:
     dataset = Numbers(4)
     loader = make(dataset, batch_size=2, num_workers=1)
@@ -76,7 +76,7 @@ def changed_between(make: Make) -> Any:
     return before, batches(loader)
 
 
-@use("another dataset's content in the middle of a loop, without workers")
+@use("a dataset that changes in the middle of a loop, without workers")
 def changed_within(make: Make) -> Any:
     dataset = Numbers(4)
     iterator = iter(make(dataset, batch_size=2))

@@ -36,6 +36,7 @@ class Balanced(DataLoader[T]):
         super().__init__(dataset, *given, **named)
 
 
+Balanced.__name__ = "DataLoader"  # torch's errors tell the name of the user's class
 LOADERS: dict[str, Make] = {
     "torch": torch_data.DataLoader,
     "plain": DataLoader,
