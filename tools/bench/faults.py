@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import click
 from rich.progress import track
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from ..console.reporting import emit, progress_console
 from ..simulated_cluster.trial import FAULTS, Verdict, trial
+from ..simulated_cluster.variants import SHARED_VARIANTS, VARIANTS
 
 
 @click.command("faults")
@@ -17,6 +19,7 @@ from ..simulated_cluster.trial import FAULTS, Verdict, trial
 @click.option("--seeds", default=1000, show_default=True, help="Simulated runs.")
 @click.option("--first", default=0, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Replay this one simulated seed and print its last events.")
+@click.option("--shared", is_flag=True, help="Only jobs whose ranks several processes share.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     simulate: bool,  # noqa: ARG001 - the default, and the only kind here
@@ -24,18 +27,21 @@ def command(
     seeds: int,
     first: int,
     seed: int | None,
+    shared: bool,
     as_json: bool,
 ) -> int:
     """Kill, stop, cut and delay; compare every delivered batch with a run without faults.
 
     Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults on a simulated
-    cluster. Exit status 1 if anything was lost, came twice, came in another batch or never came.
-    With real processes: `make faults RUNS=3` in a checkout.
+    cluster; with --shared several processes play each rank, come late, fall behind and die. Exit
+    status 1 if anything was lost, came twice, came in another batch or never came. With real
+    processes: `make faults RUNS=3` in a checkout.
 
     \b
     Example:
       counterpoise bench faults --simulate --seeds 1000
       counterpoise bench faults --seed 17
+      counterpoise bench faults --shared --seeds 200
     """  # noqa: D301
     if processes:
         raise click.UsageError(
@@ -43,26 +49,27 @@ def command(
         )
     if seeds < 1:
         raise ValueError(f"--seeds is {seeds}: give at least 1")
+    variants = SHARED_VARIANTS if shared else VARIANTS
     if seed is not None:
-        return _replay(seed)
-    report, wrong = _simulated(range(first, first + seeds))
+        return _replay(seed, variants)
+    report, wrong = _simulated(range(first, first + seeds), variants)
     emit(report, as_json, _table(report))
     return 1 if wrong else 0
 
 
-def _simulated(seeds: range) -> tuple[dict[str, object], int]:
+def _simulated(seeds: range, variants: Sequence[str]) -> tuple[dict[str, object], int]:
     """Try all seeds; return the report and the number of failed ones."""
     started = time.perf_counter()
     kinds: Counter[str] = Counter()
     failed: list[Verdict] = []
     for seed in track(seeds, "seeds", console=progress_console, transient=True):
-        verdict = trial(seed)
+        verdict = trial(seed, variants=variants)
         kinds.update({fault.kind for fault in verdict.faults})
         if verdict.wrong:
             failed.append(verdict)
     # A replay of the first failures prints their events, which are not kept while trying.
     for verdict in failed[:3]:
-        _report(trial(verdict.seed, traced=True))
+        _report(trial(verdict.seed, traced=True, variants=variants))
     report: dict[str, object] = {
         "seeds": len(seeds),
         "faults": FAULTS * len(seeds),
@@ -78,9 +85,9 @@ def _simulated(seeds: range) -> tuple[dict[str, object], int]:
     return report, len(failed)
 
 
-def _replay(seed: int) -> int:
+def _replay(seed: int, variants: Sequence[str]) -> int:
     """Run one seed and print its events; return the exit status."""
-    verdict = trial(seed, traced=True)
+    verdict = trial(seed, traced=True, variants=variants)
     _report(verdict)
     return 1 if verdict.wrong else 0
 

@@ -83,10 +83,16 @@ class BalancerProcess:
             found = world.peers.get(peer)
             if found is not None:
                 found[1](message, effect.payloads)
-            elif coordinator is self.coordinator:
+            else:
+                come_back()
+
+        def come_back() -> None:
+            if coordinator is self.coordinator:
                 self._emit(coordinator.unreachable(peer, message, world.now))
 
         if known is None:
             world.network.at(world.soon(), arrive)
+        elif world.cut_off.get(known[0], 0.0) > world.now:
+            world.network.at(world.soon(), come_back)
         else:
             world.network.send(known[0], peer, "down", arrive)

@@ -8,11 +8,14 @@ are made from the sample's index and epoch, as a decoder with seeded augmentatio
 import random
 
 from .balancer import BalancerProcess
-from .faults import BALANCER, TRAINER, Fault
+from .faults import BALANCER, CUT_OFF, PARTIES, RANKS_DIE, TRAINER, Fault
 from .network import DISTURBANCES, Disturbance, SimulatedNetwork
 from .trainer import Trainer
 from .workers import Workers
 from .world import ClusterSettings, SimulationResult, World
+
+# How long a trainer is down that is restarted because some of its processes have died.
+RESTART_S = 0.5
 
 
 class Simulation:
@@ -58,12 +61,18 @@ class Simulation:
         self.world.trace("FAULT", fault)
         until = self.world.now + fault.lasts_s
         kind = fault.kind.partition(" ")[0]
+        if fault.kind == CUT_OFF:
+            self.world.cut_off[fault.party] = until
         if kind in DISTURBANCES:
             self.world.network.disturb(fault.party, Disturbance(kind, fault.way, until))
         elif kind == "reset":
             self.world.network.sever(fault.party)
         elif kind == "crash":
             self._crash(fault)
+        elif fault.kind == RANKS_DIE:
+            for party in fault.party.split(PARTIES):
+                self.trainer.kill(party)
+            self.world.network.at(fault.lasts_s, lambda: self.trainer.crash(RESTART_S))
         elif fault.kind == "disk full" and fault.party == TRAINER:
             self.trainer.disk_full_until = until
         elif fault.kind == "disk full":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from .network import DISTURBANCES
 
 TRAINER, BALANCER, ALL_WORKERS = "trainer", "balancer", "all workers"
+# Between the names of several parties.
+PARTIES = " & "
 # reset: a connection breaks and is made again; stop: a process does nothing for a while (SIGSTOP);
 # hang: it stops its work, but sends heartbeats; replace: it stops, counts as dead, and
 # finds a successor when it goes on; disk full: nothing can be written to a party's disk.
@@ -27,6 +29,12 @@ LONGEST_S = 4.0
 # hang, or one worker is slow.
 LONG_HANG, LONG_SLOW = "long hang", "long slow"
 LONG_S = 5.5, 14.0
+# A process of the trainer trains slowly. Some die, and the trainer is restarted before the others
+# are told of it.
+SLOW_RANK, RANKS_DIE = "slow rank", "ranks die"
+MOST_DIE, RESTARTED_S = 3, 3.0
+# A process of the trainer is cut off, and the balancer is told that it cannot be reached.
+CUT_OFF, CUT_OFF_S = "cut off", 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +65,26 @@ def draw_faults(
     source: random.Random,
     number: int,
     workers: int,
-    ranks: tuple[int, ...],
+    trainer: Sequence[str],
     within_s: float,
     kinds: Sequence[str] = (),
 ) -> tuple[Fault, ...]:
     """Return `number` faults within the first `within_s` seconds, in time order.
 
-    `ranks` are the first ranks of the trainer's processes; `kinds` those of the first faults, all
+    `trainer` has the names of the trainer's processes; `kinds` are those of the first faults, all
     others are drawn.
     """
     every = [*kinds, *[source.choice(KINDS) for _ in range(number - len(kinds))]]
-    drawn = [_draw(kind, source, workers, ranks, within_s) for kind in every]
+    drawn = [_draw(kind, source, workers, trainer, within_s) for kind in every]
     return tuple(sorted(drawn, key=lambda fault: fault.at))
 
 
 def _draw(
-    kind: str, source: random.Random, workers: int, ranks: tuple[int, ...], within_s: float
+    kind: str, source: random.Random, workers: int, trainer: Sequence[str], within_s: float
 ) -> Fault:
     at, lasts_s = source.uniform(0.0, within_s), source.uniform(0.05, LONGEST_S)
     worker = f"worker {source.randrange(workers)}"
-    rank = f"rank {source.choice(ranks)}"
+    rank = source.choice(trainer)
     way = source.choice(("up", "down")) if kind == "cut" else ""
     if kind == "crash trainer":
         return Fault(at, kind, TRAINER, min(lasts_s, 1.0))
@@ -84,6 +92,13 @@ def _draw(
         return Fault(at, kind, BALANCER, min(lasts_s, 2.0))
     if kind == "disk full":
         return Fault(at, kind, source.choice((worker, TRAINER)), lasts_s)
+    if kind == RANKS_DIE:
+        parties = source.sample(trainer, min(MOST_DIE, len(trainer)))
+        return Fault(at, kind, PARTIES.join(parties), min(lasts_s, RESTARTED_S))
+    if kind == CUT_OFF:
+        return Fault(at, kind, rank, min(lasts_s, CUT_OFF_S))
+    if kind == SLOW_RANK:
+        return Fault(at, "slow", rank, lasts_s)
     if kind == LONG_HANG:
         party = source.choice((ALL_WORKERS, worker))
         return Fault(at, "hang", party, source.uniform(*LONG_S))

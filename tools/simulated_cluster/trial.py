@@ -12,6 +12,7 @@ from functools import cache
 
 from .cluster import Simulation
 from .faults import Fault, draw_faults
+from .rank import party_name
 from .variants import COUNT, FAULT_KINDS, LEASE_S, VARIANTS, WORKERS, settings_of
 from .world import SimulationResult
 
@@ -64,9 +65,13 @@ def trial(seed: int, traced: bool = False, variants: Sequence[str] = VARIANTS) -
     variant = variants[seed % len(variants)]
     settings = settings_of(variant)
     source = random.Random(seed)
-    firsts = tuple(ranks[0] for ranks in settings.processes)
+    trainer = [
+        party_name(ranks[0], sharer)
+        for sharer in range(settings.sharers)
+        for ranks in settings.processes
+    ]
     kinds = FAULT_KINDS.get(variant, ())
-    faults = draw_faults(source, FAULTS, WORKERS, firsts, WITHIN_S, kinds)
+    faults = draw_faults(source, FAULTS, WORKERS, trainer, WITHIN_S, kinds)
     reference = _reference(variant)
     over = max(fault.end for fault in faults)
     limit_s = over + reference.seconds + LEASES_TO_END * LEASE_S

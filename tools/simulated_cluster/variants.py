@@ -9,7 +9,7 @@ from ...balancer.planning.planner import WINDOW_STEPS, make_planner
 from ...balancer.planning.planner import Planner as RealPlanner
 from ...balancer.planning.problem.config import PlanConfig, Planned, Window
 from ...balancer.protocol.job_spec import JobSpec
-from .faults import LONG_HANG, LONG_SLOW
+from .faults import CUT_OFF, LONG_HANG, LONG_SLOW, RANKS_DIE, SLOW_RANK
 from .world import ClusterSettings
 
 COUNT = 208
@@ -104,6 +104,22 @@ SHARED_SETTINGS: dict[str, ClusterSettings] = {
     "shared, two epochs": replace(PLAIN, sharers=2, epochs=2, late_s=1.0),
     "shared, windows, skip": replace(_with_holes(_job(PLAIN, plan=IN_WINDOWS)), sharers=2),
     "shared, brought": replace(PLAIN, sharers=2, fixed_job=False),
+    # Some processes die, of one rank or of several, and the trainer is restarted.
+    "shared, some die": replace(PLAIN, sharers=3, late_s=0.5),
+    "shared, some die, skip": replace(_with_holes(PLAIN), sharers=2, prefetch=6),
+    # Some train slowly: the others wait when they are as far ahead as they prefetch.
+    "shared, apart": replace(_job(PLAIN, plan=FOUR_EACH), sharers=3, prefetch=1),
+    # Some cannot be reached for a while, and come back.
+    "shared, cut off": replace(PLAIN, sharers=2, prefetch=1),
+    # They come when much of the epoch is over, and in an epoch that others have left.
+    "shared, very late": replace(PLAIN, sharers=2, late_s=8.0),
+    "shared, left early": replace(PLAIN, sharers=2, late_s=1.0, epochs=2, leaves_at=2),
+    # No microbatch may be empty: some get samples of others, and some steps are left out.
+    "shared, never empty": replace(
+        _with_holes(_job(PLAIN, plan=replace(PLAN, samples_per_step=8, empty_microbatches=False))),
+        sharers=2,
+        late_s=0.5,
+    ),
 }
 SHARED_VARIANTS = tuple(SHARED_SETTINGS)
 # Kinds of the first faults, where they are not all drawn.
@@ -115,6 +131,10 @@ FAULT_KINDS = {
     "left early": ("crash trainer",),
     "long hang": (LONG_HANG, "slow", "delay", "duplicate", "disk full"),
     "back and back": ("crash trainer",) * 3,
+    "shared, some die": (RANKS_DIE, RANKS_DIE),
+    "shared, some die, skip": (RANKS_DIE, "crash balancer"),
+    "shared, apart": (SLOW_RANK,) * 3,
+    "shared, cut off": (CUT_OFF, CUT_OFF, "slow", "duplicate", "crash worker"),
 }
 
 

@@ -1,7 +1,8 @@
 """Check promises that show in the balancer's messages, whatever is delivered in the end.
 
 No two leases of the balancers at an address have one number; what all know to be delivered is not
-decoded again; a worker process is not let in while its successor is there.
+decoded again; a worker process is not let in while its successor is there; of the processes that
+share a rank none is further ahead of another than it prefetches.
 """
 
 from ...balancer.coordinator.effects import Send
@@ -61,6 +62,7 @@ class Watch:
             self._turn_to(coordinator.state.run)
             place = message.rank, (message.step, message.microbatch)
             self._place |= {item.ordinal: place for item in message.items}
+            return self._too_far_ahead(coordinator, effect.peer, message)
         if isinstance(message, Welcome) and effect.peer in self._replaced:
             return f"{effect.peer.decode()} was let in, though its successor is there"
         if not isinstance(message, Lease):
@@ -69,6 +71,18 @@ class Watch:
             return f"two leases have the number {message.lease}"
         self._numbers.add(message.lease)
         return self._again(coordinator, message) if message.kind == "decode" else ""
+
+    def _too_far_ahead(self, coordinator: Coordinator, peer: bytes, batch: Batch) -> str:
+        """Return whom a process leaves too far behind that shares its rank, as far as is known."""
+        ranks, had = coordinator.state.ranks, self._had.get(batch.rank, {})
+        for each in ranks.values():
+            counts = each.started is not None and each.started.run == batch.run
+            behind = had.get(each.hello.sharer)
+            if behind is None or not counts or each.peer == peer:
+                continue
+            if batch.rank in each.hello.ranks and batch.step > behind[0] + ranks[peer].hello.ahead:
+                return f"step {batch.step} was sent while {each.peer.decode()} is at {behind}"
+        return ""
 
     def _again(self, coordinator: Coordinator, lease: Lease) -> str:
         self._turn_to(coordinator.state.run)

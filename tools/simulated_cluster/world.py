@@ -108,6 +108,8 @@ class World:
     over: bool = False
     # By address: the party that the process belongs to, and what it does with a message.
     peers: dict[bytes, tuple[str, Receive]] = field(default_factory=dict)
+    # Until when a party cannot be reached, which the balancer is told.
+    cut_off: dict[str, float] = field(default_factory=dict)
     _messages: int = 0
 
     @property

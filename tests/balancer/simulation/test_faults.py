@@ -49,7 +49,7 @@ def test_a_seed_replays_exactly() -> None:
 def test_a_lone_worker_soon_has_again_what_was_lost_on_the_way(seed: int) -> None:
     settings = replace(settings_of("long leases"), workers=1)
     kinds = "drop", "cut", "drop", "reset", "crash worker"
-    faults = draw_faults(random.Random(seed), len(kinds), 1, (0, 1), 6.0, kinds)
+    faults = draw_faults(random.Random(seed), len(kinds), 1, ("rank 0", "rank 1"), 6.0, kinds)
     limit_s = 60.0
     assert limit_s < settings.job.lease_s
     outcome = Simulation(replace(settings, faults=faults, limit_s=limit_s), seed).run()

@@ -9,6 +9,7 @@ from counterpoise.tools.bench import faults as bench_faults
 from counterpoise.tools.bench.faults import command
 from counterpoise.tools.simulated_cluster.faults import KINDS
 from counterpoise.tools.simulated_cluster.trial import trial
+from counterpoise.tools.simulated_cluster.variants import VARIANTS
 
 
 def run(*words):
@@ -27,8 +28,8 @@ def test_the_report_of_simulated_seeds():
 
 
 def test_a_seed_that_fails_is_counted_and_its_last_events_are_told(monkeypatch):
-    def broken(seed, traced=False):
-        verdict = trial(seed, traced)
+    def broken(seed, traced=False, variants=VARIANTS):
+        verdict = trial(seed, traced, variants)
         return replace(verdict, lost=2, mismatch=True) if seed == 5 else verdict
 
     monkeypatch.setattr(bench_faults, "trial", broken)
@@ -46,6 +47,12 @@ def test_a_replay_tells_faults_and_last_events():
     assert result.return_value == 0
     assert "seed 3 (poison): nothing wrong" in result.stderr
     assert "balancer receives" in result.stderr
+
+
+def test_shared_ranks_have_seeds_of_their_own():
+    result = run("--seed", "9", "--shared")
+    assert result.return_value == 0
+    assert "seed 9 (shared, some die): nothing wrong" in result.stderr
 
 
 def test_no_seeds_at_all_are_refused():
