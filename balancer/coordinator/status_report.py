@@ -58,6 +58,7 @@ def make_status_report(state: CoordinatorState, number: int, waiting: str) -> St
         last_holes=tuple(_cut_hole(hole) for hole in run.failed.last) if run else (),
         worker_statuses=worker_notes(state, leases),
         trainer_statuses=rank_notes(state),
+        over_budget=run.feed.over_budget if run else 0,
     )
 
 

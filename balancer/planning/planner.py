@@ -12,7 +12,15 @@ import numpy as np
 
 from .kernels.arrays import Int64
 from .partition.by_name import assign_groups
-from .problem.config import GlobalBatch, Microbatch, PlanConfig, Planned, Window, check_costs
+from .problem.config import (
+    GlobalBatch,
+    Microbatch,
+    OversizeError,
+    PlanConfig,
+    Planned,
+    Window,
+    check_costs,
+)
 from .problem.loads import budget_array, group_loads, oversized
 from .problem.seeds import derive_seed
 from .steps import StepGroups, group_epoch, group_prefix, group_step
@@ -58,6 +66,7 @@ class Planner:
                 f"window at ordinal {window.start} has {len(costs)} samples; give "
                 f"{self.window_samples}, or fewer with last=True at the epoch's end"
             )
+        self._refuse_oversize(window, costs)
         grouped = self._group(window, costs)
         over = np.flatnonzero(oversized(costs[: grouped.used], budget_array(config.budgets)))
         batches = tuple(self._batches(window, costs[: grouped.used], grouped))
@@ -72,6 +81,24 @@ class Planner:
             return 0
         planned = sum(len(mb.ordinals) for batch in batches for rank in batch.ranks for mb in rank)
         return used - planned - oversize * (config.oversize == "refuse")
+
+    def _refuse_oversize(self, window: Window, costs: Int64) -> None:
+        """Raise OversizeError for a sample over budget, where that is to end the run."""
+        config = self.config
+        if config.oversize != "error":
+            return
+        for row in np.flatnonzero(oversized(costs, budget_array(config.budgets)))[:1].tolist():
+            each = zip(config.resources, costs[row].tolist(), config.budgets, strict=True)
+            figures = ", ".join(
+                f"{cost:,} {name} of {most:,}"
+                for name, cost, most in each
+                if most is not None and cost > most
+            )
+            raise OversizeError(
+                window.start + row,
+                f"is over budget by itself ({figures}) and oversize is 'error': raise the budget, "
+                "shorten the sample, or use oversize 'alone' or 'refuse'",
+            )
 
     def _group(self, window: Window, costs: Int64) -> StepGroups:
         """Return the groups of every step of the window, by the configured mode."""

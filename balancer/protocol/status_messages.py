@@ -64,7 +64,8 @@ class StatusReport(ArrayRecord, frozen=True):
     fewer. Counts since the balancer was started: expired leases (the last expired_ms ago, -1:
     none), lost workers (the last lost_ms ago, with names), messages dropped by the coordinator,
     messages and peers refused before they reached it. rejected_workers: the reasons for the last
-    rejections. holes: unusable samples of this run, the last ones in last_holes. front: the
+    rejections. holes: unusable samples of this run, the last ones in last_holes. over_budget:
+    planned samples that exceed a budget by themselves, in microbatches of their own. front: the
     earliest step that some rank has not received completely, or -1. all_decoded: everything that is
     planned has been decoded.
     """
@@ -96,3 +97,4 @@ class StatusReport(ArrayRecord, frozen=True):
     last_holes: tuple[Hole, ...]
     worker_statuses: tuple[WorkerStatus, ...]
     trainer_statuses: tuple[TrainerStatus, ...]
+    over_budget: Integer = 0

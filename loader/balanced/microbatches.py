@@ -23,6 +23,7 @@ from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import START, ResumePosition, read_position, write_position
 from ..step.errors import LoaderError
 from ..step.info import Step, StepInfo
+from .over_budget import OverBudget
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,11 @@ class BalancedLoader:
     _running: int = 0
     _told: int | None = None
     _connection: MicrobatchSource | None = field(default=None, repr=False)
+    _over_budget: OverBudget = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        limits = zip(self.plan.resources, self.plan.budgets, strict=True)
+        self._over_budget = OverBudget({name: most for name, most in limits if most is not None})
 
     @property
     def plan(self) -> PlanConfig:
@@ -214,6 +220,7 @@ class BalancedLoader:
                 raise
             if arrival is None:
                 self._tell_what_was_left_out(self.open().left_out)
+                self._over_budget.end_epoch()
                 self.finish(self._generation)
                 self.epoch, self._at = self.epoch + 1, START
                 return None
@@ -225,6 +232,8 @@ class BalancedLoader:
             self._advance(arrival.batch, holes)
             self.left_out = len(holes)
             if delivered is not None:
+                info = delivered.info
+                self._over_budget.take(info.over_budget, info.costs, info.keys)
                 return delivered
             begun = True
 
@@ -320,6 +329,7 @@ class BalancedLoader:
             holes=tuple(hole.key for hole in batch.holes),
             images=costs.get("tiles", 1) > 0 if batch.items else False,
             costs=MappingProxyType(costs),
+            over_budget=self._over_budget.exceeded(costs),
         )
 
 

@@ -16,7 +16,8 @@ class StepInfo:
 
     `label_tokens` counts labels that are not -100 and are not a sample's first token (no position
     predicts that one). `costs` are the microbatch's totals per resource. `holes` are the keys of
-    samples that could not be used; they count nowhere else.
+    samples that could not be used; they count nowhere else. `over_budget` names the resources of
+    which the microbatch, a single sample then, has more than the budget.
     """
 
     epoch: int
@@ -35,6 +36,7 @@ class StepInfo:
     holes: tuple[str, ...] = ()
     images: bool = True
     costs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    over_budget: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:

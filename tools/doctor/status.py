@@ -253,6 +253,10 @@ def _losses(status: StatusReport) -> Iterator[Finding]:
             "group them with counterpoise doctor --dead-letter FILE, if the loader has dead_letter="
         )
         yield judge("dead letters", f"{status.holes} in this run; {_join(texts)}", warn=advice)
+    if status.over_budget:
+        advice = "give larger budgets, or leave such samples out with Balance(oversize='refuse')"
+        found = f"{status.over_budget} samples of this run, in microbatches of their own"
+        yield judge("over budget", found, warn=advice)
 
 
 def _join(texts: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ...planning.kernels.arrays import Int64
-from ...planning.problem.config import GlobalBatch, Planned, Window
+from ...planning.problem.config import GlobalBatch, OversizeError, Planned, Window
 from ...protocol.messages import EpochPosition
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
@@ -51,6 +51,7 @@ class PlanningFeed:
         self.start = at.start
         self.step = at.window_step
         self.ended = self.start >= len(order)
+        self.over_budget = 0  # samples planned by themselves because they exceed a budget
         # Samples that no step has taken, though nobody refused them.
         self.left_out = 0
         self.samples: dict[int, Sample] = {}
@@ -124,10 +125,14 @@ class PlanningFeed:
             [self.samples[ordinal].cost for ordinal in range(self.start, end)], dtype=np.int64
         ).reshape(-1, self.resources)
         window = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
-        planned = self.planner.plan(window)
+        try:
+            planned = self.planner.plan(window)
+        except OversizeError as error:
+            raise ValueError(f"sample {self.samples[error.ordinal].key!r} {error.reason}") from None
         after_window = self.start + planned.consumed
         last = self.step + len(planned.batches)
         refused = planned.oversize if planned.refused else ()
+        self.over_budget += 0 if planned.refused else len(planned.oversize)
         for batch in planned.batches:
             # A run that resumes after this step plans this window again, after the last the next.
             if batch.step + 1 == last:

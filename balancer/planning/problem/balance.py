@@ -16,7 +16,7 @@ PartitionName = Literal[
     "multi_resource", "greedy", "ascending", "karmarkar_karp", "random", "given"
 ]
 OrderingName = Literal["given", "disttrain", "two_opt", "multi_start"]
-Oversize = Literal["alone", "refuse"]
+Oversize = Literal["alone", "refuse", "error"]
 LayoutName = Literal["torch", "padded", "packed"]
 Accumulate = int | Literal["auto"]
 
@@ -76,8 +76,8 @@ class Balance:
     partition: how microbatches are assigned to ranks: "multi_resource" evens out every resource,
         "given" keeps their order.
     ordering: the order of each rank's microbatches; loaders plan with "given" only.
-    oversize: a sample over budget gets a microbatch of its own ("alone") or is left out
-        ("refuse"); both are reported.
+    oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
+        ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
     layout: "torch" (collate_fn makes the batch), "padded" or "packed".
     pad_id, dummy_tile: the padding token, and the side in pixels of the zero tile that a batch

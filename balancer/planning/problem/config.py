@@ -205,6 +205,18 @@ class Planned:
     left_out: int = 0
 
 
+class OversizeError(ValueError):
+    """A sample over budget where oversize is "error": its ordinal, costs and budgets."""
+
+    def __init__(self, ordinal: int, reason: str) -> None:
+        super().__init__(ordinal, reason)
+        self.ordinal = ordinal
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the sample at {self.ordinal} of the epoch's order {self.reason}"
+
+
 def check_costs(costs: Int64, resources: int) -> Int64:
     """Return costs as contiguous int64 (n, resources); raise ValueError if they cannot be planned.
 

@@ -1,0 +1,49 @@
+"""Says which microbatches exceed a budget: a single sample that does so alone, oversize="alone"."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+logger = logging.getLogger(__name__)
+
+
+class OverBudget:
+    """Names the budgets that microbatches exceed; logs the first, and the count at the end."""
+
+    def __init__(self, budgets: Mapping[str, int]) -> None:
+        self._budgets = budgets
+        self._microbatches = 0
+        self._over = 0
+        self._has_told = False
+
+    def exceeded(self, costs: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the resources of which a microbatch has more than their budget.
+
+        >>> OverBudget({"tokens": 9}).exceeded({"tiles": 40, "tokens": 12})
+        ('tokens',)
+        """
+        return tuple(name for name, most in self._budgets.items() if costs.get(name, 0) > most)
+
+    def take(self, over: Sequence[str], costs: Mapping[str, int], keys: Sequence[str]) -> None:
+        """Count a microbatch that was handed out; the first one over budget is logged."""
+        self._microbatches += 1
+        self._over += bool(over)
+        if over and self._over == 1 and not self._has_told:
+            figures = ", ".join(
+                f"{costs[name]:,} {name} of {self._budgets[name]:,}" for name in over
+            )
+            logger.warning(
+                "sample %r is over budget (%s) and has a microbatch of its own: see StepInfo."
+                "over_budget; larger budgets avoid it, oversize='refuse' leaves such samples out, "
+                "'error' ends the run",
+                keys[0] if keys else "", figures,
+            )  # fmt: skip
+
+    def end_epoch(self) -> None:
+        """Log, once, how many microbatches of a whole epoch were over budget, and count anew."""
+        if self._over and not self._has_told:
+            self._has_told = True
+            logger.warning(
+                "%d of this process' %d microbatches of the epoch were over budget",
+                self._over, self._microbatches,
+            )  # fmt: skip
+        self._microbatches = self._over = 0
