@@ -15,7 +15,8 @@ from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.protocol.job_spec import JobSpec
 from ..balancer.transport.keys import peer_keys
-from ..workers.sources.interface import DEFAULT_COST, Source, as_source
+from ..workers.sources.dead_letter import checked_path
+from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
 from .balanced.arguments import check_plan, find_resources, make_plan
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader, Collate
@@ -113,7 +114,7 @@ class BalancedSettings:
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
             local=given.balancer is None,
-            name=str(getattr(torch.dataset, "pattern", type(torch.dataset).__name__)),
+            name=source_name(torch.dataset),
         )
 
 
@@ -125,6 +126,7 @@ def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> 
     """
     if given.keys is not None and given.balancer is None:
         raise ValueError("keys are for a standalone balancer: give its address too, balancer=")
+    checked_path(given.dead_letter)
     remote = isinstance(loader.dataset, RemoteDataset)
     source = None if remote else as_source(loader.dataset, given.cost, given.key)
     resources = find_resources(source, given.balance)

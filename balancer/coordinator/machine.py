@@ -236,7 +236,9 @@ class Coordinator:
         if batch is None:
             return False
         if batch.fatal is not None:
-            self.runs.fail("data", f"sample {batch.fatal.key!r}: {batch.fatal.reason}")
+            sample = batch.fatal
+            place = f" of {sample.source}" if sample.source else ""
+            self.runs.fail("data", f"sample {sample.key!r}{place}: {sample.reason}")
         else:
             self.state.send(peer, batch.message, batch.payloads)
             waiting = sharers.waiting_for(rank, (step, microbatch), run.number)

@@ -180,7 +180,7 @@ def _spans(ranks: tuple[int, ...]) -> str:
 
 
 def _cut_hole(hole: Hole) -> Hole:
-    return Hole(hole.ordinal, cut(hole.key), cut(hole.reason))
+    return Hole(hole.ordinal, cut(hole.key), cut(hole.reason), cut(hole.source))
 
 
 def _ago_ms(now: float, then: float) -> int:

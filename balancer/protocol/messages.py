@@ -95,13 +95,17 @@ class DecodeDone(ArrayRecord, frozen=True):
 
 
 class SampleFailed(ArrayRecord, frozen=True):
-    """A sample that cannot be used; `io` marks an I/O error that persisted after all retries."""
+    """A sample that cannot be used; `io` marks an I/O error that persisted after all retries.
+
+    `source` is the file it is in, empty where that is not known.
+    """
 
     lease: Integer
     ordinal: Integer
     key: str
     reason: str
     io: bool
+    source: str = ""
 
 
 class WorkerFailed(ArrayRecord, frozen=True):

@@ -27,11 +27,12 @@ class BatchItem(ArrayRecord, frozen=True):
 
 
 class Hole(ArrayRecord, frozen=True):
-    """A sample that could not be used, and why."""
+    """A sample that could not be used, why, and the file it is in where that is known."""
 
     ordinal: Integer
     key: str
     reason: str
+    source: str = ""
 
 
 class Probed(ArrayRecord, frozen=True):

@@ -18,7 +18,7 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import Batch, EpochPosition, Ready
 from ...balancer.protocol.rank_session import Arrival
 from ...workers.codec.frames import decode
-from ...workers.sources.dead_letter import DeadLetter, append_letter
+from ...workers.sources.dead_letter import DeadLetter, record_letter
 from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import START, ResumePosition, read_position, write_position
 from ..step.errors import LoaderError
@@ -306,8 +306,8 @@ class BalancedLoader:
     def _report_holes(self, batch: Batch) -> None:
         if self.dead_letter is not None:
             for hole in batch.holes:
-                letter = DeadLetter(hole.key, self.name, hole.reason, "data")
-                append_letter(self.dead_letter, letter)
+                letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
+                record_letter(self.dead_letter, letter)
 
     def _info(self, batch: Batch) -> StepInfo:
         costs = dict(zip(self.job.resources, batch.costs, strict=False))

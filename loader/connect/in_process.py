@@ -117,8 +117,12 @@ class InProcessConnection:
             result = work(task.ref, task.epoch)
         except Exception as error:
             key = error.key if isinstance(error, SampleError) else self._handler.key(task.ref)
-            io = kind_of(error) == "io"
-            self._send(_WORKER, SampleFailed(task.lease, ordinal, key, reason_of(error), io))
+            reason, io, file = (
+                reason_of(error),
+                kind_of(error) == "io",
+                self._handler.file_of(task.ref),
+            )
+            self._send(_WORKER, SampleFailed(task.lease, ordinal, key, reason, io, file))
             return
         if isinstance(result, Probed):
             self._send(_WORKER, ProbeDone(task.lease, (result,)))

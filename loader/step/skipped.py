@@ -5,7 +5,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...balancer.protocol.error_policy import OnError, checked_on_error
-from ...workers.sources.dead_letter import DeadLetter, append_letter
+from ...workers.sources.dead_letter import DeadLetter, checked_path, record_letter
 from ...workers.sources.failures import SkippedSample
 from ...workers.sources.interface import source_name
 from .errors import LoaderError
@@ -35,8 +35,9 @@ class LeftOut:
         for hole in holes:
             self.count += 1
             if self._dead_letter is not None:
-                letter = DeadLetter(hole.key, self._name, hole.reason, hole.kind)
-                append_letter(self._dead_letter, letter)
+                source = hole.source or self._name
+                letter = DeadLetter(hole.key, source, hole.reason, hole.kind)
+                record_letter(self._dead_letter, letter)
         if self._allowed is not None and holes and self.count > self._allowed:
             last = holes[-1]
             where = f", see {self._dead_letter}" if self._dead_letter else ""
@@ -68,7 +69,7 @@ def make_left_out(
         )
     if isinstance(max_errors, float):
         max_errors = int(max_errors * _count(dataset, max_errors))
-    return LeftOut(policy, source_name(dataset), dead_letter, max_errors)
+    return LeftOut(policy, source_name(dataset), checked_path(dead_letter), max_errors)
 
 
 def _no_refill(dataset: Any, batch_size: int | None) -> str:

@@ -19,10 +19,9 @@ def examine_dead_letters(path: Path) -> list[Finding]:
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give the loader's dead_letter= file")
-    try:
-        letters = read_letters(path)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not a dead-letter file: {error}") from error
+    letters = read_letters(path)
+    if not letters and path.stat().st_size:
+        raise ValueError(f"{path} is not a dead-letter file: no line of it is a letter")
     if not letters:
         return [judge("dead letters", "none")]
     groups: dict[tuple[str, str, str], list[DeadLetter]] = defaultdict(list)

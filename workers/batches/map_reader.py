@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from ...balancer.protocol.error_policy import OnError
 from ..sources.failures import SkippedSample, kind_of, load_with_retries
-from ..sources.interface import SampleError, source_name
+from ..sources.interface import SampleError, file_of, source_name
 from .envelope import (
     Envelope,
     ReaderPosition,
@@ -146,7 +146,7 @@ class MapReader(Dataset[Any]):
             # A disk that fails says nothing about the sample: it is no hole.
             if kind_of(error) == "io":
                 raise
-            return SkippedSample.from_error(error, key)
+            return SkippedSample.from_error(error, key, file_of(dataset, index))
 
 
 def _is_no_task(asked: Any) -> bool:

@@ -62,7 +62,7 @@ class TolerantStream:
             if not isinstance(found, SampleError):
                 self._in_a_row = 0
                 return Item(found, tuple(holes))
-            holes.append(SkippedSample(found.key, found.reason, "data"))
+            holes.append(SkippedSample(found.key, found.reason, "data", found.source))
             self._count(found)
             if not self._refill:
                 return Item(None, tuple(holes), found=False)

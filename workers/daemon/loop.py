@@ -71,6 +71,9 @@ class Handler(Protocol):
     def open(self, job: str) -> tuple[int, str]:
         """Open what the job describes; return the number of samples and the fingerprint."""
 
+    def file_of(self, ref: SampleRef) -> str:
+        """Return the file that a sample is in, empty where the source does not say."""
+
     def key(self, ref: SampleRef) -> str:
         """Return a sample's name."""
 
@@ -272,7 +275,12 @@ class _Worker:
     def _send_failure(self, task: SampleTask, error: Exception) -> None:
         key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)
         failed = SampleFailed(
-            task.lease, task.ref.ordinal, key, reason_of(error), kind_of(error) == "io"
+            task.lease,
+            task.ref.ordinal,
+            key,
+            reason_of(error),
+            kind_of(error) == "io",
+            self.handler.file_of(task.ref),
         )
         self._send(failed)
 

@@ -10,7 +10,7 @@ from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ..codec.frames import encode, payload_of
 from ..sources.failures import RETRIES, load_with_retries
-from ..sources.interface import Probe, SampleError, Source, checked_probe, source_name
+from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of, source_name
 from .loop import Decoded
 
 
@@ -50,6 +50,10 @@ class SourceHandler:
     def key(self, ref: SampleRef) -> str:
         """Return a sample's key."""
         return self._source().key(ref.index)
+
+    def file_of(self, ref: SampleRef) -> str:
+        """Return the file that a sample is in, empty where the source does not say."""
+        return file_of(self._source(), ref.index)
 
     def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
         """Measure a sample; where that takes decoding it, keep what was decoded."""

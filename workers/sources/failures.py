@@ -65,21 +65,23 @@ RETRIES = RetryPolicy()
 
 @dataclass(frozen=True, slots=True)
 class SkippedSample:
-    """A sample that could not be used: its key, the reason, and the kind of failure."""
+    """A sample that could not be used: its key, the reason, the kind of failure, and its file."""
 
     key: str
     reason: str
     kind: Kind
+    source: str = ""
 
     @classmethod
-    def from_error(cls, error: Exception, key: str) -> Self:
+    def from_error(cls, error: Exception, key: str, source: str = "") -> Self:
         """Describe the sample that raised `error`; a SampleError knows its key better.
 
         >>> SkippedSample.from_error(SampleError("a", "no text"), "0")
-        SkippedSample(key='a', reason='no text', kind='data')
+        SkippedSample(key='a', reason='no text', kind='data', source='')
         """
-        named = error.key if isinstance(error, SampleError) else key
-        return cls(named, reason_of(error), kind_of(error))
+        if isinstance(error, SampleError):
+            return cls(error.key, error.reason, "data", error.source or source)
+        return cls(key, reason_of(error), kind_of(error), source)
 
 
 def load_with_retries(

@@ -27,13 +27,16 @@ METHODS = ("key", "probe", "load", "fingerprint")
 class SampleError(ValueError):
     """A sample that cannot be used, and why: a fact about the data, which a retry cannot change."""
 
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(key, reason)
+    def __init__(self, key: str, reason: str, source: str = "") -> None:
+        """`source` is the file that the sample is in, where that is known."""
+        super().__init__(key, reason, source)
         self.key = key
         self.reason = reason
+        self.source = source
 
     def __str__(self) -> str:
-        return f"sample {self.key!r}: {self.reason}"
+        place = f" of {self.source}" if self.source else ""
+        return f"sample {self.key!r}{place}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,20 @@ def source_name(source: Any) -> str:
     'list'
     """
     dataset = source.dataset if isinstance(source, PlainSource) else source
-    return str(getattr(dataset, "pattern", type(dataset).__name__))[:NAME_CHARACTERS]
+    pattern = getattr(dataset, "pattern", type(dataset).__name__)
+    name = pattern if isinstance(pattern, str) else ", ".join(map(str, pattern))
+    return name[:NAME_CHARACTERS]
+
+
+def file_of(source: Any, index: Any) -> str:
+    """Return the file that a sample is in; empty where the source has no `file_of` to ask.
+
+    >>> file_of(PlainSource(["a"]), 0)
+    ''
+    """
+    dataset = source.dataset if isinstance(source, PlainSource) else source
+    offered = _offered(dataset, "file_of")
+    return "" if offered is None else str(offered(index))
 
 
 def reopen_if_changed(dataset: Any) -> bool:

@@ -121,6 +121,10 @@ class TarDataset:
         shard, row = self._place(index)
         return self._indexes[shard].key(row)
 
+    def file_of(self, index: int) -> str:
+        """Return the path of the shard that a sample is in; IndexError as in `key`."""
+        return str(self.shards[self._place(index)[0]])
+
     def raw(self, index: int, headers: bool = False) -> dict[str, Any]:
         """Return the members by extension, and "__key__"; SampleError for text that is none.
 
@@ -137,7 +141,7 @@ class TarDataset:
             for name, data in self._read(shard, members, headers).items():
                 raw[name] = decode_member(name, data) if isinstance(data, bytes) else data
         except ValueError as error:
-            raise SampleError(raw["__key__"], str(error)) from error
+            raise SampleError(raw["__key__"], str(error), self.file_of(index)) from error
         return raw
 
     def _read(self, shard: int, members: tuple[Member, ...], headers: bool) -> dict[str, Any]:
@@ -168,8 +172,14 @@ class TarDataset:
                 return self.transform(raw)
             with global_randomness(seed, epoch, key):
                 return self.transform(raw)
-        except ImageError as error:
-            raise SampleError(key, str(error)) from error
+        except (ImageError, SampleError) as error:
+            raise self._located(index, error) from error
+
+    def _located(self, index: int, error: Exception) -> SampleError:
+        """Return the error of a sample with its key, unless it names one, and its shard."""
+        if isinstance(error, SampleError):
+            return SampleError(error.key, error.reason, error.source or self.file_of(index))
+        return SampleError(self.key(index), str(error), self.file_of(index))
 
     def probe(self, index: int) -> Probe:
         """Find a sample's cost, from the kept costs or the headers; SampleError where neither."""
@@ -258,8 +268,8 @@ class TarDataset:
         raw = self.raw(index, headers=True)
         try:
             return checked_probe((self._probe or probed)(raw))
-        except ImageError as error:
-            raise SampleError(raw["__key__"], str(error)) from error
+        except (ImageError, SampleError) as error:
+            raise self._located(index, error) from error
         finally:
             check_pieces(raw.values())
             self._files.check(self.shards[self._place(index)[0]])

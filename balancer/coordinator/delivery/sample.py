@@ -9,9 +9,10 @@ class Sample:
 
     `nbytes` is the payload's expected size until it arrives, then its size; `reserved` the bytes of
     the budget that are reserved while it is leased for decoding. `settled` means that it was
-    decoded once or is a hole; `reason` why it is a hole, `fatal` that the hole ends the run when
-    its microbatch is due. `lent` means that a rank was sent it and has not acknowledged it.
-    `crash_count` is how many workers died or hung while they worked on it.
+    decoded once or is a hole; `reason` why it is a hole, `source` the file it is in where a worker
+    has said so, `fatal` that the hole ends the run when its microbatch is due. `lent` means that a
+    rank was sent it and has not acknowledged it. `crash_count` is how many workers died or hung
+    while they worked on it.
     """
 
     ordinal: int
@@ -27,6 +28,7 @@ class Sample:
     reserved: int = 0
     settled: bool = False
     reason: str = ""
+    source: str = ""
     fatal: bool = False
     crash_count: int = 0
     lent: bool = False

@@ -115,7 +115,7 @@ def pack(step: PendingStep, rank: int, microbatch: int, run: int, label: int) ->
         costs=tuple(map(sum, zip(*[sample.cost or () for sample in good], strict=True))),
         after=step.after,
         items=tuple(BatchItem(s.ordinal, s.key, s.header) for s in good),
-        holes=tuple(Hole(s.ordinal, s.key, s.reason) for s in samples if s.reason),
+        holes=tuple(Hole(s.ordinal, s.key, s.reason, s.source) for s in samples if s.reason),
         step_holes=tuple(sorted(step.holes)),
     )
     fatal = next((sample for sample in samples if sample.fatal), None)

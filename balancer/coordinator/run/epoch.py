@@ -90,6 +90,7 @@ class EpochRun:
         """Store that a sample cannot be used."""
         found = self._complete(worker, message.lease, message.ordinal, now)
         if found:
+            found[1].source = message.source
             self.failed.give_up(found[1], message.key, message.reason, message.io)
 
     def _complete(

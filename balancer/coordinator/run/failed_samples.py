@@ -29,7 +29,7 @@ class FailedSamples:
         """Turn a sample into a hole; an `io` error ends the run whatever `on_error` is."""
         sample.key = sample.key or key
         self.count += 1
-        self.last.append(Hole(sample.ordinal, sample.key, reason))
+        self.last.append(Hole(sample.ordinal, sample.key, reason, sample.source))
         self.feed.store_failure(sample, key)
         self.delivery.fail(sample, reason, fatal=io or self.on_error == "raise")
 
