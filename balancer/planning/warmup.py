@@ -36,7 +36,9 @@ def compile_for(grouping: str, report: Callable[[str], object]) -> None:
         "fixed": ("shuffle", "assign"),
         "isf": ("shuffle", "isf", "assign"),
     }.get(grouping, ("shuffle", "pack", "assign"))
-    text = "compiling the planning kernels, once on this machine (some seconds)"
+    text = (
+        "preparing the planning kernels; only a machine's first start compiles them (some seconds)"
+    )
     timer = threading.Timer(1.0, report, [text])
     timer.start()
     try:

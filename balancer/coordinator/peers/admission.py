@@ -58,7 +58,7 @@ def why_worker_refused(
     return (
         f"this worker's data or libraries differ from the others' (fingerprint "
         f"{ready.fingerprint:.80}, {ready.count} samples; the others have {fingerprint}, {count}): "
-        "install the same versions, or allow it with mixed_workers=True"
+        "install the same versions, and give it the same data"
     )
 
 

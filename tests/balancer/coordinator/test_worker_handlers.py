@@ -96,6 +96,7 @@ def test_a_worker_with_other_data_is_refused():
     cluster.send(b"v", WorkerHello("v", 0, "host", 1))
     (_, refused), *_ = cluster.send(b"v", WorkerReady(21, "other"))
     assert "install the same versions" in refused.reason
+    assert "mixed_workers" not in refused.reason  # DataLoader has no such argument
 
 
 def test_workers_share_what_is_to_be_probed():

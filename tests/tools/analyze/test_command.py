@@ -197,3 +197,13 @@ def test_a_dataset_without_costs_is_told_to_name_them(
     assert "No sample's cost is known" in text
     assert "--cost MODULE:NAME" in text
     assert "leave it off" not in text
+
+
+@pytest.mark.parametrize("name", ["costs.csv", "costs.json"])
+def test_a_table_of_another_kind_is_told_which_there_are(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("tiles,tokens\n1,2\n")
+    error = fails(capsys, tmp_path / name, "--out", tmp_path / "out")
+    assert "give costs as .npz, .jsonl, .parquet" in error
+    assert "tar file" not in error

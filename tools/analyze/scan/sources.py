@@ -10,6 +10,8 @@ from ....workers.sources.file_patterns import find_shards
 from ....workers.sources.fingerprint import digest
 from .tables import SUFFIXES
 
+# Tables that people have, and that are none of SUFFIXES.
+NO_SOURCES = (".csv", ".tsv", ".json")
 TASK_BYTES = 16 << 20
 TASK_SHARDS = 256
 TASK_ROWS = 1024
@@ -49,6 +51,11 @@ def find_tasks(sources: Sequence[str], listed: Listed) -> list[ScanTask]:
         if is_import_path(source):
             tasks.append(ScanTask("dataset", (source,)))
             continue
+        if source.endswith(NO_SOURCES):
+            raise ValueError(
+                f"{source} is neither tar shards nor a table that can be read: give costs as "
+                f"{', '.join(SUFFIXES)}, or a dataset as package.module:name"
+            )
         files = _files(source, listed)
         tasks += [ScanTask("table", (path,)) for path, _ in files if path.endswith(SUFFIXES)]
         tasks += _tar_tasks([file for file in files if not file[0].endswith(SUFFIXES)])
