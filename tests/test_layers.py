@@ -43,6 +43,7 @@ ORDER = (
     "sched.runtime.stage",
     "sched.runtime.encoders",
     "sched.runtime.execution",
+    "sched.runtime.checkpoint",
     "sched.runtime",
     "sched",
     # balancer

@@ -1,5 +1,6 @@
 """Run schedules on real tensors: the one package of `sched` that imports torch."""
 
+from .checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from .encoders import EncoderLayers
 from .execution import PipelineStalledError
 from .links import PeerLostError
@@ -14,4 +15,7 @@ __all__ = [
     "PipelineStalledError",
     "StepResult",
     "VocabParallel",
+    "load_checkpoint",
+    "newest_checkpoint",
+    "save_checkpoint",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -14,15 +15,17 @@ from ..ir.passes import Pass
 from ..ir.program import Program
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
-from .agreement import ModelFacts, agree, facts_of
+from .checkpoint import RankState, load_model, load_optimizer, own_state
 from .compiled import Pipelines
 from .encoders import EncoderLayers, entry_ranks
-from .execution import Board, Walker, drive, explain, walk
-from .gradients import Reduction, clip_gradients, refuse_wrapped
+from .execution import Board, Walker, drive, explain, timelines_folder, walk, write_step
+from .gradients import Reduction, SharedParameters, clip_gradients, in_several, refuse_wrapped
 from .links import Groups, ProcessGroupLinks, channels_of, wait_for
 from .parts import ModelPart, StepData
+from .parts.reading import WEIGHTS, Reading, StepOfMicrobatches
 from .programs import CompiledProgram, Programs
 from .stage import LossFunction, Running, StageOptions
+from .stage.agreement import ModelFacts, agree, facts_of, without_training
 from .start import (
     compile_all,
     encoder_part,
@@ -33,8 +36,7 @@ from .start import (
     trained_program,
     vocabulary_part,
 )
-from .steps import WEIGHTS, Reading, StepOfMicrobatches
-from .vocabulary import VocabParallel
+from .vocabulary import VocabParallel, VocabularyShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,11 @@ class Pipeline:
     counts. `hidden`: the last dimension of the hidden states, whose others are the microbatch's
     tokens, or a function from its info to their whole shape; `dtype`: their precision.
     `deadline_s`: how long a rank waits for another one. `running`: the fields of StageOptions
-    (`inputs`, `extras`, `labels`, `recompute`, `autocast`, `split`).
+    (`inputs`, `extras`, `labels`, `recompute`, `autocast`, `split`, `shift_labels`). `shared`: this
+    rank's copies of parameters that other pipeline ranks hold, too (tied or replicated layers), by
+    names that are the same on all of them; they start with the first rank's values, get the sum
+    of all copies' gradients, and count once in the norm. `timelines`: a folder to which every
+    step's times are written, for `counterpoise profile`.
 
     Raises ValueError for stages, schedules and settings that do not fit together.
     """
@@ -78,6 +84,8 @@ class Pipeline:
         dtype: torch.dtype = torch.float32,
         deadline_s: float = 300.0,
         options: Mapping[str, Any] | None = None,
+        shared: Mapping[str, nn.Parameter] | None = None,
+        timelines: str | Path | None = None,
         **running: Unpack[Running],
     ) -> None:
         for stage, module in stages.items():
@@ -90,30 +98,61 @@ class Pipeline:
         self._modules, self._encoder = dict(stages), encoder
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
-        self._facts = self._agree(probe)
-        self._reading = Reading(
+        self._facts = self._agree(probe, shared)
+        self._reading = self._read_with(hidden, dtype, weigh)
+        self._groups, self._board, self._programs = self._connect(probe)
+        self._shared, self._late = self._share(shared or {})
+        self._step, self._timelines = 0, timelines_folder(timelines)
+        self._measured: list[Slot] = []
+        self._pipelines = Pipelines((), {})
+        self._name, self._placement = "", probe.placement
+
+    def _read_with(
+        self,
+        hidden: int | Callable[[Any], tuple[int, ...]],
+        dtype: torch.dtype,
+        weigh: str | Callable[[Any], float],
+    ) -> Reading:
+        return Reading(
             hidden if callable(hidden) else tokens_by(hidden),
             dtype,
             WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
             self.fields(self._place.rank),
             self._place.device,
+            frozenset(self._options.labels if self._options.shift_labels else ()),
         )
-        self._groups, self._board, self._programs = self._connect(probe)
-        self._step = 0
-        self._measured: list[Slot] = []
-        self._name = ""
-        self._pipelines = Pipelines((), {})
-        self._placement = probe.placement
+
+    def _share(
+        self, parameters: Mapping[str, nn.Parameter]
+    ) -> tuple[SharedParameters, frozenset[int]]:
+        """Give the copies of shared parameters the same values; all ranks do it together.
+
+        Returns also the `id` of all parameters whose gradients are whole after the last pass only.
+        """
+        shared = SharedParameters(self.rank, parameters, self._facts.shared, self._groups.sharers)
+        shared.copy_values()
+        several = in_several([*self._modules.values()])
+        return shared, several | {id(p) for p in parameters.values()}
 
     @property
     def rank(self) -> int:
         """Return this process' rank in its pipeline."""
         return self._place.rank
 
+    @property
+    def replica(self) -> int:
+        """Return this process' data-parallel index."""
+        return 0 if self._place.replicas is None else self._place.replicas.rank()
+
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its shard of the vocabulary, encoder layers."""
         shard = () if self._vocabulary is None else tuple(self._vocabulary.modules())
         return (*self._modules.values(), *shard, *self._encoder_layers())
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield what this rank trains, for its optimizer; a tied parameter once."""
+        every = (p for module in self.modules() for p in module.parameters())
+        yield from {id(p): p for p in every}.values()
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank needs."""
@@ -137,8 +176,20 @@ class Pipeline:
         The optimizer is the caller's, and so is zeroing gradients. Raises PipelineStalledError if a
         peer is dead, stopped or hangs.
         """
-        compiled = self._programs.of(len(step.microbatches))
-        data = compiled.sized(self._reading.read(step, self._facts.input_gradient), step.infos)
+        return self._run_step(step, training=True)
+
+    def evaluate(self, step: StepOfMicrobatches) -> StepResult:
+        """Run the forward passes of a step, and return its loss; no gradient changes.
+
+        Modules with dropout are to be put into `eval()` before. Raises as `step` does.
+        """
+        return self._run_step(step, training=False)
+
+    def _run_step(self, step: StepOfMicrobatches, *, training: bool) -> StepResult:
+        compiled = self._programs.of(len(step.microbatches), training)
+        facts = self._facts if training else without_training(self._facts)
+        read = self._reading.read(step, facts.input_gradient, training)
+        data = compiled.sized(read, step.infos)
         parts = list(dict.fromkeys(compiled.parts.values()))
         for part in parts:
             part.begin(data)
@@ -151,9 +202,13 @@ class Pipeline:
             waits=self._board.begin_step(self._step),
         )
         self._run(compiled, data, walker)
-        loss = self._finish(parts, reduction)
+        if training:
+            reduction.start(self._reduced_late())
+        loss = self._finish(parts, reduction, training)
         self._board.end_step()
         self._measured, self._name = walker.measured, compiled.program.name
+        if self._timelines is not None:
+            self._write_timeline(self._timelines, step)
         self._step += 1
         return StepResult(self._step - 1, loss)
 
@@ -163,15 +218,47 @@ class Pipeline:
         Returns the norm before. All ranks call it after `step`. Raises PipelineStalledError as
         `step` does.
         """
-        parameters = [p for module in self.modules() for p in module.parameters()]
         sharding = [self._place.replicas] if self._facts.sharded and self._place.replicas else []
         with self._explained():
             return clip_gradients(
-                parameters,
+                self.parameters(),
                 max_norm,
                 pipeline=self._place.group,
                 sharding=sharding,
+                shared=self._shared.counted_elsewhere(),
                 deadline_s=self.deadline_s,
+            )
+
+    def state(self, optimizer: torch.optim.Optimizer | None = None) -> RankState:
+        """Return this rank's part of a checkpoint (`save_checkpoint` writes all ranks').
+
+        With stages that FSDP2 shards, all ranks call this together. Raises ValueError for names
+        that mean several tensors, and optimizers whose state cannot be divided.
+        """
+        if self._facts.unclear:
+            raise ValueError(
+                f"several ranks have a parameter called {', '.join(self._facts.unclear[:3])}; name "
+                "a stage's tensors as in the whole model, such as layers.7.up.weight, and give "
+                "those that ranks have in common as shared="
+            )
+        self._refuse_encoder()
+        return own_state(self._modules, self._shard, optimizer)
+
+    def load_state(self, state: RankState, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Take this rank's part of a whole state, whatever layout it was saved on.
+
+        Raises ValueError for a model or an optimizer that it does not fit.
+        """
+        self._refuse_encoder()
+        load_model(self._modules, self._shard, state.model)
+        if optimizer is not None:
+            load_optimizer(self._modules, self._shard, optimizer, state)
+
+    def _refuse_encoder(self) -> None:
+        if self._encoder is not None:
+            raise ValueError(
+                "checkpoints of pipelines do not hold encoder layers yet; save their state dicts "
+                "and the optimizer's by yourself"
             )
 
     def timeline(self) -> Timeline:
@@ -185,15 +272,24 @@ class Pipeline:
         rows = [row or [] for row in found]
         return measured_timeline(self._name, self._placement, rows)
 
+    def _write_timeline(self, folder: Path, step: StepOfMicrobatches) -> None:
+        timeline = self.timeline()
+        if self.rank == 0 and self.replica == 0:
+            write_step(folder, self._step, timeline, [dict(info.costs) for info in step.infos])
+
     def close(self) -> None:
         """Stop publishing where this rank stands, and give up the process groups."""
         self._board.close()
         self._groups.close()
 
-    def _agree(self, probe: Program) -> ModelFacts:
+    @property
+    def _shard(self) -> VocabularyShard | None:
+        return None if self._vocabulary is None else self._vocabulary.shard
+
+    def _agree(self, probe: Program, shared: Mapping[str, nn.Parameter] | None) -> ModelFacts:
         """Return what all ranks' modules say of the model together."""
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
-        facts = facts_of(self._modules, embedding, self._encoder_layers())
+        facts = facts_of(self._modules, embedding, self._encoder_layers(), shared)
         return agree(facts, probe, self._place.group, self._place.replicas)
 
     def _connect(self, probe: Program) -> tuple[Groups, Board, Programs]:
@@ -201,7 +297,8 @@ class Pipeline:
         probe, place = trained_program(probe, self._facts), self._place
         encoder_part(probe, self._encoder, place.rank, self._options)
         channels = channels_of(compile_all(probe, self._facts))
-        groups, board = meet(probe, channels, place, self.deadline_s)
+        sharers = sorted(set(self._facts.shared.values()))
+        groups, board = meet(probe, channels, place, self.deadline_s, sharers)
         programs = Programs(
             self._make,
             place.rank,
@@ -234,19 +331,29 @@ class Pipeline:
 
     def _reduce(self, reduction: Reduction, what: Pass) -> None:
         if what.stage not in self._facts.sharded:
-            reduction.start([self._modules[what.stage]])
+            own = self._modules[what.stage].parameters()
+            reduction.start(p for p in own if id(p) not in self._late)
 
-    def _finish(self, parts: Sequence[ModelPart], reduction: Reduction) -> Tensor:
+    def _reduced_late(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters whose gradients are whole only when all passes are over."""
+        modules = [*self._encoder_layers()]
+        if self._shard is not None:
+            modules.append(self._shard)
+        yield from (p for module in modules for p in module.parameters())
+        for stage, module in self._modules.items():
+            if stage not in self._facts.sharded:
+                yield from (p for p in module.parameters() if id(p) in self._late)
+
+    def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""
-        if self._vocabulary is not None:
-            reduction.start(self._vocabulary.modules())
-        reduction.start(self._encoder_layers())
         losses = [found for part in parts if (found := part.finish()) is not None]
         total = torch.zeros((), device=self._place.device)
         for loss in losses:
             total = total + loss.float()
         with self._explained():
             reduction.finish(self.deadline_s)
+            if training:
+                self._shared.sum_gradients(self.deadline_s)
             for group in (self._place.group, self._place.replicas):
                 if group is not None and group.size() > 1:
                     work = dist.all_reduce(total, group=group, async_op=True)

@@ -9,11 +9,11 @@ from torch import nn
 
 from ..checking.checker import check
 from ..ir.program import Program
-from .agreement import ModelFacts
 from .compiled import (
     Pipelines,
     Value,
     collectives,
+    forward_only,
     with_reductions,
     with_whole_last_backward,
 )
@@ -21,6 +21,7 @@ from .encoders import EncoderLayers
 from .links import Channel, channels_of
 from .parts import ModelPart, StepData, TensorSpec
 from .stage import StageOptions, Stages
+from .stage.agreement import ModelFacts, without_training
 from .start import compile_all, encoder_part, trained_program
 from .vocabulary import VocabularyPart
 
@@ -57,19 +58,21 @@ class Programs:
     encoder: EncoderLayers | None
     facts: ModelFacts
     channels: Iterable[Channel]
-    _known: dict[int, CompiledProgram] = field(default_factory=dict)
+    _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
 
-    def of(self, microbatches: int) -> CompiledProgram:
+    def of(self, microbatches: int, training: bool = True) -> CompiledProgram:
         """Return the program of a number of microbatches, made and checked once.
 
+        Without `training` it has the forward passes alone.
         Raises ValueError if it is for another number, or has messages between ranks that the
         schedule's other programs have none between.
         """
-        if microbatches not in self._known:
-            self._known[microbatches] = self._compile(microbatches)
-        return self._known[microbatches]
+        key = microbatches, training
+        if key not in self._known:
+            self._known[key] = self._compile(microbatches, training)
+        return self._known[key]
 
-    def _compile(self, microbatches: int) -> CompiledProgram:
+    def _compile(self, microbatches: int, training: bool) -> CompiledProgram:
         program = self.make(microbatches)
         if program.microbatches != microbatches:
             raise ValueError(
@@ -77,11 +80,15 @@ class Programs:
                 f"{program.microbatches}; give steps of as many, or a schedule for this number"
             )
         check(program)
+        facts = self.facts if training else without_training(self.facts)
         program = trained_program(program, self.facts)
-        if self.options.split:
-            program = with_whole_last_backward(program, self.facts.sharded)
-        program = with_reductions(program)
-        lists = compile_all(program, self.facts)
+        if training:
+            if self.options.split:
+                program = with_whole_last_backward(program, facts.sharded)
+            program = with_reductions(program)
+        else:
+            program = forward_only(program)
+        lists = compile_all(program, facts)
         if new := set(channels_of(lists)) - set(self.channels):
             pairs = ", ".join(f"{source} to {target}" for source, target in sorted(new))
             raise ValueError(

@@ -13,12 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.program import Program
 from ..ir.registry import schedule as make_program
-from .agreement import ModelFacts
 from .compiled import Op, collectives, compile_program, lowered, without_encoder_backward
 from .encoders import EncoderLayers, EncoderPart
 from .execution import Board, BoardSeat
 from .links import Channel, Groups, make_groups
 from .stage import LossFunction, StageOptions
+from .stage.agreement import ModelFacts
 from .vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
 
 _START_S = 60.0
@@ -45,7 +45,11 @@ class MeshPlace:
 
 
 def place_in(mesh: DeviceMesh) -> MeshPlace:
-    """Return this process' place. Raises ValueError for a mesh without a dimension "pp"."""
+    """Return this process' place; all processes of the job call this together.
+
+    `mesh`: of all of them, or of this process' pipeline alone. Raises ValueError for a mesh without
+    a dimension "pp".
+    """
     names = mesh.mesh_dim_names or ()
     if "pp" not in names:
         raise ValueError(
@@ -53,11 +57,16 @@ def place_in(mesh: DeviceMesh) -> MeshPlace:
             "init_device_mesh(device, (dp, pp), mesh_dim_names=('dp', 'pp'))"
         )
     ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
+    pipelines = tuple(tuple(row) for row in ranks.tolist())
+    if mesh.size() < dist.get_world_size():
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, pipelines)
+        pipelines = tuple(sorted({row for rows in found for row in rows}))
     device = torch.device("cpu")
     if mesh.device_type != "cpu":
         device = torch.device(mesh.device_type, torch.accelerator.current_device_index())
     return MeshPlace(
-        tuple(tuple(row) for row in ranks.tolist()),
+        pipelines,
         mesh["pp"].get_local_rank(),
         mesh["pp"].get_group(),
         mesh["dp"].get_group() if "dp" in names else None,
@@ -145,6 +154,9 @@ def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
     """Return the shape of packed hidden states: (the microbatch's tokens, hidden)."""
 
     def shape(info: Any) -> tuple[int, ...]:
+        if getattr(info, "empty", False):
+            # The loader's batch of no samples: one pad token, without weight.
+            return 1, hidden
         try:
             return info.costs["tokens"], hidden
         except KeyError:
@@ -163,18 +175,29 @@ def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
 
 
 def connect(
-    probe: Program, channels: Sequence[Channel], place: MeshPlace, deadline_s: float
+    probe: Program,
+    channels: Sequence[Channel],
+    place: MeshPlace,
+    deadline_s: float,
+    sharers: Sequence[tuple[int, ...]],
 ) -> Groups:
     """Return the groups of all channels, and of the communicators of the schedule's programs."""
     names = sorted({found.communicator for found in collectives(probe).values()})
-    return make_groups(place.pipelines, channels, names, place.device, deadline_s)
+    return make_groups(place.pipelines, channels, names, place.device, deadline_s, sharers)
 
 
 def meet(
-    probe: Program, channels: Sequence[Channel], place: MeshPlace, deadline_s: float
+    probe: Program,
+    channels: Sequence[Channel],
+    place: MeshPlace,
+    deadline_s: float,
+    sharers: Sequence[tuple[int, ...]] = (),
 ) -> tuple[Groups, Board]:
-    """Connect to the other ranks and start to publish standings; all ranks do it together."""
-    groups = connect(probe, channels, place, deadline_s)
+    """Connect to the other ranks and start to publish standings; all ranks do it together.
+
+    `sharers`: the sets of a pipeline's ranks that have parameters in common.
+    """
+    groups = connect(probe, channels, place, deadline_s, sharers)
     board = post_board(place, deadline_s)
     # After this all boards are there, so that no rank reads one that is missing. Processes need not
     # be equally quick to start.

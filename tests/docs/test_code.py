@@ -38,6 +38,8 @@ NOT_RUN = {
     "memory.json": "measured by examples/recompute.py, which tests/test_examples.py runs",
     "ledger.json": "of a job that ran; tests/tools/doctor reads one",
     "step-12.json": "of a job that ran; tests/tools/schedule/test_profile.py fits such steps",
+    "train.py": "the reader's own job; tests/tools/schedule/test_profile.py runs one",
+    "timelines": "of a job that ran; tests/tools/schedule/test_profile.py reads such a folder",
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
 }
 SAMPLES = 540

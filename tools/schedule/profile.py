@@ -1,5 +1,7 @@
 """`counterpoise profile`: what passes cost, from measured steps."""
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -11,12 +13,27 @@ from ...sched import dump_profile
 from ...sched.ir.kinds import kind
 from ...sched.render.summary import format_time
 from ...sched.simulation.fitting import FittedProfile, fit_profile
+from ...sched.simulation.measured import MeasuredStep
 from ..console.reporting import emit
 from ..inputs.timelines import read_step
+from .profile_run import measured_steps, run_until_measured
 
 
 @click.command("profile")
-@click.argument("steps", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("steps", nargs=-1, required=True)
+@click.option(
+    "--run",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run the command that follows --, until N steps are measured.",
+)
+@click.option(
+    "--skip",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Leave out the first steps of a run, or of a folder: they are slower.",
+)
 @click.option("--resources", metavar="NAME,...", help="What costs depend on.  [default: all]")
 @click.option(
     "--form",
@@ -29,7 +46,9 @@ from ..inputs.timelines import read_step
 @click.option("--out", type=click.Path(path_type=Path), help="Write the cost profile here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
-    steps: tuple[Path, ...],
+    steps: tuple[str, ...],
+    run: int | None,
+    skip: int,
     resources: str | None,
     form: Literal["affine", "linear"],
     p2p_ns: int,
@@ -38,17 +57,37 @@ def command(
 ) -> None:
     """Fit a cost profile to measured steps, and print how well it fits.
 
-    A step is a JSON file with the times of all passes and what each microbatch held
-    (docs/schedules-cli.md). Leave out a job's first steps: they are slower.
+    With --run the steps are those of a job that trains a counterpoise Pipeline: it is started, and
+    ended after N steps. Without, they are JSON files (docs/schedules-cli.md), or folders that a
+    Pipeline has written (timelines=).
 
-    Example: counterpoise profile step-12.json step-13.json --out profile.json
+    Example: counterpoise profile --run 12 --out profile.json -- torchrun train.py
     """
     names = None if resources is None else [name for name in resources.split(",") if name]
-    fitted = fit_profile([read_step(p) for p in steps], resources=names, form=form, p2p_ns=p2p_ns)
+    measured = _read(steps, skip) if run is None else _measure(steps, run, skip)
+    fitted = fit_profile(measured, resources=names, form=form, p2p_ns=p2p_ns)
     if out is not None:
         out.write_text(dump_profile(fitted.profile) + "\n", "utf-8")
         click.echo(f"wrote {out}", err=True)
     emit(_report(fitted), as_json, _table(fitted))
+
+
+def _measure(command: Sequence[str], run: int, skip: int) -> list[MeasuredStep]:
+    """Run a command, and return the steps that it has measured, without the first."""
+    if run <= skip:
+        raise ValueError(f"--run {run} with --skip {skip} leaves no step; run more steps")
+    with tempfile.TemporaryDirectory() as folder:
+        return [read_step(path) for path in run_until_measured(command, Path(folder), run)[skip:]]
+
+
+def _read(places: Sequence[str], skip: int) -> list[MeasuredStep]:
+    """Return the steps of files and folders, of a folder without the first."""
+    found: list[Path] = []
+    for place in map(Path, places):
+        found += measured_steps(place)[skip:] if place.is_dir() else [place]
+    if not found:
+        raise ValueError(f"{', '.join(places)} has no more steps than --skip {skip} leaves out")
+    return [read_step(path) for path in found]
 
 
 def _report(fitted: FittedProfile) -> dict[str, object]:

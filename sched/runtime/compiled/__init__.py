@@ -2,6 +2,7 @@
 
 from .build import compile_program, lowered
 from .collectives import Collective, collectives
+from .forward import forward_only
 from .frozen_encoders import without_encoder_backward
 from .last_backward import with_whole_last_backward
 from .ops import Op, Value
@@ -16,6 +17,7 @@ __all__ = [
     "Value",
     "collectives",
     "compile_program",
+    "forward_only",
     "lowered",
     "with_reductions",
     "with_whole_last_backward",

@@ -2,6 +2,7 @@
 
 from .board import Board, BoardSeat
 from .drive import PipelineStalledError, drive, explain
+from .timelines import timelines_folder, write_step
 from .walk import Waits, Walker, walk
 
 __all__ = [
@@ -12,5 +13,7 @@ __all__ = [
     "Walker",
     "drive",
     "explain",
+    "timelines_folder",
     "walk",
+    "write_step",
 ]

@@ -3,5 +3,13 @@
 from .clip import clip_gradients
 from .reduction import Reduction
 from .sharded import is_sharded, refuse_wrapped
+from .shared import SharedParameters, in_several
 
-__all__ = ["Reduction", "clip_gradients", "is_sharded", "refuse_wrapped"]
+__all__ = [
+    "Reduction",
+    "SharedParameters",
+    "clip_gradients",
+    "in_several",
+    "is_sharded",
+    "refuse_wrapped",
+]

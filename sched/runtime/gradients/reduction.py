@@ -1,4 +1,4 @@
-"""Sum gradients over data-parallel ranks, in buckets, beside the passes that still run.
+"""Sum gradients over ranks with the same parameters, in buckets, beside the passes that still run.
 
 Microbatches are weighted with the whole step's counts, so the plain sum over all ranks is the
 gradient of the step's loss: nothing is divided here.
@@ -27,25 +27,25 @@ class _Bucket:
 
 @dataclass(slots=True)
 class Reduction:
-    """The reductions of one step. `group`: of the ranks that hold the same stages, None for one."""
+    """The reductions of one step. `group`: of the ranks with the same parameters, None for one."""
 
     group: dist.ProcessGroup | None
     _buckets: list[_Bucket] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
 
-    def start(self, modules: Iterable[nn.Module]) -> None:
-        """Start to reduce the gradients of modules; a parameter is reduced once a step.
+    def start(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Start to reduce gradients; a parameter is reduced once a step.
 
         A trained parameter without a gradient contributes zeros, since others may have one.
         """
         if self.group is None or self.group.size() == 1:
             return
-        parameters = []
-        for parameter in (p for module in modules for p in module.parameters()):
+        new = []
+        for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._seen:
                 self._seen.add(id(parameter))
-                parameters.append(parameter)
-        for bucket in _fill(parameters):
+                new.append(parameter)
+        for bucket in _fill(new):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             work = dist.all_reduce(flat, group=self.group, async_op=True)
             self._buckets.append(_Bucket(bucket, flat, work))

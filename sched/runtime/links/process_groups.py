@@ -9,7 +9,7 @@ start, in one order, since NCCL connects on first use.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -78,12 +78,16 @@ def refuse_one_connection(device: torch.device) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The process groups of one rank of a pipeline; ranks are those of the pipeline."""
+    """The process groups of one rank of a pipeline; ranks are those of the pipeline.
+
+    `sharers`: of ranks that have a parameter in common.
+    """
 
     rank: int
     device: torch.device
     channels: Mapping[Channel, dist.ProcessGroup]
     communicators: Mapping[str, dist.ProcessGroup]
+    sharers: Mapping[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
 
     def warm_up(self, deadline_s: float) -> None:
         """Use every group once, so that all connections are there. Raises PeerLostError."""
@@ -101,7 +105,8 @@ class Groups:
 
     def close(self) -> None:
         """Destroy the groups; nothing may be under way."""
-        for group in (*self.channels.values(), *self.communicators.values()):
+        every = (self.channels, self.communicators, self.sharers)
+        for group in (group for groups in every for group in groups.values()):
             dist.destroy_process_group(group)
 
 
@@ -111,10 +116,12 @@ def make_groups(
     communicators: Sequence[str],
     device: torch.device,
     deadline_s: float,
+    sharers: Sequence[tuple[int, ...]] = (),
 ) -> Groups:
     """Return this process' groups; all processes of the job must call this alike.
 
-    `pipelines`: the global ranks of every pipeline, one for each data-parallel index.
+    `pipelines`: the global ranks of every pipeline, one for each data-parallel index. `sharers`:
+    the sets of a pipeline's ranks that have parameters in common.
     """
     refuse_one_connection(device)
     timeout = timedelta(seconds=deadline_s)
@@ -134,10 +141,12 @@ def make_groups(
 
         pairs = {pair: group(pair) for pair in channels}
         rooms = {name: group(range(len(ranks))) for name in communicators}
+        sets = {members: group(members) for members in sharers}
         if own in ranks:
             rank = list(ranks).index(own)
             mine = {pair: made for pair, made in pairs.items() if rank in pair}
-            found = Groups(rank, device, mine, rooms)
+            own_sets = {members: made for members, made in sets.items() if rank in members}
+            found = Groups(rank, device, mine, rooms, own_sets)
     if found is None:
         raise ValueError(f"process {own} is in none of the pipelines {pipelines}")
     return found

@@ -46,13 +46,15 @@ class StepData:
     `input_gradient`: whether the gradient of each stage's input is wanted by anything before it,
     and at the end, of the last stage's output: one more than there are stages. `edges`: the size of
     what the program's edges carry, where it is not that of hidden states. `precision`: the same for
-    the precision of what the barriers of these names bring.
+    the precision of what the barriers of these names bring. `training`: whether there are backward
+    passes; without, no part adds to a gradient.
     """
 
     microbatches: tuple[MicrobatchData, ...]
     input_gradient: tuple[bool, ...]
     edges: Mapping[Value, TensorSpec] = field(default_factory=dict)
     precision: Mapping[str, torch.dtype] = field(default_factory=dict)
+    training: bool = True
 
     def spec(self, value: Value) -> TensorSpec:
         """Return the size of a value that one rank sends to another, or that a barrier brings."""

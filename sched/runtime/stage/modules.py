@@ -40,6 +40,7 @@ class Running(TypedDict, total=False):
     recompute: bool
     autocast: torch.dtype | None
     split: bool
+    shift_labels: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ class StageOptions:
     module gets by keyword. `labels`: the fields that the loss gets after the last stage's output.
     `loss`: None where vocabulary passes compute it. `recompute`: whether F keeps only its input and
     the backward repeats it. `autocast`: the precision of torch.autocast. `split`: whether I puts
-    weight gradients off; without, I is a whole backward.
+    weight gradients off; without, I is a whole backward. `shift_labels`: whether each label stands
+    at its own token's place, as in the loader's batches and for Hugging Face's models, and is to be
+    moved to the token before, which predicts it; the first label of each sample must be one that
+    the loss ignores.
     """
 
     inputs: tuple[str, ...] = ("input_ids",)
@@ -60,6 +64,7 @@ class StageOptions:
     recompute: bool = False
     autocast: torch.dtype | None = None
     split: bool = True
+    shift_labels: bool = False
 
     @property
     def calling(self) -> Calling:

@@ -75,6 +75,7 @@ class VocabularyPart:
             [self._batch(number, item) for number, item in enumerate(data.microbatches)],
             input_gradient=data.input_gradient[-1],
             autocast=self.autocast,
+            training=data.training,
         )
         self._running = data, step
 

@@ -99,6 +99,16 @@ class VocabularyShard(nn.Module):
         if self.embedding is not None:
             yield "embedding", self.embedding
 
+    def named_rows(self) -> Iterator[tuple[str, nn.Parameter, Sharding]]:
+        """Yield the parameters by their names in the whole model; a tied one has two."""
+        for layer, rows in self.layers():
+            for name, parameter in rows.named_parameters():
+                yield f"{self.names[layer]}.{name}", parameter, rows.sharding
+
+    def take_rows(self, value: Tensor, sharding: Sharding) -> Tensor:
+        """Return this rank's rows of a whole layer's tensor, with zeros for padding."""
+        return _padded(value, sharding, self.rank)
+
 
 def _take(
     whole: Tensor, sharding: Sharding, rank: int, device: torch.device | str | None

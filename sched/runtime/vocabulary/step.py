@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from .gradients import gradients_of
+from .gradients import WeightGradients, gradients_of
 from .input_passes import add_embedding_gradient, look_up
 from .logits import Head
 from .loss import Normalizer, Targets, make_targets, merge, microbatch_loss, statistics_dtype
@@ -66,7 +66,8 @@ class VocabularyStep:
     `shard`: the rank's parameters. `parallel`: algorithm, loss, what is kept. `batches`: the step's
     microbatches. `input_gradient`: whether anything before the output layer is trained; otherwise
     no pass returns a part of dX. `autocast`: the precision to compute in, if it is not the
-    weights'; torch's own autocast has no effect. `losses`: the loss of each microbatch whose
+    weights'; torch's own autocast has no effect. `training`: without it no pass adds to a gradient,
+    and there is no C. `losses`: the loss of each microbatch whose
     statistics are there, a scalar, the same on every rank.
     """
 
@@ -78,12 +79,14 @@ class VocabularyStep:
         *,
         input_gradient: bool = True,
         autocast: torch.dtype | None = None,
+        training: bool = True,
     ) -> None:
         self.shard = shard
         self.parallel = parallel
         self.batches = batches
         self.input_gradient = input_gradient
         self.autocast = autocast
+        self.training = training
         self.losses: dict[int, Tensor] = {}
         self._open: dict[int, _Open] = {}
         self._edges: dict[int, GradientEdge | None] = {}
@@ -110,7 +113,7 @@ class VocabularyStep:
         if kind == "IF":
             return self._look_up(microbatch)
         if kind == "IB":
-            add_embedding_gradient(self._edges.pop(microbatch), received)
+            self._add_embedding_gradient(microbatch, received)
             return None
         wanted = OUTPUT_PASSES[self.parallel.algorithm]
         if kind not in wanted:
@@ -140,8 +143,17 @@ class VocabularyStep:
             raise ValueError(
                 f"IF{microbatch} needs the microbatch's words; give them with its labels"
             )
-        found, self._edges[microbatch] = look_up(words, self.shard.table())
+        found, edge = look_up(words, self.shard.table())
+        if self.training:
+            self._edges[microbatch] = edge
         return found
+
+    def _add_embedding_gradient(self, microbatch: int, received: Tensor | None) -> None:
+        words = self.batches[microbatch].words
+        if received is not None and words is not None:
+            # Between stages a pack (1, tokens) of words is (tokens, hidden).
+            received = received.reshape(*words.shape, received.shape[-1])
+        add_embedding_gradient(self._edges.pop(microbatch), received)
 
     def _s(self, microbatch: int, received: Tensor, head: Head) -> Tensor:
         early = self.parallel.algorithm == "alg2" and self.input_gradient
@@ -152,14 +164,14 @@ class VocabularyStep:
             keep_logits=self._keeps_logits(),
             early=early,
         )
-        self._open[microbatch] = _Open(set(OUTPUT_PASSES[self.parallel.algorithm]), local)
+        self._open[microbatch] = _Open(self._todo(), local)
         return local.statistics
 
     def _l(self, microbatch: int, received: Tensor, head: Head) -> Tensor:
         hidden, targets = self._inputs(microbatch, received, head)
         keep = self.parallel.keep == "logits"
         local = pass_l(hidden, targets, head, self.parallel.loss, keep_logits=keep)
-        self._open[microbatch] = _Open(set(OUTPUT_PASSES["naive"]), local)
+        self._open[microbatch] = _Open(self._todo(), local)
         return local.statistics
 
     def _e(self, microbatch: int, received: Tensor, head: Head) -> Tensor:
@@ -181,10 +193,20 @@ class VocabularyStep:
             self._normalize(microbatch, received),
             head,
             self.parallel.loss,
-            gradients_of(self.shard.lm_head.weight, self.shard.lm_head.bias),
+            self._gradients(),
             input_gradient=self.input_gradient and self.parallel.algorithm != "alg2",
         )
         return None if found is None else self._to_sum(found, head)
+
+    def _todo(self) -> set[str]:
+        """Return the passes of a microbatch, after which nothing of it is held."""
+        passes = set(OUTPUT_PASSES[self.parallel.algorithm])
+        return passes if self.training else passes - {"C"}
+
+    def _gradients(self) -> WeightGradients:
+        if not self.training:
+            return WeightGradients(None, None)
+        return gradients_of(self.shard.lm_head.weight, self.shard.lm_head.bias)
 
     def _inputs(self, microbatch: int, received: Tensor, head: Head) -> tuple[Tensor, Targets]:
         """Return X as (tokens, hidden), and the shard's targets."""
@@ -208,7 +230,9 @@ class VocabularyStep:
         """Return whether T will need the logits and is to find them."""
         rows = self.shard.lm_head
         trained = any(parameter.requires_grad for parameter in rows.parameters())
-        needed = trained or (self.input_gradient and self.parallel.algorithm == "alg1")
+        needed = (trained and self.training) or (
+            self.input_gradient and self.parallel.algorithm == "alg1"
+        )
         return needed and self.parallel.keep == "logits"
 
     def _normalize(self, microbatch: int, gathered: Tensor) -> Normalizer:

@@ -1,5 +1,7 @@
 """What a reader of README.md has before its first block: data, tokenizer, model, optimizer."""
 
+from types import SimpleNamespace
+
 import torch
 from torch.utils.data import TensorDataset
 
@@ -24,3 +26,7 @@ class _Model(torch.nn.Module):
 
 model = _Model()
 optimizer = torch.optim.SGD(model.parameters())
+# A pipeline needs a process group; tests/docs/readers/runtime.py has one.
+pipe = SimpleNamespace(
+    step=lambda _: SimpleNamespace(loss=torch.zeros(())), clip_grad_norm_=lambda _: None
+)

@@ -1,6 +1,7 @@
 """What the reader of docs/runtime.md has: a mesh's sizes, stages, and a loader of steps."""
 
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -16,5 +17,8 @@ my_stages = {0: nn.Sequential(nn.Embedding(10, 64), nn.Linear(64, 10))}
 batch = {"input_ids": torch.arange(5), "labels": torch.arange(5)}
 info = SimpleNamespace(step_label_tokens=10, step_samples=2, costs={"tokens": 5})
 step = SimpleNamespace(microbatches=[batch, batch], infos=[info, info])
-loader = SimpleNamespace(steps=lambda: [step])
+loader = SimpleNamespace(
+    steps=lambda: [step], state_dict=dict[str, int], load_state_dict=lambda _: None
+)
+folder, number = Path(tempfile.mkdtemp()), 12
 __all__ = ["AdamW", "cross_entropy", "dp", "init_device_mesh", "loader", "my_stages", "pp"]

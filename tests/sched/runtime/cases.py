@@ -72,6 +72,11 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
 def relative(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / (theirs.abs().max() + 1e-12))
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .parts.step_data import MicrobatchData, StepData, TensorSpec
+from .step_data import MicrobatchData, StepData, TensorSpec
 
 
 class MicrobatchInfo(Protocol):
@@ -38,8 +38,16 @@ class StepOfMicrobatches(Protocol):
 
 
 def weigh_by_token(info: MicrobatchInfo) -> float:
-    """Return the weight of a loss that is a sum over labels, for the mean over the step's."""
-    return 1.0 / max(1, info.step_label_tokens)
+    """Return the weight of a loss that is a sum over labels, for the mean over the step's.
+
+    Raises ValueError for a step without labels.
+    """
+    if not info.step_label_tokens:
+        raise ValueError(
+            "the step has no label tokens to average over; give the loader's cost= a resource "
+            "'label_tokens' (the labels that count), or the pipeline weigh='sample'"
+        )
+    return 1.0 / info.step_label_tokens
 
 
 def weigh_by_sample(info: MicrobatchInfo) -> float:
@@ -59,7 +67,7 @@ class Reading:
 
     `hidden`: the shape of the tensor between two stages, from a microbatch's info. `dtype`: its
     precision. `weigh`: the weight of a microbatch's loss. `fields`: those that the rank's parts
-    need; others stay on the host.
+    need; others stay on the host. `shifted`: those of them that are moved by one place.
     """
 
     hidden: Callable[[Any], tuple[int, ...]]
@@ -67,8 +75,11 @@ class Reading:
     weigh: Callable[[Any], float]
     fields: frozenset[str]
     device: torch.device
+    shifted: frozenset[str] = frozenset()
 
-    def read(self, step: StepOfMicrobatches, input_gradient: tuple[bool, ...]) -> StepData:
+    def read(
+        self, step: StepOfMicrobatches, input_gradient: tuple[bool, ...], training: bool
+    ) -> StepData:
         """Return the step for the parts, on the device. Raises ValueError for a missing field."""
         found = []
         for number, (batch, info) in enumerate(zip(step.microbatches, step.infos, strict=True)):
@@ -77,10 +88,15 @@ class Reading:
                     f"microbatch {number} has no field {', '.join(missing)}, which this rank "
                     f"needs; it has {', '.join(sorted(batch))}. Pipeline.fields says what to load"
                 )
-            fields = {
-                name: torch.as_tensor(batch[name]).to(self.device, non_blocking=True)
-                for name in self.fields
-            }
+            fields = {name: self._field(name, batch[name]) for name in self.fields}
             spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
             found.append(MicrobatchData(fields, self.weigh(info), spec))
-        return StepData(tuple(found), input_gradient)
+        return StepData(tuple(found), input_gradient, training=training)
+
+    def _field(self, name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            # Keyword arguments of other frameworks' models, on the device already.
+            return value
+        tensor = torch.as_tensor(value).to(self.device, non_blocking=True)
+        # What comes around to the end is the label of a sample's first token, which never counts.
+        return tensor.roll(-1, dims=-1) if name in self.shifted else tensor

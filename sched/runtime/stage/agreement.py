@@ -1,15 +1,16 @@
 """What the ranks of a pipeline tell each other once, at the start: stages, and what is trained."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
 
-from ..ir.kinds import BACKWARD
-from ..ir.program import Program
-from .gradients.sharded import is_sharded
+from ...ir.kinds import BACKWARD
+from ...ir.program import Program
+from ..gradients.sharded import is_sharded
 
 T = TypeVar("T")
 
@@ -19,13 +20,16 @@ class RankFacts:
     """What one rank holds: each stage with whether it is trained and whether FSDP2 shards it.
 
     `embedding`: whether an input embedding that is divided over the ranks is trained. `encoder`:
-    whether any encoder layer of the rank is.
+    whether any encoder layer of the rank is. `shared`: what the parameters are like that other
+    ranks have too. `names`: of the stages' other ones.
     """
 
     trained: Mapping[int, bool]
     sharded: Mapping[int, bool]
     embedding: bool = False
     encoder: bool = False
+    shared: Mapping[str, str] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +38,16 @@ class ModelFacts:
 
     `input_gradient`: for each stage whether the gradient of its input is wanted, and at the end,
     whether that of the last stage's output is. `sharded`: the stages that FSDP2 shards. `encoder`:
-    whether any encoder layer is trained.
+    whether any encoder layer is trained. `shared`: the ranks that have each shared parameter.
+    `unclear`: names of parameters that mean different ones on different ranks, which no checkpoint
+    can hold.
     """
 
     input_gradient: tuple[bool, ...]
     sharded: tuple[int, ...]
     encoder: bool = False
+    shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    unclear: tuple[str, ...] = ()
 
 
 def is_trained(modules: Iterable[nn.Module]) -> bool:
@@ -51,14 +59,47 @@ def facts_of(
     stages: Mapping[int, nn.Module],
     embedding: nn.Module | None = None,
     encoder: Iterable[nn.Module] = (),
+    shared: Mapping[str, nn.Parameter] | None = None,
 ) -> RankFacts:
-    """Return what a rank tells the others of its stages, and of its encoder's layers."""
+    """Return what a rank tells the others of its stages, and of its encoder's layers.
+
+    Raises ValueError for a shared parameter that is in none of its stages, or in a sharded one.
+    """
+    shared = shared or {}
+    _refuse_elsewhere(stages, shared)
+    several = {id(p) for p in shared.values()}
     return RankFacts(
         {stage: is_trained([module]) for stage, module in stages.items()},
         {stage: is_sharded(module) for stage, module in stages.items()},
         embedding is not None and is_trained([embedding]),
         is_trained(encoder),
+        {name: _likeness(p) for name, p in shared.items()},
+        frozenset(
+            name
+            for module in stages.values()
+            for name, p in module.named_parameters()
+            if id(p) not in several
+        ),
     )
+
+
+def _refuse_elsewhere(stages: Mapping[int, nn.Module], shared: Mapping[str, nn.Parameter]) -> None:
+    """Raise ValueError for a shared parameter that is in no stage, or in one that is sharded."""
+    own = {id(p) for module in stages.values() for p in module.parameters()}
+    divided = {id(p) for m in stages.values() if is_sharded(m) for p in m.parameters()}
+    for name, parameter in shared.items():
+        if id(parameter) not in own or id(parameter) in divided:
+            where = "in a stage that FSDP2 shards" if id(parameter) in own else "in no stage"
+            raise ValueError(
+                f"the shared parameter {name!r} is {where} of this rank; share parameters of "
+                "stages that are not sharded"
+            )
+
+
+def _likeness(parameter: nn.Parameter) -> str:
+    """Return what must be the same on all ranks that have a parameter, in words."""
+    kind = "trained" if parameter.requires_grad else "frozen"
+    return f"{kind} {parameter.dtype} of shape {tuple(parameter.shape)}"
 
 
 def agree(
@@ -109,7 +150,31 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
             )
     sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
     encoder = any(facts.encoder for facts in everyone)
-    return ModelFacts(tuple(_flows(everyone, program)), tuple(sharded), encoder)
+    counts = Counter(name for facts in everyone for name in facts.names)
+    unclear = tuple(sorted(name for name, count in counts.items() if count > 1))
+    flows = tuple(_flows(everyone, program))
+    return ModelFacts(flows, tuple(sharded), encoder, _shared(everyone), unclear)
+
+
+def _shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
+    """Return the ranks that have each shared parameter."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name in sorted({name for facts in everyone for name in facts.shared}):
+        ranks = tuple(rank for rank, facts in enumerate(everyone) if name in facts.shared)
+        likeness = {everyone[rank].shared[name]: rank for rank in ranks}
+        if len(likeness) > 1:
+            which = ", ".join(f"{what} on rank {rank}" for what, rank in likeness.items())
+            raise ValueError(
+                f"the shared parameter {name!r} is {which}; ranks share parameters of one shape "
+                "and precision, all trained or all frozen"
+            )
+        if len(ranks) < 2:
+            raise ValueError(
+                f"only rank {ranks[0]} gives the shared parameter {name!r}; every rank that has a "
+                "copy gives it by the same name"
+            )
+        found[name] = ranks
+    return found
 
 
 def _flows(everyone: Sequence[RankFacts], program: Program) -> Iterator[bool]:
@@ -122,3 +187,8 @@ def _flows(everyone: Sequence[RankFacts], program: Program) -> Iterator[bool]:
     for stage in range(program.stages):
         flows = flows or trained[stage] or stage in back
         yield flows
+
+
+def without_training(facts: ModelFacts) -> ModelFacts:
+    """Return the facts for running forward passes alone: no gradient is wanted anywhere."""
+    return replace(facts, input_gradient=(False,) * len(facts.input_gradient))

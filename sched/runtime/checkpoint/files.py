@@ -1,0 +1,111 @@
+"""Checkpoints as folders: a file for each pipeline rank, and what else belongs to the moment.
+
+A folder is written under another name and renamed when it is whole, so that a job which is killed
+while it saves leaves the checkpoint before. All hosts must see the same file system.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from .joined import join_states
+from .own import RankState
+
+_EXTRA = "extra.json"
+_PARTIAL = ".partial"
+
+
+class Saved(Protocol):
+    """What is saved and loaded: a Pipeline."""
+
+    @property
+    def rank(self) -> int:
+        """Return the rank in the pipeline."""
+
+    @property
+    def replica(self) -> int:
+        """Return the data-parallel index."""
+
+    def state(self, optimizer: torch.optim.Optimizer | None = None) -> RankState:
+        """Return this rank's part."""
+
+    def load_state(self, state: RankState, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Take this rank's part of the whole."""
+
+
+def save_checkpoint(
+    folder: str | Path,
+    pipe: Saved,
+    optimizer: torch.optim.Optimizer | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint to a folder that does not exist yet; all ranks of the job call this.
+
+    `extra`: anything that JSON can hold, such as the loader's state; the first process' is kept.
+    Raises FileExistsError if the folder exists.
+    """
+    folder = Path(folder)
+    making = folder.with_name(folder.name + _PARTIAL)
+    first = dist.get_rank() == 0
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists; give each checkpoint a folder of its own")
+    if first:
+        # What a job left that was killed while it saved.
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+        (making / _EXTRA).write_text(json.dumps(dict(extra or {})), "utf-8")
+    dist.barrier()
+    state = pipe.state(optimizer)
+    if pipe.replica == 0:
+        # Not asdict, which copies all tensors.
+        parts = {field.name: getattr(state, field.name) for field in fields(state)}
+        torch.save(parts, making / f"rank-{pipe.rank}.pt")
+    dist.barrier()
+    if first:
+        making.replace(folder)
+    dist.barrier()
+
+
+def load_checkpoint(
+    folder: str | Path, pipe: Saved, optimizer: torch.optim.Optimizer | None = None
+) -> dict[str, Any]:
+    """Load a checkpoint of any layout into a pipeline, and return what was saved as `extra`.
+
+    Each rank maps all files and reads what it needs. Raises FileNotFoundError for a folder that is
+    no checkpoint, and ValueError for a model or an optimizer that it does not fit.
+    """
+    folder = Path(folder)
+    files = sorted(folder.glob("rank-*.pt"))
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no checkpoint (no rank-*.pt)")
+    parts = [
+        RankState(**torch.load(file, map_location="cpu", mmap=True, weights_only=True))
+        for file in files
+    ]
+    pipe.load_state(join_states(parts), optimizer)
+    extra: dict[str, Any] = json.loads((folder / _EXTRA).read_text("utf-8"))
+    return extra
+
+
+def newest_checkpoint(root: str | Path) -> Path | None:
+    """Return the last whole checkpoint below a folder by name and number, None without any.
+
+    >>> import tempfile
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for name in ("step-9", "step-10", "step-11.partial"): (root / name).mkdir()
+    >>> newest_checkpoint(root).name
+    'step-10'
+    """
+    found = [p for p in Path(root).glob("*") if p.is_dir() and p.suffix != _PARTIAL]
+    return max(found, key=_number, default=None)
+
+
+def _number(folder: Path) -> tuple[int, str]:
+    digits = "".join(letter for letter in folder.name if letter.isdecimal())
+    return int(digits or 0), folder.name
