@@ -1,18 +1,19 @@
 """Values and operations: a rank's list of passes, with what each reads, writes and frees."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...ir.passes import NO_MICROBATCH, Pass
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Value:
+class Value(NamedTuple):
     """What one pass makes and others read: a result, or a buffer that is kept for a later pass.
 
     `name`: the kind of the pass that makes it, "B" for the gradient that B and I both make, the
     barrier's name for what a collective brings, or a buffer's name, such as "activation". `stage`
     and `microbatch` are those of the pass that makes it: what stage 1 receives as its input is the
-    value ("F", 0, 3). For barriers the stage is the rank.
+    value ("F", 0, 3). For barriers the stage is the rank. A tuple, since the executor looks values
+    up several times a pass.
 
     >>> str(Value("F", 0, 3)), str(Value("activation", 1, 3))
     ('0F3', '1activation3')

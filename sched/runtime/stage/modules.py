@@ -102,6 +102,9 @@ class Stages:
     _split: frozenset[tuple[int, int]] = frozenset()
     _last: Mapping[int, int] = field(default_factory=dict)
     _returned: frozenset[tuple[int, int]] = frozenset()
+    # The names of what brings the first stage's input, and the gradient of the last one's output.
+    _entries: tuple[str, ...] = ()
+    _exits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Make the linear layers able to defer, where the program has passes that do."""
@@ -124,6 +127,9 @@ class Stages:
             for edge in self.program.edges
             if edge.source.kind in BACKWARD
         )
+        barriers, ends = self.program.barriers, {("last", name) for name in BACKWARD}
+        self._entries = ("F", *(b.name for b in barriers if ("first", "F") in b.before))
+        self._exits = ("B", *(b.name for b in barriers if ends & set(b.before)))
         for stage, module in self.modules_by_stage.items():
             if any(one == stage for one, _ in self._split):
                 defer_linear_layers(module)
@@ -157,7 +163,7 @@ class Stages:
         wanted = self._data.input_gradient[what.stage]
         # Whether anything is trained at or before this stage.
         trained = self._data.input_gradient[what.stage + 1]
-        x = _first(given, ("F", *self._entries()))
+        x = _first(given, self._entries)
         if x is not None:
             x = x.detach().requires_grad_(wanted)
         features = _features(what, given)
@@ -196,7 +202,7 @@ class Stages:
         if kept.edge is not None:
             gradient = kept.gradient
             if gradient is None:
-                gradient = _first(given, ("B", *self._exits()))
+                gradient = _first(given, self._exits)
             if gradient is None:
                 raise RuntimeError(f"{what} has no gradient of its output; check the program")
             if self._last[what.stage] == what.microbatch:
@@ -213,15 +219,6 @@ class Stages:
     def _mode(self, what: Pass, pending: DeferredGradients) -> AbstractContextManager[None]:
         split = (what.stage, what.microbatch) in self._split
         return deferring(pending if split else None)
-
-    def _entries(self) -> Sequence[str]:
-        """Return the barriers that bring the first stage's input."""
-        return [b.name for b in self.program.barriers if ("first", "F") in b.before]
-
-    def _exits(self) -> Sequence[str]:
-        """Return the barriers that bring the gradient of the last stage's output."""
-        ends = {("last", name) for name in BACKWARD}
-        return [b.name for b in self.program.barriers if ends & set(b.before)]
 
 
 def _first(given: Given, names: Iterable[str]) -> Tensor | None:
