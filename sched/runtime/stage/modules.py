@@ -127,9 +127,8 @@ class Stages:
             for edge in self.program.edges
             if edge.source.kind in BACKWARD
         )
-        barriers, ends = self.program.barriers, {("last", name) for name in BACKWARD}
-        self._entries = ("F", *(b.name for b in barriers if ("first", "F") in b.before))
-        self._exits = ("B", *(b.name for b in barriers if ends & set(b.before)))
+        self._entries = ("F", *_before(self.program, "first", ["F"]))
+        self._exits = ("B", *_before(self.program, "last", BACKWARD))
         for stage, module in self.modules_by_stage.items():
             if any(one == stage for one, _ in self._split):
                 defer_linear_layers(module)
@@ -219,6 +218,12 @@ class Stages:
     def _mode(self, what: Pass, pending: DeferredGradients) -> AbstractContextManager[None]:
         split = (what.stage, what.microbatch) in self._split
         return deferring(pending if split else None)
+
+
+def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:
+    """Return the names of the barriers that passes at the model's first or last stage wait for."""
+    passes = {(where, name) for name in kinds}
+    return [barrier.name for barrier in program.barriers if passes & set(barrier.before)]
 
 
 def _first(given: Given, names: Iterable[str]) -> Tensor | None:
