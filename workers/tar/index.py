@@ -240,11 +240,13 @@ def _packed(index: ShardIndex) -> Arrays:
 
 def _unpacked(arrays: Arrays) -> ShardIndex | None:
     """Return the index in a kept file, or None where its parts are of other types."""
-    columns = [arrays.get(name) for name in ("name_ends", "member_ends", "members")]
-    texts = [arrays.get(name) for name in ("names", "extensions")]
-    if any(column is None or column.dtype != np.int64 for column in columns):
+    numbers, letters = ("name_ends", "member_ends", "members"), ("names", "extensions")
+    if not {*numbers, *letters} <= set(arrays):
         return None
-    if any(text is None or text.dtype != np.uint8 for text in texts):
+    columns, texts = ([arrays[name] for name in names] for names in (numbers, letters))
+    if any(column.dtype != np.int64 for column in columns):
+        return None
+    if any(text.dtype != np.uint8 for text in texts):
         return None
     name_ends, member_ends, members = columns
     try:

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,8 +53,13 @@ def test_workers_end_by_themselves_where_the_garbage_collector_ends_the_loop(pin
     data: Any = Deadly("raise")
     iterator: Any = iter(DataLoader(data, num_workers=2, pin_memory=pinned))
     terminated: list[int] = []
+
+    def terminate(worker: Any) -> None:
+        terminated.append(worker.pid)
+        worker.kill()
+
     for worker in iterator._workers:
-        worker.terminate = lambda worker=worker: terminated.append(worker.pid) or worker.kill()
+        worker.terminate = partial(terminate, worker)
     cycle = [iterator]
     cycle.append(cycle)
     del iterator, cycle

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.utils.data as torch_data
@@ -197,8 +198,8 @@ def test_torchs_own_workers_end_by_themselves_beside_a_balanced_loader(expected)
     # torch waits 5 s for each of its workers, and kills those that hang on what they inherited
     loader, kept = make(), make(persistent_workers=True)
     assert digests(loader) == digests(kept) == expected
-    theirs = torch_data.DataLoader(range(6), num_workers=2, persistent_workers=True)
-    iterator = iter(theirs)
+    theirs: Any = torch_data.DataLoader([*range(6)], num_workers=2, persistent_workers=True)  # type: ignore[arg-type]
+    iterator: Any = iter(theirs)
     assert len(list(iterator)) == 6
     workers = iterator._workers
     del iterator, theirs

@@ -169,7 +169,7 @@ def test_the_verdict_wants_near_makespans_in_the_same_order() -> None:
 
 def test_the_simulator_gets_the_times_that_stages_sleep() -> None:
     case = sleeping.SleepCase("x", "zbv", tokens=(1, 2, 1, 1, 1, 1, 1, 1), slow=((7, 3),))
-    tables = case.costs().pass_ns
+    tables: Any = case.costs().pass_ns
     assert [row[1] for row in tables["F"]] == [40 * MS] * 7 + [120 * MS]
     assert [row[0] for row in tables["B"]] == [40 * MS] * 7 + [120 * MS]
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter, 
 from counterpoise.workers.sources.interface import source_name
 
 LETTERS = [DeadLetter(f"k{n}", "a.tar", "no text", "data") for n in range(4)]
-PLAIN = {"num_workers": 0}
-BALANCED = {"balance": "balanced", "shuffle": False}
+PLAIN: dict[str, Any] = {"num_workers": 0}
+BALANCED: dict[str, Any] = {"balance": "balanced", "shuffle": False}
 KINDS = [PLAIN, {"num_workers": 1}, BALANCED, BALANCED | {"num_workers": 1}]
 
 

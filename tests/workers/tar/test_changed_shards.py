@@ -5,6 +5,7 @@ import pickle
 import random
 import re
 import tarfile
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def first_of(samples: list[dict]) -> str:
 
 def loader_of(data: TarDataset, kind: str) -> DataLoader:
     workers = int(kind[-1])
-    balance = {"balance": "balanced", "shuffle": False} if kind.startswith("balanced") else {}
+    balance: Any = {"balance": "balanced", "shuffle": False} if kind.startswith("balanced") else {}
     return DataLoader(
         data, collate_fn=first_of, num_workers=workers, timeout=60 * bool(workers), **balance
     )

@@ -5,12 +5,13 @@ import json
 import logging
 import random
 import zipfile
+from typing import Any
 
 import numpy as np
 import pytest
 
 from counterpoise.workers import Probe, TarDataset
-from counterpoise.workers.tar import array_files, cost_cache
+from counterpoise.workers.tar import array_files, cache_files, cost_cache
 from counterpoise.workers.tar.array_files import DamagedFileError, read_arrays
 from counterpoise.workers.tar.cache_files import identity, kept_path
 from counterpoise.workers.tar.index import _packed, open_index, scan
@@ -166,11 +167,12 @@ def test_a_file_may_not_ask_for_more_memory_than_it_has_bytes(tmp_path, made):
 def test_a_file_of_another_version_is_made_again(path, caplog):
     wanted = opened(path)
     kept = kept_path(path, "index.npz")
-    here = f"counterpoise {array_files.FORMAT} ".encode()
-    newer = f"counterpoise {array_files.FORMAT + 1} ".encode()
+    here = f"counterpoise {cache_files.FORMAT} ".encode()
+    newer = f"counterpoise {cache_files.FORMAT + 1} ".encode()
     kept.write_bytes(kept.read_bytes().replace(here, newer))
     assert opened(path) == wanted
-    np.savez(kept, stamp=np.array([1, *identity(path)]), **_packed(scan(path)))  # as before 0.2
+    columns: Any = _packed(scan(path))
+    np.savez(kept, stamp=np.array([1, *identity(path)]), **columns)  # as before 0.2
     assert opened(path) == wanted
     told = [record.getMessage() for record in caplog.records]
     assert told == [f"{kept} is cut off, or of another version: it is made again"] * 2
@@ -200,7 +202,7 @@ def test_costs_that_no_probe_gives_are_left_out(path, row, caplog):
     caplog.set_level(logging.WARNING)
     assert opened(path) == wanted
     assert len(caplog.records) == 1
-    assert about == [array_files.FORMAT, *identity(path), SAMPLES]
+    assert about == [cache_files.FORMAT, *identity(path), SAMPLES]
 
 
 def test_costs_under_other_names_are_not_believed(path):

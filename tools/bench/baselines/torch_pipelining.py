@@ -50,7 +50,12 @@ class TorchSteps:
         self._count = len(examples) - 1
         parts = [
             PipelineStage(
-                module, number, self._count, torch.device("cpu"), *examples[number : number + 2]
+                module,
+                number,
+                self._count,
+                torch.device("cpu"),
+                input_args=examples[number],
+                output_args=examples[number + 1],
             )
             for number, module in sorted(stages.items())
         ]

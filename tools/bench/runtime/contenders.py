@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.profiler import ProfilerActivity, profile
 
+from ....sched.ir.program import Program
 from ....sched.ir.registry import schedule as make_program
 from ....sched.runtime import Pipeline
 from ..baselines.torch_pipelining import TorchSettings, TorchSteps
@@ -173,7 +174,7 @@ def make_torchs(rank: int, setting: PipelineCase) -> RankOfSteps:
 CONTENDERS = {"ours": make_ours, "torch": make_torchs}
 
 
-def _program(setting: PipelineCase):
+def _program(setting: PipelineCase) -> Program:
     sizes = setting.sizes
     return make_program(setting.schedule, ranks=sizes.ranks, microbatches=sizes.microbatches)
 

@@ -75,8 +75,9 @@ class RankProcesses:
         answers: dict[Connection, Any] = {}
         # The first to fail is heard at once: the others may wait for it.
         while len(answers) < len(self._pipes):
-            for pipe in wait([pipe for pipe in self._pipes if pipe not in answers]):
-                assert isinstance(pipe, Connection)
+            for ready in wait([pipe for pipe in self._pipes if pipe not in answers]):
+                assert isinstance(ready, Connection)
+                pipe = ready
                 rank = self._pipes.index(pipe)
                 try:
                     fine, answers[pipe] = pipe.recv()

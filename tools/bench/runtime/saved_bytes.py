@@ -6,6 +6,7 @@ itself keeps of it (for W, or as a receive buffer) counts as well, once. Paramet
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
@@ -17,7 +18,7 @@ class SavedStorages:
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._left_out = frozenset(p.untyped_storage().data_ptr() for p in parameters)
-        self._bytes: dict[StorageWeakRef, int] = {}
+        self._bytes: dict[Any, int] = {}  # by weak reference, which torch does not type
         self.most = 0
 
     @property
@@ -35,7 +36,8 @@ class SavedStorages:
     def _add(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._left_out:
-            self._bytes[StorageWeakRef(storage)] = storage.nbytes()
+            reference: Any = StorageWeakRef
+            self._bytes[reference(storage)] = storage.nbytes()
             self.most = max(self.most, self.held)
         # Else a graph whose output is saved by its own node would hold itself.
         return tensor.detach()

@@ -107,7 +107,8 @@ class SleepingStage(nn.Module):
         self._forward_ns, self._backward_ns, self._weight_ns = forward_ns, backward_ns, weight_ns
         # The tokens of microbatches whose weight gradient is still to come, in order.
         self._passed: deque[int] = deque()
-        self.layer.weight.register_post_accumulate_grad_hook(self._sleep_for_weight)
+        weight: Any = self.layer.weight
+        weight.register_post_accumulate_grad_hook(self._sleep_for_weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep, and return a tensor of the same shape."""
@@ -194,7 +195,7 @@ def verdict(simulated: Mapping[str, int], measured: Mapping[str, Sequence[int]])
     (1.04, [], True)
     """
     medians = {name: statistics.median(found) for name, found in measured.items()}
-    programs = {
+    programs: dict[str, dict[str, Any]] = {
         name: {
             "simulated_ms": round(ns / _MS, 1),
             "measured_ms": [round(t / _MS, 1) for t in _spread(measured[name])],
