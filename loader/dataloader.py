@@ -18,7 +18,7 @@ from ..workers.sources.interface import reopen_if_changed
 from .assembly import BalancedArguments, prepare_balanced
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
 from .balanced.late import LateBalancedLoader
-from .balanced.microbatches import BalancedLoader, Delivered
+from .balanced.microbatches import BalancedLoader, Microbatches
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.state import PlainState
 from .refused_arguments import (
@@ -159,7 +159,8 @@ class DataLoader(torch_data.DataLoader[T]):
         self._reopen_changed_data()
         if self._late is None:
             return super().__iter__()
-        return _BatchIterator(self._late.get_at_iteration().microbatches(), self)
+        balanced = self._late.get_at_iteration()
+        return _BatchIterator(balanced.microbatches(), balanced, self)
 
     def __len__(self) -> int:
         """Return the number of batches; TypeError where it is not known beforehand."""
@@ -270,17 +271,23 @@ class DataLoader(torch_data.DataLoader[T]):
 class _BatchIterator:
     """Hands out batches and keeps their StepInfo on the loader."""
 
-    def __init__(self, delivered: Iterator[Delivered], loader: DataLoader) -> None:
-        self._delivered = delivered
+    def __init__(
+        self, microbatches: Microbatches, balanced: BalancedLoader, loader: DataLoader
+    ) -> None:
+        self._microbatches = microbatches
+        self._balanced = balanced
         self._loader = loader
 
     def __iter__(self) -> "_BatchIterator":
         return self
 
     def __next__(self) -> Any:
-        delivered = next(self._delivered)
-        self._loader._info = delivered.info
-        return delivered.batch
+        fetched = self._microbatches.fetch(self._balanced.position)
+        batch = fetched.delivered.batch
+        self._loader._info = fetched.delivered.info
+        # Nothing can raise from here on: see balanced/fetching.py.
+        self._balanced.position = fetched.after
+        return batch
 
     def __getstate__(self) -> Any:
         """Refuse to be pickled, as torch's iterators do."""

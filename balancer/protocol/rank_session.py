@@ -176,17 +176,33 @@ class RankSession:
 
     def take(self) -> tuple[Arrival, list[Message]] | None:
         """Return the next microbatch in order and its acknowledgement, if it has arrived."""
+        arrival = self.peek()
+        return None if arrival is None else (arrival, self.release(arrival))
+
+    def peek(self) -> Arrival | None:
+        """Return the next microbatch in order, if it has arrived; it stays the next."""
         position = self._skip_to_existing(self._next)
-        arrival = self._arrived.pop(position, None) if position is not None else None
-        if position is None or arrival is None:
-            return None
-        self._next = self._after(position)
-        for step in [s for s in self._counts if s < position[0]]:
-            del self._counts[step]
+        return None if position is None else self._arrived.get(position)
+
+    def release(self, arrival: Arrival) -> list[Message]:
+        """Go on to the microbatch after this one; return its acknowledgement, nothing if repeated.
+
+        A trainer's signal may end this at any line, and it is called again: what is done before the
+        last line may be done twice.
+        """
         batch = arrival.batch
-        self._acks[batch.rank] = Ack(batch.run, batch.rank, batch.step, batch.microbatch)
+        position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
+        if batch.run != self.run or position < self._next:
+            return []
+        for step in [s for s in self._counts if s < batch.step]:
+            self._counts.pop(step, None)
+        ack = Ack(batch.run, batch.rank, batch.step, batch.microbatch)
+        self._acks[batch.rank] = ack
         self._advance(batch)
-        return arrival, [self._acks[batch.rank]]
+        self._requested.pop(position, None)
+        self._arrived.pop(position, None)
+        self._next = self._after(position)
+        return [ack]
 
     def has_next(self) -> bool:
         """Return True if `take` will return a microbatch."""
@@ -259,8 +275,10 @@ class RankSession:
         if len(self._known) > KNOWN_STEPS:
             del self._known[min(self._known)]
         position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
-        if self._requested.pop(position, False):
+        # In this order: whenever it is interrupted, the microbatch is there or will be asked for.
+        if position in self._requested:
             self._arrived[position] = arrival
+            self._requested.pop(position, None)
 
     def _store_end(self, message: EpochEnd) -> None:
         if message.run == self.run:

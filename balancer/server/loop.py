@@ -19,7 +19,7 @@ from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
 from ..transport.keys import ServerKeys
 from ..transport.sealing import EMPTY_OFFER
-from ..transport.sockets import LINGER_MS, listen, receive_from, send
+from ..transport.sockets import LINGER_MS, NO_NAME, listen, receive_from, send
 from .clear_payloads import ClearPayloadServer
 from .malloc import IdleTrimmer, keep_freed_memory
 
@@ -175,6 +175,8 @@ class _Shell:
 
     def _handle(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
         """Hand one message to the coordinator; return False if its peer may not send it."""
+        if peer.startswith(NO_NAME):
+            return False
         reason = self.authenticator.rejection_reason(peer, key, message)
         if reason:
             self._reject(peer, reason)

@@ -33,6 +33,11 @@ FAILED_HANDSHAKES = 5
 # results take longest, and a trainer that ends should not wait for a goodbye that nobody needs.
 LINGER_MS = {"worker": 1000, "balancer": 500, "trainer": 200}
 
+# The first byte of names that a ROUTER makes up; all our peers have names of their own. When a peer
+# connects anew before its former connection has ended, what is left of that comes under such a one:
+# a hello would be taken for another process' that plays the same rank.
+NO_NAME = b"\0"
+
 Received = tuple[Message, list[zmq.Frame]]
 
 

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import Batch, EpochPosition, Ready
+from ...balancer.protocol.messages import Batch, EpochPosition
 from ...balancer.protocol.rank_session import Arrival
 from ...workers.codec.frames import decode
 from ...workers.sources.dead_letter import DeadLetter, record_letter
@@ -23,44 +23,13 @@ from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import START, ResumePosition, read_position, write_position
 from ..step.errors import LoaderError
 from ..step.info import Step, StepInfo
+from .fetching import Delivered, Fetched, Fetcher, Kept, MicrobatchSource, PassedOver
 from .over_budget import OverBudget
 
 logger = logging.getLogger(__name__)
 
 Collate = Callable[[list[Any]], Any]
-
-
-class MicrobatchSource(Protocol):
-    """The interface of Connection and InProcessConnection."""
-
-    @property
-    def left_out(self) -> int:
-        """How many samples of the run that has ended were in no step."""
-
-    def wait_ready(self) -> Ready:
-        """Wait until the job runs."""
-
-    def begin(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
-    ) -> None:
-        """Start the next run, and its workers; `holes` and `served` as in RankSession.begin."""
-
-    def finish(self) -> None:
-        """End the run's workers: its iterator is at its end, or was dropped."""
-
-    def next(self, timeout_s: float | None = None) -> Arrival | None:
-        """Return the next microbatch, None at the end of the run."""
-
-    def close(self) -> None:
-        """Tell the balancer that this rank leaves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """A collated microbatch and its StepInfo."""
-
-    batch: Any
-    info: StepInfo
+Holes = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -83,12 +52,13 @@ class BalancedLoader:
     name: str = ""
     local: bool = True
     epoch: int = 0
-    left_out: int = 0
-    _at: ResumePosition = START
+    # What next() has returned. It moves by one assignment, see fetching.py.
+    position: ResumePosition = START
     _resume: ResumePosition | None = None
     _generation: int = 0
     _running: int = 0
     _told: int | None = None
+    _left_out_before: int | None = None
     _connection: MicrobatchSource | None = field(default=None, repr=False)
     _over_budget: OverBudget = field(init=False, repr=False)
 
@@ -100,6 +70,12 @@ class BalancedLoader:
     def plan(self) -> PlanConfig:
         """The configuration of the plan, for all ranks."""
         return self.job.plan
+
+    @property
+    def left_out(self) -> int:
+        """Samples of this epoch (of the last, between epochs) that are holes, so far."""
+        before = self._left_out_before
+        return len(self.position.holes) if before is None else before
 
     def open(self) -> MicrobatchSource:
         """Return the connection; connect at the first call."""
@@ -126,7 +102,8 @@ class BalancedLoader:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs; a position within another is dropped."""
         if epoch != self.epoch:
-            self.epoch, self._at, self._resume = epoch, START, None
+            self._left_out_before = self.left_out
+            self.epoch, self.position, self._resume = epoch, START, None
             self._generation += 1
 
     def microbatches(self) -> "Microbatches":
@@ -137,8 +114,8 @@ class BalancedLoader:
         by load_state_dict, raises RuntimeError.
         """
         self._generation += 1
-        self._at, self._resume = self._resume or START, None
-        self.left_out = len(self._at.holes)
+        self.position, self._resume = self._resume or START, None
+        self._left_out_before = None
         try:
             self._start()
         except BaseException:
@@ -152,11 +129,11 @@ class BalancedLoader:
 
         Where the position is inside a step, the first has what is left of it.
         """
-        return self._collect(self.microbatches())
+        return Steps(self, self.microbatches())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/resume/ledger.py."""
-        return write_position(self.job, self.epoch, self._resume or self._at)
+        return write_position(self.job, self.epoch, self._resume or self.position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
@@ -164,27 +141,9 @@ class BalancedLoader:
         self._generation += 1
         self.epoch, self._resume = epoch, position
 
-    def _collect(self, microbatches: "Microbatches") -> Iterator[Step]:
-        while True:
-            before, delivered = self._at, list[Delivered]()
-            try:
-                for each in microbatches:
-                    delivered.append(each)
-                    if each.info.last and each.info.rank == self.ranks[-1]:
-                        break
-            except BaseException:
-                self._at = before
-                raise
-            if not delivered:
-                return
-            batches = tuple(one.batch for one in delivered)
-            yield Step(delivered[0].info.step, batches, tuple(one.info for one in delivered))
-
     def _start(self) -> None:
-        """Begin the run at the loader's position; nothing that was handed out is decoded again."""
-        here = self._at
-        holes = tuple(ordinal for ordinal in here.holes if ordinal >= here.place.start)
-        self.open().begin(self.epoch, here.place, holes, here.served)
+        """Begin the run at the loader's position; nothing that was returned is decoded again."""
+        self.open().begin(self.epoch, *_to_begin(self.position))
 
     def _tell_what_will_be_left_out(self, count: int) -> None:
         """Log once how many samples at an epoch's end make no step, where that is known before."""
@@ -208,34 +167,42 @@ class BalancedLoader:
                 "collate_fn cannot make a batch of no samples", count, self.epoch,
             )  # fmt: skip
 
-    def _take(self, begun: bool) -> Delivered | None:
-        """Return the next microbatch, None at the end; after an error all processes are ended."""
-        while True:
-            try:
-                if not begun:
-                    self._tell_what_will_be_left_out(self.count())
-                arrival = self.open().next(self.timeout_s)
-            except LoaderError:
-                self.close()
-                raise
-            if arrival is None:
-                self._tell_what_was_left_out(self.open().left_out)
-                self._over_budget.end_epoch()
-                self.finish(self._generation)
-                self.epoch, self._at = self.epoch + 1, START
-                return None
-            self._report_holes(arrival.batch)
-            is_passed_over = self._is_passed_over(arrival.batch)
-            delivered = None if is_passed_over else self._delivered(arrival)
-            holes = self._holes(arrival.batch)
-            self._check_errors(holes, arrival.batch)
-            self._advance(arrival.batch, holes)
-            self.left_out = len(holes)
-            if delivered is not None:
-                info = delivered.info
-                self._over_budget.take(info.over_budget, info.costs, info.keys)
-                return delivered
-            begun = True
+    def receive(self, at: ResumePosition) -> Arrival | None:
+        """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
+        try:
+            source = self.open()
+            source.recover(self.epoch, *_to_begin(at))
+            self._tell_what_will_be_left_out(self.count())
+            return source.next(self.timeout_s)
+        except LoaderError:
+            self.close()
+            raise
+
+    def release(self, arrival: Arrival) -> None:
+        """Let go of a microbatch that is unpacked."""
+        self.open().release(arrival)
+
+    def unpack(self, kept: Kept) -> Fetched | PassedOver:
+        """Return what is handed out of a microbatch, and the position after it."""
+        batch, before = kept.arrival.batch, kept.at.holes
+        self._report_holes(kept)
+        holes = before + tuple(o for o in batch.step_holes if o not in before)
+        self._check_errors(before, holes, batch)
+        after = self._position_after(batch, kept.at, holes)
+        if self._is_passed_over(batch):
+            return PassedOver(after)
+        delivered = self._delivered(kept.arrival)
+        info = delivered.info
+        self._over_budget.take(info.over_budget, info.costs, info.keys)
+        return Fetched(delivered, after)
+
+    def end_epoch(self, generation: int) -> None:
+        """End the epoch of an iterator that has had all of it."""
+        self._tell_what_was_left_out(self.open().left_out)
+        self._over_budget.end_epoch()
+        left_out = len(self.position.holes)
+        self.epoch, self.position, self._left_out_before = self.epoch + 1, START, left_out
+        self.finish(generation)
 
     def _is_passed_over(self, batch: Batch) -> bool:
         """Return whether nothing of a step can be handed out, on any rank; log it once a step."""
@@ -255,21 +222,17 @@ class BalancedLoader:
             self._running = 0
             self._connection.finish()
 
-    def _check_current(self, generation: int) -> None:
+    def check_current(self, generation: int) -> None:
+        """Raise RuntimeError for an iterator that was left behind."""
         if generation != self._generation:
             raise RuntimeError(
                 "this iterator is over: a new one was started, the epoch or the position was set, "
                 "or the loader was closed; call iter() again"
             )
 
-    def _holes(self, batch: Batch) -> tuple[int, ...]:
-        """Return the epoch's holes, those of this step included."""
-        holes = self._at.holes
-        return holes + tuple(ordinal for ordinal in batch.step_holes if ordinal not in holes)
-
-    def _check_errors(self, holes: tuple[int, ...], batch: Batch) -> None:
+    def _check_errors(self, before: Holes, holes: Holes, batch: Batch) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""
-        if self.max_errors is None or len(holes) == len(self._at.holes):
+        if self.max_errors is None or len(holes) == len(before):
             return
         allowed = self.max_errors
         if isinstance(allowed, float):
@@ -283,17 +246,16 @@ class BalancedLoader:
                 "the data, or allow more"
             )
 
-    def _advance(self, batch: Batch, holes: tuple[int, ...]) -> None:
-        """Move the position past a microbatch: all ranks of this process must have had theirs."""
-        here = self._at.place
+    def _position_after(self, batch: Batch, at: ResumePosition, holes: Holes) -> ResumePosition:
+        """Return the position after a microbatch: all ranks of a process must have had theirs."""
+        here = at.place
         if batch.rank != self.ranks[-1]:
             here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch)
-            self._at = ResumePosition(here, self.ranks.index(batch.rank) + 1, holes)
-        elif batch.microbatch + 1 == batch.microbatches:
-            self._at = ResumePosition(batch.after, holes=holes)
-        else:
-            here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1)
-            self._at = ResumePosition(here, holes=holes)
+            return ResumePosition(here, self.ranks.index(batch.rank) + 1, holes)
+        if batch.microbatch + 1 == batch.microbatches:
+            return ResumePosition(batch.after, holes=holes)
+        here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1)
+        return ResumePosition(here, holes=holes)
 
     def _delivered(self, arrival: Arrival) -> Delivered:
         batch = arrival.batch
@@ -303,11 +265,13 @@ class BalancedLoader:
         ]
         return Delivered(self.collate(samples), self._info(batch))
 
-    def _report_holes(self, batch: Batch) -> None:
+    def _report_holes(self, kept: Kept) -> None:
+        """Write each hole to the dead-letter file, once."""
         if self.dead_letter is not None:
-            for hole in batch.holes:
+            for hole in kept.arrival.batch.holes[kept.reported :]:
                 letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
                 record_letter(self.dead_letter, letter)
+                kept.reported += 1
 
     def _info(self, batch: Batch) -> StepInfo:
         costs = dict(zip(self.job.resources, batch.costs, strict=False))
@@ -334,12 +298,13 @@ class BalancedLoader:
 
 
 class Microbatches(Iterator[Delivered]):
-    """An iterator over an epoch's microbatches; next() may be repeated after a TimeoutError."""
+    """An iterator over an epoch's microbatches; next() may be repeated after any exception."""
 
     def __init__(self, loader: BalancedLoader, generation: int) -> None:
         self._loader = loader
         self._generation = generation
-        self._begun = False
+        self._fetcher = Fetcher(loader.receive, loader.unpack, loader.release)
+        self._epoch = loader.epoch
         self._over = False
 
     def __del__(self) -> None:
@@ -347,12 +312,54 @@ class Microbatches(Iterator[Delivered]):
             self._loader.finish(self._generation)
 
     def __next__(self) -> Delivered:
-        if self._over:
-            raise StopIteration
-        self._loader._check_current(self._generation)
-        delivered = self._loader._take(self._begun)
-        self._begun = True
-        self._over = delivered is None
-        if delivered is None:
-            raise StopIteration
+        fetched = self.fetch(self._loader.position)
+        delivered = fetched.delivered
+        self._loader.position = fetched.after
         return delivered
+
+    def fetch(self, at: ResumePosition) -> Fetched:
+        """Return the microbatch at a position, StopIteration at the end; see Fetcher."""
+        loader = self._loader
+        while not self._over:
+            loader.check_current(self._generation)
+            # An exception may have come between the end of the epoch and the next line but three.
+            fetched = self._fetcher.fetch(at) if loader.epoch == self._epoch else None
+            if isinstance(fetched, Fetched):
+                return fetched
+            if fetched is not None:  # whole steps are passed over: nothing waits to be returned
+                at = loader.position = fetched.after
+                continue
+            if loader.epoch == self._epoch:
+                loader.end_epoch(self._generation)
+            self._over = True
+        raise StopIteration
+
+
+class Steps(Iterator[Step]):
+    """An iterator over whole steps; next() may be repeated after any exception."""
+
+    def __init__(self, loader: BalancedLoader, microbatches: Microbatches) -> None:
+        self._loader = loader
+        self._microbatches = microbatches
+        self._parts: list[Fetched] = []
+
+    def __next__(self) -> Step:
+        loader, parts = self._loader, self._parts
+        if parts and parts[-1].after is loader.position:
+            parts = self._parts = []  # of the step that was returned last
+        while not parts or not self._is_last(parts[-1].delivered.info):
+            parts.append(self._microbatches.fetch(parts[-1].after if parts else loader.position))
+        infos = tuple(part.delivered.info for part in parts)
+        step = Step(infos[0].step, tuple(part.delivered.batch for part in parts), infos)
+        loader.position = parts[-1].after
+        return step
+
+    def _is_last(self, info: StepInfo) -> bool:
+        return info.last and info.rank == self._loader.ranks[-1]
+
+
+def _to_begin(position: ResumePosition) -> tuple[EpochPosition, Holes, int]:
+    """Return what a source needs to begin at a position: place, holes from there, ranks served."""
+    place = position.place
+    holes = tuple(ordinal for ordinal in position.holes if ordinal >= place.start)
+    return place, holes, position.served

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.transport.keys import PeerKeys
 from ...workers.sources.interface import Source, source_name
-from ..balanced.microbatches import MicrobatchSource
+from ..balanced.fetching import MicrobatchSource
 from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
 from .embedded import LocalProcesses, WorkerConfig, WorkerStart

@@ -38,10 +38,17 @@ class InProcessConnection:
     """A stand-in for Connection without sockets and processes."""
 
     def __init__(self, job: JobSpec, source: Source, ranks: tuple[int, ...]) -> None:
-        self.session = RankSession(ranks, to_json(job), prefetch=1)
+        self._job = job
+        self._ranks = ranks
         self._handler = SourceHandler(source, job.resources, job.plan.seed, local=True)
         prepare_planning(job.plan)
-        self._coordinator = Coordinator(job)
+        # Whether an exception has left coordinator or sessions in the middle of something.
+        self._is_torn = False
+        self._connect()
+
+    def _connect(self) -> None:
+        self.session = RankSession(self._ranks, to_json(self._job), prefetch=1)
+        self._coordinator = Coordinator(self._job)
         self._worker = WorkerSession()
         self._queue: deque[Send] = deque()
         self._send(_WORKER, WorkerHello("in process", 0, "here", 0))
@@ -63,38 +70,63 @@ class InProcessConnection:
         self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
     ) -> None:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
+        if self._is_torn:
+            self._connect()
+        self._is_torn = True
         begun = self.session.begin(epoch, at, holes, served)
         for message in (*begun, *self.session.new_requests()):
             self._send(_RANK, message)
+        self._is_torn = False
+
+    def recover(
+        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+    ) -> None:
+        """Start again at a position if an exception has left something half done.
+
+        What was measured and decoded ahead of the position is lost; this is rare.
+        """
+        if self._is_torn:
+            self.begin(epoch, at, holes, served)
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:  # noqa: ARG002
         """Work until the next microbatch is there; return it, or None at the end of the run."""
+        self._is_torn = True
+        arrival = self._work()
+        self._is_torn = False
+        return arrival
+
+    def release(self, arrival: Arrival) -> None:
+        """Acknowledge a microbatch and ask for those after it; does nothing the second time."""
+        if self._is_torn:
+            return
+        self._is_torn = True
+        messages = self.session.release(arrival)
+        for message in (*messages, *self.session.new_requests()):
+            self._send(_RANK, message)
+        self._is_torn = False
+
+    def _work(self) -> Arrival | None:
         while True:
             self._deliver_all()
             if self.session.failure:
                 raise LoaderError(self.session.failure)
-            taken = self.session.take()
-            if taken is not None:
-                break
-            if self.session.at_end():
-                return None
+            arrival = self.session.peek()
+            if arrival is not None or self.session.at_end():
+                return arrival
             task = self._worker.next_task()
             if task is None:
                 raise LoaderError(
                     "no work and no batch is left: please report this bug of counterpoise"
                 )
             self._do(task)
-        arrival, messages = taken
-        for message in (*messages, *self.session.new_requests()):
-            self._send(_RANK, message)
-        return arrival
 
     def finish(self) -> None:
         """Do nothing: a run has no processes of its own."""
 
     def close(self) -> None:
         """Tell the coordinator that this rank leaves."""
-        self._send(_RANK, RankBye())
+        if not self._is_torn:
+            self._send(_RANK, RankBye())
 
     def _send(self, peer: bytes, message: Message, *payloads: object) -> None:
         size = sum(payload_bytes(payload) for payload in payloads)

@@ -86,10 +86,16 @@ class RankSockets:
             return False
         while (received := link.receive()) is not None:
             self.session.handle(*received)
-        link.close(LINGER_MS["trainer"])
-        context.destroy(linger=LINGER_MS["trainer"])
-        self._link = self._context = None
+        self.drop()
         return True
+
+    def drop(self) -> None:
+        """Close the sockets until they are needed; what has arrived is asked for again."""
+        link, context = self._link, self._context
+        self._link = self._context = None
+        if link is not None and context is not None:
+            link.close(LINGER_MS["trainer"])
+            context.destroy(linger=LINGER_MS["trainer"])
 
 
 # Every rank's sockets in this process.

@@ -80,6 +80,7 @@ class Connection:
         name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
+        self._is_draining = False
         self._clock = ClockFilter()
         self._heard = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)
@@ -116,23 +117,30 @@ class Connection:
         """Do what a run needs before it begins."""
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:
-        """Return the next microbatch in order, or None at the end of the run.
+        """Return the next microbatch in order, the same until it is released; None at the end.
 
         Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`.
         """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
             self._drain()
-            taken = self.session.take()
-            if taken is None:
+            if self.session.peek() is None:
                 self._wait(lambda: self._has_next(), timeout_s)
-                taken = self.session.take()
-                if taken is None:
-                    return None
-            arrival, messages = taken
-            self._send(messages)
-            self._send(self.session.new_requests())
-            return arrival
+            return self.session.peek()
+
+    def release(self, arrival: Arrival) -> None:
+        """Acknowledge a microbatch and ask for those after it; does nothing the second time."""
+        self._sockets.refuse_forked_copy()
+        with self._sockets.lock:
+            messages = self.session.release(arrival)
+            if messages:
+                self._send(messages)
+                self._send(self.session.new_requests())
+
+    def recover(
+        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+    ) -> None:
+        """Do nothing: what was interrupted is found out by `_drain`, and asked for again."""
 
     def close(self) -> None:
         """Leave the balancer and close the socket; wait if the balancer serves other ranks."""
@@ -163,12 +171,18 @@ class Connection:
                 )
 
     def _drain(self) -> None:
+        """Handle what has arrived; whole messages only, however the last call ended."""
+        if self._is_draining:
+            # A signal's handler has raised in it: a message may be half read, and one not handled.
+            self._sockets.drop()
+        self._is_draining = True
         link = self._sockets.link()
         while (received := link.receive()) is not None:
             self._heard = time.monotonic()
             self.session.handle(*received)
             if isinstance(received[0], Pong):
                 self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
+        self._is_draining = False
         if self.session.failure:
             self._fail(self.session.failure)
 

@@ -19,6 +19,7 @@ from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
+from tests.loader.alarms import Alarms
 
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 HERE = Path(__file__).parent
@@ -137,6 +138,23 @@ def local(root):
     keys = Counter(key for *_, names, _ in found for key in names)
     assert keys == Counter(dataset.key(index) for index in range(SAMPLES))
     return found
+
+
+# A handler that raises while a message is freed is not heard of.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_signals_inside_next_lose_nothing(address, local):
+    made = make(balancer=address)
+    with Alarms(seed=1, longest_s=2e-3) as alarms:
+        while alarms.raised < 30:
+            steps = alarms.take(made.steps())
+            made.set_epoch(0)
+            given = [
+                (step.number, info.rank, info.keys, balanced_data.digest(batch))
+                for step in steps
+                for batch, info in zip(step.microbatches, step.infos, strict=True)
+            ]
+            assert given == local
+    made.close()
 
 
 # --- jobs, one after the other

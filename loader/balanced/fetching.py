@@ -1,0 +1,152 @@
+"""Fetches an epoch's microbatches one by one, and keeps each until it has been handed out.
+
+`next()` may raise at any moment: in a collate_fn, on a full disk, by Ctrl-C or another signal's
+handler. A caller who goes on must get what was not returned. So the position of a loader moves by
+one assignment, the last thing before `next()` returns, and everything up to there can be done
+again: a microbatch is fetched *at* a position, and at the same position it is the same microbatch,
+unpacked once. The source is told of it (`release`) when it is unpacked; until then it has it, too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...balancer.protocol.messages import EpochPosition, Ready
+from ...balancer.protocol.rank_session import Arrival
+from ..resume.balanced_position import ResumePosition
+from ..step.errors import LoaderError
+from ..step.info import StepInfo
+
+# A microbatch that cannot be unpacked is tried again at the next call; this often, errors are the
+# caller's. After that the error says that it will not go away.
+TRIES = 3
+# Keys that an error names.
+QUOTED = 8
+
+
+class MicrobatchSource(Protocol):
+    """The interface of Connection and InProcessConnection.
+
+    Every method may be interrupted by an exception, and called again.
+    """
+
+    @property
+    def left_out(self) -> int:
+        """How many samples of the run that has ended were in no step."""
+
+    def wait_ready(self) -> Ready:
+        """Wait until the job runs."""
+
+    def begin(
+        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+    ) -> None:
+        """Start the next run, and its workers; `holes` and `served` as in RankSession.begin."""
+
+    def recover(
+        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+    ) -> None:
+        """Go on with the run at a position, if an exception has left something half done."""
+
+    def finish(self) -> None:
+        """End the run's workers: its iterator is at its end, or was dropped."""
+
+    def next(self, timeout_s: float | None = None) -> Arrival | None:
+        """Return the next microbatch, the same until it is released; None at the end of the run."""
+
+    def release(self, arrival: Arrival) -> None:
+        """Let go of a microbatch, and ask for those after it; does nothing the second time."""
+
+    def close(self) -> None:
+        """Tell the balancer that this rank leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A collated microbatch and its StepInfo."""
+
+    batch: Any
+    info: StepInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A microbatch to be handed out, and the position after it."""
+
+    delivered: Delivered
+    after: ResumePosition
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A microbatch of which nothing can be handed out, and the position after it."""
+
+    after: ResumePosition
+
+
+@dataclass(slots=True)
+class Kept:
+    """A microbatch that was fetched at a position, until one is fetched at another.
+
+    reported: how many of its holes are in the dead-letter file; failures: how often it could not be
+    unpacked.
+    """
+
+    arrival: Arrival
+    at: ResumePosition
+    reported: int = 0
+    failures: int = 0
+    unpacked: Fetched | PassedOver | None = None
+
+
+class Fetcher:
+    """Fetches at positions; what is fetched at one stays there however often it is asked for."""
+
+    def __init__(
+        self,
+        receive: Callable[[ResumePosition], Arrival | None],
+        unpack: Callable[[Kept], Fetched | PassedOver],
+        release: Callable[[Arrival], None],
+    ) -> None:
+        """`receive` returns the microbatch at a position, None at the end of the run.
+
+        `unpack` makes of it what is handed out; `release` then lets go of it.
+        """
+        self._receive = receive
+        self._unpack = unpack
+        self._release = release
+        self._kept: Kept | None = None
+
+    def fetch(self, at: ResumePosition) -> Fetched | PassedOver | None:
+        """Return the microbatch at a position, None at the end of the run.
+
+        Raises what `unpack` raises, and LoaderError when it has done so TRIES times.
+        """
+        kept = self._kept
+        if kept is None or kept.at is not at:
+            arrival = self._receive(at)
+            kept = self._kept = None if arrival is None else Kept(arrival, at)
+        if kept is None:
+            return None
+        unpacked = kept.unpacked
+        if unpacked is None:
+            unpacked = kept.unpacked = self._unpack_kept(kept)
+            kept.arrival = Arrival(kept.arrival.batch, ())  # the payloads are not needed any more
+        self._release(kept.arrival)
+        return unpacked
+
+    def _unpack_kept(self, kept: Kept) -> Fetched | PassedOver:
+        try:
+            return self._unpack(kept)
+        except LoaderError:
+            raise
+        except Exception as error:
+            kept.failures += 1
+            if kept.failures < TRIES:
+                raise
+            batch = kept.arrival.batch
+            raise LoaderError(
+                f"microbatch {batch.microbatch} of step {batch.step} (samples "
+                f"{', '.join(item.key for item in batch.items[:QUOTED])}) could not be made "
+                f"{kept.failures} times, and comes again until it is: {type(error).__name__}: "
+                f"{error}; mend collate_fn, or go on from a ledger beyond it"
+            ) from error

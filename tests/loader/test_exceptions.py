@@ -1,0 +1,156 @@
+"""An exception inside next() loses nothing: who catches it and goes on gets the same microbatch."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from counterpoise.loader import Balance, DataLoader, LoaderError
+from counterpoise.loader.balanced import microbatches
+from counterpoise.workers.sources.dead_letter import append_letter, read_letters
+from tests.loader.alarms import Alarms
+
+COUNT = 60
+
+
+class Collate:
+    """Collates, but raises at the calls of these numbers."""
+
+    def __init__(self, *failing: int) -> None:
+        self.failing = failing
+        self.calls = 0
+
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        if not samples:
+            return samples  # the loader asks for a batch of no samples when it is made
+        self.calls += 1
+        if self.calls in self.failing:
+            raise MemoryError(f"call {self.calls}")
+        return samples
+
+
+def loader(workers: int = 0, collate: Any = list, data: Any = None, **more: Any) -> DataLoader:
+    balance = Balance(accumulate=2, samples_per_step=8)
+    given: Any = {"cost": {"tokens": [1 + n % 7 for n in range(COUNT)]}} | more
+    return DataLoader(
+        list(range(COUNT)) if data is None else data, balance=balance, shuffle=True,
+        virtual_ranks=2, num_workers=workers, collate_fn=collate, **given,
+    )  # fmt: skip
+
+
+def persistently(source: Iterator[Any], allowed: Any, seen: list[Any]) -> list[Any]:
+    """Return all that an iterator gives, going on after the allowed exceptions."""
+    found = []
+    while True:
+        try:
+            found.append(next(source))
+        except StopIteration:
+            return found
+        except allowed as error:
+            seen.append(error)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_microbatch_whose_collate_fn_raises_comes_again(workers: int) -> None:
+    made = loader(workers, Collate(3, 8, 9))
+    seen: list[MemoryError] = []
+    found = persistently(iter(made), MemoryError, seen)
+    made.close()
+    assert found == list(loader(0))
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_step_that_was_begun_is_finished(workers: int) -> None:
+    made = loader(workers, Collate(3, 8, 9))
+    seen: list[MemoryError] = []
+    found = persistently(made.steps(), MemoryError, seen)
+    made.close()
+    assert [step.microbatches for step in found] == [s.microbatches for s in loader(0).steps()]
+    assert len(seen) == 3
+
+
+def test_the_ledger_is_of_what_was_returned() -> None:
+    made = loader(0, Collate(3))
+    batches = iter(made)
+    given = [next(batches), next(batches)]
+    before = made.state_dict()
+    with pytest.raises(MemoryError):
+        next(batches)
+    assert made.state_dict() == before
+    resumed = loader(0)
+    resumed.load_state_dict(before)
+    assert [*given, *resumed] == list(loader(0))
+
+
+def test_the_third_time_says_that_it_will_not_go_away() -> None:
+    made = loader(0, Collate(2, 3, 4))
+    batches = iter(made)
+    first = next(batches)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            next(batches)
+    with pytest.raises(
+        LoaderError, match=r"^microbatch 0 of step 0 \(samples .* could not be made 3 times, and"
+    ) as caught:
+        next(batches)
+    assert isinstance(caught.value.__cause__, MemoryError)
+    assert [first, *batches] == list(loader(0))
+
+
+class Broken(list[int]):
+    """Numbers, every tenth of which cannot be read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index % 10 == 3:
+            raise ValueError("cannot be read")
+        return super().__getitem__(index)
+
+
+def test_an_exception_between_two_letters_loses_no_microbatch_and_writes_none_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+
+    def append(path: str, letter: Any) -> None:
+        calls.append(letter.key)
+        if len(calls) in (1, 4):
+            raise KeyboardInterrupt
+        append_letter(path, letter)
+
+    monkeypatch.setattr(microbatches, "record_letter", append)
+    letters = tmp_path / "letters"
+    made = loader(0, data=Broken(range(COUNT)), on_error="skip", dead_letter=str(letters))
+    seen: list[KeyboardInterrupt] = []
+    found = persistently(iter(made), KeyboardInterrupt, seen)
+    assert len(seen) == 2
+    good = {index for index in range(COUNT) if index % 10 != 3}
+    assert Counter(chain.from_iterable(found)) == Counter(good)
+    assert sorted(int(each.key) for each in read_letters(letters)) == list(range(3, COUNT, 10))
+
+
+# --- signals
+
+
+@pytest.mark.parametrize(
+    ("workers", "moments"),
+    [(0, 30), (2, 20), *(pytest.param(n, 300, marks=pytest.mark.long) for n in (0, 2))],
+)
+@pytest.mark.parametrize("whole_steps", [False, True])
+# A handler that raises while a message is freed is not heard of.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_handlers_that_raise_at_random_moments_lose_nothing(
+    workers: int, moments: int, whole_steps: bool
+) -> None:
+    def batches(made: DataLoader) -> Iterator[Any]:
+        return made.steps() if whole_steps else iter(made)
+
+    expected, made = loader(0), loader(workers)
+    with Alarms(seed=workers, longest_s=2e-3) as alarms:
+        while alarms.raised < moments:
+            found = alarms.take(batches(made))
+            assert [str(each) for each in found] == [str(each) for each in batches(expected)]
+    made.close()
