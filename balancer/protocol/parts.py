@@ -32,7 +32,7 @@ class Hole(ArrayRecord, frozen=True):
     ordinal: Integer
     key: str
     reason: str
-    source: str = ""
+    source: str
 
 
 class Probed(ArrayRecord, frozen=True):

@@ -182,6 +182,9 @@ def test_other_programs_are_given_what_is_there(block: Block, words: list[str], 
             assert (root / script).is_file()
         case ["torchrun", "train.py"]:
             pass  # the reader's own
+        case ["torchrun", *_]:
+            (script,) = (word for word in words if word.endswith(".py"))
+            assert (root / script).is_file()  # tests/test_examples.py runs it
         case _:
             pytest.fail(f"{block.page}:{block.line}: nobody knows how to check {words}")
 

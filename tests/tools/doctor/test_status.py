@@ -100,7 +100,7 @@ UNSURE = (*crew(3), replace(WORKER, name="far", ahead_us=750_000, error_us=400_0
         ({"lost": 2, "lost_ms": 10**7}, "lost workers", GOOD, "2, the last 166 min ago"),
         ({"refused": 7}, "refused", WARN, "7 messages or peers"),
         ({"dropped": 7}, "dropped", GOOD, "7 messages"),
-        ({"holes": 5, "last_holes": (Hole(1, "k", "cut"),)}, "dead letters", WARN,
+        ({"holes": 5, "last_holes": (Hole(1, "k", "cut", ""),)}, "dead letters", WARN,
          "5 in this run; 'k': cut"),
     ],
 )  # fmt: skip
