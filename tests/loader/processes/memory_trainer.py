@@ -1,7 +1,7 @@
 """A trainer for test_memory: takes one batch and sleeps; also the transform its workers run.
 
-python memory_trainer.py here | ADDRESS. It prints "open" when its loader is ready, "asleep" when it
-has a batch, and goes on at each line that it reads.
+python memory_trainer.py here | ADDRESS. It prints "open" when all processes have worked through an
+epoch, "asleep" when it has a batch of the next, and goes on at each line that it reads.
 """
 
 import sys
@@ -52,13 +52,14 @@ def make(address):
     given |= {"virtual_ranks": 2, "prefetch_factor": 4, "buffer_bytes": BUDGET_BYTES}
     given |= {"shuffle": True, "collate_fn": list, "num_workers": 2}
     if address == "here":
-        return DataLoader(Samples(), cost=tokens, **given)
+        return DataLoader(Samples(), cost=tokens, persistent_workers=True, **given)
     return DataLoader(RemoteDataset("*.tar", "memory_trainer:Inflate"), balancer=address, **given)
 
 
 def main(address):
     loader = make(address)
-    loader._balanced.count()
+    for _ in loader:
+        pass
     print("open", flush=True)
     sys.stdin.readline()
     batch = next(iter(loader))

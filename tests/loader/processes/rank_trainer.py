@@ -9,6 +9,7 @@ python rank_trainer.py FOLDER, with RANK and WORLD_SIZE set. In order:
   late     one epoch, whose end rank 1 takes when rank 0 has already ended, without a goodbye
 """
 
+import faulthandler
 import json
 import os
 import sys
@@ -63,6 +64,7 @@ def attempt(action):
 
 
 def main(folder):
+    faulthandler.dump_traceback_later(60)  # where it hangs, if it does
     rank = int(os.environ["RANK"])
     distributed.init_process_group(
         "gloo", f"file://{folder}/meeting", rank=rank, world_size=int(os.environ["WORLD_SIZE"])

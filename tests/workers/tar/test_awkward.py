@@ -67,7 +67,7 @@ def test_under_raise_the_error_names_the_key_and_the_cause(awkward, manifest):
     dataset = TarDataset(path, TRANSFORMS[1])
     index = list(names.values()).index("truncated_jpeg.jpg")
     with pytest.raises(
-        SampleError, match=f"sample '{index:02}': jpg: OSError: image file is trunc"
+        SampleError, match=f"sample '{index:02}' of {path}: jpg: OSError: image file is trunc"
     ):
         load_with_retries(lambda: dataset[index], lambda _: pytest.fail("a retry"))
 
