@@ -29,9 +29,10 @@ HEARTBEAT_TIMEOUT_MS = 30_000
 RECONNECT_MS = 2_000
 # This many handshakes fail in a row only if the two sides can never agree.
 FAILED_HANDSHAKES = 5
-# How long a closing socket still tries to send its last messages, in milliseconds: a worker's
-# results take longest, and a trainer that ends should not wait for a goodbye that nobody needs.
-LINGER_MS = {"worker": 1000, "balancer": 500, "trainer": 200}
+# How long a closing socket still tries to send its last messages, in milliseconds. A trainer's say
+# that its workers have ended and that it leaves: if they are lost (a busy machine sends late),
+# other ranks wait for what those workers had until their leases are over.
+LINGER_MS = {"worker": 1000, "balancer": 500, "trainer": 3000}
 
 # The first byte of names that a ROUTER makes up; all our peers have names of their own. When a peer
 # connects anew before its former connection has ended, what is left of that comes under such a one:

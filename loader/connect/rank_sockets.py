@@ -34,6 +34,7 @@ class RankSockets:
         self.lock = threading.RLock()
         self.watched: set[int] = set()
         self.patience_s = 0.0
+        self._linger_ms = LINGER_MS["trainer"]
         self.owner = os.getpid()
         self.session = session
         self._endpoint = endpoint
@@ -76,6 +77,10 @@ class RankSockets:
                 self._link.poller.register(descriptor, zmq.POLLIN)
         self.watched = set(descriptors)
 
+    def give_up(self, linger_ms: int = 0) -> None:
+        """Wait for no answer at the end, and for so long until messages are sent."""
+        self.patience_s, self._linger_ms = 0.0, linger_ms
+
     def suspend(self) -> bool:
         """Close the sockets until they are needed; return False if they were closed already.
 
@@ -94,8 +99,8 @@ class RankSockets:
         link, context = self._link, self._context
         self._link = self._context = None
         if link is not None and context is not None:
-            link.close(LINGER_MS["trainer"])
-            context.destroy(linger=LINGER_MS["trainer"])
+            link.close(self._linger_ms)
+            context.destroy(linger=self._linger_ms)
 
 
 # Every rank's sockets in this process.

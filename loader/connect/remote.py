@@ -35,6 +35,7 @@ CLEAR_PATIENCE_S = 5.0
 LOG_WAIT_S = 10.0
 LOG_AGAIN_S = 30.0
 LOG_CLOSE_S = 3.0
+_LAST_WORDS_MS = 500
 _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need its balancer"
 
 
@@ -189,14 +190,14 @@ class Connection:
     def _check_processes(self) -> None:
         reason = self._watch()
         if reason:
-            self._sockets.patience_s = 0.0
+            self._sockets.give_up(_LAST_WORDS_MS)  # the balancer may be the one that has ended
             self._fail(reason)
 
     def _check_silence(self) -> None:
         self._check_processes()
         reason = self._why_apart()
         if reason:
-            self._sockets.patience_s = 0.0
+            self._sockets.give_up()
             self._fail(reason)
         link = self._sockets.link()
         refusal = link.handshakes.rejection_reason()
@@ -206,6 +207,7 @@ class Connection:
         if silent > CLEAR_PATIENCE_S:
             link.leave_clear_channel()
         if silent > PATIENCE_S:
+            self._sockets.give_up()
             self._fail(
                 f"the balancer at {self.endpoint} has not answered for {silent:.0f} s: "
                 "is it running, and is the address right?"
