@@ -80,7 +80,7 @@ def test_without_json_a_table_compares_the_runs(tmp_path: Path) -> None:
         assert title in done.stdout
 
 
-@pytest.mark.long  # test_delivery.py looks at every real sample
+@pytest.mark.long  # tests/loader/test_balanced.py looks at every real sample, too
 def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
     words = ["--data", str(data / "shards" / "*.tar"), "--text-limit", "64", "--width", "32"]
     check(report_of(counterpoise(tmp_path, "demo", "--json", *words)), 1336)

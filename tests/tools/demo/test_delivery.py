@@ -76,8 +76,8 @@ def test_infos_count_what_the_tensors_hold(name: str, tmp_path: Path) -> None:
             assert (info.images, info.costs["tiles"]) == (tiles > 0, tiles)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("random", marks=pytest.mark.long), "balanced"])
+@pytest.mark.long  # tests/loader/test_balanced.py looks at every real sample, too
+@pytest.mark.parametrize("name", RUNS)
 def test_every_real_sample_arrives_once(name: str, data: Path) -> None:
     loader = make_loader(name, DemoSettings(str(data / "shards" / "*.tar")))
     found = delivered(loader)
