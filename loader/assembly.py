@@ -55,7 +55,7 @@ class BalancedArguments:
 
 @dataclass(frozen=True, slots=True)
 class TorchArguments:
-    """Those of torch's arguments that a balanced loader needs; copied, so that no cycle is made."""
+    """The torch arguments that a balanced loader needs; copied, so that no cycle is made."""
 
     dataset: Any
     batch_size: int | None

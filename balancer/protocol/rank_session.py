@@ -146,7 +146,7 @@ class RankSession:
         return [self._start_run, *self._acks.values()]
 
     def end_workers(self, names: tuple[str, ...]) -> list[Message]:
-        """Say that this process has ended its workers; others are ready when `ready` is set."""
+        """Report that this process has ended its workers; others are ready when `ready` is set."""
         self.ready = None
         return [WorkersEnded(names)]
 

@@ -32,7 +32,7 @@ class MicrobatchSource(Protocol):
 
     @property
     def left_out(self) -> int:
-        """How many samples of the run that has ended were in no step."""
+        """The number of samples that were in no step of the run that has ended."""
 
     def wait_ready(self) -> Ready:
         """Wait until the job runs."""
@@ -54,7 +54,7 @@ class MicrobatchSource(Protocol):
         """Return the next microbatch, the same until it is released; None at the end of the run."""
 
     def release(self, arrival: Arrival) -> None:
-        """Let go of a microbatch, and ask for those after it; does nothing the second time."""
+        """Release a microbatch, and ask for those after it; does nothing the second time."""
 
     def close(self) -> None:
         """Tell the balancer that this rank leaves."""

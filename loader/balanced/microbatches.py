@@ -179,7 +179,7 @@ class BalancedLoader:
             raise
 
     def release(self, arrival: Arrival) -> None:
-        """Let go of a microbatch that is unpacked."""
+        """Release a microbatch that is unpacked."""
         self.open().release(arrival)
 
     def unpack(self, kept: Kept) -> Fetched | PassedOver:

@@ -1,4 +1,4 @@
-"""Says which microbatches exceed a budget: a single sample that does so alone, oversize="alone"."""
+"""Reports microbatches over a budget: a single sample that is so alone, oversize="alone"."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class OverBudget:
             )  # fmt: skip
 
     def end_epoch(self) -> None:
-        """Log, once, how many microbatches of a whole epoch were over budget, and count anew."""
+        """Log, once, how many microbatches of an epoch were over budget, and count from 0 again."""
         if self._over and not self._has_told:
             self._has_told = True
             logger.warning(

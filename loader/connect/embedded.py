@@ -39,7 +39,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """How a loader's workers are started; `context` is its multiprocessing_context."""
+    """The way in which a loader's workers are started; `context` is its multiprocessing_context."""
 
     workers: int
     persistent: bool = False

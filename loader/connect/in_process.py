@@ -57,7 +57,7 @@ class InProcessConnection:
 
     @property
     def left_out(self) -> int:
-        """How many samples of the run that has ended were in no step."""
+        """The number of samples that were in no step of the run that has ended."""
         return self.session.left_out
 
     def wait_ready(self) -> Ready:
@@ -149,12 +149,9 @@ class InProcessConnection:
             result = work(task.ref, task.epoch)
         except Exception as error:
             key = error.key if isinstance(error, SampleError) else self._handler.key(task.ref)
-            reason, io, file = (
-                reason_of(error),
-                kind_of(error) == "io",
-                self._handler.file_of(task.ref),
-            )
-            self._send(_WORKER, SampleFailed(task.lease, ordinal, key, reason, io, file))
+            io, file = kind_of(error) == "io", self._handler.file_of(task.ref)
+            failed = SampleFailed(task.lease, ordinal, key, reason_of(error), io, file)
+            self._send(_WORKER, failed)
             return
         if isinstance(result, Probed):
             self._send(_WORKER, ProbeDone(task.lease, (result,)))

@@ -69,7 +69,7 @@ class RankSockets:
         return self._link
 
     def watch(self, descriptors: set[int]) -> None:
-        """Let the poller wake up for these descriptors, and no longer for others."""
+        """Register these descriptors with the poller, and no others."""
         if self._link is not None:
             for descriptor in self.watched - descriptors:
                 self._link.poller.unregister(descriptor)
@@ -78,7 +78,7 @@ class RankSockets:
         self.watched = set(descriptors)
 
     def give_up(self, linger_ms: int = 0) -> None:
-        """Wait for no answer at the end, and for so long until messages are sent."""
+        """Wait for no answer at the end, and at most `linger_ms` until messages are sent."""
         self.patience_s, self._linger_ms = 0.0, linger_ms
 
     def suspend(self) -> bool:

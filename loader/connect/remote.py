@@ -88,7 +88,7 @@ class Connection:
 
     @property
     def left_out(self) -> int:
-        """How many samples of the run that has ended were in no step."""
+        """The number of samples that were in no step of the run that has ended."""
         return self.session.left_out
 
     def wait_ready(self) -> Ready:
@@ -112,7 +112,7 @@ class Connection:
             self._send(self.session.new_requests())
 
     def finish(self) -> None:
-        """Let go of what only the run needed: its iterator is at its end, or was dropped."""
+        """Release what only the run needed: its iterator is at its end, or was dropped."""
 
     def _prepare_run(self) -> None:
         """Do what a run needs before it begins."""

@@ -1,4 +1,4 @@
-"""How the processes of a job find the balancer of a loader: by a key-value store.
+"""Lets the processes of a job find the balancer of a loader, by a key-value store.
 
 Whoever claims a loader's key first starts its balancer and publishes the address; the others wait
 for it. No process takes part in a collective, so any subset may open a loader. The store is the
@@ -36,7 +36,7 @@ DOUBT_PEERS_S = 5.0
 
 
 class Store(Protocol):
-    """What is used of torch.distributed.Store; `add` is atomic."""
+    """The part of torch.distributed.Store that is used; `add` is atomic."""
 
     def add(self, key: str, amount: int, /) -> int:
         """Add to a counter, which starts at 0, and return it."""
@@ -65,7 +65,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a process has opened: its data-parallel rank, and the loader.
+    """A loader that a process has opened: its data-parallel rank, and the loader.
 
     data: a digest of the samples; job: the configuration as JSON; count: how many loaders of the
     same data and configuration the process opened before.
@@ -79,7 +79,7 @@ class Opened:
 
     @property
     def loader(self) -> tuple[str, str, int]:
-        """What must be the same for two processes to meet."""
+        """The values that must be the same for two processes to meet."""
         return self.data, self.job, self.count
 
     @property

@@ -1,4 +1,4 @@
-"""Says which signal killed a worker, where torch only sees that one is gone.
+"""Names the signal that killed a worker, where torch only sees that one is gone.
 
 torch learns of signals by SIGCHLD: in the main thread, and of children only. Workers from our fork
 server are none, and a loader may be iterated in another thread.

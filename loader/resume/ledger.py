@@ -73,7 +73,7 @@ class BalancedLedger(PlannedLedger):
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """What state_dict() of a user's sampler and of its iterator returned; None without one."""
+    """The states of a user's sampler and of its iterator; None for one without state_dict()."""
 
     sampler: Any
     iterator: Any

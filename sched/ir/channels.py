@@ -24,7 +24,7 @@ class CollectiveEntry(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """What crosses a channel: the messages from one rank to another, in program order at each end.
+    """The messages of a channel from one rank to another, in program order at each end.
 
     A channel is one-way: activations, gradients and results along edges that go from `source` to
     `target` share it. `sends`, `receives`: the passes, as numbered in the graph. `sent`,

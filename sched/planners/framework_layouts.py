@@ -19,7 +19,7 @@ ENCODER = "encoder"
 
 @dataclass(frozen=True, slots=True)
 class ModuleNames:
-    """What a framework calls a model's modules: before, within, and behind the layers.
+    """A framework's names of a model's modules: before, within, and behind the layers.
 
     `layer`: with {} for the number. `encoder`: the image encoder's, in front of `first`. `every`:
     modules that all stages need.

@@ -41,7 +41,7 @@ from .vocabulary import VocabParallel, VocabularyShard
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gives: the loss of the global batch, the same on every rank, without a graph."""
+    """The loss of a step's global batch, the same on every rank, without a graph."""
 
     step: int
     loss: Tensor
@@ -316,7 +316,7 @@ class Pipeline:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say who does not come, where sums over ranks do not come after the passes of a step."""
+        """Name the ranks that do not come where sums over ranks do not come after a step."""
         try:
             yield
         except RuntimeError as error:

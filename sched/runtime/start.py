@@ -1,4 +1,4 @@
-"""What a pipeline does once, when it is made: find its place, check, connect, and meet."""
+"""Starts a pipeline: finds its place, checks, connects, and meets the other ranks."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What a `pipelining_fn` of torchtitan returns as its schedule: a Pipeline behind its two calls.
+"""The schedule that a `pipelining_fn` of torchtitan returns: a Pipeline behind its two calls.
 
 torchtitan's trainer calls nothing but `step` of the schedule, and its validator `eval`, with the
 microbatches of a rank: inputs on ranks with the first stage, labels on those with the last one,

@@ -37,7 +37,7 @@ _WORTH = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """How far a cost function is from what was measured.
+    """The distance of a cost function from what was measured.
 
     `samples`: the number of measurements. `mean`: of what was measured. `rms`, `worst`: error of
     the function, the root of the mean square and the largest, as shares of the mean.

@@ -113,7 +113,7 @@ def partition_command(
 
 
 def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], int]:
-    """Return the function that times a partition, for a link of so many GB/s."""
+    """Return the function that times a partition, for a link's speed in GB/s."""
     if not 0 < link < 10**6:
         raise ValueError(f"--link {link}: give GB/s above 0")
     return simulated_step(

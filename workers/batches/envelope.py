@@ -30,7 +30,7 @@ class ReaderPosition:
 
     @property
     def has_state(self) -> bool:
-        """Whether the data say themselves where they are."""
+        """Return whether the data say themselves where they are."""
         return self.iterator is not None or self.dataset is not None
 
     def pack(self) -> bytes:

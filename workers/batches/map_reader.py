@@ -26,7 +26,7 @@ from .envelope import (
 
 @dataclass(frozen=True, slots=True)
 class NumberedIndex:
-    """What the sampler gave for one batch, and the batch's number in the sampler's order."""
+    """The sampler's indices for one batch, and the batch's number in the sampler's order."""
 
     number: int
     index: Any
@@ -38,7 +38,7 @@ NOT_YOUR_TURN = NumberedIndex(-1, None)
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """What a dataset gave for one batch, before it is collated."""
+    """A dataset's samples for one batch, before they are collated."""
 
     number: int
     found: Any

@@ -80,7 +80,7 @@ class StreamReader(IterableDataset[Any]):
         """Do nothing: a stream is restored when its iterator is made."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator from where this reader is to begin; later iterations begin anew."""
+        """Return an iterator from where this reader is to begin; later ones begin at the start."""
         start, self._start = self._start, StartPosition()
         number = reader_number()
         at = start.of(number)

@@ -1,4 +1,4 @@
-"""What a supervisor that was forked from the trainer does with the trainer's descriptors.
+"""Gives up the trainer's descriptors in a supervisor that was forked from it.
 
 As long as any process holds a copy, a socket stays connected, a pipe does not end, a device stays
 open: what a trainer closes would not be closed while its supervisor lives. So the supervisor gives

@@ -233,7 +233,7 @@ def file_of(source: Any, index: Any) -> str:
 
 
 def reopen_if_changed(dataset: Any) -> bool:
-    """Let a dataset that can (TarDataset) index its files again; return whether they had changed.
+    """Index the files of a dataset that can (TarDataset) again; return whether they had changed.
 
     >>> reopen_if_changed([1, 2])
     False

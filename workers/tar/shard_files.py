@@ -40,7 +40,7 @@ class _Opened:
 
 
 class FileState(NamedTuple):
-    """What is seen of a file from outside; None is not known, and like anything."""
+    """A file as seen from outside; None is not known, and equal to anything."""
 
     size: int
     mtime_ns: int | None

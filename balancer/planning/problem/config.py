@@ -122,12 +122,12 @@ class PlanConfig:
         return self.ranks * each
 
     def keeps_last(self, samples: int) -> bool:
-        """Return whether an epoch's last step, with so many samples, is planned: else left out."""
+        """Return whether an epoch's last step, of `samples` samples, is planned: else left out."""
         least = 1 if self.empty_microbatches else self.least_microbatches
         return not self.drop_last and samples >= least
 
     def steps_of(self, samples: int) -> int:
-        """Return the steps of an epoch of so many samples, in mode "exact".
+        """Return the steps of an epoch of `samples` samples, in mode "exact".
 
         >>> PlanConfig(4, 4, 1, ("n",), (None,), empty_microbatches=False).steps_of(9)
         2

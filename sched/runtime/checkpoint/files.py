@@ -22,7 +22,7 @@ _PARTIAL = ".partial"
 
 
 class Saved(Protocol):
-    """What is saved and loaded: a Pipeline."""
+    """The part of a Pipeline that is saved and loaded."""
 
     @property
     def rank(self) -> int:

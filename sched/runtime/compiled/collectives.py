@@ -1,4 +1,4 @@
-"""Say which collective a barrier is: a broadcast, a sum to one rank, or a gathering on all."""
+"""Tells a barrier's collective: a broadcast, a sum to one rank, or a gathering on all."""
 
 from typing import Literal, NamedTuple
 

@@ -7,7 +7,7 @@ from ...ir.passes import NO_MICROBATCH, Pass
 
 
 class Value(NamedTuple):
-    """What one pass makes and others read: a result, or a buffer that is kept for a later pass.
+    """A value that one pass makes and others read: a result, or a buffer for a later pass.
 
     `name`: the kind of the pass that makes it, "B" for the gradient that B and I both make, the
     barrier's name for what a collective brings, or a buffer's name, such as "activation". `stage`

@@ -1,4 +1,4 @@
-"""Say who waits for whom: from where every rank stands in its list, to the rank that holds all up.
+"""Explains who waits for whom, from every rank's place in its list to the rank that blocks all.
 
 All ranks know all lists, so a rank only has to publish its step, its place in its list and whether
 it waits there. The chain starts at the rank that asks and goes on to whom that one waits for, until
@@ -14,7 +14,7 @@ from .ops import Op
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a rank stood when it last said so.
+    """The place of a rank when it last published it.
 
     `at`: its operation. `waiting`: the text of the value that it waits for, "" while it computes.
     `since_s`: how long it has been there. `failed`: the error it has given up with. `beat`: a
@@ -33,7 +33,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """What all ranks know of a pipeline: every rank's operations, and the barriers' collectives."""
+    """A pipeline as all ranks know it: every rank's operations, and the barriers' collectives."""
 
     lists: Sequence[Sequence[Op]]
     collectives: Mapping[str, Collective]

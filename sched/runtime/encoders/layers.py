@@ -1,4 +1,4 @@
-"""What a rank holds of an encoder, and the sizes of what its layers hand on."""
+"""A rank's part of an encoder, and the sizes of what its layers hand on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ from .routes import EncoderRoutes, find_routes, layer_number
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What EB needs: the input, if its gradient is wanted, and where the output's one enters."""
+    """The input of EB, if its gradient is wanted, and where the output's gradient enters."""
 
     input: Tensor | None
     edge: GradientEdge | None

@@ -20,7 +20,7 @@ from .layers import EncoderLayers
 
 @dataclass(frozen=True, slots=True)
 class EncoderRoutes:
-    """What a program's edges say about its encoders.
+    """The routes of features and gradients that a program's edges describe.
 
     `number`: by the encoders' number of a microbatch, that of the language model. `features`,
     `hidden`: by value that edges carry, the language model's number of the microbatch. `entries`:

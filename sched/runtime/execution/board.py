@@ -38,7 +38,7 @@ _STORE_S = 10.0
 
 @dataclass(slots=True)
 class _Place:
-    """Where the rank was when it was last looked at, and since when."""
+    """The rank's place when it was last looked at, and since when."""
 
     key: tuple[int, int, str] = (0, 0, "")
     since: float = 0.0
@@ -46,7 +46,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class BoardSeat:
-    """Where a rank's standing is: among the `ranks` of the pipeline number `pipeline`.
+    """The key of a rank's standing: among the `ranks` of the pipeline number `pipeline`.
 
     `pipelines`: how many there are. The first rank of the first one hosts the store.
     """

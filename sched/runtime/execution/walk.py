@@ -26,7 +26,7 @@ from ..parts.step_data import StepData
 
 @dataclass(slots=True)
 class Waits:
-    """Where a rank stands: the operation that it is at, and the value that it waits for, if any.
+    """The place of a rank: the operation that it is at, and the value that it waits for, if any.
 
     `done`: whether it has run all of the step's operations.
     """
@@ -51,7 +51,7 @@ Walk = Generator[Transfer, Tensor | None, None]
 
 @dataclass(slots=True)
 class Walker:
-    """What a walk needs besides the operations.
+    """The surroundings of a walk: all that it needs besides the operations.
 
     `parts`: by kind of pass. `reduce`: starts the reduction of a stage's gradients. `wait_sends`:
     whether each send is waited for at once, as naive executors do; for tests. `waits`, `measured`:

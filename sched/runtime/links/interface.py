@@ -28,7 +28,7 @@ class Transfer(Protocol):
 
 
 class Links(Protocol):
-    """What connects one rank to the others; ranks are those of the pipeline."""
+    """The connection of one rank to the others; ranks are those of the pipeline."""
 
     def send(self, tensor: Tensor, target: int, value: Value) -> Transfer:
         """Start to send; the tensor may not change until the transfer is done."""

@@ -24,7 +24,7 @@ class Deadlock(RuntimeError):  # noqa: N818
 
 @dataclass(slots=True)
 class _Cell:
-    """What all ends of one transfer share: contributions by rank, and those who have come."""
+    """The shared state of one transfer: contributions by rank, and the ranks that have come."""
 
     value: Value
     come: set[int] = field(default_factory=set)

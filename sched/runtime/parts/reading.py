@@ -10,7 +10,7 @@ from .step_data import MicrobatchData, StepData, TensorSpec
 
 
 class MicrobatchInfo(Protocol):
-    """What is known of a microbatch before it is loaded, such as the loader's StepInfo."""
+    """The description of a microbatch before it is loaded, such as the loader's StepInfo."""
 
     @property
     def step_label_tokens(self) -> int:
@@ -63,7 +63,7 @@ WEIGHTS: Mapping[str, Callable[[Any], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a step of the loader is read.
+    """The way in which a step of the loader is read.
 
     `hidden`: the shape of the tensor between two stages, from a microbatch's info. `dtype`: its
     precision. `weigh`: the weight of a microbatch's loss. `fields`: those that the rank's parts

@@ -1,4 +1,4 @@
-"""What a rank is given for a step: its microbatches, their weights, and the sizes of all tensors.
+"""A rank's data of a step: its microbatches, their weights, and the sizes of all tensors.
 
 Sizes come from the plan, so no rank has to ask another for one: `MicrobatchData.hidden` is the same
 on all pipeline ranks of a data-parallel index, whatever fields each of them holds.

@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline tell each other once, at the start: stages, and what is trained."""
+"""Exchanges facts among a pipeline's ranks, once at the start: stages, and what is trained."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What one rank holds: each stage with whether it is trained and whether FSDP2 shards it.
+    """The stages of one rank: each with whether it is trained and whether FSDP2 shards it.
 
     `embedding`: whether an input embedding that is divided over the ranks is trained. `encoder`:
     whether any encoder layer of the rank is. `shared`: what the parameters are like that other
@@ -34,7 +34,7 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What all ranks know.
+    """The facts that all ranks know.
 
     `input_gradient`: for each stage whether the gradient of its input is wanted, and at the end,
     whether that of the last stage's output is. `sharded`: the stages that FSDP2 shards. `encoder`:

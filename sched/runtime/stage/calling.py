@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """How modules are called: `recompute` and `autocast` as in StageOptions."""
+    """The way in which modules are called: `recompute` and `autocast` as in StageOptions."""
 
     recompute: bool = False
     autocast: torch.dtype | None = None

@@ -45,7 +45,7 @@ class Running(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """How stages are run.
+    """The way in which stages are run.
 
     `inputs`: the fields that the first stage's module is called with. `extras`: fields that every
     module gets by keyword. `labels`: the fields that the loss gets after the last stage's output.
@@ -74,7 +74,7 @@ class StageOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a backward needs.
+    """The tensors that a backward needs.
 
     `input`, `features`: if their gradients are wanted. `edge`: where the output's gradient enters
     the graph. `gradient`: that gradient, where it is known: the loss' own is one.

@@ -40,7 +40,7 @@ class EarlyProducts:
 
 @dataclass(frozen=True, slots=True)
 class WeightGradients:
-    """Where the gradients of a shard's weight and bias are added; None for a frozen one."""
+    """Buffers that collect the gradients of a shard's weight and bias; None for a frozen one."""
 
     weight: Tensor | None
     bias: Tensor | None

@@ -67,7 +67,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
-    """What all ranks know of a microbatch's tokens once statistics are gathered, each (tokens,)."""
+    """A microbatch's statistics that all ranks know once they are gathered, each (tokens,)."""
 
     log_normalizer: Tensor
     losses: Tensor

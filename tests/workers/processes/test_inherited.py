@@ -1,5 +1,6 @@
 """A supervisor that was forked from the trainer keeps nothing of it open but files."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -15,9 +16,10 @@ def kinds(pid):
     """Return the kinds of what a process has open, standard descriptors apart."""
     opened = {}
     for link in Path("/proc", str(pid), "fd").iterdir():
-        if int(link.name) > 2:
+        # The process runs on: a file that was listed may have been closed since.
+        with contextlib.suppress(FileNotFoundError):
             opened[int(link.name)] = stat.S_IFMT(link.stat().st_mode)
-    return opened
+    return {number: kind for number, kind in opened.items() if number > 2}
 
 
 def test_the_supervisor_holds_no_socket_pipe_or_device_of_the_trainer(tmp_path):

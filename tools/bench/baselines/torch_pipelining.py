@@ -26,7 +26,7 @@ _SCHEDULES: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class TorchSettings:
-    """What torch's schedules take. `late_receives`: their option `defer_pp_recv`."""
+    """The arguments of torch's schedules. `late_receives`: their option `defer_pp_recv`."""
 
     microbatches: int
     loss: Callable[[Tensor, Tensor], Tensor]

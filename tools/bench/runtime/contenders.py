@@ -33,7 +33,7 @@ from .saved_bytes import SavedStorages
 
 @dataclass(frozen=True, slots=True)
 class PipelineCase:
-    """What a contender runs. `idle`: stages that do nothing, instead of the language model."""
+    """The task of a contender. `idle`: stages that do nothing, instead of the language model."""
 
     schedule: str
     sizes: PipelineSizes

@@ -12,7 +12,7 @@ _HEADS = 4
 
 @dataclass(frozen=True, slots=True)
 class PipelineSizes:
-    """What is run. `blocks`: of the whole model. `tokens`: of a microbatch, all are equal."""
+    """Sizes of the pipeline. `blocks`: of the whole model. `tokens`: of a microbatch, all equal."""
 
     ranks: int = 4
     microbatches: int = 8

@@ -93,7 +93,7 @@ class RankProcesses:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Let the processes run inside the block only."""
+        """Run the processes inside the block only."""
         self._signal(signal.SIGCONT)
         yield
         self.pause()
