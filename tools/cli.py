@@ -10,6 +10,7 @@ import sys
 import click
 
 from ..balancer.protocol.software_version import VERSION
+from ..balancer.visible_text import visible
 from .console.lazy_group import LazyGroup
 
 # name: (module in this folder, summary)
@@ -20,7 +21,7 @@ COMMANDS = {
     "demo": ("demo.command", "Train a small model with random and with balanced batches."),
     "doctor": ("doctor.command", "Check an installation or a running job."),
     "keygen": ("services.keygen", "Make keys for a balancer, its workers and its trainers."),
-    "plan": ("plan.command", "Plan a model's parallel layout: GPUs, stages, recomputation."),
+    "plan": ("plan.command", "Plan a model's parallelism: GPUs, stages, recomputation."),
     "profile": ("schedule.profile", "Fit what passes cost to measured steps."),
     "schedule": ("schedule.command", "Show, check, simulate and compare pipeline schedules."),
     "worker": ("services.worker", "Read, decode and stream samples for a balancer."),
@@ -50,6 +51,6 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ValueError, OSError, RuntimeError) as error:
-        click.echo(f"counterpoise: {error}", err=True)
+        click.echo(f"counterpoise: {visible(str(error))}", err=True)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

@@ -291,6 +291,8 @@ def find_conflict(mine: Opened, entries: Iterable[Opened], is_waiting: bool) -> 
         if other.rank == mine.rank:
             is_apart = other.data == mine.data
         else:
+            # Ranks may open several loaders in different orders: only who is missing a rank, and is
+            # missed by it in turn, has surely met with another configuration of the same loader.
             is_apart = is_waiting and not _has_rank(known, other.rank, mine)
             is_apart = is_apart and not _has_rank(known, mine.rank, other)
         if is_apart:

@@ -1,5 +1,11 @@
 """Defines the loader's own error."""
 
+from ...balancer.visible_text import visible
+
 
 class LoaderError(RuntimeError):
     """The loader cannot continue: broken data, an impossible plan, a dead balancer."""
+
+    def __str__(self) -> str:
+        """Return the message; what workers on other machines wrote into it is made visible."""
+        return visible(super().__str__())

@@ -62,6 +62,7 @@ class RankArguments:
             raise ValueError("rank and ranks belong together: give both, or neither")
         if self.rank is not None and self.ranks is not None and not 0 <= self.rank < self.ranks:
             raise ValueError(f"rank is {self.rank}, allowed are 0 to {self.ranks - 1}")
+        # These are asked for the rank at the first use: a number beside them could contradict them.
         for name in ("process_group", "topology"):
             if self.are_given and getattr(self, name) is not None:
                 raise ValueError(

@@ -35,7 +35,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A layout of processes; wrong values raise ValueError.
+    """How processes are arranged; wrong values raise ValueError.
 
     dims: a DeviceMesh with named dimensions; or the size of each dimension by its name, in the
         order of torch's `init_device_mesh`: the last varies fastest from rank to rank. Megatron's
@@ -59,6 +59,8 @@ class Topology:
                     raise ValueError(
                         f"topology: size of {name} is {size!r}, needed is a positive integer"
                     )
+        # Taken for one that shares, a dimension would train on fewer samples; for one of the data,
+        # on different ones where they must be the same. Neither would be noticed: so no guess.
         if self.data is None:
             if unknown := [name for name in names if not _is_data(name) and not _is_shared(name)]:
                 raise ValueError(

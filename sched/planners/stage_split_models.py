@@ -4,7 +4,7 @@ A microbatch holds Q_v = 9 images of 1025 tokens for the encoder and Q_t = 4096 
 language model (section 5.2); the encoder hands 256 tokens an image on, in the language model's
 width, after its last layer. Times are FLOPs on an A100 at half of its peak. `encoder_percent`
 scales the encoder's speed: its matrices are narrower than a language model's, and the partitions
-that the paper measured as best say by how much (docs/layout.md).
+that the paper measured as best say by how much (docs/parallelism.md).
 """
 
 from collections.abc import Sequence

@@ -41,6 +41,8 @@ NOT_RUN = {
     "train.py": "the reader's own job; tests/tools/schedule/test_profile.py runs one",
     "timelines": "of a job that ran; tests/tools/schedule/test_profile.py reads such a folder",
     "letters.jsonl": "of a job that ran; tests/tools/doctor reads one",
+    "my_data:conversations": "a module of the reader's; tests/tools/analyze reads one",
+    "my_data:tokenizer": "a module of the reader's; tests/tools/analyze uses one",
 }
 SAMPLES = 540
 PROFILE = {
@@ -78,7 +80,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if number % 3 == 0:
                 said[0]["value"] = f"<image>\n{said[0]['value']}"
                 picture = io.BytesIO()
-                Image.new("RGB", (32 + number, 64), "red").save(picture, "JPEG")
+                Image.new("RGB", (64 + number % 40, 64), "red").save(picture, "JPEG")
                 members["img0.jpg"] = picture.getvalue()
             members["json"] = json.dumps({"conversations": said}).encode()
             for name, content in members.items():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch.utils.data import Dataset, get_worker_info
 
-from counterpoise import DataLoader
+from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.dead_letter import read_letters
@@ -246,6 +246,21 @@ def test_a_worker_with_other_data_ends_the_loop_at_once():
     loader = DataLoader(OtherInEachWorker(), shuffle=False, balance="fixed", num_workers=2)
     with pytest.raises(LoaderError, match=r"worker \d: this worker's data .* differ"):
         next(iter(loader))
+
+
+def test_a_key_cannot_act_on_a_terminal(tmp_path):
+    tar, key = tmp_path / "a.tar", "\x1b[31mred"
+    with tarfile.open(tar, "w") as file:
+        for name, body in ((f"{key}.txt", b"<image>"), (f"{key}.\x1bimg.jpg", b"no picture")):
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            file.addfile(info, io.BytesIO(body))
+    data = TarDataset(tar, VisionLanguage())
+    for balance in (None, Balance(budgets={"tokens": 9}, samples_per_step=1)):
+        with pytest.raises((LoaderError, ValueError)) as raised:
+            next(iter(DataLoader(data, shuffle=False, balance=balance, collate_fn=list)))
+        assert "\x1b" not in str(raised.value)
+        assert r"\x1b[31mred" in str(raised.value)
 
 
 @pytest.mark.parametrize("source", [no_file, truncated])

@@ -128,6 +128,11 @@ COUNT = click.IntRange(min=1)
     help="Tokenizer of the transform; by default a byte counts as a token.",
 )
 @click.option(
+    "--image-token-id",
+    type=click.IntRange(min=0),
+    help="As in training, so that it can use the costs kept here; changes no figure.",
+)
+@click.option(
     "--transform",
     default="",
     metavar="MODULE:NAME",
@@ -210,9 +215,8 @@ def _scan(
     listing = progress.add_task("list", total=None, live="")
     tasks = find_tasks(sources, lambda n: progress.update(listing, live=f"{n:,} files"))
     progress.update(listing, total=1, completed=1)
-    transform: dict[str, Any] = {
-        name: given[name] for name in ("tile_size", "max_tiles", "tokens_per_tile", "max_tokens")
-    }
+    names = ("tile_size", "max_tiles", "tokens_per_tile", "max_tokens", "image_token_id")
+    transform: dict[str, Any] = {name: given[name] for name in names}
     if given["tokenizer"]:
         transform["tokenizer"] = given["tokenizer"]
     options = ScanOptions(
@@ -263,22 +267,27 @@ def _progress() -> Progress:
 
 
 def _table(report: Json) -> Table:
-    caption = "waiting: share of the strategy's own step; step: its time relative to random"
+    found = report["strategies"]
+    caption = "waiting: share of the strategy's own step; time: of a sample, relative to random"
+    if any(one["other_size"] for one in found.values()):
+        asked = report["plan"]["samples_per_step"]
+        caption += f"\n* steps of another size than the {asked:,} samples asked for: not comparable"
     table = Table(title=headline(report), caption=caption, title_justify="left")
     table.add_column("strategy", vertical="bottom")
     resources = report["budgets"]["resources"]
     ratios = [f"DistRatio\n{name}" for name in resources]
-    for name in ("waiting", "step", *ratios, "padding\nif padded"):
+    for name in ("waiting", "samples\na step", "time", *ratios, "padding\nif padded"):
         table.add_column(name, justify="right", vertical="bottom")
-    whole = report["strategies"]["random"]["time_per_sample"]
+    whole = found["random"]["time_per_sample"]
     for name in STRATEGIES:
-        one = report["strategies"][name]
+        one = found[name]
         apart = [f"{100 * one['dist_ratio'][each]:.1f} %" for each in resources]
         known = one["interval"] < 0.5
         half = f" ± {100 * one['interval']:.1f}" if known else ""
         waiting = f"{100 * one['waiting']:.1f}{half} %"
-        step = one["time_per_sample"] / whole if whole else 1.0
-        table.add_row(name, waiting, f"{100 * step:.0f} %", *apart, f"{100 * one['padding']:.1f} %")
+        time = f"{100 * one['time_per_sample'] / whole if whole else 100:.0f} %"
+        size = f"{one['samples_per_step']:,.0f}{' *' if one['other_size'] else ''}"
+        table.add_row(name, waiting, size, time, *apart, f"{100 * one['padding']:.1f} %")
     return table
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ...balancer.protocol.clock_offset import Offset
 from ...balancer.protocol.messages import StatusReport, TrainerStatus, WorkerStatus
+from ...balancer.visible_text import visible
 
 GIB = 2**30
 # Rows of a table at most; the report lists peers with problems first.
@@ -95,12 +96,12 @@ def job_tables(status: StatusReport, width: int) -> Iterator[Table]:
 
 
 def printable(text: str) -> str:
-    r"""Return a peer's text without control characters, and with markup escaped.
+    r"""Return a peer's text on one line, control characters made visible and markup escaped.
 
     >>> print(printable("a\x1b[red]b"))
-    a?\[red]b
+    a\x1b\[red]b
     """
-    return escape("".join(each if each.isprintable() else "?" for each in text))
+    return escape(visible(" ".join(text.split())))
 
 
 def _worker_table(status: StatusReport, wide: bool) -> Table:

@@ -25,7 +25,13 @@ LEDGER_FIELDS = ("kind", "window_step")
 
 def examine_ledger(path: Path) -> list[Finding]:
     """Explain the ledger in a JSON file; OSError without a file, ValueError without a ledger."""
-    state = _find(json.loads(path.read_text()))
+    try:
+        state = _find(json.loads(path.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not JSON that can hold a ledger ({error}); give a file with what "
+            "json.dump(loader.state_dict(), file) writes"
+        ) from None
     if state is None:
         raise ValueError("this JSON holds no ledger; give one that loader.state_dict() returned")
     ledger = parse_ledger(state)

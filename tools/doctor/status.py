@@ -245,6 +245,7 @@ def _losses(status: StatusReport) -> Iterator[Finding]:
             "see the balancer's log for the reason: keys, versions, or a program that is not a peer"
         )
         yield judge("refused", f"{status.refused} messages or peers", warn=advice)
+    # Work is leased twice where a worker is slow, so this is no warning.
     if status.dropped:
         yield judge("dropped", f"{status.dropped} messages that arrived late or twice")
     if status.holes:

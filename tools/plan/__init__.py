@@ -1,1 +1,1 @@
-"""`counterpoise plan`: layouts of a model on a cluster, found before training."""
+"""`counterpoise plan`: a model's parallelism on a cluster, found before training."""

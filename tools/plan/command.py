@@ -1,4 +1,4 @@
-"""`counterpoise plan`: layouts of a model on a cluster, found before training."""
+"""`counterpoise plan`: a model's parallelism on a cluster, found before training."""
 
 import click
 
@@ -9,10 +9,10 @@ from .recompute import recompute_command
 
 @click.group(name="plan")
 def command() -> None:
-    """Find the parallel layout: GPUs of each module, layers of each stage, what to recompute.
+    """Plan parallelism: GPUs of each module, layers of each stage, what to recompute.
 
-    Times and memory come from model shapes, or from a file with measured ones; docs/layout.md says
-    what is assumed.
+    Times and memory come from model shapes, or from a file with measured ones; docs/parallelism.md
+    says what is assumed.
 
     Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b
     """

@@ -56,9 +56,9 @@ def orchestrate_command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Lay out encoder, language model and generator on a cluster (DistTrain, section 5).
+    """Place encoder, language model and generator on a cluster (DistTrain, section 5).
 
-    The simulator runs the best layouts by the formula; the fastest of them is the answer.
+    The simulator runs the best plans by the formula; the fastest of them is the answer.
 
     Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b --json
     """
@@ -76,7 +76,7 @@ def orchestrate_command(
     usual = rigid(job)
     compared = rerank(job, [usual], work)[0] if usual else None
     report = _report(job, found, milliseconds, compared)
-    emit(report, as_json, _layout_table(job, found[0]), _candidate_table(job, found, compared))
+    emit(report, as_json, _unit_table(job, found[0]), _candidate_table(job, found, compared))
 
 
 def _modules(
@@ -124,7 +124,7 @@ def _unit(unit: Unit) -> dict[str, int]:
     return {"gpus": unit.gpus, "tp": unit.tp, "dp": unit.dp, "pp": unit.pp, "vpp": unit.vpp}
 
 
-def _layout(job: OrchestrationProblem, units: Sequence[Unit]) -> dict[str, dict[str, int]]:
+def _units(job: OrchestrationProblem, units: Sequence[Unit]) -> dict[str, dict[str, int]]:
     return {m.name: _unit(unit) for m, unit in zip(job.modules, units, strict=True)}
 
 
@@ -135,7 +135,7 @@ def _report(
     usual: RankedLayout | None,
 ) -> dict[str, object]:
     return {
-        "layout": _layout(job, found[0].layout.units),
+        "units": _units(job, found[0].layout.units),
         "gpus": found[0].layout.gpus,
         "seconds_per_iteration": found[0].simulated_ns / 1e9,
         "milliseconds": round(milliseconds, 3),
@@ -147,7 +147,7 @@ def _report(
 def _described(job: OrchestrationProblem, one: RankedLayout) -> dict[str, object]:
     sizes = zip(job.modules, one.memory_bytes, strict=True)
     return {
-        "layout": _layout(job, one.layout.units),
+        "units": _units(job, one.layout.units),
         "gpus": one.layout.gpus,
         "seconds_by_formula": one.layout.formula_ns / 1e9,
         "seconds_per_iteration": one.simulated_ns / 1e9,
@@ -155,7 +155,7 @@ def _described(job: OrchestrationProblem, one: RankedLayout) -> dict[str, object
     }
 
 
-def _layout_table(job: OrchestrationProblem, best: RankedLayout) -> Table:
+def _unit_table(job: OrchestrationProblem, best: RankedLayout) -> Table:
     table = Table(title=f"{best.simulated_ns / 1e9:.2f} s a step, simulated; modelled costs")
     for name in ("module", "GPUs", "TP", "DP", "PP", "VPP", "GB of a GPU"):
         table.add_column(name, justify="left" if name == "module" else "right")

@@ -35,7 +35,7 @@ from ..console.reporting import emit
 from ..inputs.models import Setting, with_model
 
 # None: Megatron's string; else what the framework calls a model's modules.
-LAYOUTS: dict[str, ModuleNames | None] = {
+FRAMEWORKS: dict[str, ModuleNames | None] = {
     "megatron": None,
     "torchtitan": TORCHTITAN,
     "automodel": AUTOMODEL,
@@ -65,8 +65,8 @@ _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length
 )
 @click.option("--whole-encoder", is_flag=True, help="Keep the encoder in one piece, in front.")
 @click.option(
-    "--layout",
-    type=click.Choice(list(LAYOUTS)),
+    "--framework",
+    type=click.Choice(list(FRAMEWORKS)),
     help="Write the best partition in this framework's form; a split encoder has none.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -78,7 +78,7 @@ def partition_command(
     overlap: bool,
     measured: Path | None,
     whole_encoder: bool,
-    layout: str | None,
+    framework: str | None,
     as_json: bool,
 ) -> None:
     """Split layers over pipeline stages: OmniBal's balanced partition, compared with usual ones.
@@ -106,10 +106,10 @@ def partition_command(
     rows = {name: _row(setting, sizes, step) for name, sizes in methods.items()}
     report = _report(found[:keep], rows, "simulated" if measured is None else "measured")
     report["milliseconds"] = round(milliseconds, 3)
-    report |= _layout(layout, setting, found[0][0])
+    report |= _framework_split(framework, setting, found[0][0])
     emit(report, as_json, _method_table(rows), _candidate_table(found[:keep]))
-    if layout is not None and not as_json:
-        click.echo(_layout_text(report["layout"]))
+    if framework is not None and not as_json:
+        click.echo(_split_text(report["split"]))
 
 
 def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], int]:
@@ -124,20 +124,20 @@ def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], 
     )
 
 
-def _layout_text(layout: object) -> str:
-    return layout if isinstance(layout, str) else json.dumps(layout)
+def _split_text(split: object) -> str:
+    return split if isinstance(split, str) else json.dumps(split)
 
 
-def _layout(framework: str | None, setting: Setting, sizes: Sizes) -> dict[str, object]:
+def _framework_split(framework: str | None, setting: Setting, sizes: Sizes) -> dict[str, object]:
     """Return the report's part on a partition as a framework takes it, {} without a framework."""
     if framework is None:
         return {}
     decoders = decoder_layers(setting.layers, sizes)
-    names = LAYOUTS[framework]
+    names = FRAMEWORKS[framework]
     if names is None:
-        return {"layout": megatron_layout(decoders)}
+        return {"split": megatron_layout(decoders)}
     encoder = any(layer.kind == ENCODER for layer in setting.layers)
-    return {"layout": module_names(decoders, names, encoder=encoder)}
+    return {"split": module_names(decoders, names, encoder=encoder)}
 
 
 def _report(

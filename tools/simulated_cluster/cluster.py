@@ -61,6 +61,7 @@ class Simulation:
         self.world.trace("FAULT", fault)
         until = self.world.now + fault.lasts_s
         kind = fault.kind.partition(" ")[0]
+        # Beside the loss of messages: the balancer is told that it cannot reach such a party.
         if fault.kind == CUT_OFF:
             self.world.cut_off[fault.party] = until
         if kind in DISTURBANCES:

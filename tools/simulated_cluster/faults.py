@@ -82,6 +82,8 @@ def draw_faults(
 def _draw(
     kind: str, source: random.Random, workers: int, trainer: Sequence[str], within_s: float
 ) -> Fault:
+    # All are drawn whether this kind needs them or not, so that a seed's later faults stay the same
+    # when a kind is changed.
     at, lasts_s = source.uniform(0.0, within_s), source.uniform(0.05, LONGEST_S)
     worker = f"worker {source.randrange(workers)}"
     rank = source.choice(trainer)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from ...balancer.planning.problem.costs import CostError, checked_column, checked_cost
+from ...balancer.visible_text import visible
 from .composed import part_at, whole_parts
 from .fingerprint import digest, library_versions
 from .randomness import global_randomness
@@ -29,13 +30,14 @@ class SampleError(ValueError):
 
     def __init__(self, key: str, reason: str, source: str = "") -> None:
         """`source` is the file that the sample is in, where that is known."""
+        reason = visible(reason)  # names of members are in it, which anybody may have chosen
         super().__init__(key, reason, source)
         self.key = key
         self.reason = reason
         self.source = source
 
     def __str__(self) -> str:
-        place = f" of {self.source}" if self.source else ""
+        place = f" of {visible(self.source)}" if self.source else ""
         return f"sample {self.key!r}{place}: {self.reason}"
 
 

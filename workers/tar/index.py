@@ -170,7 +170,7 @@ def _stored(info: tarfile.TarInfo, size: int) -> int:
 def _next_header(body: int, stored: int, length: int, name: str, shard: Path) -> int:
     """Return the offset after a body and its padding; ValueError where the file ends before."""
     if stored < 0 or body + stored > length:
-        raise ValueError(_cut(shard, body - BLOCK, f"{name} needs {stored} bytes"))
+        raise ValueError(_cut(shard, body - BLOCK, f"{name!r} needs {stored} bytes"))
     return body + -(-stored // BLOCK) * BLOCK
 
 
@@ -240,6 +240,7 @@ def _packed(index: ShardIndex) -> Arrays:
 
 def _unpacked(arrays: Arrays) -> ShardIndex | None:
     """Return the index in a kept file, or None where its parts are of other types."""
+    # A checksum says that the file is as it was written, not that this version wrote it.
     numbers, letters = ("name_ends", "member_ends", "members"), ("names", "extensions")
     if not {*numbers, *letters} <= set(arrays):
         return None

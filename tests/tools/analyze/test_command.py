@@ -1,10 +1,12 @@
 """`counterpoise analyze` as it is called: keys, advice, errors, and the demo's figures."""
 
 import html
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +209,40 @@ def test_a_table_of_another_kind_is_told_which_there_are(
     error = fails(capsys, tmp_path / name, "--out", tmp_path / "out")
     assert "give costs as .npz, .jsonl, .parquet" in error
     assert "tar file" not in error
+
+
+def test_a_tokenizer_needs_no_id_of_an_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words_only.py").write_text("def tokenizer(text):\n    return [1] * len(text.split())\n")
+    with tarfile.open("a.tar", "w") as tar:
+        for number in range(64):
+            body = ("word " * (number + 1)).encode()
+            info = tarfile.TarInfo(f"{number}.txt")
+            info.size = len(body)
+            tar.addfile(info, io.BytesIO(body))
+    words = ["a.tar", "--tokenizer", "words_only:tokenizer", "--ranks", 2, "--out", "out"]
+    found = analyze(capsys, *words)
+    assert found["resources"]["tokens"]["max"] == 64
+    assert not found["bytes_as_tokens"]
+    # costs are kept for the transform of training, which its image_token_id belongs to
+    again = analyze(capsys, *words, "--image-token-id", 7)
+    assert again["resources"] == found["resources"]
+    assert len([*tmp_path.glob("*.costs")]) == 2
+
+
+def test_steps_of_another_size_are_marked_on_the_terminal(
+    skewed: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    loose = ["--budget", "tiles=400", "--budget", "tokens=160000", "--out", tmp_path / "out"]
+    text = shown(capsys, skewed, *loose)
+    (isf,) = (line for line in text.splitlines() if line.startswith("│ isf"))
+    (ours,) = (line for line in text.splitlines() if line.startswith("│ balanced"))
+    assert " * " in isf
+    assert " * " not in ours
+    assert "not comparable" in text

@@ -71,7 +71,10 @@ def test_the_first_line_says_what_makes_it_doubtful(report: dict[str, Any]) -> N
         assert said not in whole
         doubtful = {**sound, **change}
         assert headline(doubtful).startswith(f"{whole}. {said}")
-        assert headline(doubtful) in unescape(render_page(doubtful))
+        text = unescape(render_page(doubtful))
+        assert headline(doubtful) in text
+        # not only in the title of the tab
+        assert f'<p class="doubts">{said}' in text
 
 
 def test_without_costs_the_first_line_gives_no_advice(report: dict[str, Any]) -> None:
@@ -135,6 +138,44 @@ def test_text_from_the_data_is_escaped(report: dict[str, Any]) -> None:
 
 def test_the_settings_can_be_pasted(report: dict[str, Any]) -> None:
     compile(report["recommended"]["settings"], "settings", "exec")
+
+
+def test_characters_that_something_would_act_on_are_made_visible(report: dict[str, Any]) -> None:
+    evil = "\x1b[31m\x07\u202eevil\udcff"
+    hostile = {"inputs": [evil], "sources": [{**report["sources"][0], "source": evil}]}
+    text = render_page({**report, **hostile})
+    assert text.count(r"\x1b[31m\x07\u202eevil\udcff") == 2
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", text)
+
+
+def test_steps_of_another_size_are_marked(report: dict[str, Any]) -> None:
+    found = report["strategies"]
+    other = {**found["isf"], "samples_per_step": 1103.0, "other_size": True}
+    text = render_page({**report, "strategies": {**found, "isf": other}})
+    assert '<span class="bad">1,103 *</span>' in text
+    assert "these figures are not comparable" in text
+    assert "these figures are not comparable" not in render_page(report)
+
+
+NARROW = """(() => {
+  const visible = (node) => node.getClientRects().length > 0;
+  const texts = [...document.querySelectorAll("svg text")].filter(visible);
+  const sizes = texts.map((t) => parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a);
+  const cut = [...document.querySelectorAll(".scroll, .scroll td, .scroll th")]
+    .filter((s) => s.scrollWidth > s.clientWidth + 1 && s.clientWidth > 0)
+    .map((s) => `${s.closest("section").id}: ${s.scrollWidth} in ${s.clientWidth}`);
+  return [Math.min(...sizes), texts.length, cut];
+})()"""
+
+
+def test_at_400_pixels_letters_can_be_read_and_tables_are_whole(page: Browser) -> None:
+    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.call("Emulation.setDeviceMetricsOverride", **size)
+    smallest, count, cut = page.see(NARROW)
+    page.call("Emulation.setDeviceMetricsOverride", **{**size, "width": 1400})
+    assert count > 50
+    assert smallest >= 10
+    assert cut == []
 
 
 @pytest.mark.parametrize("width", [1400, 420])

@@ -85,11 +85,21 @@ def test_a_ledger_of_the_older_format_is_refused_with_the_reason(tmp_path):
         examined(tmp_path, {"version": 1, "window_step": 0})
 
 
-@pytest.mark.parametrize("content", ["[]", "3", '{"a": 1}', '{"window_step": 1}', "{"])
+DEEP = '{"a": ' * 9_000 + "1" + "}" * 9_000
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '{"a": 1}', '{"window_step": 1}', "{", DEEP])
 def test_what_is_no_ledger_is_refused(tmp_path, content):
     path = tmp_path / "ledger.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match=r"ledger|Expecting"):
+    with pytest.raises(ValueError, match="ledger"):
+        examine_ledger(path)
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "ledger.json"
+    path.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ValueError, match="is not JSON that can hold a ledger"):
         examine_ledger(path)
 
 
@@ -122,3 +132,29 @@ def test_the_command_takes_both(tmp_path):
     for words in ([str(ledger)], ["--dead-letter", str(letters)]):
         result = CliRunner().invoke(command, [*words, "--json"], standalone_mode=False)
         assert json.loads(result.stdout.splitlines()[-1])["wrong"] == 0
+
+
+ODD = {
+    "surrogate": ["k\ud800", "a.tar", "bad", "data"],
+    "escapes": ["\x1b[31m[red]k", "[/]a.tar", "\x07\u202e", "data"],
+    "empty": ["", "", "", ""],
+    "long": ["k" * 10_000, "a" * 10_000, "r" * 10_000, "d" * 10_000],
+    "number": [1, "a.tar", "bad", "data"],
+    "null": [None, None, None, None],
+    "list": [["k"], {}, True, 1e999],
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_letters_are_shown_or_passed_over(tmp_path, odd):
+    path = tmp_path / "letters.jsonl"
+    append_letter(path, DeadLetter("good", "b.tar", "cut", "data"))
+    names = ("key", "source", "reason", "kind")
+    with path.open("a") as file:
+        file.write(json.dumps(dict(zip(names, ODD[odd], strict=True))) + "\n")
+        file.write("[" * 9_000 + "\n" + '{"key": 1}\n\n[]\n')
+    for more in ([], ["--json"]):
+        result = CliRunner().invoke(command, ["--dead-letter", str(path), *more])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert "good" in result.stdout
+        assert "\x1b" not in result.stdout

@@ -33,12 +33,12 @@ SMALL = ("orchestrate", "--gpus", "64", "--batch", "48", "--model", "mllm-9b")
 
 def test_orchestrate_reports_the_promised_keys() -> None:
     report = run(*SMALL)
-    assert {"layout", "seconds_per_iteration", "milliseconds", "candidates"} <= set(report)
-    assert set(report["layout"]) == {"encoder", "backbone", "generator"}
-    for unit in report["layout"].values():
+    assert {"units", "seconds_per_iteration", "milliseconds", "candidates"} <= set(report)
+    assert set(report["units"]) == {"encoder", "backbone", "generator"}
+    for unit in report["units"].values():
         assert unit["gpus"] == unit["tp"] * unit["dp"] * unit["pp"]
         assert unit["vpp"] == 1
-    assert report["gpus"] == sum(unit["gpus"] for unit in report["layout"].values()) <= 64
+    assert report["gpus"] == sum(unit["gpus"] for unit in report["units"].values()) <= 64
     times = [one["seconds_per_iteration"] for one in report["candidates"]]
     assert times == sorted(times)
     assert times[0] == report["seconds_per_iteration"]
@@ -116,13 +116,13 @@ def test_what_was_measured_decides(tmp_path: Path) -> None:
 
 def test_a_whole_encoder_can_be_written_for_other_frameworks() -> None:
     stages = (*PAIR[:-1], "8")
-    found = run("partition", *stages, "--whole-encoder", "--layout", "megatron")
+    found = run("partition", *stages, "--whole-encoder", "--framework", "megatron")
     assert found["layers_per_stage"] == [1, 7, 7, 7, 7, 7, 7, 6]
-    assert found["layout"] == "E|(t*7|)*6t*6L"
-    named = run("partition", *stages, "--whole-encoder", "--layout", "torchtitan")["layout"]
+    assert found["split"] == "E|(t*7|)*6t*6L"
+    named = run("partition", *stages, "--whole-encoder", "--framework", "torchtitan")["split"]
     assert named[0] == ["vision_encoder", "tok_embeddings"]
     assert [len(part) for part in named[1:]] == [7] * 6 + [8]
-    assert "split with --whole-encoder" in refused("partition", *PAIR, "--layout", "megatron")
+    assert "split with --whole-encoder" in refused("partition", *PAIR, "--framework", "megatron")
 
 
 def test_layers_come_from_a_file(tmp_path: Path) -> None:

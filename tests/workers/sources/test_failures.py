@@ -64,6 +64,14 @@ def test_broken_data_is_raised_at_once_and_described(error, reason, kind):
     assert SkippedSample.from_error(error, "k") == SkippedSample("k", reason, kind)
 
 
+def test_a_name_in_a_sample_error_cannot_act_on_a_terminal():
+    evil = "\x1b[31m\u202e"
+    error = SampleError(evil, f"{evil}.jpg: no picture", f"{evil}.tar")
+    assert str(error).isprintable()
+    assert error.reason == r"\x1b[31m\u202e.jpg: no picture"
+    assert error.key == evil
+
+
 def test_a_sample_error_names_its_own_key():
     assert SkippedSample.from_error(DATA, "another").key == "k"
 

@@ -21,6 +21,8 @@ from .strategies import (
 )
 
 Json = dict[str, Any]
+# Steps whose size differs by more than this share are not comparable: see _figures.
+MOST_OTHER_SIZE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,10 @@ def _figures(name: str, forecast: Forecast) -> Json:
     found, table = forecast.steps[name], forecast.table
     tiles = encoder_and_llm(table.resources, found.loads)[0]
     some = found.counts > 0
+    steps = len(np.unique(found.step_of))
+    # isf fills microbatches as full as budgets let it, so loose ones make larger steps, in which
+    # ranks wait less by themselves: its figures are those of another training.
+    size = float(found.counts.sum()) / steps
     return {
         "waiting": found.waiting,
         "interval": waiting_interval(found),
@@ -102,7 +108,9 @@ def _figures(name: str, forecast: Forecast) -> Json:
         "no_images": float((tiles[some] == 0).mean()) if some.any() else 0.0,
         "empty": float((~some).mean()),
         "micro_steps": len(found.encoder),
-        "steps": len(np.unique(found.step_of)),
+        "steps": steps,
+        "samples_per_step": size,
+        "other_size": abs(size / forecast.plan.samples_per_step - 1) > MOST_OTHER_SIZE,
         "spread": _spread(forecast, found),
         **shuffle_figures(table, found),
     }

@@ -1,5 +1,6 @@
 """Prepares the sections about the data: budgets, costs, counts by source, the heaviest samples."""
 
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -7,6 +8,7 @@ from markupsafe import Markup
 from .formats import percent, whole
 from .frontier import Mark, TriedBudgets, frontier_chart
 from .heat_map import Histogram, heat_map
+from .widths import both_widths
 
 MOST_SOURCES = 14
 Json = dict[str, Any]
@@ -33,7 +35,7 @@ def costs(report: Json) -> Json:
     if joint:
         limit = (limits["tiles"], limits["tokens"]) if "tiles" in limits else None
         histogram = Histogram(joint["tokens"], joint["tiles"], joint["counts"])
-        chart = heat_map(histogram, limit)
+        chart = both_widths(partial(heat_map, histogram, limit))
     is_sample = any("intervals" in cost for cost in report["resources"].values())
     return {"chart": chart, "is_sample": is_sample}
 
@@ -78,4 +80,5 @@ def _frontier(found: Json) -> Markup:
         )
         for one in found["tried"]
     ]
-    return frontier_chart([(a, b) for a, b in found["frontier"]], marks, trials)
+    border = [(a, b) for a, b in found["frontier"]]
+    return both_widths(partial(frontier_chart, border, marks, trials))

@@ -7,15 +7,17 @@ the functions in SECTIONS compute only what a template cannot: charts and a few 
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ....balancer.visible_text import visible
 from ..model.strategies import STRATEGIES
 from . import costs, formats, steps
 from .bars import Part, meter, stacked
 from .steps import Json
+from .widths import both_widths
 
 # In the page's order. The name is the section's id and its template in templates/sections/.
 SECTIONS: dict[str, Callable[[Json], Json]] = {
@@ -80,10 +82,15 @@ def render_page(report: Json) -> str:
     for name, values in SECTIONS.items():
         template = environment.get_template(f"sections/{name}.html.j2")
         sections.append(Markup(template.render(report=report, **values(report))))
-    page = environment.get_template("page.html.j2")
-    return page.render(
-        report=report, headline=headline(report), sections=sections, **_time_of_step(report)
+    page = environment.get_template("page.html.j2").render(
+        report=report,
+        headline=headline(report),
+        gain=_gain(report),
+        doubts=doubts(report),
+        sections=sections,
+        **_time_of_step(report),
     )
+    return visible(page)  # keys and reasons may hold any character
 
 
 @cache
@@ -118,5 +125,6 @@ def _time_of_step(report: Json) -> Json:
         Part("work", "--work", 1 - waiting - padding),
         Part("waiting", "--waiting", max(0.0, waiting - gain)),
     ]
-    chart = stacked([("Your step now", now), ("With these settings", balanced)])
+    rows = [("Your step now", now), ("With these settings", balanced)]
+    chart = both_widths(partial(stacked, rows))
     return {"time_now": now, "time_chart": chart}

@@ -1,6 +1,7 @@
 """Prepares the sections about steps: waiting, grid, padding, images, host, pipelines, errors."""
 
 import math
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -9,6 +10,7 @@ from ..model.strategies import STRATEGIES
 from .bars import bars
 from .formats import COLOURS
 from .line_plot import Line, line_plot, round_up
+from .widths import both_widths
 
 # (strategy, mode) of the lines in the grid's plots.
 GRID_LINES = (
@@ -30,7 +32,7 @@ def waiting(report: Json) -> Json:
     """Return the bars of waiting by strategy."""
     found = report["strategies"]
     rows = [(n, COLOURS[n], found[n]["waiting"], found[n]["interval"]) for n in STRATEGIES]
-    return {"chart": bars(rows)}
+    return {"chart": both_widths(partial(bars, rows))}
 
 
 def padding(report: Json) -> Json:
@@ -76,13 +78,17 @@ def sensitivity(report: Json) -> Json:
     errors = [one["error"] for one in found]
     top = round_up(max(0.02, *(one["waiting"] for one in found)))
     line = Line("balanced", "--balanced", [(one["error"], one["waiting"]) for one in found])
-    chart = line_plot([line], "Waiting", errors, top, "costs known up to", 540,
-                  tick_text=lambda error: f"± {100 * error:.0f} %")  # fmt: skip
-    return {"chart": chart}
+    draw = partial(
+        line_plot, [line], "Waiting", errors, top, "costs known up to",
+        tick_text=lambda error: f"± {100 * error:.0f} %",
+    )  # fmt: skip
+    return {"chart": both_widths(draw)}
 
 
 def _bars(report: Json, figure: str) -> Markup:
-    return bars([(n, COLOURS[n], report["strategies"][n][figure], 0.0) for n in STRATEGIES])
+    found = report["strategies"]
+    rows = [(name, COLOURS[name], found[name][figure], 0.0) for name in STRATEGIES]
+    return both_widths(partial(bars, rows))
 
 
 def _grid_row(cells: list[Json], ranks: list[int], resource: str) -> list[Markup]:
@@ -92,12 +98,14 @@ def _grid_row(cells: list[Json], ranks: list[int], resource: str) -> list[Markup
         title = f"DistRatio of {resource}"
         top = round_up(max(0.1, *(_value(cell, resource) for cell in cells)))
     ticks = sorted({cell["accumulate"] for cell in cells})
-    width = 385 if len(ranks) > 2 else 540
+    # As wide as its column on the whole page: what is scaled down has small letters.
+    width = {1: 540, 2: 540, 3: 385}.get(len(ranks), 280)
     plots = []
     for count in ranks:
         drawn = [_line(cells, count, name, mode, resource) for name, mode in GRID_LINES]
         known = [line for line in drawn if line.points]
-        plots.append(line_plot(known, f"{title}, {count} ranks", ticks, top, "accumulate", width))
+        draw = partial(line_plot, known, f"{title}, {count} ranks", ticks, top, "accumulate")
+        plots.append(both_widths(draw, width))
     return plots
 
 

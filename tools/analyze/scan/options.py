@@ -36,7 +36,13 @@ def make_transform(options: ScanOptions) -> Any:
         return _instance(options.transform_path)
     arguments = dict(options.transform)
     tokenizer = arguments.pop("tokenizer", "")
-    return VisionLanguage(_instance(tokenizer) if tokenizer else None, **arguments)
+    if not tokenizer:
+        return VisionLanguage(**arguments)
+    found = _instance(tokenizer)
+    if arguments.get("image_token_id") is None and getattr(found, "image_id", None) is None:
+        # Which token stands for an image changes no cost, and here only costs are looked at.
+        arguments["image_token_id"] = 0
+    return VisionLanguage(found, **arguments)
 
 
 @lru_cache(maxsize=4)

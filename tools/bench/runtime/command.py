@@ -81,6 +81,7 @@ def comparison_table(report: Report) -> Table:
         ratios = (f"{cell[f'{key}_ratio']:.2f}" for cell in cells)
         table.add_row(f"bytes {name}, torch / ours", *ratios)
         for who in ("ours", "torch"):
+            # of all ranks the fullest, which decides whether a model fits
             most = (f"{max(cell[key][who]) / _MIB:.1f}" for cell in cells)
             table.add_row(f"{name}, {who}, MiB", *most)
     for who in ("ours", "torch"):

@@ -1,0 +1,126 @@
+"""Tables of docs/ are true: arguments and defaults, fields of batches, messages of the sources."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from counterpoise.loader import DataLoader, StepInfo, collate_packed, collate_padded
+from tests.imports import FOLDERS, ROOT
+
+ROW = re.compile(r"^\| (.*) \|$", re.M)
+SAMPLES = [
+    {
+        "input_ids": np.arange(length),
+        "labels": np.arange(length),
+        "pixel_values": np.zeros((2, 3, 4, 4), np.uint8),
+        "tiles_per_image": np.array([2], np.int32),
+    }
+    for length in (3, 5)
+]
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the table whose first head is `heading`, without its two head rows."""
+    found, is_ours = [], False
+    for line in (ROOT / "docs" / page).read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
+        is_ours = bool(cells) and (is_ours or cells[0] == heading)
+        if is_ours and cells[0] not in (heading, "--"):
+            found.append(cells)
+    return found
+
+
+def test_the_tables_of_arguments_are_the_constructors() -> None:
+    parameters = {
+        name: "required" if each.default is each.empty else each.default
+        for name, each in inspect.signature(DataLoader).parameters.items()
+    }
+    told = {cells[0].strip("`"): cells[1].strip("`") for cells in rows("arguments.md", "argument")}
+    assert [*told] == [*parameters]
+    for name, text in told.items():
+        # names and numbers as Python has them: None, "raise", 2**30
+        value = "required" if text == "required" else eval(text)
+        assert value == parameters[name], name
+
+
+def test_what_only_balanced_loaders_take_is_marked() -> None:
+    for name, _, where, _ in rows("arguments.md", "argument")[17:]:
+        if where == "balanced":
+            with pytest.raises(ValueError, match="needs a balanced loader"):
+                DataLoader([1], **{name.strip("`"): 1})
+
+
+@pytest.mark.parametrize(("column", "collate"), [(1, collate_padded), (2, collate_packed)])
+def test_the_fields_of_a_batch_are_those_of_the_table(column: int, collate: object) -> None:
+    batch = collate(SAMPLES)  # type: ignore[operator]
+    fields = rows("batches.md", "field")[len(SAMPLES[0]) :]  # after the table of a sample's
+    told = {row[0].strip("`"): row for row in fields}
+    assert {name for name, row in told.items() if row[column] != "-"} == set(batch)
+    for name, row in told.items():
+        text = row[column] if row[column] != "the same" else row[1]
+        kind = text.split(" ")[0].rstrip(",")
+        if kind == "int":
+            assert type(batch[name]) is int
+        elif text != "-":
+            assert str(batch[name].dtype) == f"torch.{kind}", name
+            dims = re.search(r"\(([^)]*)\)", text)
+            assert dims is not None
+            assert len([each for each in dims[1].split(",") if each.strip()]) == batch[name].ndim
+
+
+def test_the_fields_of_a_stepinfo_are_told() -> None:
+    told = {
+        name for row in rows("batches.md", "`StepInfo`") for name in re.findall(r"`(\w+)`", row[0])
+    }
+    properties = {name for name, each in vars(StepInfo).items() if isinstance(each, property)}
+    assert told | {"last"} == {*StepInfo.__dataclass_fields__} | properties
+
+
+def texts(path: Path) -> str:
+    """Return a module's texts, each on a line; where a value stands, dots."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            parts = (
+                part.value if isinstance(part, ast.Constant) else "..." for part in node.values
+            )
+            found.append("".join(map(str, parts)))
+    return "\n".join(found)
+
+
+@pytest.fixture(scope="module")
+def sources() -> str:
+    """Return all texts of the sources."""
+    return "\n".join(texts(path) for name in FOLDERS for path in (ROOT / name).rglob("*.py"))
+
+
+def test_each_message_of_troubleshooting_is_in_the_sources(sources: str) -> None:
+    messages = [row[0].strip("`") for row in rows("troubleshooting.md", "message")]
+    assert len(messages) > 30
+    spaced = re.sub(r"%[\d.]*[a-z]", "...", sources)
+    for message in messages:
+        parts = map(re.escape, message.split("..."))
+        assert re.search(r"[^\n]*".join(parts), spaced), message
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = path.parent / name if name else path
+        assert file.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", file.read_text(), re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert anchor in slugs, target
