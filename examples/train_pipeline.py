@@ -1,6 +1,6 @@
 """Train a language model on a pipeline, with its vocabulary layers divided over all ranks.
 
-Run: torchrun --standalone --nproc-per-node 4 examples/train_pipeline.py --steps 12
+Run: torchrun --standalone --nproc-per-node 4 examples/train_pipeline.py --steps 6
 
 With `--pp 2` the four processes are two pipelines of two ranks. `--schedule` takes the names that
 `counterpoise schedule list` prints, `--data` WebDataset shards. With `--checkpoints FOLDER` a job
@@ -8,6 +8,11 @@ that was killed goes on where it was saved, on whatever layout: the losses stay 
 """
 
 import argparse
+import io
+import json
+import os
+import random
+import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +33,13 @@ from counterpoise.sched.runtime import (
     newest_checkpoint,
     save_checkpoint,
 )
-from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.tools.demo.data import cache_folder
 from counterpoise.workers import TarDataset
 
 WIDTH, HEADS, LAYERS, VOCABULARY = 64, 4, 8, 16_384
 LONGEST = 256  # tokens of a sample
 MICROBATCHES = 8  # of each pipeline and step
+TEXTS, WORDS = 256, 500  # of the text that is made up
 
 
 class Words:
@@ -136,6 +142,35 @@ def make_pipeline(mesh: DeviceMesh, name: str) -> Pipeline:
     )
 
 
+def ensure_text() -> str:
+    """Return the path of a shard of texts, which one process of each host writes at the first use.
+
+    A word is followed by one of two others; lengths are skewed, as those of real texts.
+    """
+    path = cache_folder() / f"text-{TEXTS}-{WORDS}.tar"
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0 and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        making = path.with_suffix(".partial")
+        write_text(making)
+        making.replace(path)
+    distributed.barrier()
+    return str(path)
+
+
+def write_text(path: Path) -> None:
+    """Write the texts, the same each time."""
+    draw = random.Random(0)
+    with tarfile.open(path, "w") as tar:
+        for number in range(TEXTS):
+            words = [draw.randrange(WORDS)]
+            for _ in range(min(LONGEST, int(draw.lognormvariate(3.5, 0.8)))):
+                words.append((3 * words[-1] + draw.randrange(2)) % WORDS)
+            text = json.dumps({"document": " ".join(f"word{n}" for n in words)}).encode()
+            member = tarfile.TarInfo(f"t{number:03}.json")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+
+
 def count_tokens(sample: dict[str, Any]) -> dict[str, int]:
     """Return what a sample costs: its tokens, of which nothing predicts the first."""
     tokens = len(sample["input_ids"])
@@ -168,7 +203,7 @@ def endless(loader: DataLoader) -> Iterator[Step]:
 def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[str]:
     """Train, and yield a line for each step."""
     pipe = make_pipeline(mesh, given.schedule)
-    loader = make_loader(mesh, given.data or ensure_demo_data(samples=256, shards=2))
+    loader = make_loader(mesh, given.data or ensure_text())
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=3e-3)
     done = 0
     if given.checkpoints and (newest := newest_checkpoint(given.checkpoints)):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,24 +20,33 @@ from .checkpoint import RankState, load_model, load_optimizer, own_state
 from .compiled import Pipelines
 from .encoders import EncoderLayers, entry_ranks
 from .execution import Board, Walker, drive, explain, timelines_folder, walk, write_step
-from .gradients import Reduction, SharedParameters, clip_gradients, in_several, refuse_wrapped
-from .links import Groups, ProcessGroupLinks, channels_of, wait_for
+from .gradients import (
+    EarlierGradients,
+    Reduction,
+    SharedParameters,
+    clip_gradients,
+    in_several,
+    refuse_wrapped,
+)
+from .links import Groups, ProcessGroupLinks, gather_objects, wait_for
 from .parts import ModelPart, StepData
 from .parts.reading import WEIGHTS, Reading, StepOfMicrobatches
 from .programs import CompiledProgram, Programs
 from .stage import LossFunction, Running, StageOptions
 from .stage.agreement import ModelFacts, agree, facts_of, without_training
 from .start import (
-    compile_all,
-    encoder_part,
+    all_come,
     generator_of,
     meet,
     place_in,
+    start_deadline,
     tokens_by,
-    trained_program,
     vocabulary_part,
 )
 from .vocabulary import VocabParallel, VocabularyShard
+
+# Microbatches of the first program, for each rank: every schedule has one for as many.
+_PROBE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,9 @@ class Pipeline:
     of all copies' gradients, and count once in the norm. `timelines`: a folder to which every
     step's times are written, for `counterpoise profile`.
 
-    Raises ValueError for stages, schedules and settings that do not fit together.
+    Raises ValueError for stages, schedules and settings that do not fit together, and
+    PipelineStalledError if other processes do not come to make it within `deadline_s`, or within a
+    minute if that is longer.
     """
 
     def __init__(
@@ -91,16 +103,18 @@ class Pipeline:
         for stage, module in stages.items():
             refuse_wrapped(stage, module)
         self.deadline_s = deadline_s
-        self._place = place_in(mesh)
-        self._make = generator_of(schedule, self._place.ranks, options or {})
+        with all_come():
+            self._place = place_in(mesh, start_deadline(deadline_s))
+        self._make = cache(generator_of(schedule, self._place.ranks, options or {}))
         # Which stages and channels there are does not depend on the number of microbatches.
-        probe = self._make(4 * self._place.ranks)
+        probe = self._make(_PROBE * self._place.ranks)
         self._modules, self._encoder = dict(stages), encoder
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
-        self._facts = self._agree(probe, shared)
         self._reading = self._read_with(hidden, dtype, weigh)
-        self._groups, self._board, self._programs = self._connect(probe)
+        with all_come():
+            self._facts = self._agree(probe, shared)
+            self._groups, self._board, self._programs = self._connect(probe)
         self._shared, self._late = self._share(shared or {})
         self._step, self._timelines = 0, timelines_folder(timelines)
         self._measured: list[Slot] = []
@@ -157,7 +171,7 @@ class Pipeline:
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank needs."""
         wanted = set(self._options.extras)
-        probe = self._make(4 * self._place.ranks)
+        probe = self._make(_PROBE * self._place.ranks)
         ends = probe.placement
         entry = not (self._vocabulary and self._vocabulary.shard.embedding)
         if rank == ends[0] and entry:
@@ -171,10 +185,10 @@ class Pipeline:
         return frozenset(wanted)
 
     def step(self, step: StepOfMicrobatches) -> StepResult:
-        """Run forward and backward of a step; gradients are summed over replicas, in `.grad`.
+        """Run forward and backward of a step; its gradients, summed over replicas, go to `.grad`.
 
-        The optimizer is the caller's, and so is zeroing gradients. Raises PipelineStalledError if a
-        peer is dead, stopped or hangs.
+        They are added to what is there, as `backward` does. The optimizer is the caller's, and so
+        is zeroing gradients. Raises PipelineStalledError if a peer is dead, stopped or hangs.
         """
         return self._run_step(step, training=True)
 
@@ -193,6 +207,7 @@ class Pipeline:
         parts = list(dict.fromkeys(compiled.parts.values()))
         for part in parts:
             part.begin(data)
+        earlier = EarlierGradients(self._summed() if training else ())
         reduction = Reduction(self._place.replicas)
         walker = Walker(
             compiled.parts,
@@ -205,6 +220,7 @@ class Pipeline:
         if training:
             reduction.start(self._reduced_late())
         loss = self._finish(parts, reduction, training)
+        earlier.add()
         self._board.end_step()
         self._measured, self._name = walker.measured, compiled.program.name
         if self._timelines is not None:
@@ -267,9 +283,10 @@ class Pipeline:
         Times are of the hosts' monotonic clocks, so ranks of one pipeline must share a host. On
         CUDA they are the times at which passes were launched.
         """
-        found: list[list[Slot] | None] = [None] * self._place.ranks
-        dist.all_gather_object(found, self._measured, group=self._place.group)
-        rows = [row or [] for row in found]
+        with self._explained():
+            rows = gather_objects(
+                self._measured, self._place.group, self._place.device, self.deadline_s
+            )
         return measured_timeline(self._name, self._placement, rows)
 
     def _write_timeline(self, folder: Path, step: StepOfMicrobatches) -> None:
@@ -290,15 +307,12 @@ class Pipeline:
         """Return what all ranks' modules say of the model together."""
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         facts = facts_of(self._modules, embedding, self._encoder_layers(), shared)
-        return agree(facts, probe, self._place.group, self._place.replicas)
+        place, limit_s = self._place, start_deadline(self.deadline_s)
+        return agree(facts, probe, place.group, place.replicas, place.device, limit_s)
 
     def _connect(self, probe: Program) -> tuple[Groups, Board, Programs]:
-        """Compare the encoder's layers with the schedule, and connect to the other ranks."""
-        probe, place = trained_program(probe, self._facts), self._place
-        encoder_part(probe, self._encoder, place.rank, self._options)
-        channels = channels_of(compile_all(probe, self._facts))
-        sharers = sorted(set(self._facts.shared.values()))
-        groups, board = meet(probe, channels, place, self.deadline_s, sharers)
+        """Compile a first program, and connect to the other ranks by its channels."""
+        place = self._place
         programs = Programs(
             self._make,
             place.rank,
@@ -307,8 +321,10 @@ class Pipeline:
             self._vocabulary,
             self._encoder,
             self._facts,
-            channels,
         )
+        first = programs.of(probe.microbatches).program
+        sharers = sorted(set(self._facts.shared.values()))
+        groups, board = meet(first, programs.channels, place, self.deadline_s, sharers)
         return groups, board, programs
 
     def _encoder_layers(self) -> tuple[nn.Module, ...]:
@@ -333,6 +349,15 @@ class Pipeline:
         if what.stage not in self._facts.sharded:
             own = self._modules[what.stage].parameters()
             reduction.start(p for p in own if id(p) not in self._late)
+
+    def _summed(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters whose gradients are summed over ranks here, not by FSDP2."""
+        if self._place.replicas is not None and self._place.replicas.size() > 1:
+            for stage, module in self._modules.items():
+                if stage not in self._facts.sharded:
+                    yield from module.parameters()
+            yield from self._reduced_late()
+        yield from self._shared.parameters.values()
 
     def _reduced_late(self) -> Iterator[nn.Parameter]:
         """Yield the parameters whose gradients are whole only when all passes are over."""

@@ -1,6 +1,6 @@
 """The programs that a pipeline runs: one for each number of microbatches, checked and compiled."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,7 +47,8 @@ class CompiledProgram:
 class Programs:
     """The programs of one rank.
 
-    `make`: the program of a number of microbatches. `channels`: those that are connected.
+    `make`: the program of a number of microbatches. `channels`: the connected ones, which are those
+    of the first program.
     """
 
     make: Callable[[int], Program]
@@ -57,7 +58,7 @@ class Programs:
     vocabulary: VocabularyPart | None
     encoder: EncoderLayers | None
     facts: ModelFacts
-    channels: Iterable[Channel]
+    channels: Sequence[Channel] = ()
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
 
     def of(self, microbatches: int, training: bool = True) -> CompiledProgram:
@@ -89,7 +90,10 @@ class Programs:
         else:
             program = forward_only(program)
         lists = compile_all(program, facts)
-        if new := set(channels_of(lists)) - set(self.channels):
+        found = channels_of(lists)
+        self.channels = self.channels if self._known else found
+        # Connections are made at the start, by all ranks together; a step cannot make more.
+        if new := set(found) - set(self.channels):
             pairs = ", ".join(f"{source} to {target}" for source, target in sorted(new))
             raise ValueError(
                 f"with {microbatches} microbatches the schedule {program.name!r} sends from ranks "
@@ -98,8 +102,8 @@ class Programs:
             )
         pipelines = Pipelines(lists, collectives(program))
         encoder = encoder_part(program, self.encoder, self.rank, self.options)
-        found = (Stages(program, self.modules, self.options), self.vocabulary, encoder)
-        parts = {kind: part for part in found if part is not None for kind in part.kinds}
+        own = (Stages(program, self.modules, self.options), self.vocabulary, encoder)
+        parts = {kind: part for part in own if part is not None for kind in part.kinds}
         edges = _no_edges if encoder is None else encoder.edge_specs
         return CompiledProgram(program, pipelines, parts, edges, self._precision(program))
 

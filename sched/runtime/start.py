@@ -2,8 +2,10 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -13,14 +15,22 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..ir.program import Program
 from ..ir.registry import schedule as make_program
-from .compiled import Op, collectives, compile_program, lowered, without_encoder_backward
+from .compiled import (
+    Op,
+    collectives,
+    compile_program,
+    lowered,
+    with_deliveries,
+    without_encoder_backward,
+)
 from .encoders import EncoderLayers, EncoderPart
-from .execution import Board, BoardSeat
-from .links import Channel, Groups, make_groups
+from .execution import Board, BoardSeat, PipelineStalledError
+from .links import Channel, Groups, PeerLostError, call_roll, gather_objects, make_groups
 from .stage import LossFunction, StageOptions
 from .stage.agreement import ModelFacts
 from .vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
 
+# Processes need not be equally quick to start.
 _START_S = 60.0
 _OUTPUT = frozenset("ST") | frozenset("LEG")
 
@@ -44,11 +54,25 @@ class MeshPlace:
         return len(self.pipelines[0])
 
 
-def place_in(mesh: DeviceMesh) -> MeshPlace:
+@contextmanager
+def all_come() -> Iterator[None]:
+    """Raise PipelineStalledError where processes do not come while the pipeline is made."""
+    try:
+        yield
+    except PeerLostError as error:
+        raise PipelineStalledError(str(error), "while the pipeline was made") from error
+
+
+def start_deadline(deadline_s: float) -> float:
+    """Return how long processes wait for each other before the first step."""
+    return max(deadline_s, _START_S)
+
+
+def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
     """Return this process' place; all processes of the job call this together.
 
     `mesh`: of all of them, or of this process' pipeline alone. Raises ValueError for a mesh without
-    a dimension "pp".
+    a dimension "pp", and PeerLostError if other processes do not come within the deadline.
     """
     names = mesh.mesh_dim_names or ()
     if "pp" not in names:
@@ -56,15 +80,17 @@ def place_in(mesh: DeviceMesh) -> MeshPlace:
             f"the mesh has the dimensions {names}; give it one named 'pp', such as "
             "init_device_mesh(device, (dp, pp), mesh_dim_names=('dp', 'pp'))"
         )
+    # NCCL connects two ranks on first use, and waits for it with its own timeout.
+    if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
+        call_roll(dist.group.WORLD, deadline_s)
     ranks = mesh.mesh.movedim(names.index("pp"), -1).reshape(-1, mesh["pp"].size())
     pipelines = tuple(tuple(row) for row in ranks.tolist())
-    if mesh.size() < dist.get_world_size():
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, pipelines)
-        pipelines = tuple(sorted({row for rows in found for row in rows}))
     device = torch.device("cpu")
     if mesh.device_type != "cpu":
         device = torch.device(mesh.device_type, torch.accelerator.current_device_index())
+    if mesh.size() < dist.get_world_size():
+        found = gather_objects(pipelines, dist.group.WORLD, device, deadline_s)
+        pipelines = tuple(sorted({row for rows in found for row in rows}))
     return MeshPlace(
         pipelines,
         mesh["pp"].get_local_rank(),
@@ -171,7 +197,8 @@ def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:
 def compile_all(program: Program, facts: ModelFacts) -> list[tuple[Op, ...]]:
     """Return the operations of every rank."""
     ranks, program = range(len(program.ranks)), lowered(program)
-    return [compile_program(program, rank, facts.input_gradient) for rank in ranks]
+    lists = [compile_program(program, rank, facts.input_gradient) for rank in ranks]
+    return with_deliveries(lists)
 
 
 def connect(
@@ -199,10 +226,9 @@ def meet(
     """
     groups = connect(probe, channels, place, deadline_s, sharers)
     board = post_board(place, deadline_s)
-    # After this all boards are there, so that no rank reads one that is missing. Processes need not
-    # be equally quick to start.
-    groups.warm_up(max(deadline_s, _START_S))
-    dist.barrier(place.group)
+    groups.warm_up(start_deadline(deadline_s))
+    # After this all boards are there, so that no rank reads one that is missing.
+    gather_objects(None, place.group, place.device, start_deadline(deadline_s))
     board.start()
     return groups, board
 
@@ -211,16 +237,17 @@ def post_board(place: MeshPlace, deadline_s: float) -> Board:
     """Return this rank's board, in a store of its own that the mesh's first process hosts."""
     first = place.pipelines[0][0]
     own = dist.get_rank()
-    address: list[Any] = [None]
+    limit_s = start_deadline(deadline_s)
+    limit = timedelta(seconds=limit_s)
+    address = ("", 0)
     store = None
     if own == first:
         host = os.environ.get("MASTER_ADDR") or socket.gethostname()
-        store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        address = [(host, store.port)]
-    dist.broadcast_object_list(address, src=first)
+        store = TCPStore(host, 0, is_master=True, timeout=limit, wait_for_workers=False)
+        address = host, store.port
+    address = gather_objects(address, dist.group.WORLD, place.device, limit_s)[first]
     if store is None:
-        host, port = address[0]
-        store = TCPStore(host, port, is_master=False, wait_for_workers=False)
+        store = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     number = next(n for n, row in enumerate(place.pipelines) if own in row)
     return Board(
         store, BoardSeat(place.rank, place.ranks, number, len(place.pipelines)), deadline_s

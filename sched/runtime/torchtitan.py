@@ -122,6 +122,8 @@ class TorchtitanSchedule:
         """Return the microbatches as a loader would give them."""
         count = max(len(given or ()) for given in (arg_mbs, kwarg_mbs, target_mbs))
         made: list[dict[str, Any]] = [{_KEYWORDS: dict(one)} for one in kwarg_mbs or [{}] * count]
+        # Only ranks at the model's ends have inputs or labels: on the others the keyword arguments
+        # alone say how many microbatches there are.
         if count == 0 or len(made) != count:
             raise ValueError(
                 f"kwarg_mbs has {len(made)} microbatches of {count}; give each rank the keyword "

@@ -25,6 +25,7 @@ def join_states(parts: Sequence[RankState]) -> RankState:
     optimizer = {}
     for name in _names(parts, "optimizer"):
         kept = [part.optimizer.get(name, {}) for part in parts]
+        # What an optimizer keeps for a divided layer is divided like the layer's rows.
         keys = dict.fromkeys(key for one in kept for key in one)
         found = starts.get(name, [None] * len(parts))
         optimizer[name] = {
@@ -54,6 +55,8 @@ def _join(name: str, found: Sequence[tuple[Any, int | None]]) -> Any:
             )
         return values[0]
     divided.sort(key=lambda item: item[0])
+    # Rows of a missing rank would be zeros that nobody notices, so each part begins where the one
+    # before ends.
     row = 0
     for at, value in divided:
         if at != row:
@@ -93,6 +96,7 @@ def _groups(parts: Sequence[RankState]) -> tuple[Mapping[str, Any], ...]:
     for number in range(counts[0]):
         groups = [part.groups[number] for part in parts]
         first = settings(groups[0])
+        # A rank that loads takes one rank's settings, so all must have the same.
         for group in groups[1:]:
             other = settings(group)
             if keys := [key for key in first if not same(first[key], other.get(key))]:

@@ -79,10 +79,13 @@ def own_state(
             _refuse_second(name, model, value)
             model[name] = value
         for name, _, sharding in shard.named_rows():
+            # A rank whose rows are all padding begins where the layer ends.
             rows[name] = min(sharding.start(shard.rank), sharding.size)
     if optimizer is None:
         return RankState(model, {}, (), rows)
     named = name_parameters(stages, shard)
+    # A tied parameter is written under each of its names: other layouts may have the copies on
+    # different ranks.
     state = {
         name: {key: _unpadded(one, shard, key, value) for key, value in kept.items()}
         for parameter, kept in optimizer.state.items()

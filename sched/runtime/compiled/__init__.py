@@ -2,6 +2,7 @@
 
 from .build import compile_program, lowered
 from .collectives import Collective, collectives
+from .deliveries import with_deliveries
 from .forward import forward_only
 from .frozen_encoders import without_encoder_backward
 from .last_backward import with_whole_last_backward
@@ -19,6 +20,7 @@ __all__ = [
     "compile_program",
     "forward_only",
     "lowered",
+    "with_deliveries",
     "with_reductions",
     "with_whole_last_backward",
     "without_encoder_backward",

@@ -52,7 +52,8 @@ def compile_program(
             f"{program.stages} stages and one for the last one's output"
         )
     program = lowered(program)
-    return _Compiler(program, rank, wanted, _edge_ends(program)).compile()
+    own = frozenset(program.ranks[rank])
+    return _Compiler(program, rank, wanted, _edge_ends(program), own).compile()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class _Compiler:
     rank: int
     wanted: tuple[bool, ...]
     edges: _EdgeEnds
+    own: frozenset[Pass]
 
     def compile(self) -> tuple[Op, ...]:
         ops = [op for item in self.program.ranks[self.rank] if (op := self._op(item))]
@@ -181,7 +183,7 @@ class _Compiler:
 
     def _is_there(self, need: Need, item: Pass) -> bool:
         """Return whether the pass that a need would wait for is in the rank's list."""
-        return any(replace(item, kind=name) in self.program.ranks[self.rank] for name in need.kinds)
+        return any(replace(item, kind=name) in self.own for name in need.kinds)
 
     def _flows(self, value: Value) -> bool:
         """Return whether anybody wants a value: gradients of inputs are not always wanted."""
@@ -213,7 +215,7 @@ def _without_unread(op: Op, read: Collection[Value]) -> Op:
     """Return the operation without results that none reads; collectives end with their value."""
     if not is_kind(op.what.kind):
         return op
-    return replace(op, writes=tuple(value for value in op.writes if value in read))
+    return op._replace(writes=tuple(value for value in op.writes if value in read))
 
 
 def _with_frees(ops: list[Op]) -> Iterable[Op]:
@@ -224,4 +226,4 @@ def _with_frees(ops: list[Op]) -> Iterable[Op]:
             last[value] = at
     for at, op in enumerate(ops):
         ending = dict.fromkeys(value for value in (*op.reads, *op.writes) if last[value] == at)
-        yield replace(op, frees=tuple(ending))
+        yield op._replace(frees=tuple(ending))

@@ -1,6 +1,5 @@
 """Values and operations: a rank's list of passes, with what each reads, writes and frees."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...ir.passes import NO_MICROBATCH, Pass
@@ -28,12 +27,12 @@ class Value(NamedTuple):
         return str(Pass(self.stage, self.name, self.microbatch))
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """A pass of a rank with the values that it reads, those that it makes, and those that end here.
 
     `frees`: of what the rank holds, what no later operation reads. `source`: for a receive, the
-    rank that sends; `targets`: for a send, the ranks that receive.
+    rank that sends; `targets`: for a send, the ranks that receive. `delivered`: when the reads are
+    there, by rank, the last operation whose send to it is over (earlier ones are, too).
 
     >>> op = Op(Pass(1, "F", 3), (Value("F", 0, 3),), (Value("activation", 1, 3),))
     >>> print(op)
@@ -46,6 +45,7 @@ class Op:
     frees: tuple[Value, ...] = ()
     source: int | None = None
     targets: tuple[int, ...] = ()
+    delivered: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         """Return a line such as `1F3(0F3) -> 1activation3`, for people who read a list."""

@@ -88,7 +88,7 @@ class EncoderPart:
             inputs = [x]
         module = self.encoder.layers[layer_number(what.kind)]
         with torch.set_grad_enabled(back in self.routes.backward):
-            output = call_module(module, inputs, {}, self.calling, str(what))
+            output = call_module(module, inputs, {}, self.calling, what)
         _check_size(what, output, self._data)
         edge = get_gradient_edge(output) if output.requires_grad else None
         kept = _Kept(x if back in self.routes.wanted else None, edge)

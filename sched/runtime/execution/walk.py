@@ -1,12 +1,12 @@
 """The executor: one loop over a rank's operations.
 
 It is a generator that stops where it has to wait, so that what waits is the caller's: the process
-group's with a deadline, or the loopback's, which has all ranks in one process. Sends and
-collectives are started and looked at again when they are done; only values that a pass reads are
-waited for.
+group's with a deadline, or the loopback's, which has all ranks in one process. Only values that a
+pass reads are waited for. What is sent is kept until a message back proves that it has arrived, or
+until the next one goes the same way and finds it gone.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...ir.kinds import is_kind, kind
+from ...ir.kinds import kind
 from ...ir.passes import Pass
 from ...simulation.timeline import Slot
 from ..compiled.collectives import Collective
@@ -46,6 +46,8 @@ class _Underway(NamedTuple):
     tensor: Tensor | None
 
 
+# By the rank that gets a message, or the kind of the collective.
+Underway = defaultdict[int | str, deque[_Underway]]
 Walk = Generator[Transfer, Tensor | None, None]
 
 
@@ -55,7 +57,8 @@ class Walker:
 
     `parts`: by kind of pass. `reduce`: starts the reduction of a stage's gradients. `wait_sends`:
     whether each send is waited for at once, as naive executors do; for tests. `waits`, `measured`:
-    where the rank stands, and the passes that it has run, by the monotonic clock.
+    where the rank stands, and the passes that it has run, by the monotonic clock. `underway`: what
+    it gives and cannot drop yet.
     """
 
     parts: Mapping[str, ModelPart]
@@ -65,6 +68,7 @@ class Walker:
     wait_sends: bool = False
     waits: Waits = field(default_factory=Waits)
     measured: list[Slot] = field(default_factory=list)
+    underway: Underway = field(default_factory=lambda: defaultdict(deque))
 
 
 def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
@@ -73,35 +77,59 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
     Send the transfer's result back into the generator. Raises what passes raise.
     """
     held: dict[Value, Any] = {}
-    underway: deque[_Underway] = deque()
+    waits, underway = walker.waits, walker.underway
     for at, op in enumerate(ops):
-        walker.waits.at = at
-        given: dict[str, Any] = {}
+        waits.at = at
         for value in op.reads:
-            item = held[value]
-            if isinstance(item, _Underway):
-                walker.waits.value = value
-                item = held[value] = yield item.transfer
-                walker.waits.value = None
-            if value.name.startswith("X_") and not op.targets:
-                # Edges may bring the results of several passes of one kind.
-                item = (*given.get(value.name, ()), item)
-            given[value.name] = item
-        _run(op, at, given, data, walker, held, underway)
+            if isinstance(item := held[value], _Underway):
+                waits.value = value
+                held[value] = yield item.transfer
+                waits.value = None
+        yield from _delivered(op, underway)
+        _run(op, at, _given(op, held), data, walker, held)
         if walker.wait_sends and op.targets:
-            walker.waits.value = op.reads[0]
-            yield underway[-1].transfer
-            walker.waits.value = None
+            waits.value = op.reads[0]
+            yield underway[op.targets[-1]][-1].transfer
+            waits.value = None
         for value in op.frees:
             item = held.pop(value)
             if isinstance(item, _Underway):
-                underway.append(item)
-        while underway and underway[0].transfer.done():
-            underway.popleft()
-    for item in underway:
-        walker.waits.at, walker.waits.value = item.at, item.value
+                _keep(item, op.what.kind, underway)
+    for item in [item for queue in underway.values() for item in queue]:
+        waits.at, waits.value = item.at, item.value
         yield item.transfer
-    walker.waits.at, walker.waits.value, walker.waits.done = len(ops), None, True
+    underway.clear()
+    waits.at, waits.value, waits.done = len(ops), None, True
+
+
+def _delivered(op: Op, underway: Underway) -> list[Transfer]:
+    """Drop and return the sends of which an operation's reads prove that they have arrived."""
+    found = []
+    for target, last in op.delivered:
+        queue = underway[target]
+        while queue and queue[0].at <= last:
+            found.append(queue.popleft().transfer)
+    return found
+
+
+def _given(op: Op, held: Mapping[Value, Any]) -> dict[str, Any]:
+    """Return what an operation reads, by name."""
+    found: dict[str, Any] = {}
+    for value in op.reads:
+        item = held[value]
+        if value.name.startswith("X_") and not op.targets:
+            # Edges may bring the results of several passes of one kind.
+            item = (*found.get(value.name, ()), item)
+        found[value.name] = item
+    return found
+
+
+def _keep(item: _Underway, where: int | str, underway: Underway) -> None:
+    """Keep a transfer that nobody here reads, and drop those before it that are over."""
+    queue = underway[where]
+    while queue and queue[0].transfer.done():
+        queue.popleft()
+    queue.append(item)
 
 
 def _run(
@@ -111,7 +139,6 @@ def _run(
     data: StepData,
     walker: Walker,
     held: dict[Value, Any],
-    underway: deque[_Underway],
 ) -> None:
     """Run one operation whose inputs are there."""
     what = op.what
@@ -120,24 +147,25 @@ def _run(
         tensor = given[value.name].contiguous()
         for target in op.targets:
             transfer = walker.links.send(tensor, target, value)
-            underway.append(_Underway(at, value, transfer, tensor))
+            _keep(_Underway(at, value, transfer, tensor), target, walker.underway)
     elif op.source is not None:
         (value,) = op.writes
         transfer = walker.links.receive(data.spec(value), op.source, value)
         held[value] = _Underway(at, value, transfer, None)
-    elif what.kind in walker.collectives:
-        _enter(op, at, given, data, walker, held)
-    elif what.kind == "REDUCE_GRAD":
-        walker.reduce(what)
-    elif is_kind(what.kind) and kind(what.kind).once:
-        # UNSHARD, RESHARD and O are the modules' and the training loop's.
-        return
-    else:
+    elif what.kind in walker.parts:
         start = perf_counter_ns()
         made = walker.parts[what.kind].run(what, given)
         walker.measured.append(Slot(what, start, perf_counter_ns()))
         for value in op.writes:
             held[value] = made.get(value.name)
+    elif what.kind in walker.collectives:
+        _enter(op, at, given, data, walker, held)
+    elif what.kind == "REDUCE_GRAD":
+        walker.reduce(what)
+    elif not kind(what.kind).once:
+        # UNSHARD, RESHARD and O are the modules' and the training loop's.
+        known = ", ".join(sorted(walker.parts))
+        raise ValueError(f"no part of the model runs {what}; the parts of this rank run {known}")
 
 
 def _enter(

@@ -1,11 +1,13 @@
 """Sum gradients over data-parallel ranks, clip them, and drive FSDP2's own reduction."""
 
 from .clip import clip_gradients
+from .earlier import EarlierGradients
 from .reduction import Reduction
 from .sharded import is_sharded, refuse_wrapped
 from .shared import SharedParameters, in_several
 
 __all__ = [
+    "EarlierGradients",
     "Reduction",
     "SharedParameters",
     "clip_gradients",

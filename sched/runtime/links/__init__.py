@@ -2,6 +2,7 @@
 
 from .interface import Links, Transfer
 from .loopback import Deadlock, Loopback
+from .meeting import call_roll, gather_objects
 from .process_groups import (
     Channel,
     Groups,
@@ -21,7 +22,9 @@ __all__ = [
     "PeerLostError",
     "ProcessGroupLinks",
     "Transfer",
+    "call_roll",
     "channels_of",
+    "gather_objects",
     "make_groups",
     "wait_for",
 ]

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,8 +29,7 @@ class PeerLostError(RuntimeError):
     """A transfer failed or passed its deadline; whose fault it is, the pipeline finds out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Working:
+class _Working(NamedTuple):
     """A transfer of a process group. `arrives`: the tensor that it fills, if it fills one."""
 
     work: dist.Work
@@ -125,11 +125,11 @@ def make_groups(
     """
     refuse_one_connection(device)
     timeout = timedelta(seconds=deadline_s)
-    options = None
-    if device.type == "cuda":
-        options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    cuda = device.type == "cuda"
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if cuda else None
     own = dist.get_rank()
     found: Groups | None = None
+    # torch wants every process to make every group, those of other pipelines too, in one order.
     for ranks in pipelines:
 
         def group(members: Iterable[int], ranks: Sequence[int] = ranks) -> dist.ProcessGroup:

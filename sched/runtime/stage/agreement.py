@@ -3,16 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from ...ir.kinds import BACKWARD
 from ...ir.program import Program
 from ..gradients.sharded import is_sharded
-
-T = TypeVar("T")
+from ..links import gather_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +105,19 @@ def agree(
     own: RankFacts,
     program: Program,
     group: dist.ProcessGroup | None,
-    replicas: dist.ProcessGroup | None = None,
+    replicas: dist.ProcessGroup | None,
+    device: torch.device,
+    deadline_s: float,
 ) -> ModelFacts:
     """Return the facts of the whole model, the same on every rank; all ranks call this.
 
     `group`: the pipeline's ranks, None if there is one. `replicas`: those that hold the same
     stages. Raises ValueError on every rank if any has other stages than the program places on it,
     or replicas do not train or shard the same stages: they would wait for each other's gradients.
+    Raises PeerLostError if the facts of all do not come within the deadline.
     """
-    everyone = _gathered(own, group)
-    alike = _gathered(everyone, replicas)
+    everyone = gather_objects(own, group, device, deadline_s)
+    alike = gather_objects(everyone, replicas, device, deadline_s)
     if alike.count(everyone) != len(alike):
         raise ValueError(
             "replicas do not train or shard the same stages: "
@@ -125,15 +127,6 @@ def agree(
     return combine(everyone, program)
 
 
-def _gathered(own: T, group: dist.ProcessGroup | None) -> list[T]:
-    """Return what every rank of a group gives."""
-    if group is None or group.size() == 1:
-        return [own]
-    found: list[Any] = [None] * group.size()
-    dist.all_gather_object(found, own, group=group)
-    return found
-
-
 def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
     """Return what follows from the facts of all ranks. Raises ValueError as `agree` does."""
     if len(everyone) != len(program.ranks):
@@ -141,6 +134,7 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
             f"the program has {len(program.ranks)} ranks, the mesh {len(everyone)} in its pp "
             "dimension; make the schedule for as many ranks"
         )
+    # All ranks have the same facts and find the same fault, so none is left waiting for the others.
     for rank, facts in enumerate(everyone):
         wanted = program.stages_of(rank)
         if tuple(sorted(facts.trained)) != wanted:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...ir.passes import Pass
+
 
 @dataclass(frozen=True, slots=True)
 class Calling:
@@ -30,7 +32,7 @@ def call_module(
     inputs: Sequence[Tensor],
     extras: Mapping[str, Tensor],
     calling: Calling,
-    what: str,
+    what: Pass,
 ) -> Tensor:
     """Return what a module makes of its inputs. Raises TypeError if that is not one tensor."""
     with calling.cast(inputs[0]):

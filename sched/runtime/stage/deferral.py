@@ -12,7 +12,6 @@ The weight is hidden from autograd in the forward, or its hooks would fire in I 
 
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -70,18 +69,24 @@ class DeferredGradients:
 _active: DeferredGradients | None = None
 
 
-@contextmanager
-def deferring(into: DeferredGradients | None) -> Iterator[None]:
+class deferring:  # noqa: N801 # used as a function, in every pass
     """Put weight gradients off to `into` inside the block; with None, compute them at once.
 
     F, and the forward that checkpointing repeats in I, must run under the same mode as I itself.
     """
-    global _active
-    before, _active = _active, into
-    try:
-        yield
-    finally:
-        _active = before
+
+    __slots__ = ("_before", "_into")
+
+    def __init__(self, into: DeferredGradients | None) -> None:
+        self._into = into
+
+    def __enter__(self) -> None:
+        global _active
+        self._before, _active = _active, self._into
+
+    def __exit__(self, *_: object) -> None:
+        global _active
+        _active = self._before
 
 
 def defer_linear_layers(module: nn.Module) -> int:

@@ -12,7 +12,7 @@ the stage's module. Its gradient, where the program takes it somewhere, is a res
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -72,8 +72,7 @@ class StageOptions:
         return Calling(self.recompute, self.autocast)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     """The tensors that a backward needs.
 
     `input`, `features`: if their gradients are wanted. `edge`: where the output's gradient enters
@@ -102,6 +101,7 @@ class Stages:
     _split: frozenset[tuple[int, int]] = frozenset()
     _last: Mapping[int, int] = field(default_factory=dict)
     _returned: frozenset[tuple[int, int]] = frozenset()
+    _calling: Calling = field(default_factory=Calling)
     # The names of what brings the first stage's input, and the gradient of the last one's output.
     _entries: tuple[str, ...] = ()
     _exits: tuple[str, ...] = ()
@@ -127,6 +127,7 @@ class Stages:
             for edge in self.program.edges
             if edge.source.kind in BACKWARD
         )
+        self._calling = self.options.calling
         self._entries = ("F", *_before(self.program, "first", ["F"]))
         self._exits = ("B", *_before(self.program, "last", BACKWARD))
         for stage, module in self.modules_by_stage.items():
@@ -177,7 +178,7 @@ class Stages:
                 _check_size(what, output, microbatch)
             else:
                 labels = [microbatch.fields[name] for name in self.options.labels]
-                with self.options.calling.cast(output):
+                with self._calling.cast(output):
                     output = loss(output, *labels) * microbatch.weight
                 self._losses.append(output.detach())
                 gradient = torch.ones_like(output)
@@ -193,7 +194,7 @@ class Stages:
             inputs = [*(microbatch.fields[name] for name in self.options.inputs), *inputs]
         extras = {name: microbatch.fields[name] for name in self.options.extras}
         module = self.modules_by_stage[what.stage]
-        return call_module(module, inputs, extras, self.options.calling, str(what))
+        return call_module(module, inputs, extras, self._calling, what)
 
     def _backward(self, what: Pass, given: Given) -> Made:
         kept: _Kept = given["activation"]
@@ -228,8 +229,11 @@ def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:
 
 def _first(given: Given, names: Iterable[str]) -> Tensor | None:
     """Return the first value of these names that there is."""
-    found: Tensor | None = next((given[name] for name in names if name in given), None)
-    return found
+    for name in names:
+        if name in given:
+            found: Tensor = given[name]
+            return found
+    return None
 
 
 def _features(what: Pass, given: Given) -> Tensor | None:

@@ -39,6 +39,9 @@ class Case:
     microbatches: int = 0
     options: tuple[tuple[str, object], ...] = ()
     sharded: bool = False
+    steps: int = 2
+    # Whether the second step's gradients are added to the first one's.
+    adds_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / (theirs.abs().max() + 1e-12))
 
 
-def run_case(rank: int, case: Case, steps: int = 2) -> Found:
-    """Train two steps both ways and compare; every process computes the reference for itself."""
+def run_case(rank: int, case: Case) -> Found:
+    """Train some steps both ways and compare; every process computes the reference for itself."""
     mesh = make_mesh(case.ranks)
     replica = mesh["dp"].get_local_rank()
     count = case.microbatches or 2 * case.ranks
@@ -92,7 +95,7 @@ def run_case(rank: int, case: Case, steps: int = 2) -> Found:
     reference = copies(stages)
     pipe, mine = make_pipe(mesh, case, program, stages)
     try:
-        return _compare(pipe, mine, reference, case, replica, steps, count)
+        return _compare(pipe, mine, reference, case, replica, count)
     finally:
         pipe.close()
 
@@ -138,13 +141,13 @@ def refuse_unlike_replicas(rank: int) -> str:
     return str(found.value)
 
 
-def _compare(pipe, mine, reference, case: Case, replica: int, steps: int, count: int) -> Found:
+def _compare(pipe, mine, reference, case: Case, replica: int, count: int) -> Found:
     model = nn.Sequential(*reference)
     both = [p for p in model.parameters() if p.requires_grad]
     trained = [p for module in pipe.modules() for p in module.parameters() if p.requires_grad]
     optimizers = [torch.optim.SGD(p, lr=0.1) for p in (trained, both) if p]
     found = Found(0.0, 0.0, 0.0, 0.0, ())
-    for step in range(steps):
+    for step in range(case.steps):
         replicas = WORLD // case.ranks
         every = [make_batches(count, equal=case.equal, seed=10 * step + r) for r in range(replicas)]
         total = sum(len(ids) for batches in every for ids in batches.ids)
@@ -159,6 +162,8 @@ def _compare(pipe, mine, reference, case: Case, replica: int, steps: int, count:
                 ),
             ]
         )
+        if case.adds_up and step < case.steps - 1:
+            continue
         norm = relative(pipe.clip_grad_norm_(0.5), nn.utils.clip_grad_norm_(both, 0.5))
         for optimizer in optimizers:
             optimizer.step()

@@ -10,7 +10,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from counterpoise.sched import Program
-from counterpoise.sched.runtime.compiled import collectives, compile_program, lowered
+from counterpoise.sched.runtime.compiled import (
+    collectives,
+    compile_program,
+    lowered,
+    with_deliveries,
+)
 from counterpoise.sched.runtime.execution import Walker, walk
 from counterpoise.sched.runtime.links import Loopback
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
@@ -129,6 +134,7 @@ def run_program(
     data = batches.data(wanted)
     walks, reduced = [], []
     program = lowered(program)
+    lists = with_deliveries([compile_program(program, rank, wanted) for rank in range(ranks)])
     for rank, part in enumerate(parts):
         part.begin(data)
         walker = Walker(
@@ -138,7 +144,7 @@ def run_program(
             reduce=reduced.append,
             wait_sends=wait_sends,
         )
-        walks.append(walk(compile_program(program, rank, wanted), data, walker))
+        walks.append(walk(lists[rank], data, walker))
     loop.run(walks, choose)
     losses = [found for part in parts if (found := part.finish()) is not None]
     return float(sum(losses))

@@ -14,12 +14,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from tests.sched.runtime.kept_groups import keep_groups
+
 WORLD = 4
 _IMPORTED_ONCE = (
     "pytest",
     "torch.distributed.fsdp",
     "torch.nn.parallel",
     "counterpoise.sched.runtime",
+    "tests.sched.runtime.kept_groups",
 )
 
 
@@ -35,6 +38,7 @@ def make_mesh(ranks: int) -> DeviceMesh:
 def _serve(rank: int, port: int, pipe: Connection) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
+    keep_groups()
     where = f"tcp://127.0.0.1:{port}"
     dist.init_process_group(
         "gloo", where, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60)

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from counterpoise.sched import Program, parse_program
 from counterpoise.sched.runtime.compiled import collectives, compile_program, lowered
 from counterpoise.sched.runtime.execution import Walker, walk
-from counterpoise.sched.runtime.links import ProcessGroupLinks, channels_of, make_groups
+from counterpoise.sched.runtime.links import ProcessGroupLinks, channels_of
 from counterpoise.sched.runtime.parts import MicrobatchData, StepData, TensorSpec
 from counterpoise.sched.runtime.stage import StageOptions, Stages
+from tests.sched.runtime.kept_groups import borrow_groups
 from tests.sched.runtime.pool import WORLD
 
 # Of a message; nothing of that size is buffered by the transport.
@@ -57,7 +58,7 @@ def run_raw(rank: int, text: str, deadline_s: float, wait_sends: bool) -> Outcom
     program = lowered(parse_program(text))
     lists = [compile_program(program, r) for r in range(WORLD)]
     pipeline = [tuple(range(WORLD))]
-    groups = make_groups(pipeline, channels_of(lists), [], torch.device("cpu"), deadline_s)
+    groups = borrow_groups(pipeline, channels_of(lists), [], torch.device("cpu"), deadline_s)
     groups.warm_up(60.0)
     own = {stage: Scale(stage) for stage in program.stages_of(rank)}
     options = StageOptions(inputs=("x",), labels=(), loss=torch.sum)
