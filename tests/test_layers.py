@@ -112,6 +112,7 @@ ZMQ_SHELLS = {
     "balancer.server.clear_payloads",
     "balancer.server.loop",
     "balancer.transport.authentication",
+    "balancer.transport.disconnect",
     "balancer.transport.keys",
     "balancer.transport.link",
     "balancer.transport.sockets",

@@ -15,18 +15,27 @@ from ..coordinator.effects import Send
 from ..coordinator.machine import Coordinator
 from ..protocol.messages import Bye, ClearPayloadOffer, Message, PeerRejected
 from ..protocol.software_version import VERSION
+from ..protocol.transitions import ABSENT
 from ..protocol.wire import WireError
 from ..transport.authentication import NOT_ALLOWED, KeyAuthenticator, open_authenticator
+from ..transport.disconnect import Connections
 from ..transport.keys import ServerKeys
 from ..transport.sealing import EMPTY_OFFER
-from ..transport.sockets import LINGER_MS, NO_NAME, listen, receive_from, send
+from ..transport.sockets import LINGER_MS, NO_NAME, decode_from, listen, receive_frames, send
 from .clear_payloads import ClearPayloadServer
+from .conduct import PeerConduct
 from .malloc import IdleTrimmer, keep_freed_memory
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
 MAX_IO_THREADS = 4
 # `stop` is asked at least this often, in milliseconds.
 MAX_WAIT_MS = 1000
+# Messages that are handled before the time is looked at again: a flood does not hold that up.
+MAX_PER_TURN = 1000
+# A banned peer that connects again is disconnected after this many more messages.
+DISCONNECT_EVERY = 256
+# Characters of a peer's name that are logged.
+SHOWN_NAME = 80
 SOFTWARE = f"python {platform.python_version()}, counterpoise {VERSION}"
 
 
@@ -84,7 +93,8 @@ def _open_sockets(
         for each in (socket, clear.socket) if clear is not None else (socket,):
             authenticator.watch(each, poller)
             poller.register(each, zmq.POLLIN)
-        yield _Shell(coordinator, socket, poller, authenticator, keys, refused, clear)
+        connections = Connections(socket)
+        yield _Shell(coordinator, socket, poller, authenticator, keys, refused, clear, connections)
 
 
 @contextmanager
@@ -118,7 +128,9 @@ class _Shell:
     keys: ServerKeys | None
     refused: Callable[[str], None]
     clear: ClearPayloadServer | None
+    connections: Connections
     trimmer: IdleTrimmer = field(default_factory=IdleTrimmer)
+    conduct: PeerConduct = field(default_factory=PeerConduct)
 
     def turn(self) -> None:
         """Wait once, for a message or the coordinator's next deadline, and do what is due."""
@@ -130,25 +142,20 @@ class _Shell:
         self.trimmer.trim_if_idle(time.monotonic())
 
     def receive_all(self) -> None:
-        """Hand every message that has arrived to the coordinator, and send its answers."""
-        while (received := receive_from(self.socket, self.keys)) is not None:
-            peer, key, content = received
-            if isinstance(content, WireError):
-                self._reject(peer, str(content))
-            elif isinstance(content[0], ClearPayloadOffer):
-                # An empty offer from a peer: it does not use its clear channel any more.
-                self._end_clear_channel(peer)
-            elif self._handle(peer, key, *content) and self.clear is not None:
-                offer = self.clear.offer(peer, key, content[0], time.monotonic())
-                self.send_all([Send(peer, offer)] if offer is not None else [])
+        """Hand messages that have arrived to the coordinator, and send its answers."""
+        for _ in range(MAX_PER_TURN):
+            frames = receive_frames(self.socket)
+            if frames is None:
+                break
+            self._receive(frames)
         while self.clear is not None and (received := self.clear.receive()) is not None:
             peer, key, content = received
             if isinstance(content, WireError):
                 # The channel may be under attack, the peer is not to blame: only the channel ends.
                 self.refused(str(content))
                 self._end_clear_channel(peer)
-            else:
-                self._handle(peer, key, *content)
+            elif reason := self._handle(peer, key, *content):
+                self._reject(peer, reason)
 
     def send_all(self, effects: list[Send]) -> None:
         """Send messages; report unreachable peers to the coordinator and send its answers too."""
@@ -173,20 +180,77 @@ class _Shell:
             self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
             self._reject(peer, NOT_ALLOWED)
 
-    def _handle(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
-        """Hand one message to the coordinator; return False if its peer may not send it."""
+    def _receive(self, frames: list[zmq.Frame]) -> None:
+        """Handle one message, unless its peer is banned."""
+        now = time.monotonic()
+        dropped = self.conduct.drops(frames[0].bytes, now)
+        if dropped:
+            self.coordinator.state.diagnostics.refused += 1
+            if dropped % DISCONNECT_EVERY == 0:
+                self.connections.shut_down(frames[0])
+            return
+        self.connections.note(frames[0])
+        peer, key, content = decode_from(frames, self.keys)
+        if isinstance(content, WireError):
+            is_banned = self._record_fault(peer, str(content))
+        elif isinstance(content[0], ClearPayloadOffer):
+            # An empty offer from a peer: it does not use its clear channel any more.
+            self._end_clear_channel(peer)
+            is_banned = self.conduct.record_useless(peer, 0, now)
+        else:
+            is_banned = self._serve(peer, key, *content)
+        if is_banned:
+            self._ban(frames[0])
+
+    def _serve(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
+        """Handle a well-formed message; return True if its peer is banned from now on."""
+        dropped = self.coordinator.state.dropped
+        now, nbytes = time.monotonic(), sum(len(frame) for frame in frames)
+        reason = self._handle(peer, key, message, frames)
+        if reason:
+            return self._record_fault(peer, reason)
+        if self.clear is not None:
+            offer = self.clear.offer(peer, key, message, now)
+            self.send_all([Send(peer, offer)] if offer is not None else [])
+        is_stranger = self.coordinator.state.state_of(peer) == ABSENT
+        if is_stranger or self.coordinator.state.dropped > dropped:
+            return self.conduct.record_useless(peer, nbytes, now)
+        return False
+
+    def _handle(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> str:
+        """Hand one message to the coordinator; return why its peer may not, "" if it may."""
         if peer.startswith(NO_NAME):
-            return False
+            return "a peer has no name"
         reason = self.authenticator.rejection_reason(peer, key, message)
         if reason:
-            self._reject(peer, reason)
-            return False
+            return reason
         size = sum(len(frame) for frame in frames)
         now = time.monotonic()
         if frames:
             self.trimmer.note_payload(now)
         self.send_all(self.coordinator.handle(peer, message, frames, size, now))
-        return True
+        return ""
+
+    def _record_fault(self, peer: bytes, reason: str) -> bool:
+        """Reject a message; return True if its peer is banned from now on.
+
+        Of each peer the first is logged.
+        """
+        if self.conduct.has_no_fault(peer):
+            self._reject(peer, reason)
+        else:
+            self.coordinator.state.diagnostics.refused += 1
+            self.send_all([Send(peer, PeerRejected(reason))])
+        return self.conduct.record_fault(peer, time.monotonic())
+
+    def _ban(self, frame: zmq.Frame) -> None:
+        """Serve a peer no more: close its connection, and give its work to others."""
+        peer = frame.bytes
+        shown = peer.decode("ascii", "backslashreplace")[:SHOWN_NAME]
+        self.refused(f"{shown!r} is not served any more: it sends too much that is of no use")
+        self._forget(peer)
+        self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
+        self.connections.shut_down(frame)
 
     def _send(self, effect: Send) -> None:
         if self.clear is not None and self.clear.is_used_for(effect.peer):

@@ -18,13 +18,13 @@ from .keys import PeerKeys, ServerKeys
 MAX_FRAME_BYTES = 8 << 30
 # The same where other hosts may connect: room for it is made before the peer is known.
 MAX_REMOTE_FRAME_BYTES = 1 << 30
-# Most messages from one peer that wait in the balancer (then the peer's network waits), and most
-# to a peer that does not read (then it is disconnected). Credits keep honest peers far below both.
-MAX_WAITING_IN = 1 << 14
+# Most messages to a peer that does not read (then it is disconnected).
 MAX_WAITING_OUT = 1 << 16
-# A dead connection is noticed by the transport after this long, in milliseconds.
-HEARTBEAT_MS = 5_000
-HEARTBEAT_TIMEOUT_MS = 30_000
+# The kernel ends a connection whose other side answers nothing for this many seconds: it asks after
+# the first, and then every so many.
+DEAD_AFTER_S = 30
+KEEPALIVE_IDLE_S = 10
+KEEPALIVE_EVERY_S = 5
 # A rejected peer tries again at growing intervals, up to this many milliseconds.
 RECONNECT_MS = 2_000
 # This many handshakes fail in a row only if the two sides can never agree.
@@ -58,7 +58,6 @@ def listen(
     """
     socket = context.socket(zmq.ROUTER)
     _configure(socket)
-    socket.setsockopt(zmq.RCVHWM, MAX_WAITING_IN)
     socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
     if address.startswith("tcp:"):
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
@@ -241,16 +240,13 @@ def receive(socket: "zmq.Socket[bytes]") -> Received | None:
     return None if frames is None else _decoded(frames)
 
 
-def receive_from(
-    socket: "zmq.Socket[bytes]", keys: ServerKeys | None = None
-) -> tuple[bytes, bytes, Received | WireError] | None:
-    """Return (peer, its key, message or its error) from a ROUTER, or None if there is none.
+def decode_from(
+    frames: list[zmq.Frame], keys: ServerKeys | None = None
+) -> tuple[bytes, bytes, Received | WireError]:
+    """Return (peer, its key, message or its error) of a ROUTER's frames.
 
     The key is empty where no keys are used.
     """
-    frames = receive_frames(socket)
-    if frames is None:
-        return None
     key = b"" if keys is None else _key_of(frames[0])
     try:
         return frames[0].bytes, key, _decoded(frames[1:])
@@ -281,10 +277,20 @@ def _decoded(frames: list[zmq.Frame]) -> Received:
 
 
 def _configure(socket: "zmq.Socket[bytes]") -> None:
-    """Set options so that no message is dropped for lack of room: credits bound the number."""
+    """Set options so that no message is dropped for lack of room: credits bound the number.
+
+    Neither RCVHWM nor ZeroMQ's heartbeats are used. Where a socket may receive no more, libzmq
+    stops reading the connection; if that ends meanwhile, anything that makes it write afterwards (a
+    heartbeat of its own, or the answer to a peer's that was read before) aborts the process:
+    "Assertion failed: !_io_error" (libzmq 4.3.5, issues 3937, 4767, 4841). Without RCVHWM it never
+    stops. Our own heartbeats, and the kernel's, find peers that are gone.
+    """
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_EVERY_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, (DEAD_AFTER_S - KEEPALIVE_IDLE_S) // KEEPALIVE_EVERY_S)
+    socket.setsockopt(zmq.TCP_MAXRT, 1000 * DEAD_AFTER_S)

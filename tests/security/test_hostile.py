@@ -337,10 +337,12 @@ def test_a_peer_that_does_not_read_is_let_go(monkeypatch):
             deaf.setsockopt(zmq.LINGER, 0)
             deaf.setsockopt(zmq.RCVHWM, 1)
             deaf.setsockopt(zmq.RCVBUF, 4096)
+            deaf.setsockopt(zmq.ROUTING_ID, b"deaf")
             deaf.connect(party.address)
-            for _ in range(20_000):
-                deaf.send(b"x" * 10)
-            party.wait(lambda: len(party.refusals) == 20_000)
+            for _ in range(5_000):
+                sockets.send(deaf, Ping())
+            deaf.send(b"and that was all")
+            party.wait(lambda: party.refused("not a msgpack header"))
             assert isinstance(answer(party.address), Pong)
     finally:
         party.close()

@@ -1,0 +1,114 @@
+"""Counts what peers send in vain, and decides which of them are not served any more.
+
+Theory of operation. A message that is malformed, or that its sender may not send, is a *fault*: an
+honest peer of this version sends none, one of another version sends a few before it has been told
+why it is turned away. A message that is well-formed and changes nothing (its sender is not known,
+its state has no use for it) is *useless*: honest peers send some, late and repeated ones, and their
+payloads may be large. Each peer has an allowance of each, which refills with time. A peer that
+exceeds one is *banned* for a while: its connection is closed, and what still arrives under its name
+is dropped before it is decoded. So a flood costs the balancer what it takes to read it, not what it
+takes to understand it.
+
+Pure: no socket, and the time is an argument.
+"""
+
+from dataclasses import dataclass, field
+
+# For each kind of offence: how many a peer may commit at once, and how many more each second.
+FAULTS = (8.0, 0.1)
+USELESS = (10_000.0, 100.0)
+USELESS_BYTES = (float(256 << 20), float(4 << 20))
+# A banned peer is served again after this many seconds without a message.
+BAN_S = 60.0
+# Peers that are remembered: the one that offended longest ago is forgotten first.
+MAX_REMEMBERED = 4096
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """What is left of an allowance: `most` at first, refilled at `per_s`, no further than that."""
+
+    most: float
+    per_s: float
+    left: float = field(init=False)
+    at: float = -1.0
+
+    def __post_init__(self) -> None:
+        self.left = self.most
+
+    def take(self, amount: float, now: float) -> bool:
+        """Take an amount; return False if there was not as much."""
+        if self.at >= 0:
+            self.left = min(self.most, self.left + self.per_s * max(0.0, now - self.at))
+        self.at = now
+        self.left -= amount
+        return self.left >= 0
+
+
+@dataclass(slots=True)
+class _Record:
+    """A peer's allowances; `banned_until` is 0 until it has exceeded one."""
+
+    faults: _Allowance = field(default_factory=lambda: _Allowance(*FAULTS))
+    useless: _Allowance = field(default_factory=lambda: _Allowance(*USELESS))
+    useless_bytes: _Allowance = field(default_factory=lambda: _Allowance(*USELESS_BYTES))
+    banned_until: float = 0.0
+    dropped: int = 0
+
+
+class PeerConduct:
+    """The peers that have sent something in vain, by name; of a bounded number.
+
+    >>> conduct = PeerConduct()
+    >>> [conduct.record_fault(b"p", now=0.0) for _ in range(9)].index(True)
+    8
+    >>> conduct.drops(b"p", now=1.0), conduct.drops(b"q", now=1.0), conduct.drops(b"p", now=99.0)
+    (1, 0, 0)
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[bytes, _Record] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def drops(self, peer: bytes, now: float) -> int:
+        """Return how many messages of a banned peer were dropped with this one; 0: serve it."""
+        record = self._records.get(peer)
+        if record is None or not record.banned_until:
+            return 0
+        if now > record.banned_until:
+            del self._records[peer]
+            return 0
+        record.banned_until = now + BAN_S
+        record.dropped += 1
+        return record.dropped
+
+    def has_no_fault(self, peer: bytes) -> bool:
+        """Return whether a peer has sent nothing (that is remembered) that it may not send."""
+        record = self._records.get(peer)
+        return record is None or record.faults.at < 0
+
+    def record_fault(self, peer: bytes, now: float) -> bool:
+        """Count a message that its sender may not send; return True if it is banned from now on."""
+        record = self._record(peer)
+        return self._ban(record, not record.faults.take(1, now), now)
+
+    def record_useless(self, peer: bytes, nbytes: int, now: float) -> bool:
+        """Count a message that changes nothing; return True if its sender is banned from now on."""
+        record = self._record(peer)
+        within = record.useless.take(1, now), record.useless_bytes.take(nbytes, now)
+        return self._ban(record, not all(within), now)
+
+    def _record(self, peer: bytes) -> _Record:
+        """Return a peer's record, as the one that was touched last."""
+        record = self._records.pop(peer, None) or _Record()
+        self._records[peer] = record
+        if len(self._records) > MAX_REMEMBERED:
+            del self._records[next(iter(self._records))]
+        return record
+
+    def _ban(self, record: _Record, is_exceeded: bool, now: float) -> bool:
+        if is_exceeded:
+            record.banned_until = now + BAN_S
+        return is_exceeded

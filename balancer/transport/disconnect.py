@@ -1,0 +1,42 @@
+"""Close the connection over which a message came: a ROUTER itself cannot.
+
+libzmq tells the descriptor of a message's connection, and a shutdown of it is what the end of the
+peer would be. But the connection may have ended since the message was received, and its number may
+belong to another by now. So it must be a connection to this balancer's port, from the message's
+host, over which nobody else has sent anything since. What cannot be excluded is a peer that has
+just connected and has sent nothing yet: it connects again.
+"""
+
+import contextlib
+import os
+import socket as sockets
+
+import zmq
+
+
+class Connections:
+    """The connections of a ROUTER, by descriptor, with the name that each was last used under."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        """`socket` is bound; connections of one that does not listen on tcp are never closed."""
+        endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._port = int(endpoint.rpartition(":")[2]) if endpoint.startswith("tcp:") else 0
+        self._names: dict[int, bytes] = {}
+
+    def note(self, frame: zmq.Frame) -> None:
+        """Note over which connection a message came; `frame` has its peer's name."""
+        if self._port:
+            with contextlib.suppress(zmq.ZMQError):
+                self._names[int(frame.get(zmq.SRCFD))] = frame.bytes
+
+    def shut_down(self, frame: zmq.Frame) -> None:
+        """Close the connection over which a message came, unless it is somebody else's by now."""
+        if not self._port:
+            return
+        with contextlib.suppress(OSError, ValueError, zmq.ZMQError):  # it has ended
+            host, number = str(frame.get("Peer-Address")), int(frame.get(zmq.SRCFD))
+            if self._names.get(number, frame.bytes) == frame.bytes:
+                with sockets.socket(fileno=os.dup(number)) as connection:
+                    ends = connection.getsockname()[1], connection.getpeername()[0]
+                    if ends == (self._port, host):
+                        connection.shutdown(sockets.SHUT_RDWR)
