@@ -38,6 +38,7 @@ from ..balancer.planning.problem.config import (
 from ..balancer.planning.problem.costs import checked_column
 from ..balancer.planning.problem.shuffle import permutation
 from .balanced.arguments import refuse_moved_arguments
+from .balanced.over_budget import OverBudget
 from .refused_arguments import check_order
 from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
 from .step.ranks import Place, RankArguments, check_same_place
@@ -70,6 +71,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     Raises ValueError for wrong or contradictory arguments.
 
+    Samples over budget are logged: the first with its figures, after an epoch how many there were.
     The last step is padded by splitting microbatches. Without empty_lists it is left out if it has
     fewer samples than microbatches, as by DataLoader, and rank 0 logs how many samples that costs.
     """
@@ -94,6 +96,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         _check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
         self._costs, names = _columns(costs)
+        self._names, self._over_budget = names, OverBudget(wanted.budgets)
         self._arguments = RankArguments(rank, ranks, None, process_group, topology)
         self._configure = partial(
             _configuration, costs=self._costs, resources=names, batch_size=batch_size,
@@ -159,13 +162,21 @@ class BalancedBatchSampler(Sampler[list[int]]):
                 skip -= 1
                 continue
             self._given += 1
+            self._tell_over_budget(batch)
             yield batch
+        self._over_budget.end_epoch()
         if sum(left_out) and self.rank == 0:
             logger.warning(
                 "%d of %d samples were left out of epoch %d: there were fewer than microbatches, "
                 "and without empty_lists=True none may be empty",
                 sum(left_out), len(order), self.epoch,
             )  # fmt: skip
+
+    def _tell_over_budget(self, batch: list[int]) -> None:
+        """Log the first microbatch that holds more than the budgets, and count the others."""
+        sums = self._costs[batch].sum(axis=0).tolist()
+        costs = dict(zip(self._names, sums, strict=True))
+        self._over_budget.take(self._over_budget.exceeded(costs), costs, [str(n) for n in batch])
 
     def __len__(self) -> int:
         """Return this rank's microbatches in the epoch; where budgets decide, by planning it."""

@@ -32,9 +32,8 @@ class OverBudget:
                 f"{costs[name]:,} {name} of {self._budgets[name]:,}" for name in over
             )
             logger.warning(
-                "sample %r is over budget (%s) and has a microbatch of its own: see StepInfo."
-                "over_budget; larger budgets avoid it, oversize='refuse' leaves such samples out, "
-                "'error' ends the run",
+                "sample %r is over budget (%s) and has a microbatch of its own: larger budgets "
+                "avoid it, oversize='refuse' leaves such samples out, 'error' ends the run",
                 keys[0] if keys else "", figures,
             )  # fmt: skip
 

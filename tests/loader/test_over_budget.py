@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from counterpoise.loader import Balance, DataLoader, LoaderError
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.tools.doctor.command import command as doctor
 
 TOKENS = [3, 4, 50, 2, 5, 60, 1, 2]
@@ -41,6 +41,17 @@ def test_the_first_is_logged_with_figures_and_the_number_once(
     first, number = told(caplog)
     assert first.startswith("sample 'n2' is over budget (50 tokens of 9)")
     assert number.startswith(f"2 of this process' {len(infos)} microbatches")
+
+
+def test_a_sampler_logs_them_too(caplog: pytest.LogCaptureFixture) -> None:
+    balance = Balance(budgets={"tokens": 9}, samples_per_step=4, accumulate="auto")
+    sampler = BalancedBatchSampler({"tokens": TOKENS}, balance, shuffle=False)
+    with caplog.at_level(logging.WARNING):
+        batches = [batch for _ in range(2) for batch in sampler]
+    assert batches.count([2]) == batches.count([5]) == 2
+    first, number = told(caplog)
+    assert first.startswith("sample '2' is over budget (50 tokens of 9)")
+    assert number.startswith(f"2 of this process' {len(batches) // 2} microbatches")
 
 
 def test_doctor_tells_how_many_there_are() -> None:
