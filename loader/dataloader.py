@@ -6,9 +6,7 @@ all data-parallel ranks: `for batch in loader`, or whole steps from `loader.step
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import torch.utils.data as torch_data
+from typing import Any
 
 from ..balancer.planning.problem.balance import Balance, GroupingName, as_balance
 from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
@@ -30,20 +28,13 @@ from .refused_arguments import (
 )
 from .remote_dataset import RemoteDataset
 from .resume.plain_position import is_stream
-from .step.info import Step, StepInfo
+from .step.info import BatchT, Step, StepInfo
 from .step.ranks import RankArguments
 from .step.skipped import make_left_out
-
-if TYPE_CHECKING:
-    # torch's is generic too; most people write no parameter.
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    T = TypeVarWithDefault("T", covariant=True, default=Any)
-else:
-    T = TypeVar("T", covariant=True)
+from .typed_loader import T, TypedLoader
 
 
-class DataLoader(torch_data.DataLoader[T]):
+class DataLoader(TypedLoader[T, BatchT]):
     """A drop-in for torch.utils.data.DataLoader; these keyword-only arguments are new.
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
@@ -83,7 +74,7 @@ class DataLoader(torch_data.DataLoader[T]):
         sampler: Any = None,
         batch_sampler: Any = None,
         num_workers: int = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], BatchT] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
@@ -154,7 +145,7 @@ class DataLoader(torch_data.DataLoader[T]):
         """The balanced loader, None without balance; made here, as it needs to know its ranks."""
         return None if self._late is None else self._late.get()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[BatchT]:  # type: ignore[override]
         """Return an iterator over batches; balanced, over this process' microbatches."""
         self._reopen_changed_data()
         if self._late is None:
@@ -181,7 +172,7 @@ class DataLoader(torch_data.DataLoader[T]):
         count = balanced.count() if isinstance(dataset, RemoteDataset) else len(dataset)
         return balanced.plan.steps_of(count)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[Step[BatchT]]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()

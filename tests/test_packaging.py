@@ -1,6 +1,8 @@
 """What people install: a wheel of the packages and their data, and nothing else."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,35 +73,78 @@ def test_the_version_is_the_packages(wheel: Path) -> None:
     assert wheel.name.split("-")[1] == counterpoise.__version__
 
 
-def test_an_editor_sees_the_types_of_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import counterpoise as cp\n"
-        "reveal_type(cp.DataLoader([1]))\n"
-        "reveal_type(cp.Balance())\n"
-        "reveal_type(cp.scale_loss)\n"
-        "reveal_type(cp.sched.Pass)\n"
-        "cp.Dataloader\n"
-    )
+# What people write, and what a checker must say of its lines: types, and what is misspelled.
+PROGRAM = """\
+import counterpoise as cp
+
+def joined(samples: list[int]) -> str:
+    return " ".join(map(str, samples))
+
+loader = cp.DataLoader([1], collate_fn=joined)
+reveal_type(loader)
+for batch in loader:
+    reveal_type(batch)
+for step in loader.steps():
+    reveal_type(step.microbatches)
+reveal_type(cp.DataLoader([1]))
+named: "cp.DataLoader[int, str]" = cp.DataLoader([1], collate_fn=joined)
+reveal_type(cp.Balance())
+reveal_type(cp.sched.Pass)
+cp.Balance(mode="windows")
+cp.DataLoader([1], on_error="ignore")
+cp.scale_loss(0, step.infos[0], per="batch")
+cp.Dataloader
+"""
+LOADER, BALANCE = "loader.dataloader.DataLoader", "balancer.planning.problem.balance.Balance"
+REVEALED = {
+    7: f"counterpoise.{LOADER}[Any, str]",
+    9: "str",
+    11: "tuple[str, ...]",
+    12: f"counterpoise.{LOADER}[Any, Any]",
+    14: f"counterpoise.{BALANCE}",
+    15: "def (stage: int, kind: str, microbatch: int =) -> counterpoise.sched.ir.passes.Pass",
+}
+WRONG = [16, 17, 18, 19]
+
+
+@pytest.fixture(scope="session")
+def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a program beside a folder in which the wheel is installed."""
+    folder = tmp_path_factory.mktemp("types")
+    zipfile.ZipFile(wheel).extractall(folder / "installed")
+    (folder / "program.py").write_text(PROGRAM)
+    return folder / "program.py"
+
+
+def test_mypy_sees_the_types_of_an_installed_wheel(program: Path) -> None:
     # without site-packages: torch's types are not needed to see ours, and take long to read
     command = [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent"]
     command += ["--no-site-packages", "--ignore-missing-imports", "--hide-error-codes"]
-    environment = {**os.environ, "MYPYPATH": str(tmp_path / "installed")}
     done = subprocess.run(
-        [*command, "--cache-dir", str(tmp_path / "cache"), str(program)],
+        [*command, "--cache-dir", str(program.parent / "cache"), str(program)],
         capture_output=True,
         text=True,
-        env=environment,
-        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(program.parent / "installed")},
+        cwd=program.parent,
     )
-    lines = [line.partition("program.py:")[2] for line in done.stdout.splitlines()]
-    assert lines[:-1] == [
-        '2: note: Revealed type is "counterpoise.loader.dataloader.DataLoader[Any]"',
-        '3: note: Revealed type is "counterpoise.balancer.planning.problem.balance.Balance"',
-        '4: note: Revealed type is "def (loss_sum: Any, info: '
-        'counterpoise.loader.step.info.StepInfo, per: str =, reduction: str =) -> Any"',
-        '5: note: Revealed type is "def (stage: int, kind: str, microbatch: int =) -> '
-        'counterpoise.sched.ir.passes.Pass"',
-        '6: error: Module has no attribute "Dataloader"; maybe "DataLoader"?',
-    ]
+    said = re.findall(r"program.py:(\d+): (note|error): (.*)", done.stdout)
+    notes = {int(line): text for line, kind, text in said if kind == "note"}
+    assert notes == {line: f'Revealed type is "{what}"' for line, what in REVEALED.items()}
+    assert [int(line) for line, kind, _ in said if kind == "error"] == WRONG
+
+
+@pytest.mark.long
+def test_pyright_sees_the_types_of_an_installed_wheel(program: Path) -> None:
+    settings = {"extraPaths": ["installed"], "include": ["program.py"]}
+    (program.parent / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=program.parent)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    lines = [each["range"]["start"]["line"] + 1 for each in found]
+    notes = {n: each["message"] for n, each in zip(lines, found, strict=True) if n not in WRONG}
+    assert [*notes] == [*REVEALED]
+    assert not [text for text in notes.values() if "Unknown" in text]
+    for line, text in ((7, "DataLoader[Any, str]"), (9, "str"), (11, "tuple[str, ...]")):
+        assert notes[line].endswith(f'is "{text}"')
+    wrong = sorted({n for n in lines if n in WRONG})
+    assert wrong == WRONG

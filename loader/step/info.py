@@ -7,7 +7,15 @@ fixed before the step's first microbatch leaves, so no rank has to ask another f
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    # A Step without a parameter is one of any batches.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    BatchT = TypeVarWithDefault("BatchT", default=Any)
+else:
+    BatchT = TypeVar("BatchT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +58,11 @@ class StepInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Generic[BatchT]):
     """All microbatches of a rank between two optimizer steps, and a StepInfo for each."""
 
     number: int
-    microbatches: tuple[Any, ...]
+    microbatches: tuple[BatchT, ...]
     infos: tuple[StepInfo, ...]
 
     def __post_init__(self) -> None:

@@ -9,16 +9,23 @@ Gradients are summed over a rank's microbatches by autograd. Over the ranks, DDP
 them, which divides by `ranks` once too often: so each share is multiplied by `ranks`.
 """
 
+from typing import Literal, get_args
+
 import torch
 
 from .info import StepInfo
 
-WEIGHTINGS = ("token", "sample")
-REDUCTIONS = ("mean", "sum")
+Weighting = Literal["token", "sample"]
+Reduction = Literal["mean", "sum"]
+WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 
 def scale_loss(
-    loss_sum: torch.Tensor, info: StepInfo, per: str = "token", reduction: str = "mean"
+    loss_sum: torch.Tensor,
+    info: StepInfo,
+    per: Weighting = "token",
+    reduction: Reduction = "mean",
 ) -> torch.Tensor:
     """Turn a microbatch's local sum of losses into its share of the global batch's mean.
 

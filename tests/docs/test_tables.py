@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_what_only_balanced_loaders_take_is_marked() -> None:
     for name, _, where, _ in rows("arguments.md", "argument")[17:]:
         if where == "balanced":
             with pytest.raises(ValueError, match="needs a balanced loader"):
-                DataLoader([1], **{name.strip("`"): 1})
+                DataLoader([1], **dict[str, Any]({name.strip("`"): 1}))
 
 
 @pytest.mark.parametrize(("column", "collate"), [(1, collate_padded), (2, collate_packed)])

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from counterpoise.loader import Balance, DataLoader, scale_loss
 from counterpoise.loader.step.info import Step
+from counterpoise.loader.step.loss import Weighting
 from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel
 from counterpoise.workers import TarDataset, VisionLanguage
 
@@ -35,7 +36,7 @@ def sample_losses(logits: Tensor, batch: dict[str, Any]) -> Tensor:
     return losses.view(len(logits), -1)
 
 
-def loss_sum(logits: Tensor, batch: dict[str, Any], per: str) -> Tensor:
+def loss_sum(logits: Tensor, batch: dict[str, Any], per: Weighting) -> Tensor:
     """Local sum of token losses, or of each sample's mean."""
     losses = sample_losses(logits, batch)
     if per == "token":
@@ -44,7 +45,7 @@ def loss_sum(logits: Tensor, batch: dict[str, Any], per: str) -> Tensor:
     return (losses.sum(1) / labels).sum()
 
 
-def accumulate(model: nn.Module, step: Step, per: str) -> None:
+def accumulate(model: nn.Module, step: Step, per: Weighting) -> None:
     """Add up a rank's gradients; DDP averages them in the last microbatch."""
     for batch, info in zip(step.microbatches, step.infos, strict=True):
         syncing = info.last or not isinstance(model, DistributedDataParallel)
@@ -52,7 +53,7 @@ def accumulate(model: nn.Module, step: Step, per: str) -> None:
             scale_loss(loss_sum(model(batch), batch, per), info, per).backward()
 
 
-def reference(model: nn.Module, step: Step, per: str) -> None:
+def reference(model: nn.Module, step: Step, per: Weighting) -> None:
     """The gradient of the plain mean over one big batch."""
     (batch,) = step.microbatches
     logits = model(batch)
@@ -92,7 +93,7 @@ def main(shards: str, out: str) -> None:
         distributed.destroy_process_group()
 
 
-def train(shards: str, ranks: int, per: str) -> list[dict[str, Any]]:
+def train(shards: str, ranks: int, per: Weighting) -> list[dict[str, Any]]:
     """Train one epoch with SGD and return what each step had."""
     torch.manual_seed(0)
     shape = DemoModelShape(262, image_token=259, tile=16, tokens_per_tile=1, width=16, heads=2)

@@ -12,7 +12,7 @@ from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.loader.collate.layouts import collate_packed, collate_padded, count_label_tokens
 from counterpoise.loader.step.info import StepInfo
-from counterpoise.loader.step.loss import scale_loss
+from counterpoise.loader.step.loss import Weighting, scale_loss
 
 WORDS, WIDTH, SIDE = 19, 8, 2
 
@@ -62,7 +62,7 @@ def _rows(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     return batch["attention_mask"], places, owner
 
 
-def loss_sum(model: Model, batch: dict[str, Any], per: str) -> Tensor:
+def loss_sum(model: Model, batch: dict[str, Any], per: Weighting) -> Tensor:
     """The sum over label tokens, or over samples of their means."""
     logits = model(batch)[:, :-1]
     targets = batch["labels"][:, 1:]
@@ -104,7 +104,7 @@ def gradients(model: Model) -> list[Tensor]:
 
 @pytest.mark.parametrize("per", ["token", "sample"])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_planned_step_has_the_gradient_of_one_big_batch(per: str, ranks: int) -> None:
+def test_a_planned_step_has_the_gradient_of_one_big_batch(per: Weighting, ranks: int) -> None:
     samples = make_samples(41)
     labels = [count_label_tokens(sample["labels"]) for sample in samples]
     costs = np.array([[len(s["pixel_values"]), len(s["input_ids"])] for s in samples])

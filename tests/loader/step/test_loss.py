@@ -1,6 +1,7 @@
 """The gradient of unequal microbatches on several ranks is that of one big batch."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterpoise.loader.step.info import Step, StepInfo
-from counterpoise.loader.step.loss import scale_loss
+from counterpoise.loader.step.loss import Reduction, Weighting, scale_loss
 
 INFO = StepInfo(
     epoch=0,
@@ -41,7 +42,7 @@ def make_sample(generator: torch.Generator, length: int, labelled: int) -> tuple
     return tokens, labels
 
 
-def sum_losses(model: nn.Module, samples: Samples, per: str) -> Tensor:
+def sum_losses(model: nn.Module, samples: Samples, per: Weighting) -> Tensor:
     total = model(torch.zeros(1, dtype=torch.long)).sum() * 0
     for tokens, labels in samples:
         loss = functional.cross_entropy(model(tokens), labels, reduction="sum")
@@ -92,7 +93,7 @@ shapes = st.integers(1, 3).flatmap(
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @given(shape=shapes)
 def test_unequal_microbatches_over_ranks_equal_one_big_batch(
-    per: str, reduction: str, shape: list[list[list[tuple[int, int]]]]
+    per: Weighting, reduction: Reduction, shape: list[list[list[tuple[int, int]]]]
 ) -> None:
     generator = torch.Generator().manual_seed(1)
     step = [
@@ -149,7 +150,7 @@ def test_a_step_without_label_tokens_has_no_token_mean() -> None:
 
 
 @pytest.mark.parametrize("words", [("pixel", "mean"), ("token", "max")])
-def test_unknown_words_are_refused_with_those_allowed(words: tuple[str, str]) -> None:
+def test_unknown_words_are_refused_with_those_allowed(words: tuple[Any, Any]) -> None:
     with pytest.raises(ValueError, match="use one of"):
         scale_loss(torch.tensor(0.0), INFO, *words)
 

@@ -134,7 +134,7 @@ def test_the_command_takes_both(tmp_path):
         assert json.loads(result.stdout.splitlines()[-1])["wrong"] == 0
 
 
-ODD = {
+ODD: dict[str, list[object]] = {
     "surrogate": ["k\ud800", "a.tar", "bad", "data"],
     "escapes": ["\x1b[31m[red]k", "[/]a.tar", "\x07\u202e", "data"],
     "empty": ["", "", "", ""],

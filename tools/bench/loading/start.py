@@ -8,7 +8,9 @@ turns. A balanced loader's balancer imports numba, so that is timed too, in a pr
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from statistics import median
+from typing import Any
 
 import click
 import torch
@@ -33,7 +35,7 @@ def run_trial(kind: str, workers: int, batch_size: int) -> None:
     if kind == "import numba":
         import numba  # noqa: F401
     elif kind == "torch":
-        batches = iter(TorchDataLoader(data, batch_size, num_workers=workers))
+        batches: Iterator[Any] = iter(TorchDataLoader(data, batch_size, num_workers=workers))
         next(batches)
     else:
         balance = Balance(grouping="fixed") if kind == "balanced" else None
