@@ -1,10 +1,11 @@
 """Train a language model on a pipeline, with its vocabulary layers divided over all ranks.
 
-Run: torchrun --standalone --nproc-per-node 4 examples/train_pipeline.py --steps 6
+Run: torchrun --standalone --nproc-per-node 2 examples/train_pipeline.py --pp 2 --steps 6
 
-With `--pp 2` the four processes are two pipelines of two ranks. `--schedule` takes the names that
-`counterpoise schedule list` prints, `--data` WebDataset shards. With `--checkpoints FOLDER` a job
-that was killed goes on where it was saved, on whatever layout: the losses stay the same.
+With `--nproc-per-node 4` they are two pipelines of two ranks, or without `--pp` one of four.
+`--schedule` takes the names that `counterpoise schedule list` prints, `--data` WebDataset shards.
+With `--checkpoints FOLDER` a job that was killed goes on where it was saved, on whatever layout:
+the losses stay the same.
 """
 
 import argparse

@@ -77,23 +77,31 @@ def walk(ops: Sequence[Op], data: StepData, walker: Walker) -> Walk:
     Send the transfer's result back into the generator. Raises what passes raise.
     """
     held: dict[Value, Any] = {}
-    waits, underway = walker.waits, walker.underway
+    waits, underway, links = walker.waits, walker.underway, walker.links
     for at, op in enumerate(ops):
         waits.at = at
         for value in op.reads:
-            if isinstance(item := held[value], _Underway):
+            if type(item := held[value]) is _Underway:
                 waits.value = value
                 held[value] = yield item.transfer
                 waits.value = None
-        yield from _delivered(op, underway)
-        _run(op, at, _given(op, held), data, walker, held)
-        if walker.wait_sends and op.targets:
-            waits.value = op.reads[0]
-            yield underway[op.targets[-1]][-1].transfer
-            waits.value = None
+        if op.delivered:
+            yield from _delivered(op, underway)
+        # Messages come first: they are most of the operations.
+        if op.source is not None:
+            (value,) = op.writes
+            transfer = links.receive(data.spec(value), op.source, value)
+            held[value] = _Underway(at, value, transfer, None)
+        elif op.targets:
+            last = _send(op, at, held[op.reads[0]], walker)
+            if walker.wait_sends:
+                waits.value = op.reads[0]
+                yield last
+                waits.value = None
+        else:
+            _run(op, at, data, walker, held)
         for value in op.frees:
-            item = held.pop(value)
-            if isinstance(item, _Underway):
+            if type(item := held.pop(value)) is _Underway:
                 _keep(item, op.what.kind, underway)
     for item in [item for queue in underway.values() for item in queue]:
         waits.at, waits.value = item.at, item.value
@@ -112,18 +120,6 @@ def _delivered(op: Op, underway: Underway) -> list[Transfer]:
     return found
 
 
-def _given(op: Op, held: Mapping[Value, Any]) -> dict[str, Any]:
-    """Return what an operation reads, by name."""
-    found: dict[str, Any] = {}
-    for value in op.reads:
-        item = held[value]
-        if value.name.startswith("X_") and not op.targets:
-            # Edges may bring the results of several passes of one kind.
-            item = (*found.get(value.name, ()), item)
-        found[value.name] = item
-    return found
-
-
 def _keep(item: _Underway, where: int | str, underway: Underway) -> None:
     """Keep a transfer that nobody here reads, and drop those before it that are over."""
     queue = underway[where]
@@ -132,40 +128,44 @@ def _keep(item: _Underway, where: int | str, underway: Underway) -> None:
     queue.append(item)
 
 
-def _run(
-    op: Op,
-    at: int,
-    given: Mapping[str, Any],
-    data: StepData,
-    walker: Walker,
-    held: dict[Value, Any],
-) -> None:
-    """Run one operation whose inputs are there."""
+def _send(op: Op, at: int, tensor: Tensor, walker: Walker) -> Transfer:
+    """Start to send to all ranks that an operation sends to, and return the last transfer."""
+    (value,) = op.reads
+    tensor = tensor.contiguous()
+    for target in op.targets:
+        transfer = walker.links.send(tensor, target, value)
+        _keep(_Underway(at, value, transfer, tensor), target, walker.underway)
+    return transfer
+
+
+def _run(op: Op, at: int, data: StepData, walker: Walker, held: dict[Value, Any]) -> None:
+    """Run a pass whose inputs are there, or enter a collective."""
     what = op.what
-    if op.targets:
-        (value,) = op.reads
-        tensor = given[value.name].contiguous()
-        for target in op.targets:
-            transfer = walker.links.send(tensor, target, value)
-            _keep(_Underway(at, value, transfer, tensor), target, walker.underway)
-    elif op.source is not None:
-        (value,) = op.writes
-        transfer = walker.links.receive(data.spec(value), op.source, value)
-        held[value] = _Underway(at, value, transfer, None)
-    elif what.kind in walker.parts:
+    if (part := walker.parts.get(what.kind)) is not None:
+        given = _given(op, held)
         start = perf_counter_ns()
-        made = walker.parts[what.kind].run(what, given)
+        made = part.run(what, given)
         walker.measured.append(Slot(what, start, perf_counter_ns()))
         for value in op.writes:
             held[value] = made.get(value.name)
     elif what.kind in walker.collectives:
-        _enter(op, at, given, data, walker, held)
+        _enter(op, at, _given(op, held), data, walker, held)
     elif what.kind == "REDUCE_GRAD":
         walker.reduce(what)
     elif not kind(what.kind).once:
         # UNSHARD, RESHARD and O are the modules' and the training loop's.
         known = ", ".join(sorted(walker.parts))
         raise ValueError(f"no part of the model runs {what}; the parts of this rank run {known}")
+
+
+def _given(op: Op, held: Mapping[Value, Any]) -> dict[str, Any]:
+    """Return what a pass reads, by name."""
+    found: dict[str, Any] = {}
+    for value in op.reads:
+        name, item = value.name, held[value]
+        # Edges may bring the results of several passes of one kind.
+        found[name] = (*found.get(name, ()), item) if name.startswith("X_") else item
+    return found
 
 
 def _enter(

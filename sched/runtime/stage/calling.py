@@ -12,6 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ...ir.passes import Pass
 
+NOTHING = nullcontext()
+
 
 @dataclass(frozen=True, slots=True)
 class Calling:
@@ -23,8 +25,13 @@ class Calling:
     def cast(self, near: Tensor) -> AbstractContextManager[Any]:
         """Return the context of autocast on a tensor's device."""
         if self.autocast is None:
-            return nullcontext()
+            return NOTHING
         return torch.autocast(near.device.type, self.autocast)
+
+
+def grad_mode(enabled: bool) -> AbstractContextManager[Any]:
+    """Return the context in which autograd records or not; most passes need no change."""
+    return NOTHING if enabled == torch.is_grad_enabled() else torch.set_grad_enabled(enabled)
 
 
 def call_module(

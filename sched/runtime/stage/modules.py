@@ -24,7 +24,7 @@ from ...ir.program import Program
 from ..gradients.sharded import begin_step, last_backward
 from ..parts.interface import Given, Made
 from ..parts.step_data import MicrobatchData, StepData
-from .calling import Calling, call_module
+from .calling import NOTHING, Calling, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
@@ -166,13 +166,13 @@ class Stages:
         x = _first(given, self._entries)
         if x is not None:
             x = x.detach().requires_grad_(wanted)
-        features = _features(what, given)
+        features = _features(what, given) if self.program.edges else None
         returned = (what.stage, what.microbatch) in self._returned
         if features is not None:
             features = features.detach().requires_grad_(returned)
         loss = self.options.loss if what.stage == self.program.stages - 1 else None
         gradient = None
-        with torch.set_grad_enabled(trained), self._mode(what, DeferredGradients()):
+        with grad_mode(trained), self._mode(what, DeferredGradients):
             output = self._call(what, [x, features], microbatch)
             if loss is None:
                 _check_size(what, output, microbatch)
@@ -207,7 +207,7 @@ class Stages:
                 raise RuntimeError(f"{what} has no gradient of its output; check the program")
             if self._last[what.stage] == what.microbatch:
                 last_backward(self.modules_by_stage[what.stage])
-            with self._mode(what, pending):
+            with self._mode(what, lambda: pending):
                 torch.autograd.backward([kept.edge], [gradient])
         made: dict[str, Any] = {"weight": pending}
         if kept.input is not None:
@@ -216,9 +216,12 @@ class Stages:
             made[f"X_{what.kind}"] = _gradient_of(kept.features)
         return made
 
-    def _mode(self, what: Pass, pending: DeferredGradients) -> AbstractContextManager[None]:
+    def _mode(
+        self, what: Pass, into: Callable[[], DeferredGradients]
+    ) -> AbstractContextManager[None]:
+        """Return the context in which a pass runs: weight gradients are put off if there is a W."""
         split = (what.stage, what.microbatch) in self._split
-        return deferring(pending if split else None)
+        return deferring(into()) if split else NOTHING
 
 
 def _before(program: Program, where: str, kinds: Iterable[str]) -> list[str]:

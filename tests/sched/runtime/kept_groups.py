@@ -37,7 +37,7 @@ class KeptGroups(Groups):
 
 def keep_groups() -> None:
     """Let all pipelines that this process makes use groups that stay."""
-    start.make_groups = borrow_groups
+    vars(start)["make_groups"] = borrow_groups
 
 
 def borrow_groups(
@@ -51,7 +51,7 @@ def borrow_groups(
     """Return groups as `make_groups` does, of which only those are made that never were."""
     del deadline_s
     kept = _kept.setdefault(tuple(map(tuple, pipelines)), _Kept())
-    wanted = channels, communicators, sharers
+    wanted: tuple[Sequence[Any], ...] = channels, communicators, sharers
     new: list[list[Any]] = [
         [name for name in names if name not in known]
         for names, known in zip(wanted, kept.known, strict=True)
@@ -59,12 +59,12 @@ def borrow_groups(
     if kept.rank < 0 or any(new):
         made = make_groups(pipelines, new[0], new[1], device, _LIMIT_S, new[2])
         kept.rank = made.rank
-        found = made.channels, made.communicators, made.sharers
+        found: tuple[Any, ...] = made.channels, made.communicators, made.sharers
         for names, known, own, groups in zip(new, kept.known, kept.own, found, strict=True):
             known.update(names)
             own.update(groups)
-    mine = [
+    mine: list[dict[Any, Any]] = [
         {name: own[name] for name in names if name in own}
         for names, own in zip(wanted, kept.own, strict=True)
     ]
-    return KeptGroups(kept.rank, device, *mine)
+    return KeptGroups(kept.rank, device, mine[0], mine[1], mine[2])

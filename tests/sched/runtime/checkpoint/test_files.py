@@ -156,7 +156,8 @@ def test_a_rank_is_killed_at_any_step_and_the_job_goes_on_on_another_layout(
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_so_does_a_job_over_the_real_shards(real, tmp_path, seed) -> None:
-    kill_and_go_on(*real, tmp_path, seed)
+    pattern, expected = real
+    kill_and_go_on(pattern, expected, tmp_path, seed)
 
 
 def kill_and_go_on(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from counterpoise.sched.runtime.links import PeerLostError, call_roll, gather_objects
 
@@ -15,9 +16,9 @@ RANKS = 3
 CPU = torch.device("cpu")
 
 
-def in_threads(task: Callable[[int, dist.ProcessGroup], Any], ranks: range) -> list[Any]:
+def in_threads(task: Callable[[int, Any], Any], ranks: range) -> list[Any]:
     """Return what a task returns on these ranks of a gloo group, or the error that it raises."""
-    store = dist.HashStore()
+    store = HashStore()
 
     def run(rank: int) -> Any:
         group = dist.ProcessGroupGloo(store, rank, RANKS, timedelta(seconds=60))
