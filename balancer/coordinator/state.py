@@ -37,7 +37,7 @@ class Diagnostics:
     Times are on the coordinator's clock; `wall_ahead_s` is the wall clock less that clock.
     `expired` counts leases that expired, the last at `expired_at`; `lost` workers that died or
     whose heartbeat timed out, the last at `lost_at`; `refused` messages and peers that the server
-    turned away before the coordinator saw them.
+    turned away before the coordinator saw them; `turned_away` workers, with the last ones' reasons.
     """
 
     software: str = ""
@@ -48,6 +48,7 @@ class Diagnostics:
     lost_at: float = -math.inf
     last_lost: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     refused: int = 0
+    turned_away: int = 0
     last_refused: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def clock_us(self, now: float) -> int:
@@ -65,6 +66,7 @@ class Diagnostics:
 
     def record_refused(self, name: str, reason: str) -> None:
         """Record that a worker was refused."""
+        self.turned_away += 1
         self.last_refused.append(f"{name:.{MAX_REASON}}: {reason:.{MAX_REASON}}")
 
 

@@ -59,6 +59,7 @@ def make_status_report(state: CoordinatorState, number: int, waiting: str) -> St
         worker_statuses=worker_notes(state, leases),
         trainer_statuses=rank_notes(state),
         over_budget=run.feed.over_budget if run else 0,
+        turned_away=diagnostics.turned_away,
     )
 
 

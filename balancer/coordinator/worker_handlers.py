@@ -27,9 +27,9 @@ from ..protocol.messages import (
     WorkersEnded,
 )
 from ..protocol.parts import IDLE, WorkInProgress
-from ..protocol.transitions import Action, Event, Outcome
+from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
 from .effects import Handler
-from .peers.admission import why_worker_refused
+from .peers.admission import why_other_version, why_worker_refused
 from .peers.records import WorkerPeer
 from .peers.worker_stats import WorkerStats
 from .run_control import RunControl
@@ -54,9 +54,9 @@ class WorkerHandlers:
     """The actions of the table that concern workers."""
 
     def __init__(
-        self, state: CoordinatorState, runs: RunControl, apply: Callable[[bytes, Event], object]
+        self, state: CoordinatorState, runs: RunControl, apply: Callable[..., object]
     ) -> None:
-        """`apply` applies an event to another peer than the one whose message is handled."""
+        """`apply(peer, event, content)` applies an event to another peer than the message's."""
         self.state = state
         self.runs = runs
         self.apply = apply
@@ -77,6 +77,7 @@ class WorkerHandlers:
             Action.RELEASE_WORKER: self.release,
             Action.RELEASE_ENDED_WORKERS: self.release_ended,
             Action.LOSE_WORKER: self.lose,
+            Action.TURN_AWAY: self.turn_away,
             Action.RECORD_HEARTBEAT: self.record_heartbeat,
         }
 
@@ -88,6 +89,11 @@ class WorkerHandlers:
         known = state.workers.get(peer)
         if known is not None and known.hello == hello:
             return Outcome.REPEATED  # it still waits for a job
+        reason = why_other_version(hello.version)
+        if reason:
+            self._reject(peer, hello.name, reason)
+            self.lose(peer)
+            return Outcome.REFUSED
         same_name = [w for w in state.workers.values() if w.hello.name == hello.name]
         if any(old.hello.incarnation > hello.incarnation for old in same_name):
             # This process was replaced, and goes on after a pause: its successor stays.
@@ -110,6 +116,7 @@ class WorkerHandlers:
     def send_job(self, peer: bytes, _: object = None) -> None:
         """Send the job; a worker that has its source open answers that it is ready."""
         job = self.state.job
+        self.state.workers[peer].failure = ""
         text = to_json(job) if job is not None and job.source else ""
         self.state.send(peer, Welcome(text, self.state.last_welcome))
 
@@ -124,11 +131,14 @@ class WorkerHandlers:
         is_first = not state.fingerprint
         reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
         if reason:
-            state.send(peer, PeerRejected(reason))
-            state.diagnostics.record_refused(state.workers[peer].hello.name, reason)
+            self._reject(peer, state.workers[peer].hello.name, reason)
             state.workers.pop(peer)
+            self._fail_without_workers()
             return Outcome.REFUSED
         state.workers[peer].fingerprint = ready.fingerprint
+        # The job can be done: those that cannot do it have the wrong data or settings.
+        for worker in [each for each in state.workers.values() if each.failure]:
+            self.apply(worker.peer, Event.TURNED_AWAY, worker.failure)
         if is_first:
             state.count, state.fingerprint = ready.count, ready.fingerprint
             for rank in state.ranks.values():
@@ -142,12 +152,44 @@ class WorkerHandlers:
             self.state.workers[peer].unresponsive = False
 
     def report_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
-        """Fail the run: a worker could not open the source."""
-        if failed.number != self.state.last_welcome:
+        """Turn away a worker that could not open the source, if others could.
+
+        While nobody has, the job may be wrong and not the worker: it waits for the next job. The
+        run fails once there is no other that may still open the source.
+        """
+        state = self.state
+        if failed.number != state.last_welcome:
             return Outcome.OUTDATED
-        name = self.state.workers[peer].hello.name
-        self.runs.fail("worker", f"worker {name}: {failed.reason}")
+        if state.workers_ready():
+            self.turn_away(peer, failed.reason)
+            return Outcome.REFUSED
+        state.workers[peer].failure = failed.reason
+        self._fail_without_workers()
         return Outcome.DONE
+
+    def turn_away(self, peer: bytes, reason: str) -> None:
+        """Send a worker away for good, and give its work to others."""
+        name = self.state.workers[peer].hello.name
+        self._reject(peer, name, f"this worker cannot do what others can: {reason}")
+        self.release(peer)
+
+    def _reject(self, peer: bytes, name: str, reason: str) -> None:
+        self.state.send(peer, PeerRejected(reason))
+        self.state.diagnostics.record_refused(name, reason)
+
+    def _fail_without_workers(self) -> None:
+        """Fail the run if no worker is left that may open the source, and some have failed to."""
+        state = self.state
+        failed = [worker for worker in state.workers.values() if worker.failure]
+        working = (W_PREPARING, W_READY)
+        if not failed or any(
+            not worker.failure and state.state_of(worker.peer) in working
+            for worker in state.workers.values()
+        ):
+            return
+        others = f" (and so do {len(failed) - 1} others)" if len(failed) > 1 else ""
+        last = failed[-1]
+        self.runs.fail("worker", f"worker {last.hello.name}: {last.failure}{others}")
 
     # --- results
 
@@ -183,9 +225,11 @@ class WorkerHandlers:
 
     def release(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that says goodbye or was ended, and return its leases."""
-        self.state.workers.pop(peer)
+        worker = self.state.workers.pop(peer)
         if self.state.run is not None:
             self.state.run.lost_leases.return_worker(peer)
+        if not worker.failure:
+            self._fail_without_workers()
 
     def release_ended(self, peer: bytes, ended: WorkersEnded) -> None:
         """Forget the workers that a trainer has ended: no sample is suspected of their end.
@@ -213,6 +257,8 @@ class WorkerHandlers:
             self.state.run.lost_leases.return_missing_worker(
                 peer, name, incarnation, worker.in_progress, worker.heard_at
             )
+        if not worker.failure:
+            self._fail_without_workers()
 
     # --- heartbeats
 

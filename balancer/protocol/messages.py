@@ -23,11 +23,12 @@ from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
 from .records import ArrayRecord, Integer
+from .software_version import VERSION
 from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 # --- worker to coordinator
@@ -37,6 +38,7 @@ class WorkerHello(ArrayRecord, frozen=True):
     """A worker process has started; `name` is unique, `incarnation` grows with every restart.
 
     slot: the worker's number on its machine. software: its versions, as text for diagnostics.
+    version: that of counterpoise, which must be the balancer's.
     """
 
     name: str
@@ -44,6 +46,7 @@ class WorkerHello(ArrayRecord, frozen=True):
     host: str
     slot: Integer
     software: str = ""
+    version: str = VERSION
 
 
 class WorkerReady(ArrayRecord, frozen=True):
@@ -159,6 +162,7 @@ class RankHello(ArrayRecord, frozen=True):
 
     sharer: its number among the processes that share its ranks, each of which gets all batches.
     ahead: how many steps it may be ahead of the slowest of them. name: the process, for messages.
+    version: as in WorkerHello.
     """
 
     ranks: tuple[Integer, ...]
@@ -166,6 +170,7 @@ class RankHello(ArrayRecord, frozen=True):
     sharer: Integer = 0
     ahead: Integer = 1
     name: str = ""
+    version: str = VERSION
 
 
 class StartRun(ArrayRecord, frozen=True):

@@ -63,11 +63,11 @@ class StatusReport(ArrayRecord, frozen=True):
     workers, trainers: their numbers; worker_statuses and trainer_statuses are bounded and may hold
     fewer. Counts since the balancer was started: expired leases (the last expired_ms ago, -1:
     none), lost workers (the last lost_ms ago, with names), messages dropped by the coordinator,
-    messages and peers refused before they reached it. rejected_workers: the reasons for the last
-    rejections. holes: unusable samples of this run, the last ones in last_holes. over_budget:
-    planned samples that exceed a budget by themselves, in microbatches of their own. front: the
-    earliest step that some rank has not received completely, or -1. all_decoded: everything that is
-    planned has been decoded.
+    messages and peers refused before they reached it. turned_away: workers that were rejected, the
+    reasons for the last in rejected_workers. holes: unusable samples of this run, the last ones in
+    last_holes. over_budget: planned samples that exceed a budget by themselves, in microbatches of
+    their own. front: the earliest step that some rank has not received completely, or -1.
+    all_decoded: everything that is planned has been decoded.
     """
 
     number: Integer
@@ -98,3 +98,4 @@ class StatusReport(ArrayRecord, frozen=True):
     worker_statuses: tuple[WorkerStatus, ...]
     trainer_statuses: tuple[TrainerStatus, ...]
     over_budget: Integer = 0
+    turned_away: Integer = 0

@@ -44,6 +44,8 @@ class Event(StrEnum):
     UNREACHABLE = "unreachable"
     # A newer process has the worker's name, or plays one of the rank's ranks.
     REPLACED = "replaced"
+    # A worker cannot do what others can, or what it sends is rubbish.
+    TURNED_AWAY = "turned away"
     # The trainer that started a worker has ended it.
     ENDED = "ended"
     # A rank may have ended with a former launch of the trainer: if not, it introduces itself again.
@@ -68,6 +70,7 @@ class Action(StrEnum):
     RELEASE_WORKER = "release worker"
     RELEASE_ENDED_WORKERS = "release ended workers"
     LOSE_WORKER = "lose worker"
+    TURN_AWAY = "turn away"
     RECORD_HEARTBEAT = "record heartbeat"
     GREET_RANK = "greet rank"
     ADMIT_RANK = "admit rank"
@@ -157,12 +160,15 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     ),
     (W_PREPARING, "WorkerFailed"): Transition(
         Action.REPORT_WORKER_FAILURE,
-        {Outcome.DONE: W_WAITING, Outcome.OUTDATED: W_PREPARING},
+        {Outcome.DONE: W_WAITING, Outcome.REFUSED: ABSENT, Outcome.OUTDATED: W_PREPARING},
     ),
     (W_READY, "WorkerReady"): _to(Action.CONFIRM_WORKER, W_READY),
     (W_READY, "ProbeDone"): _to(Action.STORE_COSTS, W_READY),
     (W_READY, "DecodeDone"): _to(Action.STORE_PAYLOAD, W_READY),
     (W_READY, "SampleFailed"): _to(Action.STORE_FAILURE, W_READY),
+    (W_WAITING, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
+    (W_PREPARING, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
+    (W_READY, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
     (W_WAITING, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
     (W_PREPARING, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),
     (W_READY, "WorkerBye"): _to(Action.RELEASE_WORKER, ABSENT),

@@ -1,5 +1,6 @@
 """The balancer's event loop: waits for messages and deadlines, asks the coordinator, sends."""
 
+import contextlib
 import functools
 import os
 import platform
@@ -158,10 +159,15 @@ class _Shell:
                 self._reject(peer, reason)
 
     def send_all(self, effects: list[Send]) -> None:
-        """Send messages; report unreachable peers to the coordinator and send its answers too."""
+        """Send messages; report unreachable peers to the coordinator and send its answers too.
+
+        Whom the coordinator turns away is logged.
+        """
         waiting = deque(effects)
         while waiting:
             effect = waiting.popleft()
+            if isinstance(effect.message, PeerRejected):
+                self.refused(f"{_shown(effect.peer)}: {effect.message.reason}")
             try:
                 self._send(effect)
                 if effect.payloads:
@@ -240,14 +246,13 @@ class _Shell:
             self._reject(peer, reason)
         else:
             self.coordinator.state.diagnostics.refused += 1
-            self.send_all([Send(peer, PeerRejected(reason))])
+            self._tell_reason(peer, reason)
         return self.conduct.record_fault(peer, time.monotonic())
 
     def _ban(self, frame: zmq.Frame) -> None:
         """Serve a peer no more: close its connection, and give its work to others."""
         peer = frame.bytes
-        shown = peer.decode("ascii", "backslashreplace")[:SHOWN_NAME]
-        self.refused(f"{shown!r} is not served any more: it sends too much that is of no use")
+        self.refused(f"{_shown(peer)} is not served any more: it sends too much that is of no use")
         self._forget(peer)
         self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
         self.connections.shut_down(frame)
@@ -271,4 +276,13 @@ class _Shell:
 
     def _reject(self, peer: bytes, reason: str) -> None:
         self.refused(reason)
-        self.send_all([Send(peer, PeerRejected(reason))])
+        self._tell_reason(peer, reason)
+
+    def _tell_reason(self, peer: bytes, reason: str) -> None:
+        """Tell a peer why a message of it is rejected, if it can be reached."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._send(Send(peer, PeerRejected(reason)))
+
+
+def _shown(peer: bytes) -> str:
+    return repr(peer.decode("ascii", "backslashreplace")[:SHOWN_NAME])

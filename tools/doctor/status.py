@@ -65,9 +65,10 @@ def _workers(address: str, status: StatusReport) -> Iterator[Finding]:
         advice = "check its machine: other load, a slow disk, too few processors"
         yield judge("slow workers", _join(names), warn=advice)
     if status.rejected_workers:
-        yield judge(
-            "turned away", _join(status.rejected_workers), bad="fix the reason given for each"
-        )
+        hidden = status.turned_away - len(status.rejected_workers)
+        more = f", and {hidden} before" if hidden > 0 else ""
+        found = f"{_join(status.rejected_workers)}{more}"
+        yield judge("turned away", found, bad="fix the reason given for each")
 
 
 def _silent_and_late(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:

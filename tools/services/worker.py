@@ -11,6 +11,7 @@ import click
 from ...balancer.transport.keys import peer_keys
 from ...workers.daemon.loop import Identity, run_worker
 from ...workers.daemon.source_handler import SourceHandler
+from ...workers.processes.pool_job import describe_error
 from ...workers.sources.format_registry import open_source
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.transform_registry import registered
@@ -65,7 +66,11 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def build(described: dict[str, Any]) -> Source:
-        source = open_source(described, root, allow, cache)
+        try:
+            source = open_source(described, root, allow, cache)
+        except Exception as error:
+            logger.error("cannot do this job: %s", describe_error(error))
+            raise
         logger.info("serving %d samples of %s", len(source), source_name(source))
         return source
 

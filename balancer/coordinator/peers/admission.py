@@ -9,18 +9,39 @@ from typing import Any
 from ...planning.problem.config import PlanConfig
 from ...protocol.job_spec import JobSpec, difference, from_json, to_json
 from ...protocol.messages import RankHello, StartRun, WorkerReady
+from ...protocol.software_version import VERSION
 from .records import RankPeer
 
 # A position in the order takes 8 bytes, kept for the epoch and once more while it is shuffled.
 MAX_SAMPLES = 1 << 32
 # Characters of a job that a refusal quotes.
 MAX_QUOTED = 1000
+# Characters of a version that a refusal quotes.
+MAX_VERSION = 40
+
+
+def why_other_version(version: str) -> str:
+    """Return why a peer of a version of counterpoise cannot take part.
+
+    The balancer's decides: who comes first must not.
+
+    >>> why_other_version(VERSION)
+    ''
+    """
+    if version == VERSION:
+        return ""
+    return (
+        f"this peer has counterpoise {version:.{MAX_VERSION}}, and the balancer {VERSION}, which "
+        f"decides: install {VERSION} here, or another version in the balancer and everywhere"
+    )
 
 
 def why_rank_refused(
     job: JobSpec | None, hello: RankHello, plan_with: Callable[[PlanConfig], Any]
 ) -> str:
     """Return why a rank cannot take part in the current job (if there is one)."""
+    if reason := why_other_version(hello.version):
+        return reason
     try:
         theirs = from_json(hello.job)
         plan_with(theirs.plan)  # a plan that cannot be made is refused here, not at its step

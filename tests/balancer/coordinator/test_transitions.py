@@ -96,6 +96,15 @@ def be_ended(cluster: Cluster) -> None:
     cluster.send(b"rank", WorkersEnded(("peer", "another")))
 
 
+def be_turned_away(cluster: Cluster) -> None:
+    cluster.coordinator._apply(PEER, Event.TURNED_AWAY, "another file")
+
+
+def fail_where_another_can(cluster: Cluster) -> None:
+    cluster.worker(b"able")
+    cluster.send(PEER, WorkerFailed("no such file"))
+
+
 def doubt_peer(cluster: Cluster) -> None:
     cluster.rank(b"other", (1,))
     cluster.send(b"other", StartRun(0, 0, START))
@@ -163,6 +172,7 @@ BY_EVENT: dict[str, Callable[[Cluster], None]] = {
     Event.REPLACED: replace_peer,
     Event.ENDED: be_ended,
     Event.DOUBTED: doubt_peer,
+    Event.TURNED_AWAY: be_turned_away,
     "WorkerHello": send(HELLO),
     "WorkerReady": send(READY),
     "WorkerFailed": send(WorkerFailed("no such file")),
@@ -189,6 +199,7 @@ BY_CASE: dict[Case, Callable[[Cluster], None]] = {
     (W_PREPARING, "WorkerReady", Outcome.REFUSED): be_ready_with_other_data,
     (W_PREPARING, "WorkerReady", Outcome.OUTDATED): send(WorkerReady(20, "same", 7)),
     (W_PREPARING, "WorkerFailed", Outcome.OUTDATED): send(WorkerFailed("no such file", 7)),
+    (W_PREPARING, "WorkerFailed", Outcome.REFUSED): fail_where_another_can,
     (ABSENT, "RankHello", Outcome.POSTPONED): greet_with_other_job,
     (ABSENT, "RankHello", Outcome.REFUSED): lambda cluster: cluster.rank(PEER, (9,)) and None,
     (ABSENT, Event.POSTPONED_HELLO, Outcome.ADMITTED): wait_until_first_is_gone,
