@@ -19,6 +19,7 @@ from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import (
+    BalancerStops,
     Bye,
     DecodeDone,
     EpochEnd,
@@ -123,10 +124,13 @@ class Coordinator:
         return self._settle()
 
     def stop(self) -> list[Send]:
-        """Return what to send before the balancer ends."""
-        reason = "the balancer was stopped: start it again, and then the trainer"
-        self.runs.fail("protocol", reason)
-        return self._settle()
+        """Return what to send before the balancer ends: ranks wait for the one that follows."""
+        sent = self._settle()
+        for peer in sorted(self.state.ranks):
+            self.state.send(peer, BalancerStops())
+        for peer in sorted(self.state.leaving):
+            self.state.send(peer, Bye())
+        return [*sent, *self.state.take_outbox()]
 
     def next_deadline(self) -> float:
         """Return the latest time at which `tick` must be called."""

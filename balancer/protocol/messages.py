@@ -305,6 +305,10 @@ class Pong(ArrayRecord, frozen=True):
     clock_us: Integer = 0
 
 
+class BalancerStops(ArrayRecord, frozen=True):
+    """The balancer was asked to end; the rank keeps its place, and waits for the next balancer."""
+
+
 # --- coordinator to either
 
 
@@ -340,7 +344,9 @@ FromWorker = (
 )
 ToWorker = Welcome | Lease | Revoke | UnknownPeer | PeerRejected | Bye
 FromRank = RankHello | StartRun | RequestBatch | Ack | Ping | GetStatus | WorkersEnded | RankBye
-ToRank = Ready | Batch | EpochEnd | RunFailed | Pong | UnknownPeer | PeerRejected | Bye
+ToRank = (
+    Ready | Batch | EpochEnd | RunFailed | Pong | BalancerStops | UnknownPeer | PeerRejected | Bye
+)
 ToOthers = HeartbeatAck | StatusReport
 BetweenShells = ClearPayloadOffer
 Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenShells

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from .messages import (
     Ack,
+    BalancerStops,
     Batch,
     Bye,
     EpochEnd,
@@ -54,6 +55,8 @@ class RankSession:
     _frontier: Position = (0, 0, 0)
     # Samples of the run that are in no step; known at its end.
     left_out = 0
+    # Whether the balancer was asked to end, and no other has been heard from.
+    awaits_restart = False
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class RankSession:
             RankAction.STORE_BATCH: self._store_batch,
             RankAction.STORE_END: self._store_end,
             RankAction.STORE_STATUS: self._store_status,
+            RankAction.AWAIT_RESTART: self._await_restart,
             RankAction.RETURN: self._return_to_balancer,
             RankAction.FAIL: self._fail,
             RankAction.LEAVE: self._leave,
@@ -115,6 +119,7 @@ class RankSession:
             return
         if row.action != RankAction.RETURN:
             self._has_returned = False
+        self.awaits_restart = False
         arrival = Arrival(message, tuple(payloads)) if isinstance(message, Batch) else message
         outcome = self.handlers[row.action](arrival)
         self.state = row.after[outcome or Outcome.DONE]
@@ -287,6 +292,9 @@ class RankSession:
 
     def _store_status(self, message: Pong) -> None:
         self.status = message
+
+    def _await_restart(self, _: BalancerStops) -> None:
+        self.awaits_restart = True
 
     def _leave(self, _: Bye) -> None:
         self.left = True

@@ -106,6 +106,7 @@ class RankAction(StrEnum):
     STORE_BATCH = "store batch"
     STORE_END = "store end"
     STORE_STATUS = "store status"
+    AWAIT_RESTART = "await restart"
     RETURN = "return"
     FAIL = "fail"
     LEAVE = "leave"
@@ -262,6 +263,9 @@ RANK: dict[tuple[State, str], Transition[RankAction]] = {
     (JOINING, "Pong"): _to(RankAction.STORE_STATUS, JOINING),
     (ATTACHED, "Pong"): _to(RankAction.STORE_STATUS, ATTACHED),
     (RUNNING, "Pong"): _to(RankAction.STORE_STATUS, RUNNING),
+    (JOINING, "BalancerStops"): _to(RankAction.AWAIT_RESTART, JOINING),
+    (ATTACHED, "BalancerStops"): _to(RankAction.AWAIT_RESTART, ATTACHED),
+    (RUNNING, "BalancerStops"): _to(RankAction.AWAIT_RESTART, RUNNING),
     (JOINING, "PeerRejected"): _to(RankAction.FAIL, FAILED),
     (ATTACHED, "PeerRejected"): _to(RankAction.FAIL, FAILED),
     (RUNNING, "PeerRejected"): _to(RankAction.FAIL, FAILED),

@@ -32,7 +32,7 @@ FAILED_HANDSHAKES = 5
 # How long a closing socket still tries to send its last messages, in milliseconds. A trainer's say
 # that its workers have ended and that it leaves: if they are lost (a busy machine sends late),
 # other ranks wait for what those workers had until their leases are over.
-LINGER_MS = {"worker": 1000, "balancer": 500, "trainer": 3000}
+LINGER_MS = {"worker": 1000, "balancer": 2000, "trainer": 3000}
 
 # The first byte of names that a ROUTER makes up; all our peers have names of their own. When a peer
 # connects anew before its former connection has ended, what is left of that comes under such a one:

@@ -82,6 +82,7 @@ class Connection:
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
         self._is_draining = False
+        self._awaits_restart = False
         self._clock = ClockFilter()
         self._heard = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)
@@ -184,6 +185,12 @@ class Connection:
             if isinstance(received[0], Pong):
                 self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
         self._is_draining = False
+        if self.session.awaits_restart and not self._awaits_restart:
+            logger.warning(
+                "%s: the balancer at %s was stopped; waits up to %.0f s for it to be started again",
+                self._name, self.endpoint, PATIENCE_S,
+            )  # fmt: skip
+        self._awaits_restart = self.session.awaits_restart
         if self.session.failure:
             self._fail(self.session.failure)
 
@@ -208,10 +215,15 @@ class Connection:
             link.leave_clear_channel()
         if silent > PATIENCE_S:
             self._sockets.give_up()
-            self._fail(
-                f"the balancer at {self.endpoint} has not answered for {silent:.0f} s: "
-                "is it running, and is the address right?"
+            self._fail(f"the balancer at {self.endpoint} {self._why_silent(silent)}")
+
+    def _why_silent(self, silent_s: float) -> str:
+        if self.session.awaits_restart:
+            return (
+                f"was stopped, and has not been started again for {silent_s:.0f} s: start it, and "
+                "then the trainer"
             )
+        return f"has not answered for {silent_s:.0f} s: is it running, and is the address right?"
 
     def _send(self, messages: list[Message]) -> None:
         link = self._sockets.link()

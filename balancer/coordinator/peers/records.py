@@ -22,8 +22,8 @@ class WorkerPeer:
 
     `heard_at` and `sent_at` are when the last message came from it and went to it. A worker is
     `unresponsive` when a lease of it expired or was lost and it has shown no result since: it gets
-    no more work until it does. `failure` is why it cannot open the job's source, empty if it has not
-    said so. `in_progress` is the sample that it last reported to work on, at `heartbeat_at`.
+    no more work until it does. `failure` is why it cannot open the job's source, empty if it can or
+    has not tried. `in_progress` is the sample that it last reported to work on, at `heartbeat_at`.
     """
 
     peer: bytes

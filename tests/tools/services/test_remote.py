@@ -310,18 +310,29 @@ def test_workers_may_die_leave_and_come_in_the_middle_of_a_run(processes, addres
     assert take(make(balancer=address), after_step) == local
 
 
-def test_workers_find_a_balancer_that_was_started_again(processes, root, local):
+def of_step(step):
+    return [
+        (step.number, info.rank, info.keys, balanced_data.digest(batch))
+        for batch, info in zip(step.microbatches, step.infos, strict=True)
+    ]
+
+
+def test_a_job_goes_on_where_its_balancer_is_stopped_and_started_again(
+    processes, root, local, caplog
+):
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     first = processes("balancer", "--listen", address)
     start_worker(processes, address, root)
     loader = make(balancer=address)
-    steps = loader.steps()
-    next(steps)
-    assert first.end(signal.SIGINT) == 0
-    with pytest.raises(LoaderError, match="the balancer was stopped"):
-        list(steps)
-    processes("balancer", "--listen", address).wait_for("listening on")
+    steps = iter(loader.steps())
+    found = [of_step(next(steps))]
+    assert first.end(signal.SIGTERM) == 0
+    processes("balancer", "--listen", address)
+    found += [of_step(step) for step in steps]
+    loader.close()
+    assert [each for step in found for each in step] == local
+    assert "was stopped; waits up to" in caplog.text
     assert take(make(balancer=address)) == local
 
 
@@ -352,3 +363,17 @@ def test_a_port_that_is_taken_is_one_line(processes):
         assert command.process.wait(LIMIT_S) == 2
         command.wait_for("the port is taken: stop what listens there, or choose another")
         assert len(command.lines) == 1
+
+
+def test_a_worker_with_another_root_ends_no_job(processes, address, root, local, tmp_path):
+    late = []
+
+    def after_step(step):
+        if step == 0:
+            worker = processes("worker", address, "--root", str(tmp_path))
+            late.append(worker)
+            assert worker.process.wait(LIMIT_S) == 2
+
+    assert take(make(balancer=address), after_step) == local
+    late[0].wait_for("cannot do this job: ")
+    late[0].wait_for("this worker cannot do what others can")
