@@ -14,6 +14,7 @@ from counterpoise.balancer.planning.problem.costs import (
 )
 from counterpoise.loader import Balance, BalancedBatchSampler, LoaderError
 from counterpoise.workers.sources.dead_letter import read_letters
+from counterpoise.workers.sources.interface import Probe
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
@@ -45,6 +46,19 @@ class Whole(Probed):
         return "whole"
 
 
+class Bare(Probed):
+    """One sample's probe gives a number, or (`inside`) a probe whose costs are one."""
+
+    def __init__(self, value, inside):
+        super().__init__(value)
+        self.inside = inside
+
+    def probe(self, index):
+        if index != WRONG:
+            return made.Augmented.probe(self, index)
+        return Probe(self.key(index), self.value) if self.inside else self.value
+
+
 class Measure:
     """A cost function that finds a bad cost for one sample; it can be sent to workers."""
 
@@ -68,6 +82,23 @@ def measuring(value, **changes):
     return make(made.Augmented(COUNT), cost=Measure(value), **changes)
 
 
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("inside", [False, True], ids=["in place of a probe", "in place of costs"])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_bare_number_is_refused_by_name_too(value, inside, workers, tmp_path):
+    found = f"the cost is {value!r}" if inside else f"probe() gave {value!r}"
+    needed = "{resource: cost, ...}" if inside else "Probe(key, {resource: cost, ...})"
+    reason = f"{found}, needed is {needed}"
+    refuse_and_skip(
+        lambda _, **more: make(Bare(value, inside), **more), value, tmp_path, workers, reason
+    )
+
+
+def test_a_bare_number_of_a_worker_process_is_refused_by_name_too(tmp_path):
+    reason = "probe() gave -1, needed is Probe(key, {resource: cost, ...})"
+    refuse_and_skip(lambda _, **more: make(Bare(-1, False), **more), -1, tmp_path, 1, reason)
+
+
 def make(dataset, **changes):
     given: dict[str, Any] = {
         "grouping": "isf", "samples_per_step": 8, "accumulate": "auto", "virtual_ranks": 1,
@@ -88,8 +119,8 @@ def test_with_workers_it_is_the_same(loader, value, tmp_path):
     refuse_and_skip(loader, value, tmp_path, workers=1)
 
 
-def refuse_and_skip(loader, value, tmp_path, workers):
-    reason = bad_cost("tokens", value)
+def refuse_and_skip(loader, value, tmp_path, workers, reason=""):
+    reason = reason or bad_cost("tokens", value)
     with pytest.raises(LoaderError, match=re.escape(reason)) as raised:
         list(loader(value, num_workers=workers))
     assert f"k{WRONG:04}" in str(raised.value)

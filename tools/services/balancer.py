@@ -1,5 +1,6 @@
 """`counterpoise balancer`: a balancer that serves trainers and workers on other machines."""
 
+import functools
 import logging
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
 from ..console.rejected_peers import RejectedPeers
 from ..console.signals import stop_on_signal
+from .supervise import supervise
 
 logger = logging.getLogger("counterpoise")
 
@@ -44,6 +46,9 @@ INCARNATION_BITS = 30
     help="With --keys: samples travel over this port unencrypted, each with a keyed digest.",
 )
 @click.option(
+    "--supervise", "is_supervised", is_flag=True, help="Start the balancer again if it is killed."
+)
+@click.option(
     "--insecure", is_flag=True, help="Without keys, allow an address that other hosts can reach."
 )
 def command(
@@ -51,8 +56,9 @@ def command(
     keys: Path | None,
     heartbeat_timeout: float,
     plain_payloads: int | None,
+    is_supervised: bool,
     insecure: bool,
-) -> None:
+) -> int:
     """Serve one training job at a time: trainers bring it, workers decode for it.
 
     \b
@@ -67,18 +73,29 @@ def command(
     check_open_address(listen, insecure or keys is not None)
     own = server_keys(keys) if keys is not None else None
     clear_address = _clear_address(listen, plain_payloads, own) if plain_payloads else ""
+    if is_supervised and listen.endswith((":0", ":*")):
+        raise ValueError(f"--supervise needs an address that stays: {listen} has no port")
+    served = functools.partial(_serve, listen, own, clear_address, heartbeat_timeout)
+    if is_supervised:
+        return supervise(served)
+    served()
+    return 0
+
+
+def _serve(
+    listen: str, keys: ServerKeys | None, clear_address: str, heartbeat_timeout_s: float
+) -> None:
+    """Serve until a signal asks to stop, and log who was refused."""
     rejected = RejectedPeers(logger.warning)
+    incarnation = time.time_ns() >> INCARNATION_BITS
     with stop_on_signal() as stop:
         serve(
-            Coordinator(
-                heartbeat_timeout_s=heartbeat_timeout,
-                incarnation=time.time_ns() >> INCARNATION_BITS,
-            ),
+            Coordinator(heartbeat_timeout_s=heartbeat_timeout_s, incarnation=incarnation),
             listen,
             ready=_prepare,
             stop=stop,
             refused=rejected,
-            keys=own,
+            keys=keys,
             clear_address=clear_address,
         )
     rejected.report()

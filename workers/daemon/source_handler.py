@@ -63,7 +63,8 @@ class SourceHandler:
             sample = self._load(ref, epoch)
             found = checked_probe(Probe(source.key(ref.index), measure(sample)))
             return self._packed(found.key, self._cost(found), sample)
-        found = checked_probe(self._retried(lambda: source.probe(ref.index)))
+        probed = self._retried(lambda: source.probe(ref.index))
+        found = checked_probe(probed, source.key(ref.index))
         return Probed(ref.ordinal, found.key, self._cost(found), found.nbytes or 0)
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:

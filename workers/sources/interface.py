@@ -22,6 +22,8 @@ Sample = Any
 Cost = Mapping[str, int]
 DEFAULT_COST = {"samples": 1}
 NAME_CHARACTERS = 200
+# Characters of a wrong value that an error quotes.
+SHOWN_CHARACTERS = 80
 METHODS = ("key", "probe", "load", "fingerprint")
 
 
@@ -144,7 +146,7 @@ class PlainSource:
 
         def probe(index: int) -> Probe:
             part, inside = part_at(dataset, index)
-            found = part.probe(inside)
+            found = checked_probe(part.probe(inside), self.key(index))
             return Probe(self.key(index), found.cost, found.nbytes)
 
         return probe
@@ -169,7 +171,7 @@ class PlainSource:
     def probe(self, index: int) -> Probe:
         """Find the cost of a sample; SampleError where it is none."""
         if self._probe is not None:
-            return checked_probe(self._probe(index))
+            return checked_probe(self._probe(index), self.key(index))
         if self._measure is not None:
             sample = self.load(index, epoch=0, seed=0)
             found = Probe(self.key(index), self.measure(sample), sample_nbytes(sample))
@@ -244,8 +246,10 @@ def reopen_if_changed(dataset: Any) -> bool:
     return reopen is not None and bool(reopen())
 
 
-def checked_probe(found: Probe) -> Probe:
-    """Return a probe whose costs are plain ints; SampleError for one that cannot be planned.
+def checked_probe(found: object, key: str = "") -> Probe:
+    """Return a probe whose costs are plain ints; SampleError for what cannot be planned.
+
+    `key` is the sample's, for an error about what has none.
 
     >>> checked_probe(Probe("a", {"tiles": 2, "tokens": -1}))
     Traceback (most recent call last):
@@ -253,6 +257,12 @@ def checked_probe(found: Probe) -> Probe:
     counterpoise.workers.sources.interface.SampleError: sample 'a': cost 'tokens' is -1, allowed \
 are whole numbers from 0 to 2**40: round it, or use a larger unit
     """
+    if not isinstance(found, Probe):
+        needed = "needed is Probe(key, {resource: cost, ...})"
+        raise SampleError(key, f"probe() gave {found!r:.{SHOWN_CHARACTERS}}, {needed}")
+    if not isinstance(found.cost, Mapping):
+        shown = f"{found.cost!r:.{SHOWN_CHARACTERS}}"
+        raise SampleError(found.key, f"the cost is {shown}, needed is {{resource: cost, ...}}")
     nbytes = found.nbytes
     try:
         cost = {name: checked_cost(name, value, found.key) for name, value in found.cost.items()}

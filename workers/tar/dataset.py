@@ -267,7 +267,7 @@ class TarDataset:
             return Probe(self.key(index), dict(DEFAULT_COST))
         raw = self.raw(index, headers=True)
         try:
-            return checked_probe((self._probe or probed)(raw))
+            return checked_probe((self._probe or probed)(raw), self.key(index))
         except (ImageError, SampleError) as error:
             raise self._located(index, error) from error
         finally:

@@ -44,3 +44,10 @@ class Costly(Measured):
     def probe(self, raw):
         cost: Any = self.cost if raw["__key__"].endswith("7") else 3
         return Probe(raw["__key__"], {"tiles": 0, "tokens": cost, "label_tokens": 1}, None)
+
+
+class Bare(Costly):
+    """Finds a number in place of a probe for every key that ends with 7."""
+
+    def probe(self, raw):
+        return self.cost if raw["__key__"].endswith("7") else Measured.probe(self, raw)

@@ -88,7 +88,9 @@ def root(tmp_path_factory):
 
 
 def start_worker(processes, address, root, *words):
-    allow = [f"remote_transforms:{name}" for name in ("Measured", "AsSet", "Stumble", "Costly")]
+    allow = [
+        f"remote_transforms:{name}" for name in ("Measured", "AsSet", "Stumble", "Costly", "Bare")
+    ]
     options = [word for name in allow for word in ("--allow", name)]
     worker = processes(
         "worker", address, "--root", str(root), *options, "--cache",
@@ -287,6 +289,14 @@ def test_a_cost_that_cannot_be_planned_is_an_error_or_a_hole(address, root, cost
     assert holes
 
 
+@pytest.mark.parametrize("number", [-1, 2.7, 2**63, "nan"])
+def test_a_number_in_place_of_a_probe_is_refused_by_name(address, number):
+    dataset = RemoteDataset("*.tar", "remote_transforms:Bare", {"cost": number})
+    reason = rf"sample '.*7'.*probe\(\) gave {number}, needed is Probe\(key, "
+    with pytest.raises(LoaderError, match=reason):
+        take(make(dataset, balancer=address))
+
+
 def test_after_all_this_the_workers_still_work(address, local):
     assert take(make(balancer=address)) == local
 
@@ -344,6 +354,7 @@ def test_a_job_goes_on_where_its_balancer_is_stopped_and_started_again(
     [
         (["balancer", "--listen", "tcp://0.0.0.0:0"], "--insecure if the network is private"),
         (["balancer", "--listen", "nonsense://x"], "give an address such as"),
+        (["balancer", "--supervise", "--listen", "tcp://127.0.0.1:0"], "has no port"),
         (["worker", "tcp://127.0.0.1:1", "--root", "/nowhere"], "does not exist"),
         (["worker", "nonsense", "--root", "."], "give an address such as"),
         (["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "x"], "is not a transform"),
@@ -377,3 +388,19 @@ def test_a_worker_with_another_root_ends_no_job(processes, address, root, local,
     assert take(make(balancer=address), after_step) == local
     late[0].wait_for("cannot do this job: ")
     late[0].wait_for("this worker cannot do what others can")
+
+
+def test_a_supervised_balancer_that_is_killed_is_there_again(processes, root, local, tmp_path):
+    address = f"ipc://{tmp_path}/balancer"
+    balancer = processes("balancer", "--supervise", "--listen", address)
+    start_worker(processes, address, root)
+    loader = make(balancer=address)
+    steps = iter(loader.steps())
+    found = [of_step(next(steps))]
+    children = Path(f"/proc/{balancer.process.pid}/task/{balancer.process.pid}/children")
+    os.kill(int(children.read_text()), signal.SIGKILL)
+    balancer.wait_for("was killed by SIGKILL, and is started again")
+    found += [of_step(step) for step in steps]
+    loader.close()
+    assert [each for step in found for each in step] == local
+    assert balancer.end(signal.SIGTERM) == 0

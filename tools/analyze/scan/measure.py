@@ -111,7 +111,7 @@ def _measure_sample(
     start = clock()
     probed = decoded = start
     if probe is None:
-        probe = checked_probe(source.probe(index))
+        probe = checked_probe(source.probe(index), source.key(index))
         probed = decoded = clock()
     if decode:
         sample = source.load(index, epoch=0, seed=0)
