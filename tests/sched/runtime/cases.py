@@ -121,6 +121,44 @@ def make_pipe(
     return Pipeline(mesh, schedule=case.name, stages=mine, deadline_s=40, **made, **options), mine
 
 
+class Shift(nn.Module):
+    """A stage that adds one number: the gradient of its input is that of its output, unchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.amount = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.amount
+
+
+def send_spread_out_gradients(rank: int, counts: tuple[int, ...]) -> float:
+    """Return the gradient of a rank's stage where every gradient is one number, spread out.
+
+    `counts`: the tokens of the microbatches.
+    """
+    stage = Shift()
+    pipe = Pipeline(
+        make_mesh(WORLD),
+        schedule="1f1b",
+        stages={rank: stage},
+        hidden=HIDDEN,
+        inputs=("x",),
+        labels=(),
+        loss=lambda output: output.sum(),
+        weigh=lambda _: 1.0,
+        deadline_s=40,
+    )
+    pipe.step(
+        SimpleNamespace(
+            microbatches=[{"x": torch.zeros(count, HIDDEN)} for count in counts],
+            infos=[SimpleNamespace(costs={"tokens": count}) for count in counts],
+        )
+    )
+    pipe.close()
+    return gradient(stage.amount).item()
+
+
 def refuse_ddp(rank: int) -> str:
     """Return the error for a stage in DDP."""
     mesh = make_mesh(WORLD)

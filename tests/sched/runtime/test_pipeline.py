@@ -8,10 +8,17 @@ import pytest
 from counterpoise.sched import schedule, schedules
 from counterpoise.sched.runtime import start
 from counterpoise.sched.runtime.links import make_groups
-from tests.sched.runtime.cases import Case, Found, refuse_ddp, refuse_unlike_replicas, run_case
+from tests.sched.runtime.cases import (
+    Case,
+    Found,
+    refuse_ddp,
+    refuse_unlike_replicas,
+    run_case,
+    send_spread_out_gradients,
+)
 from tests.sched.runtime.kept_groups import keep_groups
 from tests.sched.runtime.low_precision import run_low
-from tests.sched.runtime.models import FROZEN
+from tests.sched.runtime.models import FROZEN, HIDDEN
 
 TOLERANCE = 1e-5
 NAMES = [known.name for known in schedules() if known.name != "own"]
@@ -133,6 +140,12 @@ def test_a_pipeline_makes_its_groups_and_gives_them_up(pool) -> None:
 @pytest.mark.parametrize("options", [{"recompute": True}, {"split": False}], ids=str)
 def test_recomputation_and_whole_backwards_change_nothing(pool, options) -> None:
     assert_equal(Case("zbv", 4, equal=False, options=tuple(options.items())), pool)
+
+
+def test_a_gradient_that_is_one_number_spread_out_is_sent_whole(pool) -> None:
+    counts = (3, 1, 4, 1, 5, 9, 2, 6)
+    found = pool.run(send_spread_out_gradients, counts)
+    assert found == [sum(counts) * HIDDEN] * 4
 
 
 def test_replicas_that_train_other_stages_are_refused_on_every_rank(pool) -> None:
