@@ -14,11 +14,11 @@ demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # also the tests marked `long`: many more cases of what `test` runs with a few
 test-all: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile -m ''
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
 
 # Real processes over tcp, killed, stopped and cut off: make faults RUNS=100 JOBS=3 FIRST=7000
 RUNS ?= 3
@@ -48,8 +48,8 @@ FRAMEWORKS ?= $(VENV)/frameworks
 FRAMEWORK_TESTS ?= tests/loader tests/balancer/planning
 test-frameworks: $(FRAMEWORKS)/oldest/.installed $(FRAMEWORKS)/newest/.installed
 	$(FRAMEWORKS)/newest/bin/vermin --no-tips -t=3.11- $(PACKAGES) __init__.py
-	$(FRAMEWORKS)/oldest/bin/pytest -n 2 --dist loadfile $(FRAMEWORK_TESTS)
-	$(FRAMEWORKS)/newest/bin/pytest -n 2 --dist loadfile $(FRAMEWORK_TESTS)
+	$(FRAMEWORKS)/oldest/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(FRAMEWORK_TESTS)
+	$(FRAMEWORKS)/newest/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(FRAMEWORK_TESTS)
 
 $(FRAMEWORKS)/%/.installed: tests/frameworks/%.txt pyproject.toml
 	$(PYTHON) -m venv $(@D)

@@ -26,6 +26,12 @@ settings.register_profile("counterpoise", deadline=None, derandomize=True, max_e
 settings.load_profile("counterpoise")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run files with slow tests first: no process is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The root of the checkout."""

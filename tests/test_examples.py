@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 PROGRAMS = {
     "python": [sys.executable],

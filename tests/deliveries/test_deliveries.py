@@ -5,6 +5,8 @@ import pytest
 from tests.deliveries import cases, record
 from tests.deliveries.place import Place, real_shards
 
+pytestmark = pytest.mark.slow
+
 KNOWN = record.known()
 
 

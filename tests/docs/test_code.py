@@ -23,6 +23,8 @@ from PIL import Image
 from counterpoise.tools.cli import group, main
 from tests.docs.pages import Block, blocks, commands
 
+pytestmark = pytest.mark.slow
+
 # What a page calls a folder of shards, and what it is here.
 PATHS = {"/data/shards/": "shards/", "$DATA/shards/": "shards/", "/data/*.tar": "shards/*.tar"}
 FOLDERS = {"DEMO_DATA": "shards/", "/data": "shards"}

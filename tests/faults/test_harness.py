@@ -4,6 +4,8 @@ import pytest
 
 from tests.faults.harness import run_trials
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_real_processes_that_are_killed_stopped_and_cut_off():

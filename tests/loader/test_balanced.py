@@ -16,6 +16,8 @@ from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
+pytestmark = pytest.mark.slow
+
 COUNT = 61
 KEYS = Counter(f"k{index:04}" for index in range(COUNT))
 PLANS: dict[str, dict[str, Any]] = {

@@ -14,6 +14,8 @@ from counterpoise.tools.demo.data import ensure_demo_data
 from tests.security.key_party import LIMIT_S, SAMPLES, free_port, keygen, make, samples
 from tests.tools.services.test_remote import Process
 
+pytestmark = pytest.mark.slow
+
 
 def doctor(capfd, address, keys):
     """What the doctor finds out about a keyed balancer."""

@@ -16,6 +16,8 @@ from counterpoise.balancer.transport.sockets import check_open_address, send
 from counterpoise.loader import LoaderError
 from tests.security.key_party import SAMPLES, Peer, keygen, make, recorded, samples, telling_pieces
 
+pytestmark = pytest.mark.slow
+
 # --- on the wire
 
 

@@ -23,6 +23,8 @@ from counterpoise.balancer.transport.sockets import connect, send
 from counterpoise.tools.cli import group
 from tests.security.key_party import SAMPLES, Peer, free_port, make, samples, telling_pieces
 
+pytestmark = pytest.mark.slow
+
 ANY_PORT = "tcp://127.0.0.1:0"
 
 

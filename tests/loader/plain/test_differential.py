@@ -12,6 +12,8 @@ import torch.utils.data as torch_data
 from counterpoise.loader import DataLoader
 from tests.loader.plain import differential_data as data
 
+pytestmark = pytest.mark.slow
+
 MOST_EVENTS = 200
 SAMPLERS = ["none", "shuffle", "random", "replacement", "weighted", "subset", "odd", "stumbling"]
 BATCH_SAMPLERS = ["batches", "ragged"]

@@ -7,6 +7,8 @@ import pytest
 
 from tests.trainers import Trainer, run_trainer
 
+pytestmark = pytest.mark.slow
+
 HEAD = """
 import torch
 from torch.utils.data import Dataset

@@ -87,14 +87,15 @@ def main(shards: str, out: str) -> None:
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if ranks > 1:
         distributed.init_process_group("gloo")
+    steps = list(make_loader(shards, ranks).steps())
     for per in ("token", "sample"):
-        torch.save(train(shards, ranks, per), Path(out) / f"{per}-{ranks}-{rank}.pt")
+        torch.save(train(steps, ranks, per), Path(out) / f"{per}-{ranks}-{rank}.pt")
     if ranks > 1:
         distributed.destroy_process_group()
 
 
-def train(shards: str, ranks: int, per: Weighting) -> list[dict[str, Any]]:
-    """Train one epoch with SGD and return what each step had."""
+def train(steps: list[Step], ranks: int, per: Weighting) -> list[dict[str, Any]]:
+    """Train on an epoch's steps with SGD and return what each step had."""
     torch.manual_seed(0)
     shape = DemoModelShape(262, image_token=259, tile=16, tokens_per_tile=1, width=16, heads=2)
     model: nn.Module = VisionLanguageModel(shape)
@@ -102,7 +103,7 @@ def train(shards: str, ranks: int, per: Weighting) -> list[dict[str, Any]]:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kept = []
-    for step in make_loader(shards, ranks).steps():
+    for step in steps:
         (accumulate if ranks > 1 else reference)(model, step, per)
         gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         counts = [(info.samples, info.label_tokens) for info in step.infos]

@@ -64,7 +64,7 @@ def attempt(action):
 
 
 def main(folder):
-    faulthandler.dump_traceback_later(60)  # where it hangs, if it does
+    faulthandler.dump_traceback_later(200)  # where it hangs, if it does
     rank = int(os.environ["RANK"])
     distributed.init_process_group(
         "gloo", f"file://{folder}/meeting", rank=rank, world_size=int(os.environ["WORLD_SIZE"])

@@ -11,6 +11,8 @@ import torch
 
 from counterpoise.tools.demo.data import ensure_demo_data
 
+pytestmark = pytest.mark.slow
+
 TRAINER = Path(__file__).with_name("ddp_trainer.py")
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 SAMPLES = 40

@@ -14,6 +14,8 @@ import pytest
 
 from tests.loader.processes import kill_trainer
 
+pytestmark = pytest.mark.slow
+
 TRAINER = Path(__file__).with_name("kill_trainer.py")
 SHARED_MEMORY = Path("/dev/shm")
 STARTS_WITHIN_S, ENDS_WITHIN_S = 60.0, 5.0

@@ -17,6 +17,8 @@ import pytest
 from counterpoise.tools.demo.data import ensure_demo_data
 from tests.loader.processes.memory_trainer import BUDGET_BYTES, COUNT, MIB
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 MARGIN_BYTES = 64 * MIB

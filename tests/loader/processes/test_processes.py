@@ -17,6 +17,8 @@ from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
+pytestmark = pytest.mark.slow
+
 COUNT = 40
 LIMIT_S = 20
 

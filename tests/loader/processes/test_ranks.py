@@ -10,8 +10,10 @@ import pytest
 
 from tests.loader.processes import rank_trainer
 
+pytestmark = pytest.mark.slow
+
 TRAINER = Path(rank_trainer.__file__)
-LIMIT_S = 90
+LIMIT_S = 240
 
 
 def alone(epochs=2, ledger=None):

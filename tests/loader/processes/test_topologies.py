@@ -13,6 +13,8 @@ import pytest
 
 from tests.loader.processes import topology_trainer
 
+pytestmark = pytest.mark.slow
+
 TRAINER = Path(topology_trainer.__file__)
 LIMIT_S = 280
 HEARTBEAT_TIMEOUT_S = 10.0

@@ -6,6 +6,8 @@ from tests.loader.uses import contents, copying, in_workers, looping, options
 from tests.loader.uses.kinds import USES, outcome
 from tests.loader.uses.table import PAGE, Row, is_told, read_rows
 
+pytestmark = pytest.mark.slow
+
 MODULES = (contents, copying, in_workers, looping, options)  # importing them registers the uses
 LEAST = 30
 

@@ -10,6 +10,8 @@ import pytest
 from counterpoise.sched import lower, schedule
 from counterpoise.sched.ir.torch_csv import write_csv
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch.distributed.pipelining.schedules")
 RANKS = 4
 # DualPipeV needs as many microbatches as stages, interleaved a multiple of the ranks.

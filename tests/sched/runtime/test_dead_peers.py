@@ -18,6 +18,8 @@ from tests.sched.runtime.cases import loader_step, mean_loss
 from tests.sched.runtime.models import HIDDEN, make_batches, make_stages
 from tests.sched.runtime.pool import WORLD, Pool
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 4.0
 # Of a rank that waits: its pass, what it waits for with the microbatch, and of which rank.
 WAITS = r"rank \d at \S+ waits since \d+ s for \d[A-Z_]+\d+ of rank \d"

@@ -20,6 +20,8 @@ from tests.sched.runtime.kept_groups import keep_groups
 from tests.sched.runtime.low_precision import run_low
 from tests.sched.runtime.models import FROZEN, HIDDEN
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-5
 NAMES = [known.name for known in schedules() if known.name != "own"]
 

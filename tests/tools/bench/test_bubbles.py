@@ -17,6 +17,8 @@ from counterpoise.tools.bench.bubbles.settings import PAPER, SETTINGS, setting_r
 from counterpoise.tools.bench.bubbles.uneven import uneven_report
 from counterpoise.tools.cli import main
 
+pytestmark = pytest.mark.slow
+
 KEYS = {
     "eff_coarse",
     "eff_fine",

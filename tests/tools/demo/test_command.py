@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FIELDS = {
     "delivered",
     "distinct_keys",

@@ -21,6 +21,8 @@ from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
 from tests.loader.alarms import Alarms
 
+pytestmark = pytest.mark.slow
+
 COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}

@@ -12,6 +12,8 @@ import pytest
 
 from tests.trainers import ENDS_WITHIN_S, Trainer, run_trainer
 
+pytestmark = pytest.mark.slow
+
 HEAD = """
 import os, signal, sys
 from pathlib import Path

@@ -24,6 +24,8 @@ from tests.sched.runtime.cases import mean_loss
 from tests.sched.runtime.models import HIDDEN, make_stages
 from tests.sched.runtime.pool import WORLD, make_mesh
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[4] / "examples" / "train_pipeline.py"
 LINE = re.compile(r"step (\d+): loss ([\d.]+), gradient norm ([\d.]+), (32 samples \(.*\))")
 SCHEDULES = ("1f1b", "1f1b-alg2", "v-half-alg2", "zbv")
