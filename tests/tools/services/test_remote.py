@@ -15,6 +15,7 @@ import pytest
 
 from counterpoise.balancer.planning.problem.costs import bad_cost
 from counterpoise.loader import LoaderError, RemoteDataset
+from counterpoise.tools.cli import main
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader
@@ -358,15 +359,27 @@ def test_a_job_goes_on_where_its_balancer_is_stopped_and_started_again(
         (["balancer", "--listen", "nonsense://x"], "give an address such as"),
         (["balancer", "--supervise", "--listen", "tcp://127.0.0.1:0"], "has no port"),
         (["worker", "tcp://127.0.0.1:1", "--root", "/nowhere"], "does not exist"),
-        (["worker", "nonsense", "--root", "."], "give an address such as"),
         (["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "x"], "is not a transform"),
-        (["worker", "tcp://127.0.0.1:1", "--root", ".", "--until-lost", "0.2"], "no balancer"),
     ],
 )
-def test_a_command_that_cannot_run_says_why_and_exits_with_2(processes, words, reason):
-    command = processes(*words)
+def test_a_command_that_cannot_run_says_why_and_exits_with_2(capfd, words, reason):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert reason in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["nonsense"], "give an address such as"),
+        (["tcp://127.0.0.1:1", "--until-lost", "0.2"], "no balancer"),
+    ],
+)
+def test_a_worker_that_finds_no_balancer_says_so_and_exits_with_2(processes, words, reason):
+    command = processes("worker", *words, "--root", ".")
     assert command.process.wait(LIMIT_S) == 2
-    assert reason in command.wait_for(reason)
+    command.wait_for(reason)
 
 
 def test_a_port_that_is_taken_is_one_line(processes):
