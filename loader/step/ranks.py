@@ -126,7 +126,8 @@ def _in_group(group: Any) -> Place:
             f"this process has global rank {dist.get_rank()} and is not in process_group: give "
             "the data-parallel group that it is in"
         )
-    members = tuple(dist.get_process_group_ranks(group))
+    # torch 2.6 takes no None for the group of all processes here.
+    members = tuple(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))
     return Place((rank,), dist.get_world_size(group), group=group, members=members)
 
 
