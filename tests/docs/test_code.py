@@ -1,8 +1,9 @@
 """Every block of README.md and docs/ runs: Python as it stands, commands where they can.
 
 A page's Python runs in one process, block after block, after what its reader has (tests/docs/
-readers); only paths are replaced. Names of ours must be imported by the page itself. A command
-runs in a folder of its own page, unless NOT_RUN gives a reason why not: then its words are parsed.
+readers); only paths and numbers of workers are replaced. Names of ours must be imported by the page
+itself. A command runs in a folder of its own page, unless NOT_RUN gives a reason why not: then its
+words are parsed.
 """
 
 import importlib
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.slow
 
 # What a page calls a folder of shards, and what it is here.
 PATHS = {"/data/shards/": "shards/", "$DATA/shards/": "shards/", "/data/*.tar": "shards/*.tar"}
+# As many processes as a machine of the tests has cores.
+FEWER = {"num_workers=8": "num_workers=2"}
 FOLDERS = {"DEMO_DATA": "shards/", "/data": "shards"}
 # A program, or a word of a command: why it is only parsed here.
 NOT_RUN = {
@@ -102,7 +105,7 @@ def _program(page: str) -> str:
     for block in PYTHON:
         if block.page == page:
             text = block.text
-            for told, here in PATHS.items():
+            for told, here in {**PATHS, **FEWER}.items():
                 text = text.replace(told, here)
             shifted = "\n" * (block.line - 1) + text
             lines.append(f"    exec(compile({shifted!r}, {page!r}, 'exec'), page)")
