@@ -15,6 +15,7 @@ from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.protocol.job_spec import JobSpec
 from ..balancer.transport.keys import peer_keys
+from ..workers.sources.data_identity import KnownData
 from ..workers.sources.dead_letter import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
 from .balanced.arguments import check_plan, find_resources, make_plan
@@ -51,6 +52,7 @@ class BalancedArguments:
     dead_letter: str | None
     max_errors: float | None
     buffer_bytes: int
+    growing_data: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class BalancedSettings:
             max_errors=given.max_errors,
             local=given.balancer is None,
             name=source_name(torch.dataset),
+            data=_known_data(torch.dataset, source),
+            growing=given.growing_data,
         )
 
 
@@ -151,6 +155,13 @@ def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments) -> JobSpec:
         on_error=given.on_error,
         buffer_bytes=given.buffer_bytes,
     )
+
+
+def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:
+    """Return what tells which data a loader has, as they are when it is asked."""
+    if source is None:
+        return lambda: KnownData(dataset, None)
+    return lambda: KnownData(dataset, len(source), source.key)
 
 
 def _torch_arguments(loader: TorchDataLoader[Any]) -> TorchArguments:

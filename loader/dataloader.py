@@ -18,6 +18,7 @@ from .balanced.arguments import checked_max_errors, refuse_moved_arguments
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader, Microbatches
 from .plain.iterators import InlineIterator, WorkersIterator
+from .plain.position import is_stream
 from .plain.state import PlainState
 from .refused_arguments import (
     checked_shuffle,
@@ -27,7 +28,6 @@ from .refused_arguments import (
     refuse_without_policy,
 )
 from .remote_dataset import RemoteDataset
-from .resume.plain_position import is_stream
 from .step.info import BatchT, Step, StepInfo
 from .step.ranks import RankArguments
 from .step.skipped import make_left_out
@@ -59,6 +59,8 @@ class DataLoader(TypedLoader[T, BatchT]):
     dead_letter    a file that gets a JSON line for each sample left out
     max_errors     the most samples that an epoch may leave out: a count, or a float for a part of
                    its samples
+    growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
+                   epochs, or in the data's order; otherwise other data are refused
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -101,7 +103,9 @@ class DataLoader(TypedLoader[T, BatchT]):
         dead_letter: str | None = None,
         max_errors: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
+        growing_data: bool = False,
     ) -> None:
+        self._growing_data = growing_data
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)
@@ -136,6 +140,7 @@ class DataLoader(TypedLoader[T, BatchT]):
             ranks=RankArguments(rank, ranks, virtual_ranks, process_group, topology), name=name,
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
+            growing_data=growing_data,
         )  # fmt: skip
         self._given = given
         self._late = prepare_balanced(self, given)
@@ -208,11 +213,15 @@ class DataLoader(TypedLoader[T, BatchT]):
         return self._balanced.state_dict() if self._balanced else self._plain.state_dict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a ledger with the next iteration; ValueError if this loader cannot."""
+        """Continue at a ledger with the next iteration; ValueError if this loader cannot.
+
+        An iterator that was opened before says, at its next next(), that it is over.
+        """
+        self._reopen_changed_data()
         if self._late is not None:
             self._late.get_at_resume().load_state_dict(state)
             return
-        self._plain.load_state_dict(self, state)
+        self._plain.load_state_dict(self, state, self._growing_data)
         if is_stream(self.dataset) or is_stateful(self.dataset):
             self._iterator = None  # persistent workers are elsewhere in the data
 

@@ -11,8 +11,8 @@ Every rank plans the same epoch by itself, from the same costs and seed, and tak
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,14 @@ from ..balancer.planning.problem.config import (
 )
 from ..balancer.planning.problem.costs import checked_column
 from ..balancer.planning.problem.shuffle import permutation
+from ..workers.sources.data_identity import KnownData
+from ..workers.sources.fingerprint import digest_arrays
 from .balanced.arguments import refuse_moved_arguments
 from .balanced.over_budget import OverBudget
 from .refused_arguments import check_order
-from .resume.ledger import SamplerLedger, check_same, read_ledger, write_ledger
+from .resume.ledger import SamplerLedger, write_ledger
+from .resume.reading import check_same, read_ledger
+from .resume.same_data import check_same_data
 from .step.ranks import Place, RankArguments, check_same_place
 
 logger = logging.getLogger(__name__)
@@ -97,6 +101,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_order(shuffle, wanted.mode)
         self._costs, names = _columns(costs)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
+        self._data = KnownData(_Costs(names, self._costs), len(self._costs))
         self._arguments = RankArguments(rank, ranks, None, process_group, topology)
         self._configure = partial(
             _configuration, costs=self._costs, resources=names, batch_size=batch_size,
@@ -164,7 +169,15 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._given += 1
             self._tell_over_budget(batch)
             yield batch
+<<<<<<< HEAD
         self._over_budget.end_epoch()
+=======
+        if skip > 0:
+            raise ValueError(
+                f"ledger.given says that {self._given} microbatches were given out, and the epoch "
+                f"has {self._given - skip}: resume with the same costs and options"
+            )
+>>>>>>> 53abb42 (Check ledgers when they are loaded, and the data that they are of)
         if sum(left_out) and self.rank == 0:
             logger.warning(
                 "%d of %d samples were left out of epoch %d: there were fewer than microbatches, "
@@ -202,6 +215,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         start, step, before = [window for window in self._windows if window[2] <= given][-1]
         ledger = SamplerLedger(
             seed=self.config.seed,
+            samples=len(self._costs),
+            data=self._data.identity,
             planner=PLANNER_VERSION,
             epoch=self.epoch,
             shuffle=self.shuffle,
@@ -210,7 +225,6 @@ class BalancedBatchSampler(Sampler[list[int]]):
             step=step,
             before=before,
             given=given,
-            samples=len(self._costs),
         )
         return write_ledger(ledger)
 
@@ -218,8 +232,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """Stand where a state was taken; ValueError if data or configuration are not the same."""
         ledger = read_ledger(state, SamplerLedger)
         self._place = None
+        check_same_data(ledger, self._data)
         current = {
-            "samples": len(self._costs),
             "shuffle": self.shuffle,
             "seed": self.config.seed,
             "digest": self.config.digest(),
@@ -254,6 +268,22 @@ class BalancedBatchSampler(Sampler[list[int]]):
             step += len(planned.batches)
             if start < len(order):
                 self._windows.append((start, step, before))
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """The costs, which are all that a sampler knows of its data."""
+
+    names: tuple[str, ...]
+    values: Int64
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest_arrays(repr(self.names).encode(), self.values)
+
+    def data_digest(self, samples: int | None = None) -> str:
+        """Return a hash of all costs; only grown data are asked for their first samples."""
+        return self._digest if samples is None else ""
 
 
 def _check_sampled(balance: Balance, accumulate_from: int) -> None:

@@ -7,7 +7,7 @@ timing are behind a connection, which is opened at first use.
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,9 +18,17 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import Batch, EpochPosition
 from ...balancer.protocol.rank_session import Arrival
 from ...workers.codec.frames import decode
+from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
 from ..collate.payloads import payload_buffer
-from ..resume.balanced_position import START, ResumePosition, read_position, write_position
+from ..resume.balanced_position import (
+    START,
+    ResumePosition,
+    check_counted,
+    read_position,
+    write_position,
+)
+from ..resume.ledger import BalancedLedger
 from ..step.errors import LoaderError
 from ..step.info import Step, StepInfo
 from .fetching import Delivered, Fetched, Fetcher, Kept, MicrobatchSource, PassedOver
@@ -39,18 +47,21 @@ class BalancedLoader:
     `connect` makes the connection, `collate` a batch of samples; `timeout_s` bounds a wait for the
     next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
     epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
-    come from processes of this machine, and may be any Python objects.
+    come from processes of this machine, and may be any Python objects. `data` returns which data
+    there are now; `growing` says that they may be more than those of a ledger.
     """
 
     job: JobSpec
     ranks: tuple[int, ...]
     connect: Callable[[], MicrobatchSource]
     collate: Collate
+    data: Callable[[], KnownData]
     timeout_s: float | None = None
     dead_letter: str | None = None
     max_errors: float | None = None
     name: str = ""
     local: bool = True
+    growing: bool = False
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see fetching.py.
     position: ResumePosition = START
@@ -58,6 +69,9 @@ class BalancedLoader:
     _generation: int = 0
     _running: int = 0
     _told: int | None = None
+    _left_by: str = ""
+    _loaded: BalancedLedger | None = field(default=None, repr=False)
+    _counted: int | None = None
     _left_out_before: int | None = None
     _connection: MicrobatchSource | None = field(default=None, repr=False)
     _over_budget: OverBudget = field(init=False, repr=False)
@@ -85,14 +99,20 @@ class BalancedLoader:
 
     def close(self) -> None:
         """End the connection, and with it the processes that were started for it."""
-        self._generation += 1
+        self._leave("the loader was closed")
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.close()
 
     def count(self) -> int:
-        """Return the number of samples; connects if need be. ValueError for fewer than ranks."""
+        """Return the number of samples; connects if need be.
+
+        Raises ValueError for fewer than ranks, and for a loaded ledger of other data.
+        """
         count = self.open().wait_ready().count
+        if self._loaded is not None:
+            check_counted(self._loaded, replace(self.data(), samples=count), self.growing)
+        self._loaded, self._counted = None, count
         if count < self.plan.ranks:
             raise ValueError(
                 f"{count} samples cannot feed {self.plan.ranks} ranks: use fewer ranks"
@@ -104,7 +124,8 @@ class BalancedLoader:
         if epoch != self.epoch:
             self._left_out_before = self.left_out
             self.epoch, self.position, self._resume = epoch, START, None
-            self._generation += 1
+            self._loaded = None
+            self._leave(f"epoch {epoch} was chosen")
 
     def microbatches(self) -> "Microbatches":
         """Return an iterator over the epoch's microbatches, from the loaded position if any.
@@ -113,7 +134,7 @@ class BalancedLoader:
         over and the next one's number is set. An iterator that was left behind, by another one or
         by load_state_dict, raises RuntimeError.
         """
-        self._generation += 1
+        self._leave("a new one was started")
         self.position, self._resume = self._resume or START, None
         self._left_out_before = None
         try:
@@ -133,13 +154,20 @@ class BalancedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/resume/ledger.py."""
-        return write_position(self.job, self.epoch, self._resume or self.position)
+        position, data = self._resume or self.position, self.data()
+        if data.samples is None:  # only the workers know
+            loaded = None if self._loaded is None else self._loaded.samples
+            data = replace(data, samples=loaded if self._counted is None else self._counted)
+        return write_position(self.job, self.epoch, position, data)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
-        epoch, position = read_position(state, self.job, len(self.ranks))
-        self._generation += 1
-        self.epoch, self._resume = epoch, position
+        ledger, position = read_position(
+            state, self.job, len(self.ranks), self.data(), self.growing
+        )
+        self._leave("load_state_dict() was called")
+        self.epoch, self._resume = ledger.epoch, position
+        self._loaded, self._counted = ledger, None
 
     def _start(self) -> None:
         """Begin the run at the loader's position; nothing that was returned is decoded again."""
@@ -226,9 +254,13 @@ class BalancedLoader:
         """Raise RuntimeError for an iterator that was left behind."""
         if generation != self._generation:
             raise RuntimeError(
-                "this iterator is over: a new one was started, the epoch or the position was set, "
-                "or the loader was closed; call iter() again"
+                f"this iterator is over: {self._left_by} after it was opened; call iter() again"
             )
+
+    def _leave(self, why: str) -> None:
+        """Leave the iterators behind that were opened before."""
+        self._generation += 1
+        self._left_by = why
 
     def _check_errors(self, before: Holes, holes: Holes, batch: Batch) -> None:
         """Raise LoaderError, on all ranks at the same step, when too many samples are lost."""

@@ -18,6 +18,7 @@ from ...workers.batches.envelope import is_stateful, state_of
 from ...workers.batches.map_reader import NOT_YOUR_TURN, NumberedIndex
 from ..resume.ledger import SamplerState
 from .iteration import Iteration
+from .order import check_same_order, describe_order
 from .seeds import drawn_from, next_shuffle_seed, own_shuffler
 from .state import PlainState
 
@@ -64,7 +65,7 @@ class Indices:
         drawing = _Drawing(self._sampler, current, first)
         indices = drawing.indices
         if not drawing.restored:
-            indices = itertools.islice(indices, first, None)
+            _skip(indices, first)
         _keep(current, first, drawing.state(begun=first > 0))
         for number, index in enumerate(indices, first):
             _keep(current, number + 1, drawing.state())
@@ -84,6 +85,9 @@ class _Drawing:
         by_sampler = before.sampler is not None and is_stateful(source)
         if by_sampler:
             source.load_state_dict(before.sampler)
+        then, current.order = current.order, describe_order(source)
+        if first and not by_sampler and before.iterator is None:
+            check_same_order(then, current.order, current.start_batches)
         indices: Any = _begin(source, current, first)
         self._iterator = indices
         by_iterator = before.iterator is not None and is_stateful(indices)
@@ -97,6 +101,16 @@ class _Drawing:
     def state(self, begun: bool = True) -> SamplerState:
         """Return the states that there are; a sampler knows its place once it has begun."""
         return SamplerState(state_of(self._source) if begun else None, state_of(self._iterator))
+
+
+def _skip(indices: Iterator[Any], count: int) -> None:
+    """Pass over batches that were handed out; ValueError for a sampler that has fewer."""
+    skipped = sum(1 for _ in itertools.islice(indices, count))
+    if skipped < count:
+        raise ValueError(
+            f"ledger.batches says that {count} batches were handed out, and the sampler has only "
+            f"{skipped}: resume with the same sampler and data, or begin the epoch again"
+        )
 
 
 def _keep(current: Iteration, number: int, state: SamplerState) -> None:

@@ -22,6 +22,8 @@ class Iteration:
     whose batch comes next; live: asks the only reader, where it is in this process.
     start_sampler: the state that a stateful sampler begins with; sampler_states: its states,
     packed, by the number of the batch that comes next; drawn: how many batches it has given.
+    order: what decides the sampler's order; samples: of the data set when it began; loads: how many
+    ledgers had been loaded then.
     readers_count: how many there are; inline: whether the only one is in this process;
     persistent: whether they are workers that go on to the next iteration.
     """
@@ -40,6 +42,9 @@ class Iteration:
     readers: dict[int, bytes] = field(default_factory=dict)
     live: Callable[[], ReaderPosition] | None = None
     drawn: int = 0
+    order: str | None = None
+    samples: int | None = None
+    loads: int = 0
     sampler_states: dict[int, bytes] = field(default_factory=dict)
     readers_count: int = 1
     inline: bool = False

@@ -124,6 +124,7 @@ def _let_go(_: object) -> None:
 
 def _next(iterator: InlineIterator | WorkersIterator, torchs_next: Any) -> Any:
     while True:
+        iterator._state.check_current(iterator._iteration)
         try:
             data = torchs_next()
         except StopIteration:

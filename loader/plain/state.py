@@ -7,9 +7,9 @@ from typing import Any
 from ...balancer.protocol.error_policy import OnError
 from ...workers.batches.envelope import StartPosition
 from ..resume.ledger import PlainLedger, write_ledger
-from ..resume.plain_position import count_samples, is_stream, read_position, reads_again
 from ..step.skipped import LeftOut
 from .iteration import Iteration
+from .position import is_stream, known_data, read_position, reads_again
 from .seeds import drawn_from, next_seeds, next_shuffle_seed, own_shuffler
 
 _log = logging.getLogger(__name__)
@@ -22,6 +22,8 @@ class PlainState:
         self.left_out = left_out
         self.current = Iteration()
         self._loaded = loaded
+        # How many ledgers were loaded: an iterator that was opened before one is stale.
+        self.loads = 0
 
     @property
     def on_error(self) -> OnError:
@@ -45,6 +47,8 @@ class PlainState:
         self.current.readers_count = max(1, loader.num_workers)
         self.current.inline = not loader.num_workers
         self.current.persistent = loader.persistent_workers
+        self.current.samples = known_data(loader.dataset).samples
+        self.current.loads = self.loads
         if self.left_out is not None:
             self.left_out.begin(0 if loaded is None else loaded.left_out)
         return self.current
@@ -53,6 +57,14 @@ class PlainState:
         """Note that an iteration has come to its end: a ledger is of the next one from now on."""
         if finished is self.current and finished.begun:
             self.current = finished.following(finished=True)
+
+    def check_current(self, iteration: Iteration) -> None:
+        """Raise RuntimeError for an iteration that was begun before a ledger was loaded."""
+        if iteration.loads != self.loads:
+            raise RuntimeError(
+                "this iterator is over: load_state_dict() was called after it was opened, and the "
+                "loader goes on elsewhere; call iter() again"
+            )
 
     def state_dict(self, loader: Any) -> dict[str, Any]:
         """Return the ledger.
@@ -67,24 +79,31 @@ class PlainState:
         packed = current.sampler_states.get(current.next_number)
         count = max(1, loader.num_workers)
         in_turns = current.readers and getattr(loader, "in_order", True)
+        data = known_data(loader.dataset)
         ledger = PlainLedger(
             seed=current.seed,
+            samples=current.samples if current.begun else data.samples,
+            data=data.identity,
             worker_seed=current.worker_seed,
             batches=current.batches,
             waiting=tuple(current.waiting),
             batch_size=loader.batch_size,
-            length=count_samples(loader.dataset),
             left_out=self.left_out.count if self.left_out and current.begun else 0,
+            order=current.order,
             sampler=pickle.loads(packed) if packed else current.start_sampler,
             turn=current.turn % count if in_turns else 0,
             readers=current.positions(count),
         )
         return write_ledger(ledger)
 
-    def load_state_dict(self, loader: Any, state: Any) -> None:
-        """Make the next iteration go on at a ledger; ValueError if it cannot."""
-        self._loaded = read_position(loader, state)
+    def load_state_dict(self, loader: Any, state: Any, growing: bool = False) -> None:
+        """Make the next iteration go on at a ledger; ValueError if it cannot.
+
+        growing: whether the data may have become more since.
+        """
+        self._loaded = read_position(loader, state, growing)
         self.current = Iteration()
+        self.loads += 1
         if self.left_out is not None:
             self.left_out.begin(self._loaded.left_out)
 
@@ -103,6 +122,7 @@ def _resumed(ledger: PlainLedger) -> Iteration:
         worker_seed=ledger.worker_seed,
         start=StartPosition(ledger.readers, ledger.turn),
         start_sampler=ledger.sampler,
+        order=ledger.order,
     )
 
 

@@ -1,12 +1,15 @@
 """Resumes a loader with balance: writes its position, and checks if a plan can continue there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ...balancer.planning.problem.config import PLANNER_VERSION
+from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import EpochPosition
-from .ledger import BalancedLedger, check_same, read_ledger, write_ledger
+from ...workers.sources.data_identity import KnownData
+from .ledger import BalancedLedger, write_ledger
+from .reading import check_same, read_ledger
+from .same_data import check_same_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +28,15 @@ class ResumePosition:
 START = ResumePosition(EpochPosition(0, 0, 0, 0))
 
 
-def write_position(job: JobSpec, epoch: int, position: ResumePosition) -> dict[str, Any]:
+def write_position(
+    job: JobSpec, epoch: int, position: ResumePosition, data: KnownData
+) -> dict[str, Any]:
     """Return the ledger of a position as JSON values."""
     plan, place = job.plan, position.place
     ledger = BalancedLedger(
         seed=plan.seed,
+        samples=data.samples,
+        data=data.identity,
         planner=PLANNER_VERSION,
         epoch=epoch,
         shuffle=job.shuffle,
@@ -47,12 +54,14 @@ def write_position(job: JobSpec, epoch: int, position: ResumePosition) -> dict[s
     return write_ledger(ledger)
 
 
-def read_position(state: Any, job: JobSpec, played: int) -> tuple[int, ResumePosition]:
-    """Return epoch and position of the ledger in `state`; ValueError if this loader cannot go on.
+def read_position(
+    state: Any, job: JobSpec, played: int, data: KnownData, growing: bool = False
+) -> tuple[BalancedLedger, ResumePosition]:
+    """Return the ledger in `state` and its position; ValueError if this loader cannot go on there.
 
-    `played` is how many ranks the loader plays. Between steps, exact mode can continue with other
-    ranks, accumulation or workers; inside a step or a window of several steps the plan must be the
-    very same.
+    `played` is how many ranks the loader plays; `growing` says that `data` may have become more
+    since. Between steps, exact mode can continue with other ranks, accumulation or workers; inside
+    a step or a window of several steps the plan must be the very same.
     """
     ledger, plan = read_ledger(state, BalancedLedger), job.plan
     current = {
@@ -62,6 +71,22 @@ def read_position(state: Any, job: JobSpec, played: int) -> tuple[int, ResumePos
         "samples_per_step": plan.samples_per_step,
     }
     check_same(ledger, current)
+    _check_plan(ledger, plan, played)
+    if data.samples is None:  # `check_counted` compares it when the workers have said it
+        data = replace(data, samples=ledger.samples)
+    check_same_data(ledger, data, growing, _why_not_grown(ledger))
+    place = EpochPosition(ledger.start, ledger.window_step, ledger.step, ledger.microbatch)
+    return ledger, ResumePosition(place, ledger.served, ledger.holes)
+
+
+def check_counted(ledger: BalancedLedger, data: KnownData, growing: bool) -> None:
+    """Raise ValueError for a ledger of other data, once the workers have counted the samples."""
+    if ledger.samples is not None:
+        check_same_data(ledger, data, growing, _why_not_grown(ledger))
+
+
+def _check_plan(ledger: BalancedLedger, plan: PlanConfig, played: int) -> None:
+    """Raise ValueError for a position inside a step or a window that another plan made."""
     if is_inside(ledger) and ledger.digest != plan.digest():
         raise ValueError(
             f"the ledger was saved inside step {ledger.step} (microbatch {ledger.microbatch}) or "
@@ -73,8 +98,22 @@ def read_position(state: Any, job: JobSpec, played: int) -> tuple[int, ResumePos
             f"the ledger was saved when {ledger.served} of {plan.ranks} virtual ranks had been "
             "served: resume with virtual_ranks, or save when all have been"
         )
-    place = EpochPosition(ledger.start, ledger.window_step, ledger.step, ledger.microbatch)
-    return ledger.epoch, ResumePosition(place, ledger.served, ledger.holes)
+    if plan.accumulate != "auto" and ledger.microbatch >= plan.accumulate:
+        raise ValueError(
+            f"ledger.microbatch is {ledger.microbatch}, allowed are 0 to {plan.accumulate - 1}: a "
+            f"step has {plan.accumulate} microbatches"
+        )
+
+
+def _why_not_grown(ledger: BalancedLedger) -> str:
+    """Return why the position cannot be gone on from in data that have grown, "" if it can."""
+    if ledger.step == 0 and not is_inside(ledger):
+        return ""
+    if ledger.shuffle:
+        return "the order of an epoch that was begun is another with more samples"
+    if ledger.start != ledger.window_step * ledger.samples_per_step:
+        return "its epoch has had its last step"
+    return ""
 
 
 def is_inside(ledger: BalancedLedger) -> bool:

@@ -1,22 +1,26 @@
 """The ledger: the resume state of a loader or sampler, as a few JSON values.
 
 There is one format for the three that write one; `kind` says which it was. All kinds hold the
-format's version and the shuffle's seed; the kinds that plan also hold what decides the plan. A
-ledger says what `next()` has returned, never what was only prefetched.
+format's version, the shuffle's seed and the data's identity; the kinds that plan also hold what
+decides the plan. A ledger says what `next()` has returned, never what was only prefetched.
+
+`reading.py` reads one back, and believes nothing in it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from ...balancer.planning.problem.config import PLANNER_VERSION
-from ...balancer.protocol.records import read_record
 from ...workers.batches.envelope import ReaderPosition
+from .check_digits import with_check_digits
 
-LEDGER_VERSION = 2
-Count = Annotated[int, msgspec.Meta(ge=0)]
+LEDGER_VERSION = 3
+# Whole numbers that survive JSON wherever it is read.
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
+# The seeds that torch draws, and those that a plan may have.
+DrawnSeed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Kind = Literal["balanced", "plain", "sampler"]
 WRITERS: dict[Kind, str] = {
     "balanced": "a DataLoader with balance",
@@ -30,10 +34,14 @@ class Ledger:
     """A position in an epoch, and what must be the same to continue there.
 
     seed: what the epoch's order was drawn from; None where the caller's own sampler draws it.
+    samples: of the data set; None of a stream, and as long as only workers elsewhere know. data:
+    which data they are of, see workers/sources/data_identity.py.
     """
 
     kind: ClassVar[Kind]
     seed: int | None
+    samples: Count | None
+    data: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +72,9 @@ class BalancedLedger(PlannedLedger):
     kind = "balanced"
     window_step: Count
     microbatch: Count
-    samples_per_step: Count
+    samples_per_step: Positive
     mode: str
-    ranks: Count
+    ranks: Positive
     served: Count
     holes: tuple[Count, ...]
 
@@ -84,19 +92,21 @@ class PlainLedger(Ledger):
     """The position of a DataLoader without balance; of the next epoch, once one is over.
 
     worker_seed: what the workers are seeded with; batches: how many were handed out; waiting: the
-    numbers of batches before those that were not (in_order=False); length: of the data set, if it
-    has one; left_out: samples; sampler: its state, if it has one;
-    readers: of a stream, or of a data set with a state, one for each worker; turn: the reader whose
-    batch comes next. States are what users' objects return: they may be large, and no JSON.
+    numbers of batches before those that were not (in_order=False); left_out: samples; order: what
+    decides the sampler's order (`plain/order.py`), None where nothing was drawn yet; sampler: its
+    state, if it has one; readers: of a stream, or of a data set with a state, one for each worker;
+    turn: the reader whose batch comes next. States are what users' objects return: they may be
+    large, and no JSON.
     """
 
     kind = "plain"
-    worker_seed: int | None
+    seed: DrawnSeed | None
+    worker_seed: DrawnSeed | None
     batches: Count
     waiting: tuple[Count, ...]
-    batch_size: int | None
-    length: int | None
+    batch_size: Positive | None
     left_out: Count
+    order: str | None
     sampler: SamplerState | None
     turn: Count
     readers: tuple[ReaderPosition, ...]
@@ -107,43 +117,30 @@ class SamplerLedger(PlannedLedger):
     """The position of one rank's BalancedBatchSampler.
 
     step: the first step of the window; before: this rank's microbatches before the window; given:
-    those up to here; samples: of the data set.
+    those up to here.
     """
 
     kind = "sampler"
     before: Count
     given: Count
-    samples: Count
-
-
-# The names that users know, of fields that they do not give themselves.
-_MEANINGS = {
-    "digest": "ranks, budgets and other options of the plan",
-    "samples": "costs",
-    "length": "data set",
-}
-L = TypeVar("L", bound=Ledger)
-_KINDS: dict[str, type[Ledger]] = {
-    each.kind: each for each in (BalancedLedger, PlainLedger, SamplerLedger)
-}
 
 
 def write_ledger(ledger: Ledger) -> dict[str, Any]:
     """Return a ledger as JSON values (except for states of users' objects).
 
     >>> ledger = SamplerLedger(
-    ...     seed=7, planner=1, epoch=0, shuffle=True, digest="d", start=0, step=2,
-    ...     before=0, given=3, samples=9,
+    ...     seed=7, samples=9, data="costs", planner=1, epoch=0, shuffle=True, digest="d", start=6,
+    ...     step=2, before=2, given=3,
     ... )
     >>> [(name, value) for name, value in write_ledger(ledger).items() if name != "digest"][:4]
-    [('version', 2), ('kind', 'sampler'), ('seed', 7), ('planner', 1)]
+    [('version', 3), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     listed = {
         name: [_plain(each) for each in v] if isinstance(v, tuple) else _plain(v)
         for name, v in values.items()
     }
-    return {"version": LEDGER_VERSION, "kind": ledger.kind, **listed}
+    return with_check_digits({"version": LEDGER_VERSION, "kind": ledger.kind, **listed})
 
 
 def _plain(value: Any) -> Any:
@@ -151,57 +148,3 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, ReaderPosition | SamplerState):
         return value
     return {field.name: getattr(value, field.name) for field in fields(value)}
-
-
-def read_ledger(state: Any, wanted: type[L]) -> L:
-    """Return the ledger in `state`; ValueError where it is none, or of another kind or version."""
-    ledger = parse_ledger(state)
-    if not isinstance(ledger, wanted):
-        raise ValueError(
-            f"the ledger's kind is {ledger.kind!r}, needed is {wanted.kind!r}: it was written by "
-            f"{WRITERS[ledger.kind]}, and only such a one can continue there"
-        )
-    if isinstance(ledger, PlannedLedger) and ledger.planner != PLANNER_VERSION:
-        raise ValueError(
-            f"the ledger's planner is {ledger.planner}, this counterpoise has {PLANNER_VERSION}, "
-            "which plans otherwise: resume with the counterpoise that wrote it"
-        )
-    return ledger
-
-
-def parse_ledger(state: Any) -> Ledger:
-    """Return the ledger in `state`, whichever its kind and planner; ValueError if it is none."""
-    version = state.get("version") if isinstance(state, dict) else None
-    if type(version) is not int:
-        raise ValueError("not a ledger of counterpoise: it has no version")
-    if version < LEDGER_VERSION:
-        raise ValueError(
-            f"the ledger was written by an older counterpoise (format {version}; this one reads "
-            f"{LEDGER_VERSION}), which kept other fields: start the epoch again"
-        )
-    if version > LEDGER_VERSION:
-        raise ValueError(
-            f"the ledger has format {version}, and this counterpoise reads {LEDGER_VERSION}: "
-            "resume with the counterpoise that wrote it"
-        )
-    kind = state.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(
-            f"not a ledger of counterpoise: its kind is {kind!r}, known are {', '.join(_KINDS)}"
-        )
-    found = {name: value for name, value in state.items() if name not in ("version", "kind")}
-    try:
-        return read_record(_KINDS[kind], found, "ledger")
-    except ValueError as error:
-        raise ValueError(f"not a ledger of counterpoise: {error}") from None
-
-
-def check_same(ledger: Ledger, current: Mapping[str, object]) -> None:
-    """Raise ValueError with the names of fields that differ from what the loader has now."""
-    other = [name for name, value in current.items() if getattr(ledger, name) != value]
-    if other:
-        pairs = (f"{name} was {getattr(ledger, name)!r} and is {current[name]!r}" for name in other)
-        raise ValueError(
-            f"the ledger belongs to another order of samples ({'; '.join(pairs)}): resume with "
-            f"the same {', '.join(_MEANINGS.get(name, name) for name in other)}"
-        )

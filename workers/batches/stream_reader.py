@@ -105,9 +105,7 @@ class StreamReader(IterableDataset[Any]):
         if self._on_error != "raise":
             items = TolerantStream(source, refill=self._on_error == "refill")
         if not at.has_state:
-            # Read again what was handed out; nothing is collated.
-            for _ in itertools.islice(items, at.read):
-                pass
+            _read_again(items, at.read)
         return items
 
     def collate(self, data: Any) -> Envelope:
@@ -146,4 +144,15 @@ class StreamReader(IterableDataset[Any]):
             ended=self._ended,
             iterator=state_of(self._iterator),
             dataset=None if both else state_of(self.dataset),
+        )
+
+
+def _read_again(items: Iterator[Any], count: int) -> None:
+    """Pass over what was handed out; ValueError for a stream that has become shorter."""
+    again = itertools.islice(items, count)
+    found = sum(not (isinstance(item, Item) and item.last) for item in again)
+    if found < count:
+        raise ValueError(
+            f"the ledger says that {count} samples of this stream were read, and it has only "
+            f"{found}: resume with the same stream, or begin the epoch again"
         )

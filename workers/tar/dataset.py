@@ -212,6 +212,18 @@ class TarDataset:
             raise ValueError("measuring a sample needs cost=, a function of the sample")
         return dict(self._cost(sample))
 
+    def data_digest(self, samples: int | None = None) -> str:
+        """Return a hash of keys and places of the samples; of the first ones, if given.
+
+        Empty where the first `samples` are not all of some shards.
+        """
+        count = len(self._indexes)
+        if samples is not None:
+            count = 1 + bisect.bisect_left(self._ends, samples)
+            if count > len(self._ends) or self._ends[count - 1] != samples:
+                return ""
+        return digest([index.digest for index in self._indexes[:count]])
+
     def fingerprint(self) -> str:
         """Return a hash of versions, decoders, transform and indexes."""
         decoders = {name: features.version(name) for name in ("jpg", "libjpeg_turbo", "webp")}

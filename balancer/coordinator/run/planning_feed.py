@@ -131,6 +131,7 @@ class PlanningFeed:
             raise ValueError(f"sample {self.samples[error.ordinal].key!r} {error.reason}") from None
         after_window = self.start + planned.consumed
         last = self.step + len(planned.batches)
+        self._check_position(planned.batches)
         refused = planned.oversize if planned.refused else ()
         self.over_budget += 0 if planned.refused else len(planned.oversize)
         for batch in planned.batches:
@@ -146,6 +147,23 @@ class PlanningFeed:
         self.start, self.step = after_window, last
         self.left_out += planned.left_out
         self._open_window()
+
+    def _check_position(self, batches: Sequence[GlobalBatch]) -> None:
+        """Raise ValueError if the run starts in this window, at a position that it has not."""
+        at = self.first
+        if self.start != at.start:
+            return
+        if at.step > self.step and at.step >= self.step + len(batches):
+            raise ValueError(
+                f"the ledger is at step {at.step}, but the window it stands in ends with step "
+                f"{self.step + len(batches) - 1}: it was changed, or is of other data"
+            )
+        for batch in batches:
+            if batch.step == at.step and at.microbatch >= len(batch.ranks[0]):
+                raise ValueError(
+                    f"the ledger is at microbatch {at.microbatch} of step {at.step}, which has "
+                    f"{len(batch.ranks[0])}: it was changed, or is of other data"
+                )
 
     def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:
         """Add one step to the delivery; samples refused as oversize are holes in it."""

@@ -250,7 +250,7 @@ def test_out_of_order_what_was_not_handed_out_comes_first():
     assert state["waiting"][0] == 0
     data.gate.set()
     for workers in (0, 1):
-        rest = DataLoader(range(12), 2, num_workers=workers)
+        rest = DataLoader(data, 2, num_workers=workers)
         rest.load_state_dict(state)
         found = listed(rest)
         assert found[0] == [0, 1]
@@ -332,7 +332,9 @@ def cost_of(sample):
 
 def test_the_data_of_another_length_are_refused():
     state = DataLoader(range(12), 2).state_dict()
-    with pytest.raises(ValueError, match=r"length was 12 and is 13.*resume with the same data set"):
+    with pytest.raises(
+        ValueError, match=r"samples was 12 and is 13.*resume with the same data set"
+    ):
         DataLoader(range(13), 2).load_state_dict(state)
 
 

@@ -13,9 +13,11 @@ from counterpoise.loader.resume.balanced_position import ResumePosition, write_p
 from counterpoise.tools.doctor.command import command
 from counterpoise.tools.doctor.dead_letters import examine_dead_letters
 from counterpoise.tools.doctor.ledger import examine_ledger
+from counterpoise.workers.sources.data_identity import KnownData
 from counterpoise.workers.sources.dead_letter import DeadLetter, append_letter
 
 PLAN = PlanConfig(4, 64, "auto", ("tokens",), (None,), "isf", "greedy")
+DATA = KnownData(range(1000), 1000)
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def ledger(tmp_path):
 
     def examine(position, wrap=lambda state: state):
         path = tmp_path / "ledger.json"
-        state = write_position(JobSpec(PLAN), 3, position)
+        state = write_position(JobSpec(PLAN), 3, position, DATA)
         path.write_text(json.dumps(wrap(state)))
         return {finding.name: finding for finding in examine_ledger(path)}
 
@@ -127,7 +129,9 @@ def test_the_command_takes_both(tmp_path):
     letters, ledger = tmp_path / "letters.jsonl", tmp_path / "ledger.json"
     append_letter(letters, DeadLetter("k", "a.tar", "cut", "data"))
     ledger.write_text(
-        json.dumps(write_position(JobSpec(PLAN), 0, ResumePosition(EpochPosition(0, 0, 0, 0))))
+        json.dumps(
+            write_position(JobSpec(PLAN), 0, ResumePosition(EpochPosition(0, 0, 0, 0)), DATA)
+        )
     )
     for words in ([str(ledger)], ["--dead-letter", str(letters)]):
         result = CliRunner().invoke(command, [*words, "--json"], standalone_mode=False)

@@ -1,0 +1,80 @@
+"""Says which data a dataset holds, as far as that can be told without reading them.
+
+A ledger holds this text and compares it: what was saved over one data set is not continued on
+another. Of tar shards it is a hash of their indexes, of a Hugging Face dataset its fingerprint, of
+any other dataset its class; the number of samples is compared apart. Versions of libraries and
+transforms are no part of it, as in `fingerprint.py`: they may change while a training goes on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .composed import is_concatenated, is_subset
+from .fingerprint import digest
+
+# Keys, or indices of a subset, that are looked at: evenly spaced, the first and the last among
+# them.
+LOOKED_AT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KnownData:
+    """A dataset with its number of samples, None where that is not known.
+
+    key: a sample's name by its index, None where nobody but the data decides about keys.
+
+    >>> KnownData(range(3), 3).identity, KnownData(range(3), 3, key=str).identity
+    ('range', 'range 4f0c1d9a4e04cf8d')
+    """
+
+    dataset: Any
+    samples: int | None
+    key: Callable[[int], str] | None = None
+
+    @property
+    def identity(self) -> str:
+        """The dataset's class and, where there is one, a hash of what it holds."""
+        return _identity(self.dataset, self.samples, self.key)
+
+    def identity_of_first(self, samples: int) -> str | None:
+        """Return the identity that the first samples had by themselves; None if nobody can tell."""
+        offered = getattr(self.dataset, "data_digest", None)
+        if callable(offered):
+            return _named(self.dataset, offered(samples))
+        if isinstance(getattr(self.dataset, "_fingerprint", None), str):
+            return None
+        if is_subset(self.dataset) or is_concatenated(self.dataset):
+            return None
+        return _identity(self.dataset, samples, self.key)
+
+
+def _identity(dataset: Any, samples: int | None, key: Callable[[int], str] | None) -> str:
+    offered, mark = getattr(dataset, "data_digest", None), getattr(dataset, "_fingerprint", None)
+    if callable(offered):
+        return _named(dataset, offered())
+    if isinstance(mark, str):
+        return _named(dataset, mark)
+    if is_subset(dataset):
+        indices = [int(dataset.indices[each]) for each in _spread(len(dataset.indices))]
+        return _named(dataset, digest([_identity(dataset.dataset, None, None), indices]))
+    if is_concatenated(dataset):
+        return _named(dataset, digest([_identity(each, None, None) for each in dataset.datasets]))
+    if key is not None and samples is not None:
+        return _named(dataset, digest([str(key(each)) for each in _spread(samples)]))
+    return type(dataset).__qualname__
+
+
+def _named(dataset: Any, mark: str) -> str:
+    return f"{type(dataset).__qualname__} {mark}"
+
+
+def _spread(count: int) -> list[int]:
+    """Return at most LOOKED_AT numbers below `count`, evenly spaced.
+
+    >>> _spread(3), _spread(1000)[:2], _spread(1000)[-1], len(_spread(1000))
+    ([0, 1, 2], [0, 15], 999, 64)
+    """
+    if count <= LOOKED_AT:
+        return list(range(count))
+    return [each * (count - 1) // (LOOKED_AT - 1) for each in range(LOOKED_AT)]
