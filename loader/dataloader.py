@@ -16,7 +16,8 @@ from ..workers.sources.interface import reopen_if_changed
 from .assembly import BalancedArguments, prepare_balanced
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
 from .balanced.late import LateBalancedLoader
-from .balanced.microbatches import BalancedLoader, Microbatches
+from .balanced.microbatches import BalancedLoader
+from .balanced.walking import Microbatches, Steps
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.position import is_stream
 from .plain.state import PlainState
@@ -154,9 +155,18 @@ class DataLoader(TypedLoader[T, BatchT]):
         """Return an iterator over batches; balanced, over this process' microbatches."""
         self._reopen_changed_data()
         if self._late is None:
+            if isinstance(self._iterator, WorkersIterator) and not self._iterator.is_own():
+                self._iterator = None  # a forked child starts persistent workers of its own
             return super().__iter__()
         balanced = self._late.get_at_iteration()
-        return _BatchIterator(balanced.microbatches(), balanced, self)
+        return _BatchIterator(Microbatches(balanced), balanced, self)
+
+    def __bool__(self) -> bool:
+        """Return False for a loader that is known to have no batch; nothing is connected to."""
+        try:
+            return self._late is not None or len(self) > 0
+        except TypeError:  # nobody knows
+            return True
 
     def __len__(self) -> int:
         """Return the number of batches; TypeError where it is not known beforehand."""
@@ -181,7 +191,7 @@ class DataLoader(TypedLoader[T, BatchT]):
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
         self._need_balance("steps()")
         self._reopen_changed_data()
-        return self._late.get_at_iteration().steps()  # type: ignore[union-attr]
+        return Steps(self._late.get_at_iteration())  # type: ignore[union-attr]
 
     @property
     def step_info(self) -> StepInfo | None:
@@ -282,11 +292,18 @@ class _BatchIterator:
         return self
 
     def __next__(self) -> Any:
-        fetched = self._microbatches.fetch(self._balanced.position)
-        batch = fetched.delivered.batch
-        self._loader._info = fetched.delivered.info
-        # Nothing can raise from here on: see balanced/fetching.py.
-        self._balanced.position = fetched.after
+        balanced = self._balanced
+        balanced.caller.enter()
+        try:
+            fetched = self._microbatches.fetch(balanced.position)
+            batch, after = fetched.delivered.batch, fetched.after
+            self._loader._info = fetched.delivered.info
+        except BaseException:
+            balanced.caller.thread = None
+            raise
+        # Nothing can raise, nor another thread come in, from here on: see balanced/fetching.py.
+        balanced.caller.thread = None
+        balanced.position = after
         return batch
 
     def __getstate__(self) -> Any:

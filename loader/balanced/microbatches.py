@@ -5,8 +5,7 @@ timing are behind a connection, which is opened at first use.
 """
 
 import logging
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -30,8 +29,9 @@ from ..resume.balanced_position import (
 )
 from ..resume.ledger import BalancedLedger
 from ..step.errors import LoaderError
-from ..step.info import Step, StepInfo
-from .fetching import Delivered, Fetched, Fetcher, Kept, MicrobatchSource, PassedOver
+from ..step.info import StepInfo
+from ..step.turns import OneCaller
+from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
 from .over_budget import OverBudget
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class BalancedLoader:
     name: str = ""
     local: bool = True
     growing: bool = False
+    caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see fetching.py.
     position: ResumePosition = START
@@ -127,12 +128,10 @@ class BalancedLoader:
             self._loaded = None
             self._leave(f"epoch {epoch} was chosen")
 
-    def microbatches(self) -> "Microbatches":
-        """Return an iterator over the epoch's microbatches, from the loaded position if any.
+    def begin(self) -> int:
+        """Begin an iteration, from the loaded position if any; return its number.
 
-        The workers are started here, as torch's are when iter() is called. At its end the epoch is
-        over and the next one's number is set. An iterator that was left behind, by another one or
-        by load_state_dict, raises RuntimeError.
+        The workers are started here, as torch's are when iter() is called.
         """
         self._leave("a new one was started")
         self.position, self._resume = self._resume or START, None
@@ -143,14 +142,7 @@ class BalancedLoader:
             self.close()
             raise
         self._running = self._generation
-        return Microbatches(self, self._generation)
-
-    def steps(self) -> Iterator[Step]:
-        """Return an iterator over whole steps: the microbatches of this process' ranks.
-
-        Where the position is inside a step, the first has what is left of it.
-        """
-        return Steps(self, self.microbatches())
+        return self._generation
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/resume/ledger.py."""
@@ -327,67 +319,6 @@ class BalancedLoader:
             costs=MappingProxyType(costs),
             over_budget=self._over_budget.exceeded(costs),
         )
-
-
-class Microbatches(Iterator[Delivered]):
-    """An iterator over an epoch's microbatches; next() may be repeated after any exception."""
-
-    def __init__(self, loader: BalancedLoader, generation: int) -> None:
-        self._loader = loader
-        self._generation = generation
-        self._fetcher = Fetcher(loader.receive, loader.unpack, loader.release)
-        self._epoch = loader.epoch
-        self._over = False
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self._loader.finish(self._generation)
-
-    def __next__(self) -> Delivered:
-        fetched = self.fetch(self._loader.position)
-        delivered = fetched.delivered
-        self._loader.position = fetched.after
-        return delivered
-
-    def fetch(self, at: ResumePosition) -> Fetched:
-        """Return the microbatch at a position, StopIteration at the end; see Fetcher."""
-        loader = self._loader
-        while not self._over:
-            loader.check_current(self._generation)
-            # An exception may have come between the end of the epoch and the next line but three.
-            fetched = self._fetcher.fetch(at) if loader.epoch == self._epoch else None
-            if isinstance(fetched, Fetched):
-                return fetched
-            if fetched is not None:  # whole steps are passed over: nothing waits to be returned
-                at = loader.position = fetched.after
-                continue
-            if loader.epoch == self._epoch:
-                loader.end_epoch(self._generation)
-            self._over = True
-        raise StopIteration
-
-
-class Steps(Iterator[Step]):
-    """An iterator over whole steps; next() may be repeated after any exception."""
-
-    def __init__(self, loader: BalancedLoader, microbatches: Microbatches) -> None:
-        self._loader = loader
-        self._microbatches = microbatches
-        self._parts: list[Fetched] = []
-
-    def __next__(self) -> Step:
-        loader, parts = self._loader, self._parts
-        if parts and parts[-1].after is loader.position:
-            parts = self._parts = []  # of the step that was returned last
-        while not parts or not self._is_last(parts[-1].delivered.info):
-            parts.append(self._microbatches.fetch(parts[-1].after if parts else loader.position))
-        infos = tuple(part.delivered.info for part in parts)
-        step = Step(infos[0].step, tuple(part.delivered.batch for part in parts), infos)
-        loader.position = parts[-1].after
-        return step
-
-    def _is_last(self, info: StepInfo) -> bool:
-        return info.last and info.rank == self._loader.ranks[-1]
 
 
 def _to_begin(position: ResumePosition) -> tuple[EpochPosition, Holes, int]:

@@ -4,11 +4,13 @@ Workers, queues, timeouts, order, pinning, seeds and errors are torch's own. Wha
 through the arguments that the iterator reads from its loader: see `arguments.py`.
 """
 
+import os
 import weakref
 from typing import Any
 
 from ...workers.batches.envelope import Envelope
 from ..connect.rank_sockets import closed_sockets
+from ..step.turns import OneCaller
 from .arguments import make_arguments
 from .deaths import killed_worker
 from .iteration import Iteration
@@ -87,6 +89,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         Where the data set has a state, also what it or worker_init_fn raises in a worker.
         """
         self._state, self._iteration = state, state.begin(loader)
+        self._caller, self._process = OneCaller(), os.getpid()
         arguments = make_arguments(loader, state)
         with closed_sockets():  # of balanced loaders: no thread of theirs should be forked
             super().__init__(arguments)
@@ -95,6 +98,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
         queues = (*self._index_queues, self._worker_result_queue)
         weakref.finalize(self, _let_go, queues).atexit = False
+        _all.add(self)
         if arguments.beginnings is not None:
             arguments.beginnings.wait(self._workers, loader.timeout)
 
@@ -108,7 +112,26 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         return max(0, int(self._rcvd_idx) - self._iteration.start.turn)
 
     def __next__(self) -> Any:
-        """Return the next batch; at the end the iteration is over."""
+        """Return the next batch; at the end the iteration is over.
+
+        Raises RuntimeError for two threads at the same time, and in a forked child.
+        """
+        if not self.is_own():
+            raise RuntimeError(
+                f"this iterator's workers belong to process {self._process}, and a forked child "
+                "cannot use them: call iter(loader) in the child, which starts workers of its own"
+            )
+        self._caller.enter()
+        try:
+            return self._next_batch()
+        finally:
+            self._caller.thread = None
+
+    def is_own(self) -> bool:
+        """Return whether the workers are this process', which is no forked child of it."""
+        return self._process == os.getpid()
+
+    def _next_batch(self) -> Any:
         try:
             return _next(self, super().__next__)
         except RuntimeError as error:
@@ -116,6 +139,20 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
             if killed is None:
                 raise
             raise RuntimeError(killed) from error
+
+
+# The iterators of this process that have workers.
+_all: "weakref.WeakSet[WorkersIterator]" = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Make the iterators of a forked child end nothing: the workers are its parent's."""
+    for each in list(_all):
+        each._shutdown = True
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _let_go(_: object) -> None:

@@ -19,10 +19,10 @@ TorchWorkersIterator = _MultiProcessingDataLoaderIter
 # draw from _index_sampler.
 LOADER_NAMES = ("_get_iterator", "_iterator", "_index_sampler")
 # _workers are the processes; _base_seed is what they are seeded with; _rcvd_idx counts the tasks
-# whose result was taken; _reset begins another iteration of persistent workers; through the queues
-# tasks go to the workers and results come back.
+# whose result was taken; _reset begins another iteration of persistent workers; _shutdown says that
+# the workers were ended; through the queues tasks go to the workers and results come back.
 WORKERS_NAMES = (
-    *("_workers", "_base_seed", "_rcvd_idx", "_reset"),
+    *("_workers", "_base_seed", "_rcvd_idx", "_reset", "_shutdown"),
     *("_index_queues", "_worker_result_queue"),
 )
 INLINE_NAMES = ("_base_seed",)
