@@ -6,9 +6,9 @@ later ones load (tenths of a second).
 """
 
 import sys
-import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -31,20 +31,33 @@ def compile_kernels(*families: str, report: Callable[[str], None] | None = None)
 
 
 def compile_for(grouping: str, report: Callable[[str], object]) -> None:
-    """Compile or load the kernels of a grouping; report it if that takes more than a second."""
+    """Compile or load the kernels of a grouping; report it, once, if they are really compiled."""
     families = {
         "fixed": ("shuffle", "assign"),
         "isf": ("shuffle", "isf", "assign"),
     }.get(grouping, ("shuffle", "pack", "assign"))
-    text = (
-        "preparing the planning kernels; only a machine's first start compiles them (some seconds)"
-    )
-    timer = threading.Timer(1.0, report, [text])
-    timer.start()
-    try:
+    from numba.core import event  # typed by nobody
+
+    with event.install_listener("numba:compile", _listener(report)):
         compile_kernels(*families)
-    finally:
-        timer.cancel()
+
+
+def _listener(report: Callable[[str], object]) -> Any:
+    """Return a listener to numba that reports the first of all compilations."""
+    from numba.core import event
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        has_told = False
+
+        def on_start(self, _: object) -> None:
+            if not self.has_told:
+                self.has_told = True
+                report("compiling the planning kernels, once on this machine (some seconds)")
+
+        def on_end(self, _: object) -> None:
+            pass
+
+    return Listener()
 
 
 def prepare_planning(plan: PlanConfig) -> None:

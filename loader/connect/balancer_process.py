@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -12,7 +13,9 @@ from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
 from .socket_directory import make_socket_directory, remove_socket_directory
+from .wait_log import FIRST_LOG_S
 
+logger = logging.getLogger(__name__)
 START_S = 120.0
 _CLOSE_S = 4.0
 _MESSAGE_BYTES = 4096
@@ -45,8 +48,14 @@ class EmbeddedBalancer:
         ends = self._ends
         if ends.is_ready:
             return
-        if not select.select([ends.report], [], [], timeout_s)[0]:
-            raise RuntimeError(f"the balancer's process was not ready after {timeout_s:.0f} s")
+        soon = min(FIRST_LOG_S, timeout_s)
+        if not select.select([ends.report], [], [], soon)[0]:
+            logger.warning(
+                "waits for the balancer's process (pid %d) to start: it loads the planning kernels",
+                self.pid,
+            )
+            if not select.select([ends.report], [], [], timeout_s - soon)[0]:
+                raise RuntimeError(f"the balancer's process was not ready after {timeout_s:.0f} s")
         reason = self._why_not_ready()
         if reason:
             raise RuntimeError(reason)

@@ -4,11 +4,14 @@ Coordinator and sessions are the same as elsewhere, joined by function calls. No
 samples are measured and decoded while the trainer waits.
 """
 
+import logging
+import time
 from collections import deque
 from typing import Any
 
 from ...balancer.coordinator.effects import Send
 from ...balancer.coordinator.machine import Coordinator
+from ...balancer.coordinator.notices import waiting_reason
 from ...balancer.planning.warmup import prepare_planning
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.protocol.messages import (
@@ -30,7 +33,9 @@ from ...workers.daemon.source_handler import SourceHandler
 from ...workers.sources.failures import kind_of, reason_of
 from ...workers.sources.interface import SampleError, Source
 from ..step.errors import LoaderError
+from .wait_log import WaitLog
 
+logger = logging.getLogger(__name__)
 _WORKER, _RANK = b"worker", b"rank"
 
 
@@ -44,6 +49,7 @@ class InProcessConnection:
         prepare_planning(job.plan)
         # Whether an exception has left coordinator or sessions in the middle of something.
         self._is_torn = False
+        self._is_first = True  # nothing of the run has been handed out yet
         self._connect()
 
     def _connect(self) -> None:
@@ -72,7 +78,7 @@ class InProcessConnection:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
         if self._is_torn:
             self._connect()
-        self._is_torn = True
+        self._is_torn = self._is_first = True
         begun = self.session.begin(epoch, at, holes, served)
         for message in (*begun, *self.session.new_requests()):
             self._send(_RANK, message)
@@ -100,12 +106,14 @@ class InProcessConnection:
         if self._is_torn:
             return
         self._is_torn = True
+        self._is_first = False
         messages = self.session.release(arrival)
         for message in (*messages, *self.session.new_requests()):
             self._send(_RANK, message)
         self._is_torn = False
 
     def _work(self) -> Arrival | None:
+        log, since = WaitLog(self._is_first), time.monotonic()
         while True:
             self._deliver_all()
             if self.session.failure:
@@ -119,6 +127,11 @@ class InProcessConnection:
                     "no work and no batch is left: please report this bug of counterpoise"
                 )
             self._do(task)
+            if log.is_due(waited := time.monotonic() - since):
+                logger.warning(
+                    "this process (num_workers=0) has worked %.0f s on %s; still missing: %s",
+                    waited, log.what, waiting_reason(self._coordinator.state),
+                )  # fmt: skip
 
     def finish(self) -> None:
         """Do nothing: a run has no processes of its own."""

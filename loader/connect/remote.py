@@ -22,6 +22,7 @@ from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.transport.keys import PeerKeys
 from ..step.errors import LoaderError
 from .rank_sockets import RankSockets
+from .wait_log import WaitLog
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,6 @@ PING_S = 1.0
 PATIENCE_S = 30.0
 # A balancer that is silent this long may be reachable under CURVE: the clear channel is closed.
 CLEAR_PATIENCE_S = 5.0
-# A wait during which the balancer answers, but has no batch, is logged after this time, and then
-# again and again.
-LOG_WAIT_S = 10.0
-LOG_AGAIN_S = 30.0
 LOG_CLOSE_S = 3.0
 _LAST_WORDS_MS = 500
 _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need its balancer"
@@ -83,6 +80,7 @@ class Connection:
         self._sockets.patience_s = patience_s
         self._is_draining = False
         self._awaits_restart = False
+        self._is_first = True  # nothing of the run has been handed out yet
         self._clock = ClockFilter()
         self._heard = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)
@@ -107,6 +105,7 @@ class Connection:
     ) -> None:
         """Start the next run; `holes` and `served` as in RankSession.begin."""
         self._sockets.refuse_forked_copy()
+        self._is_first = True
         with self._sockets.lock:
             self._prepare_run()
             self._send(self.session.begin(epoch, at, holes, served))
@@ -135,6 +134,7 @@ class Connection:
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
             messages = self.session.release(arrival)
+            self._is_first = False
             if messages:
                 self._send(messages)
                 self._send(self.session.new_requests())
@@ -153,7 +153,7 @@ class Connection:
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         started = self._heard = time.monotonic()
-        log_at = LOG_WAIT_S
+        log = WaitLog(self._is_first)
         while not done():
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
@@ -166,11 +166,17 @@ class Connection:
             else:
                 self._check_silence()
                 self._send(self.session.unanswered())
-            if waited > log_at and self.session.status is not None:
-                log_at = waited + LOG_AGAIN_S
+            if log.is_due(waited):
                 logger.warning(
-                    "%s has waited %.0f s for %s", self._name, waited, self.session.status.waiting
-                )
+                    "%s has waited %.0f s for %s; still missing: %s",
+                    self._name, waited, log.what, self._waits_for(),
+                )  # fmt: skip
+
+    def _waits_for(self) -> str:
+        """Return in a few words what is missing for the next batch."""
+        if self.session.status is None:
+            return f"the balancer at {self.endpoint} to answer"
+        return self.session.status.waiting
 
     def _drain(self) -> None:
         """Handle what has arrived; whole messages only, however the last call ended."""

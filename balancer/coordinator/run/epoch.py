@@ -153,4 +153,9 @@ class EpochRun:
 
     def waiting_reason(self) -> str:
         """Return in a few words what the run waits for."""
-        return "decoded samples" if self.delivery.steps else "costs of the next window"
+        unknown, window = self.feed.unknown
+        if self.delivery.steps:
+            return "decoded samples"
+        if not unknown:
+            return "the plan of the next window"
+        return f"costs of the next window: {window - unknown} of {window} samples are measured"

@@ -106,6 +106,11 @@ class PlanningFeed:
             self._plan_window()
 
     @property
+    def unknown(self) -> tuple[int, int]:
+        """How many samples of the next window have no costs yet, and how many it has."""
+        return self._unknown, self._window_end - self.start
+
+    @property
     def _window_end(self) -> int:
         return min(self.start + self.planner.window_samples, len(self.order))
 

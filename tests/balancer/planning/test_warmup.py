@@ -1,9 +1,16 @@
 """A plan that was compiled for compiles nothing more: no step waits for numba."""
 
+import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from counterpoise.balancer.planning import warmup
+from counterpoise.balancer.planning.warmup import compile_for
 
 # Each grouping in an interpreter of its own: what one compiles would hide what another lacks.
 PLAN = """
@@ -37,3 +44,26 @@ def test_planning_compiles_nothing_that_was_not_compiled_before(grouping: str) -
     code = PLAN.replace("GROUPING", grouping)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1:] == ["new: set()"], done.stderr
+
+
+KERNEL = "import numba\n\n@numba.njit(cache=True)\ndef twice(number):\n    return 2 * number\n"
+
+
+def test_compiling_is_told_once_and_only_on_the_machines_first_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, told = tmp_path / "kernel.py", list[str]()
+    path.write_text(KERNEL)
+    for _ in range(2):
+        spec = importlib.util.spec_from_file_location("kernel", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setattr(warmup, "compile_kernels", _calling(module))
+        compile_for("fixed", told.append)
+        assert told == ["compiling the planning kernels, once on this machine (some seconds)"]
+
+
+def _calling(module: Any) -> Callable[..., Any]:
+    return lambda *_: (module.twice(2), module.twice(2.0))
