@@ -19,6 +19,7 @@ class Microbatches(Iterator[Delivered]):
     def __init__(self, loader: BalancedLoader) -> None:
         """Begin an iteration: see BalancedLoader.begin."""
         self._loader = loader
+        self._generation = -1  # of none, if it cannot begin
         self._generation = loader.begin()
         self._fetcher = Fetcher(loader.receive, loader.unpack, loader.release)
         self._epoch = loader.epoch

@@ -21,7 +21,7 @@ DDP): one zero tile in pixel_values that no entry of tiles_per_image owns. A mod
 over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the rest to its output.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -150,6 +150,12 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
 
 
 def _tokens(sample: Sample, place: int) -> Array:
+    if not isinstance(sample, Mapping):
+        raise TypeError(
+            f"sample {place} is a {type(sample).__name__}, and layouts 'padded' and 'packed' need "
+            "dicts with input_ids: return such from the dataset, or use layout='torch' with a "
+            "collate_fn"
+        )
     if "input_ids" not in sample:
         raise ValueError(
             f"sample {place} has no input_ids (its fields: {', '.join(sorted(sample)) or 'none'}); "

@@ -1,5 +1,6 @@
 """Directories for unix sockets: private, and with a path that is short enough."""
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,9 +14,9 @@ def make_socket_directory() -> str:
     """Make a 0700 directory with a path short enough for unix sockets; OSError says what to do."""
     try:
         root = tempfile.gettempdir()
-        return tempfile.mkdtemp(
-            prefix=PREFIX, dir=root if len(root) < _LONGEST_DIRECTORY else "/tmp"
-        )
+        # The kernel counts bytes, of which a letter outside ASCII has several.
+        is_short = len(os.fsencode(root)) < _LONGEST_DIRECTORY
+        return tempfile.mkdtemp(prefix=PREFIX, dir=root if is_short else "/tmp")
     except OSError as error:
         raise OSError(
             f"cannot make a directory for sockets: {error}; free some space there, or set TMPDIR "

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from counterpoise.balancer.planning.problem.costs import (
@@ -12,7 +13,7 @@ from counterpoise.balancer.planning.problem.costs import (
     checked_column,
     checked_cost,
 )
-from counterpoise.loader import Balance, BalancedBatchSampler, LoaderError
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader, LoaderError
 from counterpoise.workers.sources.dead_letter import read_letters
 from counterpoise.workers.sources.interface import Probe
 from tests.flat_options import balanced_loader
@@ -147,3 +148,12 @@ def test_numpy_integers_are_costs_and_the_largest_is_one():
     assert type(checked_cost("tokens", checked_column("tokens", [3])[0], "a")) is int
     with pytest.raises(CostError):
         checked_column("tokens", [0, MAX_COST + 1])
+
+
+@pytest.mark.parametrize("value", [5, np.int64(5), [5], None])
+def test_a_cost_that_is_not_by_resource_is_refused_when_the_loader_is_made(value):
+    for dataset in (range(8), [{"a": 1}] * 8):
+        with pytest.raises(
+            TypeError, match=r"cost\(sample\) returned .*mapping from each resource"
+        ):
+            DataLoader(dataset, shuffle=True, balance="balanced", cost=lambda _: value)

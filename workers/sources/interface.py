@@ -184,7 +184,7 @@ class PlainSource:
         """Return a loaded sample's cost, unchecked; only where probing loads it (decode_first)."""
         if self._measure is None:
             raise ValueError("measuring a sample needs cost=, a function of the sample")
-        return dict(self._measure(sample))
+        return checked_measure(self._measure(sample))
 
     def load(self, index: int, epoch: int, seed: int) -> Sample:
         """Load a sample while the global generators are seeded from (seed, epoch, key)."""
@@ -271,6 +271,22 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
     except CostError as error:
         raise SampleError(found.key, error.reason) from None
     return Probe(found.key, cost, nbytes)
+
+
+def checked_measure(found: Any) -> dict[str, int]:
+    """Return what a cost function has returned; TypeError for anything but costs by resource.
+
+    >>> checked_measure(5)
+    Traceback (most recent call last):
+    TypeError: cost(sample) returned 5 (int), needed is a mapping from each resource to a whole \
+number: return {"tokens": 5}, say
+    """
+    if not isinstance(found, Mapping):
+        raise TypeError(
+            f"cost(sample) returned {found!r:.80} ({type(found).__name__}), needed is a mapping "
+            f'from each resource to a whole number: return {{"tokens": {found!r:.80}}}, say'
+        )
+    return dict(found)
 
 
 def sample_nbytes(sample: Sample) -> int:

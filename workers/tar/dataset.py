@@ -28,6 +28,7 @@ from ..sources.interface import (
     Probe,
     Sample,
     SampleError,
+    checked_measure,
     checked_probe,
     sample_nbytes,
 )
@@ -210,7 +211,7 @@ class TarDataset:
         """Return a loaded sample's cost, unchecked; only where probing decodes (decode_first)."""
         if self._cost is None:
             raise ValueError("measuring a sample needs cost=, a function of the sample")
-        return dict(self._cost(sample))
+        return checked_measure(self._cost(sample))
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of keys and places of the samples; of the first ones, if given.

@@ -162,7 +162,7 @@ class VisionLanguage:
     def _tokenize(self, text: str) -> np.ndarray[Any, Any]:
         if type(self.tokenizer) is ByteTokenizer:
             return self.tokenizer.array(text)
-        return np.asarray(self.tokenizer(text), np.int32)
+        return _checked_ids(self.tokenizer, self.tokenizer(text))
 
     def _count(self, text: str) -> int:
         if type(self.tokenizer) is ByteTokenizer:
@@ -197,6 +197,17 @@ def _named(name: str, look: Callable[..., T], *given: Any) -> T:
 
 def _natural(name: str) -> list[tuple[str, int]]:
     return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _checked_ids(tokenizer: Tokenizer, found: Any) -> np.ndarray[Any, Any]:
+    """Return token ids as int32 (n,); TypeError for a tokenizer that returns something else."""
+    if isinstance(found, Mapping) or hasattr(found, "input_ids"):
+        raise TypeError(
+            f"{type(tokenizer).__name__} returned a {type(found).__name__}, needed is a list of "
+            "token ids: a Hugging Face tokenizer is given as tokenizer=lambda text: "
+            "hf(text, add_special_tokens=False).input_ids"
+        )
+    return np.asarray(found, np.int32)
 
 
 def _image_id(given: int | None, tokenizer: Tokenizer) -> int:

@@ -175,3 +175,10 @@ def test_samples_that_do_not_fit_are_refused(
 
 def test_every_layout_but_torchs_has_its_collate_function() -> None:
     assert {"torch", *COLLATE_BY_LAYOUT} == set(LAYOUTS)
+
+
+@both
+@pytest.mark.parametrize("sample", [(torch.arange(3), 1), torch.arange(3), 7])
+def test_samples_without_names_are_refused_with_what_to_do(layout: CollateFn, sample: Any) -> None:
+    with pytest.raises(TypeError, match=r"sample 0 is a .*dicts with input_ids.*layout='torch'"):
+        layout([sample])

@@ -1,6 +1,7 @@
 """The directory of a balancer's socket is private, short enough, and goes."""
 
 import errno
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,15 +32,17 @@ def test_it_is_its_owners_and_goes() -> None:
     assert not directory.exists()
 
 
+@pytest.mark.parametrize("name", ["d" * 100, "ß" * 60])
 def test_it_has_a_short_path_where_the_temporary_directory_has_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    directory = make_socket_directory()
-    remove_socket_directory(directory)
-    assert len(directory) < 107 - len("/balancer")
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        deep = Path(short) / name
+        deep.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(deep))
+        directory = make_socket_directory()
+        remove_socket_directory(directory)
+    assert len(os.fsencode(directory)) < 107 - len("/balancer")
 
 
 def test_another_directory_is_left_alone(tmp_path: Path) -> None:

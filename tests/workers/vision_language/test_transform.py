@@ -171,3 +171,13 @@ def test_a_transform_with_a_tokenizer_of_the_users_can_be_pickled() -> None:
 class _Words:
     def __call__(self, text: str) -> list[int]:
         return [len(word) for word in text.split()]
+
+
+def test_a_tokenizer_that_returns_no_ids_is_refused_with_the_form_that_does():
+    def hugging_face(text):
+        return {"input_ids": [1] * len(text), "attention_mask": [1] * len(text)}
+
+    transform = VisionLanguage(tokenizer=hugging_face, image_token_id=9)
+    for use in (transform.fingerprint, lambda: transform({"__key__": "a", "txt": "words"})):
+        with pytest.raises(TypeError, match=r"returned a dict.*add_special_tokens=False"):
+            use()
