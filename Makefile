@@ -9,7 +9,7 @@ PACKAGES := balancer loader sched tools workers
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
 
-.PHONY: demo test test-all faults peer-suites test-frameworks lint types bench docs clean
+.PHONY: demo test test-all faults fuzz peer-suites test-frameworks lint types bench docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
@@ -26,6 +26,13 @@ JOBS ?= 2
 FIRST ?= 0
 faults: $(STAMP)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST)
+
+# Changed ledgers, damaged kept files, shards that change: make fuzz TARGET=ledgers RUNS=10000; all
+# targets with their usual runs without. FUZZ=--report=FILE writes the report, --first=N other seeds.
+TARGET ?=
+FUZZ ?=
+fuzz: $(STAMP)
+	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.fuzz $(TARGET) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) $(FUZZ)
 
 # torchdata's and pytorch's own tests, with their loaders and with ours: make peer-suites SUITES=DIR,
 # a folder with a checkout of meta-pytorch/data as `data` and one of pytorch/pytorch as `pytorch`.

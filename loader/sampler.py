@@ -239,6 +239,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             "digest": self.config.digest(),
         }
         check_same(ledger, current)
+        _check_place(ledger, self.config)
         self.epoch = ledger.epoch
         self._windows = [(ledger.start, ledger.step, ledger.before)]
         self._given = ledger.given
@@ -268,6 +269,24 @@ class BalancedBatchSampler(Sampler[list[int]]):
             step += len(planned.batches)
             if start < len(order):
                 self._windows.append((start, step, before))
+
+
+def _check_place(ledger: SamplerLedger, config: PlanConfig) -> None:
+    """Raise ValueError for a window that is not where the plan puts it, as far as that is known."""
+    if config.mode != "exact":
+        return
+    start = min(ledger.step * config.samples_per_step, ledger.samples or 0)
+    possible = {"start": range(start, start + 1)}
+    if config.accumulate != "auto":
+        before = ledger.step * config.accumulate
+        possible |= {"before": range(before, before + 1)}
+        possible |= {"given": range(before, before + config.accumulate + 1)}
+    for name, allowed in possible.items():
+        if getattr(ledger, name) not in allowed:
+            raise ValueError(
+                f"ledger.{name} is {getattr(ledger, name)}, and at step {ledger.step} "
+                f"{allowed.start} to {allowed.stop - 1} are possible: it was changed or damaged"
+            )
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,12 @@ def parse_ledger(state: Any) -> Ledger:
         raise ValueError("not a ledger of counterpoise: it has no version")
     if version < LEDGER_VERSION:
         raise ValueError(
-            f"the ledger was written by an older counterpoise (format {version}; this one reads "
-            f"{LEDGER_VERSION}), which kept other fields: start the epoch again"
+            f"the ledger was written by an older counterpoise (its version is {version}; this one "
+            f"reads {LEDGER_VERSION}), which kept other fields: start the epoch again"
         )
     if version > LEDGER_VERSION:
         raise ValueError(
-            f"the ledger has format {version}, and this counterpoise reads {LEDGER_VERSION}: "
+            f"the ledger's version is {version}, and this counterpoise reads {LEDGER_VERSION}: "
             "resume with the counterpoise that wrote it"
         )
     kind = state.get("kind")
@@ -79,9 +79,9 @@ def parse_ledger(state: Any) -> Ledger:
     check_consistent(ledger)
     if changed := find_changed_field(state):
         raise ValueError(
-            f"ledger.{changed} is {state.get(changed)!r:.80}, which is not what was written there: "
-            "it was changed or damaged; load it as state_dict() returned it (set_epoch() begins "
-            "another epoch)"
+            f"ledger.{changed} is {state.get(changed)!r:.80}, and by its digits in ledger.{CHECK} "
+            "something else was written there: it was changed or damaged; load it as state_dict() "
+            "returned it (set_epoch() begins another epoch)"
         )
     return ledger
 
