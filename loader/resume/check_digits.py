@@ -23,7 +23,7 @@ def with_check_digits(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a ledger's values with their check digits.
 
     >>> with_check_digits({"version": 3, "kind": "plain", "epoch": 7})["check"]
-    '74b5ab92'
+    '805c44bb'
     """
     named = {name: value for name, value in state.items() if name != CHECK}
     return {**named, CHECK: "".join(_digits(name, named[name]) for name in _checked(named))}

@@ -25,7 +25,7 @@ class KnownData:
     key: a sample's name by its index, None where nobody but the data decides about keys.
 
     >>> KnownData(range(3), 3).identity, KnownData(range(3), 3, key=str).identity
-    ('range', 'range 4f0c1d9a4e04cf8d')
+    ('range', 'range 462179b936184005')
     """
 
     dataset: Any
