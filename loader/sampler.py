@@ -169,15 +169,12 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._given += 1
             self._tell_over_budget(batch)
             yield batch
-<<<<<<< HEAD
-        self._over_budget.end_epoch()
-=======
         if skip > 0:
             raise ValueError(
                 f"ledger.given says that {self._given} microbatches were given out, and the epoch "
                 f"has {self._given - skip}: resume with the same costs and options"
             )
->>>>>>> 53abb42 (Check ledgers when they are loaded, and the data that they are of)
+        self._over_budget.end_epoch()
         if sum(left_out) and self.rank == 0:
             logger.warning(
                 "%d of %d samples were left out of epoch %d: there were fewer than microbatches, "

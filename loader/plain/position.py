@@ -23,8 +23,12 @@ def is_stream(dataset: Any) -> bool:
 
 def known_data(dataset: Any) -> KnownData:
     """Return a dataset with its length, if it is map-style and has one; streams only guess it."""
-    counts = isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset)
-    return KnownData(dataset, len(dataset) if counts else None)
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+        return KnownData(dataset, None)
+    try:
+        return KnownData(dataset, len(dataset))
+    except (TypeError, NotImplementedError):  # it has the method of a base class, and no length
+        return KnownData(dataset, None)
 
 
 def reads_again(ledger: PlainLedger) -> bool:

@@ -14,6 +14,11 @@ def length(make: Make) -> Any:
     return [len(make(Numbers(), batch_size=3, drop_last=drop)) for drop in (False, True)]
 
 
+@use("`bool(loader)` before the first loop")
+def truth(make: Make) -> Any:
+    return [bool(make(Numbers(count), batch_size=3)) for count in (1, 7)]
+
+
 @use("several epochs, one after the other")
 def epochs(make: Make) -> Any:
     loader = make(Numbers(), batch_size=3)
