@@ -22,7 +22,7 @@ BENCHES = {
     ),
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
-    "step": ("planning.step", "Pack, partition, order: simulated step time over the ideal."),
+    "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
     "transport": ("transport", "Payloads over tcp: what encryption and digests cost."),
     "vocab": (
         "vocabulary.simulated",

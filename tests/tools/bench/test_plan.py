@@ -106,9 +106,13 @@ def test_step_reports_every_strategy(costs: str) -> None:
         bench_step.command, "--costs", costs, *BUDGETS, "--ranks", "4", "--stages", "3",
         "--microbatches", "8", "--draws", "2", "--relax", "1.13",
     )  # fmt: skip
-    rates = {name: entry["over_ideal"] for name, entry in report["strategies"].items()}
-    assert set(rates) == {"random", "disttrain", "disttrain_two_opt", "balanced"}
-    assert 1 <= rates["balanced"] < rates["disttrain_two_opt"] < rates["random"]
+    for figure in ("over_bound", "over_equal"):
+        rates = {name: entry[figure] for name, entry in report["strategies"].items()}
+        assert set(rates) == {"random", "disttrain", "disttrain_two_opt", "balanced"}
+        assert rates["balanced"] < rates["disttrain_two_opt"] < rates["random"]
+    for entry in report["strategies"].values():
+        least, most = entry["over_bound_range"]
+        assert 1 <= least <= entry["over_bound"] <= most
 
 
 def test_a_table_for_people_is_printed_without_json() -> None:

@@ -1,7 +1,9 @@
 """`counterpoise bench step`: times one whole step, from a batch of samples to the slowest rank.
 
 Stage 0 is the encoder, the others share the LLM; both take 1 per microbatch on average, backward
-takes twice as long as forward, communication no time. The ideal is 1F1B with equal microbatches.
+takes twice as long as forward, communication no time. Two figures say how good a step is: its time
+over that of 1F1B with equal microbatches, which uneven ones can beat a little (small microbatches
+fill and drain a pipeline sooner), and over a bound that nothing can beat (`bounds.py`).
 """
 
 import time
@@ -27,6 +29,7 @@ from ....balancer.planning.problem.shuffle import permutation
 from ....balancer.planning.warmup import compile_kernels
 from ...console.reporting import emit
 from ...inputs.cost_tables import parse_budgets, read_costs
+from .bounds import least_pipeline_time
 
 NANOSECONDS = 1_000_000
 FILL = 0.94  # share of full microbatches that a step's samples would make
@@ -55,6 +58,16 @@ class StepCase:
         llm = (loads[..., 1] * ATTENTION + loads[..., 2]) * (NANOSECONDS // 1000) * count
         return np.stack([encoder, llm // (llm_whole // 1000)])
 
+    def bound(self) -> int:
+        """Return a lower bound on the slowest rank's time, in nanoseconds, of any plan."""
+        encoder, llm = self.work(_with_squares(self.costs))
+        forward = np.stack([encoder] + [llm] * (self.stages - 1))
+        return max(1, least_pipeline_time(forward, self.ranks))
+
+    def equal(self) -> int:
+        """Return the time, in nanoseconds, if all microbatches were equal."""
+        return 3 * NANOSECONDS * (self.microbatches + self.stages - 1)
+
     def pipeline(self, loads: Int64) -> PipelineEvaluator:
         """Return the pipeline of one rank's microbatches of these loads (microbatches, 3)."""
         encoder, llm = self.work(loads)
@@ -79,7 +92,7 @@ def command(
     costs: Path | None, budgets: tuple[str, ...], relax: float, ranks: int, stages: int,
     microbatches: int, draws: int, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Pack, partition and order whole steps; compare the slowest rank with the ideal."""
+    """Pack, partition and order whole steps; compare the slowest rank with a lower bound."""
     limits = parse_budgets(budgets) or {"tiles": 9, "tokens": 4096}
     if tuple(limits) != ("tiles", "tokens"):
         raise ValueError(f"budgets are of {tuple(limits)}; give tiles and tokens, in this order")
@@ -97,8 +110,7 @@ def command(
             pipelines = strategy(step)
             taken = (time.process_time() - begin) * 1000
             slowest = max(pipeline(order) for pipeline, order in pipelines)
-            ideal = 3 * NANOSECONDS * (microbatches + stages - 1)
-            rates[name].append([slowest / ideal, taken])
+            rates[name].append([slowest / step.equal(), slowest / step.bound(), taken])
     report: dict[str, object] = {
         "ranks": ranks,
         "stages": stages,
@@ -113,11 +125,14 @@ def command(
 
 
 def _figures(rows: list[list[float]]) -> dict[str, object]:
-    """Return a strategy's figures from (time over ideal, CPU milliseconds) of each draw."""
+    """Return a strategy's figures from each draw's time over equal, over bound, and CPU ms."""
+    equal, bound, taken = np.array(rows).T
     return {
-        "over_ideal": float(np.mean([rate for rate, _ in rows])),
-        "over_ideal_range": [min(rows)[0], max(rows)[0]],
-        "milliseconds": float(np.mean([taken for _, taken in rows])),
+        "over_equal": float(equal.mean()),
+        "over_equal_range": [float(equal.min()), float(equal.max())],
+        "over_bound": float(bound.mean()),
+        "over_bound_range": [float(bound.min()), float(bound.max())],
+        "milliseconds": float(taken.mean()),
     }
 
 
@@ -214,14 +229,15 @@ def _cut_and_order(step: StepCase, rank_of: Int64, orders: Orders) -> Found:
 def _as_table(report: dict[str, object]) -> Table:
     title = f"{report['ranks']} ranks, {report['stages']} stages x {report['microbatches']}"
     shown = Table(title=f"{title} microbatches")
-    for column in ("strategy", "slowest rank over ideal", "range", "CPU ms"):
+    columns = ("strategy", "slowest rank over bound", "over equal microbatches", "range", "CPU ms")
+    for column in columns:
         shown.add_column(column, justify="left" if column == "strategy" else "right")
     strategies = report["strategies"]
     if isinstance(strategies, dict):
         for name, one in strategies.items():
-            low, high = one["over_ideal_range"]
+            low, high = one["over_equal_range"]
             shown.add_row(
-                name, f"{one['over_ideal']:.4f}", f"{low:.3f} to {high:.3f}",
-                f"{one['milliseconds']:.0f}",
+                name, f"{one['over_bound']:.4f}", f"{one['over_equal']:.4f}",
+                f"{low:.3f} to {high:.3f}", f"{one['milliseconds']:.0f}",
             )  # fmt: skip
     return shown
