@@ -6,12 +6,13 @@ Nothing is kept between windows, so that a resumed run plans as an uninterrupted
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from .kernels.arrays import Int64
 from .partition.by_name import assign_groups
+from .partition.level import level
 from .problem.config import (
     GlobalBatch,
     Microbatch,
@@ -38,6 +39,19 @@ class Planner:
 
     config: PlanConfig
     order_ranks: OrderRanks | None = None
+    # The resources that are balanced, and the configuration with no others.
+    _columns: tuple[int, ...] = field(init=False)
+    _balanced: PlanConfig = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        # An ordering's function is given the loads of all resources.
+        every = tuple(range(len(config.resources)))
+        columns = every if self.order_ranks is not None else config.balanced_columns
+        object.__setattr__(self, "_columns", columns)
+        names = tuple(config.resources[k] for k in columns)
+        budgets = tuple(config.budgets[k] for k in columns)
+        object.__setattr__(self, "_balanced", replace(config, resources=names, budgets=budgets))
 
     @property
     def window_samples(self) -> int:
@@ -67,8 +81,10 @@ class Planner:
                 f"{self.window_samples}, or fewer with last=True at the epoch's end"
             )
         self._refuse_oversize(window, costs)
+        costs = np.ascontiguousarray(costs[:, self._columns])
         grouped = self._group(window, costs)
-        over = np.flatnonzero(oversized(costs[: grouped.used], budget_array(config.budgets)))
+        budgets = budget_array(self._balanced.budgets)
+        over = np.flatnonzero(oversized(costs[: grouped.used], budgets))
         batches = tuple(self._batches(window, costs[: grouped.used], grouped))
         oversize = tuple((over + window.start).tolist())
         left_out = self._count_left_out(batches, grouped.used, len(oversize))
@@ -102,7 +118,7 @@ class Planner:
 
     def _group(self, window: Window, costs: Int64) -> StepGroups:
         """Return the groups of every step of the window, by the configured mode."""
-        config = self.config
+        config = self._balanced
         seed = derive_seed(config.seed, window.epoch, window.start)
         if config.mode == "epoch" and len(costs):
             return group_epoch(config, costs, seed)
@@ -125,19 +141,39 @@ class Planner:
         highest = [int(each.max(initial=-1)) for each in (grouped.group_of, *grouped.steps)]
         groups = 1 + max(highest)
         loads = group_loads(costs, grouped.group_of, groups)
-        order = np.argsort(grouped.group_of, kind="stable")
-        edges = np.searchsorted(grouped.group_of[order], np.arange(groups + 1)).tolist()
-        ordinals = (order + window.start).tolist()
+        cells = []
         for step, chosen in enumerate(grouped.steps, start=window.step):
             seed = derive_seed(config.seed, window.epoch, step)
             assigned = assign_groups(config.partition, loads[chosen], config.ranks, seed)
-            if self.order_ranks is not None:
-                assigned = self.order_ranks(loads[chosen], assigned)
+            cells.append(chosen[assigned])
+        group_of = self._levelled(costs, grouped.group_of, cells)
+        if self.order_ranks is not None:
+            loads = group_loads(costs, group_of, groups)
+            cells = [self._ordered(loads, own) for own in cells]
+        order = np.argsort(group_of, kind="stable")
+        edges = np.searchsorted(group_of[order], np.arange(groups + 1)).tolist()
+        ordinals = (order + window.start).tolist()
+        for step, own in enumerate(cells, start=window.step):
             ranks = tuple(
                 tuple([Microbatch(tuple(ordinals[edges[g] : edges[g + 1]])) for g in rank])
-                for rank in chosen[assigned].tolist()
+                for rank in own.tolist()
             )
             yield GlobalBatch(step, ranks)
+
+    def _levelled(self, costs: Int64, group_of: Int64, cells: list[Int64]) -> Int64:
+        """Return group_of after exchanges between ranks, where groups are ours to change."""
+        config = self._balanced
+        if config.grouping != "balanced" or config.partition != "multi_resource" or not cells:
+            return group_of
+        return level(config, costs, group_of, np.stack(cells))
+
+    def _ordered(self, loads: Int64, cells: Int64) -> Int64:
+        """Return the groups of a step (ranks, accumulate) in the order in which ranks run them."""
+        if self.order_ranks is None:
+            return cells
+        flat = cells.ravel()
+        assigned = self.order_ranks(loads[flat], np.arange(len(flat)).reshape(cells.shape))
+        return flat[assigned]
 
 
 def make_planner(config: PlanConfig, order_ranks: OrderRanks | None = None) -> Planner:

@@ -29,6 +29,9 @@ Mask = npt.NDArray[np.bool_]
 ENOUGH_STEPS = 4
 ENOUGH_SAMPLES = 4096
 
+# Budgets decide what a step of mode `window` holds, up to a part in 2**5 more than was asked for.
+_ROOM = 5
+
 # First guess of groups needed per group of the lower bound, in 1/1000, and the number of samples
 # that are grouped on trial to improve on it.
 _FIRST_GUESS = 1023
@@ -85,19 +88,25 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
 def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     """Group a prefix of samples (n, resources) into whole steps, at most as many as are enough.
 
-    Returns no step if all samples together do not fill one.
+    A step holds what its budgets hold; where that is clearly more than samples_per_step, it holds
+    samples_per_step on average. Returns no step if all samples together do not fill one.
     """
     over = oversized(costs, budget_array(config.budgets))
     bound = _least_groups(config, costs, over)
     needed = bound * _guess(config, costs, over, bound, seed) // 1000
     per_step = config.ranks * first_accumulate(config)
-    steps = int(needed[-1]) // per_step
-    if ENOUGH_STEPS * config.samples_per_step >= ENOUGH_SAMPLES:
+    size = config.samples_per_step
+    # Budgets with room for clearly more than the samples asked for do not decide; the number does.
+    loose = config.grouping not in COUNTED and (
+        len(costs) * per_step > int(needed[-1]) * (size + (size >> _ROOM))
+    )
+    steps = len(costs) // size if loose else int(needed[-1]) // per_step
+    if ENOUGH_STEPS * size >= ENOUGH_SAMPLES:
         steps = min(steps, ENOUGH_STEPS)
     wanted = steps * per_step
+    used = steps * size if loose else int(np.searchsorted(needed, wanted, side="right"))
     if not wanted:
         return StepGroups(np.empty(0, dtype=np.int64), ())
-    used = int(np.searchsorted(needed, wanted, side="right"))
     while True:
         group_of, groups = _grouped(config, costs[:used], over[:used], wanted, seed)
         if groups <= wanted:

@@ -35,7 +35,7 @@ def compile_for(grouping: str, report: Callable[[str], object]) -> None:
     families = {
         "fixed": ("shuffle", "assign"),
         "isf": ("shuffle", "isf", "assign"),
-    }.get(grouping, ("shuffle", "pack", "assign"))
+    }.get(grouping, ("shuffle", "pack", "assign", "level"))
     from numba.core import event  # typed by nobody
 
     with event.install_listener("numba:compile", _listener(report)):
@@ -89,6 +89,14 @@ def _assign() -> None:
     micro_steps(np.array([[1, 2], [3, 1]]), 2, 0)
 
 
+def _level() -> None:
+    from .partition.level import level
+
+    config = PlanConfig(2, 3, 1, ("tiles", "tokens"), (4, 4))
+    costs, cells = np.array([[1, 2], [3, 1], [2, 2]]), np.array([[[0], [1]]])
+    level(config, costs, np.array([0, 1, 0]), cells)
+
+
 def _partition() -> None:
     from .partition.multi_resource import multi_resource
 
@@ -109,6 +117,7 @@ _USES: dict[str, Callable[[], None]] = {
     "isf": _isf,
     "shuffle": _shuffle,
     "assign": _assign,
+    "level": _level,
     "partition": _partition,
     "pipeline": _pipeline,
 }

@@ -29,6 +29,10 @@ BENCHES = {
         "Vocabulary passes against the paper's models and measurements.",
     ),
     "vocabulary": ("vocabulary.layers", "Vocabulary-parallel layers: time and memory, measured."),
+    "waits": (
+        "planning.waits",
+        "Steps without budgets: waiting at every microbatch, and once a step.",
+    ),
 }
 
 command = LazyGroup(

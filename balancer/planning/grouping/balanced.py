@@ -20,6 +20,8 @@ from .slots import make_slots, read_slots
 CHUNK = 4096
 ROUNDS = 16
 CANDIDATES = 64
+# Without budgets: rounds, and from which on only what is above the mean load counts.
+FREE_ROUNDS, EXCESS_FROM = 12, 4
 
 
 def balanced(
@@ -27,7 +29,7 @@ def balanced(
     budgets: Sequence[int | None],
     parts: int | None = None,
     seed: int = 0,
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
     refine_up_to: int | None = None,
     coarse: bool = False,
 ) -> GroupingResult:
@@ -57,7 +59,7 @@ def balanced(
         small = small[order]
         inner, groups = _place_by_budgets(small, tight, limits, max(1, wanted))
         if most is None or groups <= most:
-            inner = refine(small, tight, inner, groups, rounds, seed)
+            inner = _swap(small, tight, limits, inner, groups, rounds, seed)
         group_of[fitting[order]] = inner
     group_of[oversize] = groups + np.arange(len(oversize))
     nothing = np.empty(0, dtype=np.int64)
@@ -99,6 +101,17 @@ def _place(costs: Int64, budgets: Int64, parts: int) -> tuple[Int64, int]:
     return group_of, groups
 
 
+def _swap(
+    small: Int64, tight: Int64, limits: Int64, inner: Int64, groups: int, rounds: int | None,
+    seed: int,
+) -> Int64:  # fmt: skip
+    """Refine with the default rounds, or those given; without budgets the last lower excess."""
+    free = bool((limits == UNLIMITED).all())
+    count = (FREE_ROUNDS if free else ROUNDS) if rounds is None else rounds
+    excess_from = EXCESS_FROM if free else count
+    return refine(small, tight, inner, groups, count, seed, excess_from=excess_from)
+
+
 def _weight(costs: Int64, budgets: Int64) -> int:
     """Return a lower bound on the groups of samples, in 1/1024, plus one per sample."""
     return int(np.max(costs.sum(axis=0) * 1024 // budgets)) + len(costs)
@@ -113,8 +126,11 @@ def refine(
     seed: int = 0,
     moves: bool = True,
     candidates: int = CANDIDATES,
+    excess_from: int | None = None,
 ) -> Int64:
     """Return group_of after two-ended swaps of scaled costs; see kernels.swap.two_ended.
+
+    excess_from: the round from which on only what is above the mean load counts; None: no round.
 
     Groups of one item that makes up nearly a whole group stay as they are.
     """
@@ -123,6 +139,7 @@ def refine(
     slots = make_slots(costs, group_of, groups, 4 if moves else 0)
     full_alone = (slots.counts == 1) & (slots.loads > UNIT - UNIT // 16).any(axis=1)
     active = np.flatnonzero(~full_alone)
+    last = rounds if excess_from is None else excess_from
     if len(active) > 1 and rounds:
-        two_ended(slots, costs, budgets, active, rounds, seed, moves, candidates)
+        two_ended(slots, costs, budgets, active, rounds, seed, moves, candidates, last)
     return read_slots(slots, len(costs))

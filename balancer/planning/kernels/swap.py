@@ -22,6 +22,7 @@ Costs are scaled (`problem.scale.scale_costs`), so squares fit in 64 bits.
 import numpy as np
 
 from .arrays import Int64, Slots
+from .excess import lower_excess
 from .jit import compiled, inlined
 
 # The views, in the order of rounds: round % VIEWS is one of these.
@@ -39,20 +40,15 @@ _QUIET = 8  # rounds without an exchange, two of each view, after which no more 
 
 @compiled
 def two_ended(
-    slots: Slots,
-    costs: Int64,
-    budgets: Int64,
-    active: Int64,
-    rounds: int,
-    seed: int,
-    moves: bool,
-    candidates: int,
-) -> int:
+    slots: Slots, costs: Int64, budgets: Int64, active: Int64, rounds: int, seed: int, moves: bool,
+    candidates: int, excess_from: int,
+) -> int:  # fmt: skip
     """Pair the most loaded groups with the least, apply each pair's best exchange; repeat.
 
     costs (n, resources), budgets (resources,), active: numbers of the groups that take part.
     moves: items may also go one way. At most `candidates` items of a group are tried in a pair.
-    Changes slots; returns the number of exchanges made.
+    From round `excess_from` on only what is above the mean counts (kernels/excess.py). Changes
+    slots; returns the number of exchanges made.
     """
     half = active.size // 2
     state = np.uint64(seed)
@@ -68,9 +64,12 @@ def two_ended(
         for x in range(half):
             bottom, top = pair_of(x, active.size, turn, mixed, low_end_farther)
             high, low = active[ends[top]], active[ends[bottom]]
-            give, take = best_exchange(
-                slots, costs, budgets, high, low, gap, turn, moves, candidates
-            )
+            if turn >= excess_from:
+                give, take = lower_excess(slots, costs, budgets, high, low, turn, moves, candidates)
+            else:
+                give, take = best_exchange(
+                    slots, costs, budgets, high, low, gap, turn, moves, candidates
+                )
             if can_exchange(slots, high, low, give, take):
                 exchange(slots, costs, high, low, give, take)
                 changes += 1

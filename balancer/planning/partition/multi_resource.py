@@ -45,7 +45,7 @@ def multi_resource(costs: Int64, parts: int, equal: bool = False, seed: int = 0)
     place_vectors(np.arange(len(small)), small, parts, room, part_of)
     moves = not equal
     slots = make_slots(small, part_of, parts, spare=8 if moves else 0)
-    two_ended(slots, small, unlimited, np.arange(parts), _ROUNDS, seed, moves, _CANDIDATES)
+    two_ended(slots, small, unlimited, np.arange(parts), _ROUNDS, seed, moves, _CANDIDATES, _ROUNDS)
     lower_maxima(slots, small, moves, _SEARCHES)
     part_of[order] = read_slots(slots, len(costs))
     return part_of

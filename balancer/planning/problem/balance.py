@@ -17,6 +17,7 @@ PartitionName = Literal[
 ]
 OrderingName = Literal["given", "disttrain", "two_opt", "multi_start"]
 Oversize = Literal["alone", "refuse", "error"]
+Waits = Literal["microbatch", "step"]
 LayoutName = Literal["torch", "padded", "packed"]
 Accumulate = int | Literal["auto"]
 
@@ -25,6 +26,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 PARTITIONS: tuple[PartitionName, ...] = get_args(PartitionName)
 ORDERINGS: tuple[OrderingName, ...] = get_args(OrderingName)
 OVERSIZE: tuple[Oversize, ...] = get_args(Oversize)
+WAITS: tuple[Waits, ...] = get_args(Waits)
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 # Groupings whose microbatches all have batch_size samples; the others fill budgets.
 COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
@@ -76,6 +78,8 @@ class Balance:
     partition: how microbatches are assigned to ranks: "multi_resource" evens out every resource,
         "given" keeps their order.
     ordering: the order of each rank's microbatches; loaders plan with "given" only.
+    waits: when ranks wait for each other: after every "microbatch" (FSDP), or once a "step" (DDP
+        with no_sync while it accumulates). Loads are evened out for that, by "multi_resource".
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
@@ -97,6 +101,7 @@ class Balance:
     mode: Mode = "exact"
     partition: PartitionName = "multi_resource"
     ordering: OrderingName = "given"
+    waits: Waits = "microbatch"
     oversize: Oversize = "alone"
     seed: int = 0
     layout: LayoutName = "torch"
@@ -109,6 +114,7 @@ class Balance:
         # A copy, so that a Balance stays what was checked when the caller's dict changes.
         object.__setattr__(self, "budgets", Budgets(self.budgets))
         check_limits(self.grouping, self.mode, limited=bool(self.budgets))
+        check_waits(self.waits, self.partition)
 
     def __repr__(self) -> str:
         """Return the expression that makes this value; only what differs from the defaults."""
@@ -208,6 +214,15 @@ def check_limits(grouping: str, mode: str, limited: bool) -> None:
         )
 
 
+def check_waits(waits: str, partition: str) -> None:
+    """Raise ValueError where nothing would be planned for waiting once a step."""
+    if waits == "step" and partition != "multi_resource":
+        raise ValueError(
+            f"waits is 'step', but partition {partition!r} does not look at when ranks wait: use "
+            "partition 'multi_resource', or leave waits"
+        )
+
+
 def is_positive(value: object) -> bool:
     """Return True for an int (not a bool) of 1 or more."""
     return type(value) is int and value >= 1
@@ -248,6 +263,7 @@ OPTIONS: Mapping[str, Check] = {
     "mode": _one_of(MODES),
     "partition": _one_of(PARTITIONS),
     "ordering": _one_of(ORDERINGS),
+    "waits": _one_of(WAITS),
     "oversize": _one_of(OVERSIZE),
     "seed": (lambda value: type(value) is int, "is an integer"),
     "layout": _one_of(LAYOUTS),

@@ -21,14 +21,24 @@ from .balance import (
     OrderingName,
     Oversize,
     PartitionName,
+    Waits,
     check_limits,
     check_option,
+    check_waits,
     is_positive,
 )
 from .costs import checked_column
 
-PLANNER_VERSION = 1
+# Raised whenever some configuration is planned otherwise than before: a ledger of another version
+# is refused, since what it counts would be other samples.
+PLANNER_VERSION = 2
 MOST_RESOURCES = 32
+# Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
+# in what they do wait for.
+NO_WORK = ("label_tokens",)
+_OPTIONS = (
+    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "waits",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +73,17 @@ class PlanConfig:
     batch_size: int | None = None
     accumulate_from: int = 1
     empty_microbatches: bool = True
+    waits: Waits = DEFAULTS.waits
 
     def __post_init__(self) -> None:
         for name in ("ranks", "samples_per_step", "accumulate_from"):
             _check_positive(name, getattr(self, name))
-        for name in ("accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize"):
+        for name in _OPTIONS:
             check_option(name, getattr(self, name))
         _check_resources(self.resources)
         _check_budgets(self)
         check_limits(self.grouping, self.mode, self.limited)
+        check_waits(self.waits, self.partition)
         _check_batch_size(self)
         _check_step_size(self)
 
@@ -108,12 +120,26 @@ class PlanConfig:
             batch_size=batch_size,
             accumulate_from=accumulate_from,
             empty_microbatches=empty_microbatches,
+            waits=balance.waits,
         )
 
     @property
     def limited(self) -> bool:
         """True if any resource has a budget."""
         return any(budget is not None for budget in self.budgets)
+
+    @property
+    def balanced_columns(self) -> tuple[int, ...]:
+        """The numbers of the resources that are work: all but NO_WORK without a budget.
+
+        All resources if nothing else is known of samples.
+
+        >>> PlanConfig(1, 8, 1, ("tokens", "label_tokens"), (None, None)).balanced_columns
+        (0,)
+        """
+        each = enumerate(zip(self.resources, self.budgets, strict=True))
+        work = tuple(k for k, (name, budget) in each if budget is not None or name not in NO_WORK)
+        return work or tuple(range(len(self.resources)))
 
     @property
     def least_microbatches(self) -> int:
@@ -270,7 +296,7 @@ def _check_batch_size(config: PlanConfig) -> None:
             raise ValueError(f"batch_size belongs to {COUNTED}, not to {config.grouping!r}")
         return
     _check_positive(f"batch_size of grouping {config.grouping!r}", config.batch_size)
-    if config.accumulate == "auto" or config.mode != "exact":
+    if config.accumulate == "auto" or config.mode == "epoch":
         return
     wanted = config.ranks * config.accumulate * (config.batch_size or 0)
     if config.samples_per_step != wanted:
@@ -283,7 +309,7 @@ def _check_batch_size(config: PlanConfig) -> None:
 def _check_step_size(config: PlanConfig) -> None:
     """Refuse steps whose every rank cannot have a sample in each microbatch, where all must."""
     least = config.least_microbatches
-    if config.mode != "exact" or config.empty_microbatches or config.samples_per_step >= least:
+    if config.mode == "epoch" or config.empty_microbatches or config.samples_per_step >= least:
         return
     raise ValueError(
         f"samples_per_step is {config.samples_per_step}, but {config.ranks} ranks x "

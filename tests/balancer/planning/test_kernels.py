@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,10 @@ from counterpoise.balancer.planning import warmup as kernels
 from counterpoise.balancer.planning.grouping.slots import make_slots, read_slots
 from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.assign import assign_rows
+from counterpoise.balancer.planning.kernels.excess import lower_excess
 from counterpoise.balancer.planning.kernels.isf import sample_and_filter, shuffle
 from counterpoise.balancer.planning.kernels.jit import compiled
+from counterpoise.balancer.planning.kernels.level import level_steps
 from counterpoise.balancer.planning.kernels.pack import place
 from counterpoise.balancer.planning.kernels.partition import lower_maxima, place_vectors
 from counterpoise.balancer.planning.kernels.pipeline import run, two_opt
@@ -240,9 +243,10 @@ def test_two_ended_and_lower_maxima(seed: int, moves: bool) -> None:
     group_of = np.random.default_rng(seed).permutation(60) % 9
 
     def two_ended_arguments() -> tuple[Any, ...]:
-        slots = make_slots(costs, group_of, 9, 4)
+        # in scaled units, so that some loads are above the mean and some below
+        slots = make_slots(costs << 12, group_of, 9, 4)
         limits = slots.loads.max(axis=0)
-        return (slots, costs, limits, np.arange(9), 12, seed, moves, 5)
+        return (slots, costs << 12, limits, np.arange(9), 12, seed, moves, 5, 6)
 
     def maxima_arguments() -> tuple[Any, ...]:
         slots = make_slots(costs, group_of, 9, 4)
@@ -296,9 +300,80 @@ def test_two_ended_lowers_the_squares_and_keeps_budgets() -> None:
     slots = make_slots(costs, group_of, 20, 4)
     limits = slots.loads.max(axis=0) + 5
     before = int((slots.loads**2).sum())
-    two_ended(slots, costs, limits, np.arange(20), 20, 3, True, 64)
+    two_ended(slots, costs, limits, np.arange(20), 20, 3, True, 64, 20)
     assert int((slots.loads**2).sum()) < before
     assert (slots.loads <= limits).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("once", [False, True])
+def test_level_steps(seed: int, once: bool) -> None:
+    costs = draw(seed, 60)
+    # 2 steps of 3 ranks x 2 microbatches; ranks wait after each, or once a step
+    cells = np.arange(12).reshape(2, 3, 2)
+    contests = cells[:, None] if once else cells.transpose(0, 2, 1)[..., None]
+    turns = np.array([[1, 2], [0, 1], [1, 2]])
+
+    def arguments() -> tuple[Any, ...]:
+        slots = make_slots(costs, np.random.default_rng(seed).permutation(60) % 12, 12, 4)
+        limits = slots.loads.max(axis=0) - seed
+        return slots, costs, limits, costs, np.ascontiguousarray(contests), turns, 4, 3, 4, 7
+
+    same_as_python(level_steps, arguments)
+    changed = arguments()
+    before = changed[0].loads.copy()
+    assert level_steps(*changed) > 0
+    assert np.array_equal(group_loads(costs, read_slots(changed[0], 60), 12), changed[0].loads), (
+        "loads are no longer the members' sums"
+    )
+    worse = changed[0].loads > np.maximum(before, changed[2])
+    assert not worse.any(), "an exchange went over a budget"
+
+
+def test_levelling_raises_no_top_that_is_guarded() -> None:
+    costs = draw(3, 80)
+    slots = make_slots(costs, np.arange(80) % 10, 10, 4)
+    before = slots.loads.max(axis=0)
+    contests, turns = np.arange(10).reshape(1, 1, 10, 1), np.array([[0, 2], [1, 2]])
+    unlimited = np.full(2, 2**62)
+    level_steps(slots, costs, unlimited, costs, contests, turns, 9, 9, 9, 20)
+    after = slots.loads.max(axis=0)
+    assert (after < before).all()
+    # Ten sums of eight of 0 to 99: nothing near the mean is out of reach.
+    assert (after <= 1.03 * slots.loads.mean(axis=0) + 1).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_exchange_found_leaves_the_least_above_the_mean(seed: int) -> None:
+    costs = np.random.default_rng(seed).integers(0, 2**19, (10, 2))
+    group_of = np.arange(10) % 2
+
+    def excess(loads: np.ndarray) -> int:
+        return int((np.maximum(loads - 2**20, 0) ** 2).sum())
+
+    slots = make_slots(costs, group_of, 2, 4)
+    each = [None, *range(10)]
+    outcomes = []
+    for give, take in product(each, each):
+        moved = group_of.copy()
+        for item, side in ((give, 0), (take, 1)):
+            if item is not None:
+                if group_of[item] != side:
+                    break
+                moved[item] = 1 - side
+        else:
+            outcomes.append(excess(group_loads(costs, moved, 2)))
+    before = excess(slots.loads)
+    give, take = lower_excess(slots, costs, np.full(2, 2**62), 0, 1, 0, True, 9)
+    if give >= 0 or take >= 0:
+        exchange(slots, costs, 0, 1, give, take)
+    assert excess(slots.loads) == min(outcomes) < before
+
+
+def test_groups_below_the_mean_are_left_alone() -> None:
+    costs = np.array([[0, 1], [1, 0]]) << 19
+    slots = make_slots(costs, np.array([0, 1]), 2, 4)
+    assert lower_excess(slots, costs, np.full(2, 2**62), 0, 1, 0, True, 9) == (-1, -1)
 
 
 def test_compiling_is_reported() -> None:

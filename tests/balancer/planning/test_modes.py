@@ -144,6 +144,48 @@ def test_window_mode_plans_four_steps_and_4096_samples_together() -> None:
     assert all(len(rank) == 4 for batch in planned.batches for rank in batch.ranks)
 
 
+def samples_of(batch: GlobalBatch) -> int:
+    return sum(len(m.ordinals) for rank in batch.ranks for m in rank)
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("asked", [128, 100])
+def test_a_window_keeps_the_samples_per_step_where_budgets_are_loose(
+    ranks: int, asked: int
+) -> None:
+    config = replace(
+        BASE, mode="window", ranks=ranks, samples_per_step=asked, budgets=(10**6, 10**9)
+    )
+    costs = costs_of(12_000)
+    batches, starts = epoch(config, costs)
+    check(config, costs, batches)
+    held = [samples_of(batch) for batch in batches]
+    # Windows are cut into as many steps as they hold, of even loads: samples vary a little.
+    assert len(batches) == -(-12_000 // asked)
+    assert np.mean(held[:-1]) == pytest.approx(asked, rel=0.01)
+    assert max(held) < 1.6 * asked
+    for start, step in starts:
+        assert start == step * asked
+
+
+def test_full_microbatches_decide_where_budgets_hold_about_what_was_asked_for() -> None:
+    config, costs = replace(BASE, mode="window", ranks=4, accumulate_from=8), costs_of(9000)
+    whole = epoch(replace(config, samples_per_step=500), costs)[0][:-1]
+    full = round(float(np.mean([samples_of(batch) for batch in whole])))
+    for asked in (full + full // 20, full, full - full // 50):
+        again = epoch(replace(config, samples_per_step=asked), costs)[0][:-1]
+        assert np.mean([samples_of(batch) for batch in again]) == pytest.approx(full, rel=0.03)
+    fewer = epoch(replace(config, samples_per_step=full // 2), costs)[0][:-1]
+    assert np.mean([samples_of(batch) for batch in fewer]) == pytest.approx(full / 2, rel=0.02)
+
+
+def test_a_window_of_counted_samples_is_as_large_as_they_make_it() -> None:
+    with pytest.raises(ValueError, match="3 ranks x 2 microbatches x 4 samples are 24"):
+        replace(
+            BASE, mode="window", grouping="fixed", batch_size=4, budgets=(None, None), accumulate=2
+        )
+
+
 def test_the_partial_last_step_is_dropped_or_padded_in_every_mode() -> None:
     costs = costs_of(4130)
     for mode in ("exact", "window", "epoch"):

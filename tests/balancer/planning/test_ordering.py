@@ -144,6 +144,19 @@ def test_levelling_ranks_never_makes_a_step_slower(seed: int) -> None:
     )
 
 
+def test_levelling_takes_work_off_the_slowest_rank() -> None:
+    sizes = np.array([[900, 800, 700], [300, 200, 100], [310, 210, 110]])
+
+    def of(loads: np.ndarray) -> PipelineEvaluator:
+        return PipelineEvaluator.one_forward_one_backward(3, np.stack([loads] * 3))
+
+    found = sizes.ravel()[level_ranks(np.arange(9).reshape(3, 3), [of(row) for row in sizes])]
+    # 2,400 of 3,630 are on the first rank; no rank can have less than 1,210.
+    assert sizes.sum(axis=1).max() == 2400
+    assert found.sum(axis=1).max() < 1500
+    assert step_time([of(row) for row in found]) < 0.7 * step_time([of(row) for row in sizes])
+
+
 def test_the_planner_orders_ranks() -> None:
     config = PlanConfig(3, 60, "auto", ("tokens",), (3000,), ordering="two_opt", accumulate_from=6)
     costs = np.random.default_rng(0).integers(50, 1500, (60, 1))

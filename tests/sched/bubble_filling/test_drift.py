@@ -83,3 +83,22 @@ def test_planning_again_takes_back_at_least_half_of_what_a_drift_costs() -> None
         kept += again.step_ns(drifted(again, nominal, 0.1, seed)) - alone
     assert lost > 0
     assert kept <= lost / 2
+
+
+def test_a_hop_between_ranks_takes_its_time_in_every_direction() -> None:
+    _, filled, kernels = planned()
+    guest = np.arange(len(kernels.rank)) >= kernels.host
+    source, target = kernels.source, kernels.target
+    rank_before, rank_after = kernels.rank[source], kernels.rank[target]
+    crosses = (rank_before != rank_after) & (guest[source] | guest[target])
+    inside = crosses & guest[source] & guest[target]
+    hops = {
+        "output to the next stage": inside & (rank_before < rank_after),
+        "gradient to the stage before": inside & (rank_before > rank_after),
+        "output to the language model": crosses & ~guest[target],
+        "gradient from the language model": crosses & ~guest[source],
+    }
+    assert filled.problem.hop_ns > 0
+    for name, edges in hops.items():
+        assert edges.any(), name
+        assert (kernels.lag[edges] == filled.problem.hop_ns).all(), name

@@ -16,6 +16,7 @@ from counterpoise.tools.bench.baselines.vocabulary_placements import (
     METHODS,
     ModelTimes,
     arrange,
+    output_ns,
     redistribute,
 )
 
@@ -160,3 +161,10 @@ def test_every_method_does_the_same_work(method: str) -> None:
     program, costs = arrange(method, times, ranks=4, microbatches=8)
     check(program)
     assert sum(simulate(program, costs).work_ns) == 8 * (16 * 300 + 1200)
+
+
+def test_algorithm_2_has_the_output_layers_input_gradient_in_its_first_pass() -> None:
+    times = ModelTimes(8, 1, 2, output_forward_ns=600, output_backward_ns=1300)
+    assert output_ns("alg1", times, 2) == {"S": 300, "T": 650}
+    # Half of the backward moves from T to S: (600 + 1300 / 2) / 2.
+    assert output_ns("alg2", times, 2) == {"S": 625, "T": 325}

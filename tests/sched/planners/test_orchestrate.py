@@ -207,3 +207,17 @@ def test_bad_jobs_are_refused_in_one_line() -> None:
         orchestrate(
             OrchestrationProblem((Module("backbone", 2, {1: 1}, {1: 1}, state_bytes=9),), 1, 1, 8)
         )
+
+
+def test_a_backbone_computes_its_vocabulary_and_holds_it_twice() -> None:
+    from counterpoise.sched.planners.orchestration.models import PRESETS, SEQUENCE, preset
+
+    backbone = preset("mllm-9b")[1]
+    layer = PRESETS["mllm-9b"].backbone
+    words = 4096 * 128_256  # hidden x size, of the embedding and of the output layer each
+    flops = 32 * layer.forward_flops(tokens=SEQUENCE, pairs=SEQUENCE**2 // 2)
+    flops += 2 * SEQUENCE * words
+    # Half of an A800's 312 TFLOP/s; one rank has no collectives.
+    assert backbone.forward_ns[1] == pytest.approx(flops / 156e3, rel=1e-6)
+    assert backbone.backward_ns[1] == pytest.approx(2 * flops / 156e3, rel=1e-6)
+    assert backbone.state_bytes == 6 * (32 * layer.parameters + 2 * words)

@@ -21,6 +21,7 @@ from counterpoise.sched.planners.recompute import (
     tighten,
 )
 from counterpoise.sched.planners.recompute_shapes import modelled_stages, recomputing_step_ns
+from counterpoise.sched.planners.stage_split import LayerCost
 from counterpoise.sched.planners.stage_split_models import PAIRS, pair_layers
 from counterpoise.tools.plan.saved_tensors import live_bytes, run_layers
 
@@ -189,3 +190,13 @@ def test_stages_must_hold_all_layers() -> None:
     layers = pair_layers("internvit-6b", "llama3-8b")
     with pytest.raises(ValueError, match="has 77"):
         modelled_stages(layers, (10, 10), microbatches=4)
+
+
+def test_a_stage_of_1f1b_holds_a_microbatch_for_every_stage_from_it_on() -> None:
+    layers = [LayerCost("llm", 10, 20, parameters=0, output_bytes=3, activation_bytes=10)] * 8
+    stages = modelled_stages(layers, (2, 2, 2, 2), microbatches=9).stages
+    assert [stage.live for stage in stages] == [4, 3, 2, 1]
+    # The inputs of two layers for each of them, and one layer's activations at work.
+    assert [stage.base_bytes for stage in stages] == [4 * 6 + 7, 3 * 6 + 7, 2 * 6 + 7, 6 + 7]
+    few = modelled_stages(layers, (2, 2, 2, 2), microbatches=2).stages
+    assert [stage.live for stage in few] == [2, 2, 2, 1]

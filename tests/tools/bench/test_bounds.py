@@ -54,12 +54,12 @@ def test_no_plan_of_a_step_beats_its_bound(seed: int) -> None:
 
 def test_uneven_microbatches_beat_equal_ones_but_not_the_bound() -> None:
     """Small microbatches at both ends fill and drain the pipeline sooner."""
-    sizes = np.array([1, 4, 1])
+    sizes = np.array([2, 6, 4])
     uneven, equal = (
         PipelineEvaluator.one_forward_one_backward(2, np.stack([row, row]))(np.arange(3))
         for row in (sizes, np.full(3, sizes.mean(), dtype=np.int64))
     )
-    assert uneven < equal == 3 * 2 * (3 + 1)
+    assert uneven < equal == 3 * 4 * (3 + 1)
     assert uneven >= least_pipeline_time(np.stack([sizes, sizes]), 1)
 
 

@@ -13,6 +13,7 @@ from counterpoise.tools.bench.planning import order as bench_order
 from counterpoise.tools.bench.planning import partition as bench_partition
 from counterpoise.tools.bench.planning import plan as bench_plan
 from counterpoise.tools.bench.planning import step as bench_step
+from counterpoise.tools.bench.planning import waits as bench_waits
 from counterpoise.tools.inputs.cost_tables import parse_budgets, read_costs, synthetic
 
 
@@ -113,6 +114,36 @@ def test_step_reports_every_strategy(costs: str) -> None:
     for entry in report["strategies"].values():
         least, most = entry["over_bound_range"]
         assert 1 <= least <= entry["over_bound"] <= most
+
+
+def test_waits_reports_every_strategy_below_its_bound(costs: str) -> None:
+    report = last_line(
+        bench_waits.command, "--costs", costs, "--ranks", "8", "--accumulate", "4", "--draws", "2"
+    )
+    (setting,) = report["settings"]
+    found = setting["strategies"]
+    assert set(found) == {"bound", *bench_waits.STRATEGIES}
+    for entry in found.values():
+        assert entry["microbatch"] <= found["bound"]["microbatch"] <= 1
+        assert entry["step"] <= found["bound"]["step"] <= 1
+    ours = found["balanced, microbatch"]["microbatch"]
+    assert ours >= 0.975
+    assert ours > max(found[name]["microbatch"] for name in ("greedy", "single_key"))
+    assert found["balanced, step"]["step"] > found["balanced, microbatch"]["step"]
+
+
+def test_waits_reads_image_sizes_and_picks_sources(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "sizes.npz", img_w=rng.integers(100, 2000, 500), img_h=np.full(500, 448),
+        img_offset=np.arange(501), text_tokens=rng.integers(5, 900, 500),
+        source=np.arange(500) % 2, sources=np.array(["memes", "charts"]),
+    )  # fmt: skip
+    given = ("--costs", str(tmp_path / "sizes.npz"), "--ranks", "2", "--accumulate", "2")
+    report = last_line(bench_waits.command, *given, "--source", "charts", "--draws", "1")
+    assert (report["samples"], report["sources"]) == (250, ["charts"])
+    with pytest.raises(ValueError, match="no source 'cats'; there are memes, charts"):
+        last_line(bench_waits.command, *given, "--source", "cats")
 
 
 def test_a_table_for_people_is_printed_without_json() -> None:

@@ -1,0 +1,83 @@
+"""Levelling: the last stage of a plan, which exchanges samples between the ranks that wait.
+
+Grouping knows no ranks, and assigning whole groups leaves what their sizes leave. When it is known
+which groups run side by side, exchanging single samples between them takes away most of the rest.
+Where ranks wait once a step, the work of a rank's groups is levelled as one sum, in which what is
+left of one resource makes up for what is left of another.
+"""
+
+import numpy as np
+
+from ..grouping.slots import make_slots, read_slots
+from ..kernels.arrays import Int64
+from ..problem.config import PlanConfig
+from ..problem.loads import UNLIMITED, budget_array
+from ..problem.metrics import TILE_TOKENS
+from ..problem.scale import scale_costs
+
+_SPARE = 4  # free places of a group for samples that move
+_SEARCHES = 4  # per rank, of which each looks at so many other ranks:
+_CANDIDATES, _CANDIDATES_ONCE = 4, 1
+_TRIES, _TRIES_ONCE = 8, 32  # searches in vain after which a row, or a step, is given up
+_SWEEPS = 2
+_NEAR, _NEAR_ONCE = 8, 11  # what is above the mean by a part in 2**8, or in 2**11, is level
+
+
+def level(config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64) -> Int64:
+    """Return group_of (n,) after exchanges that even out ranks for config.waits, within budgets.
+
+    costs (n, resources); cells (steps, ranks, accumulate): the group that each rank runs when; a
+    sample in no group (-1) stays there. Research of this project; no bound proven.
+    """
+    from ..kernels.level import level_steps
+
+    if cells.shape[1] < 2:
+        return group_of
+    inside = np.flatnonzero(group_of >= 0)
+    groups = 1 + max(int(group_of.max(initial=-1)), int(cells.max(initial=-1)))
+    small, tight = scale_costs(costs[inside], budget_array(config.budgets), cells.size)
+    slots = make_slots(small, group_of[inside], groups, _SPARE)
+    if config.waits == "microbatch":
+        contests, work = cells.transpose(0, 2, 1)[..., None], small
+        turns = [(column, small.shape[1]) for column in _coarsest_first(small).tolist()] * _SWEEPS
+        effort = (_SEARCHES, _CANDIDATES, _TRIES, _NEAR)
+    else:
+        contests, work = cells[:, None], _summed(config.resources, costs[inside], small)
+        # A column is guarded from its turn on; before, those ahead change it as they like.
+        turns = [(column, column + 1) for column in range(work.shape[1])]
+        effort = (_SEARCHES, _CANDIDATES_ONCE, _TRIES_ONCE, _NEAR_ONCE)
+    contests = np.ascontiguousarray(contests)
+    level_steps(slots, small, tight, work, contests, np.array(turns), *effort)
+    result = group_of.copy()
+    result[inside] = read_slots(slots, len(inside))
+    return result
+
+
+def _coarsest_first(costs: Int64) -> Int64:
+    """Return the columns by the number of their different values."""
+    kinds = [len(np.unique(costs[:, column])) for column in range(costs.shape[1])]
+    return np.argsort(kinds, kind="stable")
+
+
+def _summed(resources: tuple[str, ...], costs: Int64, small: Int64) -> Int64:
+    """Return what counts once a step (n, columns): the work of a sample, as the last column.
+
+    Before it come all resources but the finest, and their opposites: nobody may have much more of
+    one than others, nor much less. So if a model weighs resources otherwise than is assumed here,
+    the sums that it sees differ little from those that are levelled.
+    """
+    coarse = small[:, _coarsest_first(small)[:-1]]
+    both = np.stack([coarse, -coarse], axis=2).reshape(len(small), -1)
+    return np.column_stack([both, _work(resources, costs, small)])
+
+
+def _work(resources: tuple[str, ...], costs: Int64, small: Int64) -> Int64:
+    """Return each sample's work (n,), scaled: a tile as TILE_TOKENS tokens, as in all forecasts.
+
+    Of other resources nothing is known: the sums of all count alike.
+    """
+    if sorted(resources) != ["tiles", "tokens"]:
+        return np.asarray(small.sum(axis=1))
+    weights = np.array([TILE_TOKENS if name == "tiles" else 1 for name in resources])
+    whole = (costs @ weights)[:, None]
+    return scale_costs(whole, np.array([UNLIMITED]), len(costs))[0][:, 0]

@@ -1,0 +1,131 @@
+"""Levelling: plans are no less even than a short greedy's, whatever ranks wait for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterpoise.balancer.planning.partition.level import level
+from counterpoise.balancer.planning.planner import make_planner
+from counterpoise.balancer.planning.problem.balance import Balance
+from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.balancer.planning.problem.loads import group_loads
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.tools.bench.baselines.step_greedy import greedy_rows, loads_of
+from counterpoise.tools.bench.planning.bounds import least_slowest
+
+WORK = np.array([307, 1])
+
+
+def read(data: Path, name: str, count: int, draw: int = 0) -> np.ndarray:
+    path = data / "metadata" / f"{name}.npz"
+    if not path.is_file():
+        pytest.skip(f"no {path.name} here")
+    with np.load(path) as arrays:
+        costs = np.stack([arrays["tiles"], arrays["tokens"]], axis=1).astype(np.int64)
+    return np.ascontiguousarray(costs[permutation(len(costs), 0, draw)[:count]])
+
+
+def plan(costs: np.ndarray, ranks: int, accumulate: int, **more: Any) -> np.ndarray:
+    """Plan one step without budgets; the work (ranks, accumulate, 2) of its microbatches."""
+    given = {"resources": ("tiles", "tokens"), "budgets": (None, None), **more}
+    config = PlanConfig(ranks, len(costs), accumulate, **given)
+    (batch,) = make_planner(config).plan(Window(0, 0, 0, costs, last=True)).batches
+    each = [[costs[list(m.ordinals), :2].sum(axis=0) for m in rank] for rank in batch.ranks]
+    return np.array(each) * WORK
+
+
+def efficiency(work: np.ndarray) -> float:
+    return float(work.sum() / len(work) / work.max(axis=0).sum())
+
+
+def efficiency_once(work: np.ndarray) -> float:
+    return float(work.sum() / len(work) / work.sum(axis=(1, 2)).max())
+
+
+def bound(costs: np.ndarray, ranks: int) -> float:
+    least = sum(least_slowest(costs[:, k], ranks) * int(WORK[k]) for k in range(2))
+    return float((costs @ WORK).sum() / ranks / least)
+
+
+@pytest.mark.parametrize("name", ["calibrated_1200k", "skewed_1200k", "omnibal_pairs"])
+@pytest.mark.parametrize(("ranks", "accumulate", "least"), [(8, 4, 0.975), (8, 16, 0.99)])
+def test_a_step_is_as_even_as_promised_and_no_greedy_is_better(
+    data: Path, name: str, ranks: int, accumulate: int, least: float
+) -> None:
+    found = []
+    for draw in range(3):
+        costs = read(data, name, 8 * ranks * accumulate, draw)
+        ours = efficiency(plan(costs, ranks, accumulate))
+        short = loads_of(costs, greedy_rows(costs, ranks, accumulate), ranks, accumulate)
+        assert ours >= efficiency(short * WORK)
+        found.append(ours - min(least, bound(costs, ranks) - 0.005))
+    assert np.mean(found) >= 0
+
+
+def test_once_a_step_ranks_wait_for_almost_nothing(data: Path) -> None:
+    costs = read(data, "calibrated_1200k", 512 * 4 * 8)
+    assert efficiency_once(plan(costs, 512, 4, waits="step")) >= 0.998
+    assert efficiency(plan(costs, 512, 4)) >= 0.975
+
+
+@given(seed=st.integers(0, 99), ranks=st.integers(2, 6), accumulate=st.integers(1, 4))
+@settings(max_examples=25)
+def test_a_plan_for_once_a_step_has_evener_sums(seed: int, ranks: int, accumulate: int) -> None:
+    rng = np.random.default_rng(seed)
+    size = ranks * accumulate * 8
+    costs = np.stack([rng.integers(0, 9, size), rng.integers(20, 4000, size)], axis=1)
+    once = efficiency_once(plan(costs, ranks, accumulate, waits="step"))
+    assert once >= efficiency_once(plan(costs, ranks, accumulate)) - 0.002
+
+
+@given(
+    seed=st.integers(0, 99), ranks=st.integers(2, 5), accumulate=st.integers(1, 3),
+    waits=st.sampled_from(["microbatch", "step"]), steps=st.integers(1, 2),
+)  # fmt: skip
+@settings(max_examples=40)
+def test_levelling_makes_nothing_worse_and_keeps_budgets(
+    seed: int, ranks: int, accumulate: int, waits: Any, steps: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    groups = steps * ranks * accumulate
+    costs = rng.integers(0, 50, (groups * 5, 3))
+    group_of = rng.permutation(groups * 5) % groups
+    group_of[rng.integers(0, groups * 5, 4)] = -1
+    before = group_loads(costs, group_of, groups)
+    budgets = (int(before[:, 0].max()), int(before[:, 1].max()), None)
+    config = PlanConfig(ranks, 9, accumulate, ("a", "b", "c"), budgets, waits=waits)
+    cells = rng.permutation(groups).reshape(steps, ranks, accumulate)
+    found = level(config, costs, group_of, cells)
+    after = group_loads(costs, found, groups)
+    assert ((found < 0) == (group_of < 0)).all()
+    assert (np.bincount(found[found >= 0], minlength=groups) > 0).all()
+    assert (after[:, :2].max(axis=0) <= budgets[:2]).all()
+    for step in cells:
+        # A step keeps its samples, and no row of a step waits longer.
+        mine = np.isin(group_of, step)
+        assert np.isin(found[mine], step).all()
+        if waits == "microbatch":
+            assert (after[step].max(axis=0) <= before[step].max(axis=0)).all()
+
+
+def test_label_tokens_are_no_work() -> None:
+    rng = np.random.default_rng(1)
+    costs = np.stack([rng.integers(0, 9, 256), rng.integers(20, 4000, 256)], axis=1)
+    labelled = np.column_stack([costs, rng.integers(1, 900, 256)])
+    names = ("tiles", "tokens", "label_tokens")
+    known = plan(labelled, 8, 4, resources=names, budgets=(None, None, None))
+    assert np.array_equal(known, plan(costs, 8, 4))
+    budgeted = plan(labelled, 8, 4, resources=names, budgets=(None, None, 10**6))
+    assert not np.array_equal(budgeted, plan(costs, 8, 4))
+
+
+def test_waiting_once_a_step_needs_a_partition_that_looks_at_it() -> None:
+    with pytest.raises(ValueError, match="partition 'greedy' does not look"):
+        Balance(waits="step", partition="greedy")
+    with pytest.raises(ValueError, match="waits is 'often', allowed are 'microbatch', 'step'"):
+        Balance(waits="often")  # type: ignore[arg-type]
+    assert Balance.from_json(Balance(waits="step").to_json()).waits == "step"

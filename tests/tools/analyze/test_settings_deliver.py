@@ -1,0 +1,83 @@
+"""What README shows and what `analyze` prints to paste plan as even as is said of them."""
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoise.balancer.planning.problem.balance import Balance
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.planning.problem.shuffle import permutation
+from counterpoise.loader.balanced.arguments import make_plan
+from counterpoise.tools.analyze.model.report import ReportOptions, make_report
+from counterpoise.tools.analyze.model.strategies import Plan
+from counterpoise.tools.analyze.scan.rows import Rows
+from counterpoise.tools.inputs.cost_tables import CostTable, synthetic
+from counterpoise.tools.inputs.epoch_plans import from_planner
+
+# What a tar data set with VisionLanguage tells of a sample: not only what is work.
+RESOURCES = ("tiles", "tokens", "label_tokens")
+TILE_TOKENS = 307
+
+
+def readme_balance(root: Path) -> Balance:
+    """The Balance of README's example, word for word."""
+    text = (root / "README.md").read_text()
+    (code,) = re.findall(
+        r"^balance = (cp\.Balance\(.*?\))(?:  #.*)?\n(?=loader)", text, re.M | re.S
+    )
+    call = ast.parse(code, mode="eval").body
+    assert isinstance(call, ast.Call)
+    given: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    return Balance(**given)
+
+
+def as_the_loader_plans(balance: Balance, ranks: int) -> PlanConfig:
+    return make_plan(
+        balance, resources=RESOURCES, ranks=ranks, batch_size=1, drop_last=False,
+        empty_microbatches=True,
+    )  # fmt: skip
+
+
+def labelled(costs: np.ndarray) -> np.ndarray:
+    """Costs with label tokens that say little of the work."""
+    labels = np.random.default_rng(0).integers(1, 900, len(costs))
+    return np.column_stack([costs, np.minimum(labels, costs[:, 1])])
+
+
+def waiting(table: CostTable, config: PlanConfig) -> float:
+    """The share of waiting in whole steps, as `analyze` defines it."""
+    found = from_planner(table, config)
+    sums = np.array([table.costs[group][:, :2].sum(axis=0) for group in found.groups])
+    rows = sums[found.rows[: found.whole_rows]] * (TILE_TOKENS, 1)
+    return 1 - float(rows.sum() / config.ranks / rows.max(axis=1).sum())
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(8, 0.01), (32, 0.03)])
+def test_readmes_example_waits_no_more_than_planning_md_says(
+    root: Path, data: Path, ranks: int, most: float
+) -> None:
+    path = data / "metadata" / "calibrated_1200k.npz"
+    if not path.is_file():
+        pytest.skip("no metadata here")
+    with np.load(path) as arrays:
+        costs = np.stack([arrays["tiles"], arrays["tokens"]], axis=1).astype(np.int64)
+    some = costs[permutation(len(costs), 0, 0)[:20_000]]
+    table = CostTable(RESOURCES, labelled(some), np.zeros(len(some), np.int64))
+    assert waiting(table, as_the_loader_plans(readme_balance(root), ranks)) <= most
+
+
+@pytest.mark.parametrize("mode", ["exact", "window"])
+def test_the_settings_that_analyze_prints_deliver_what_it_foretells(mode: Any) -> None:
+    table = synthetic(6000, seed=2)
+    rows = Rows(RESOURCES, labelled(table.costs), np.zeros(6000, np.int64), table.sources,
+                ("a", "b", "c"))  # fmt: skip
+    report = make_report(rows, 6000, ReportOptions(Plan(ranks=8, accumulate=8), mode=mode))
+    balance = Balance.from_json(json.dumps(report["recommended"]["balance"]))
+    config = as_the_loader_plans(balance, 8)
+    delivered = waiting(CostTable(RESOURCES, rows.costs, rows.source_of), config)
+    assert delivered == pytest.approx(report["waiting"]["balanced"], abs=1e-9)
