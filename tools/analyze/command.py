@@ -268,7 +268,8 @@ def _progress() -> Progress:
 
 def _table(report: Json) -> Table:
     found = report["strategies"]
-    caption = "waiting: share of the strategy's own step; time: of a sample, relative to random"
+    caption = "waiting: share of the strategy's own step; time: of a sample, relative to random;\n"
+    caption += "padding: if every microbatch is padded to its longest sample"
     if any(one["other_size"] for one in found.values()):
         asked = report["plan"]["samples_per_step"]
         caption += f"\n* steps of another size than the {asked:,} samples asked for: not comparable"
@@ -276,7 +277,7 @@ def _table(report: Json) -> Table:
     table.add_column("strategy", vertical="bottom")
     resources = report["budgets"]["resources"]
     ratios = [f"DistRatio\n{name}" for name in resources]
-    for name in ("waiting", "samples\na step", "time", *ratios, "padding\nif padded"):
+    for name in ("waiting", "samples\na step", "time", *ratios, "padding"):
         table.add_column(name, justify="right", vertical="bottom")
     whole = found["random"]["time_per_sample"]
     for name in STRATEGIES:

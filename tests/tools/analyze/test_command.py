@@ -238,11 +238,13 @@ def test_steps_of_another_size_are_marked_on_the_terminal(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     loose = ["--budget", "tiles=400", "--budget", "tokens=160000", "--out", tmp_path / "out"]
     text = shown(capsys, skewed, *loose)
     (isf,) = (line for line in text.splitlines() if line.startswith("│ isf"))
     (ours,) = (line for line in text.splitlines() if line.startswith("│ balanced"))
     assert " * " in isf
+    assert " ± " in isf  # the row is one line
+    assert isf.count("%") == 5
     assert " * " not in ours
     assert "not comparable" in text
