@@ -46,7 +46,7 @@ def _listener(report: Callable[[str], object]) -> Any:
     """Return a listener to numba that reports the first of all compilations."""
     from numba.core import event
 
-    class Listener(event.Listener):  # type: ignore[misc]
+    class Listener(event.Listener):
         has_told = False
 
         def on_start(self, _: object) -> None:

@@ -103,7 +103,7 @@ def _why_not_grown(ledger: PlainLedger, loader: Any) -> str:
     in_order = type(drawn_from(loader._index_sampler)) is SequentialSampler
     if not in_order:
         return "a sampler's order inside an epoch is another with more samples"
-    whole = ledger.batch_size is not None and ledger.samples is not None
-    if whole and (ledger.batches + len(ledger.waiting)) * ledger.batch_size <= ledger.samples:
-        return ""
-    return "its epoch has had its last batch"
+    size = 1 if loader.batch_sampler is None else loader.batch_sampler.batch_size
+    handed_out = ledger.batches + len(ledger.waiting)
+    is_last = handed_out * size > (ledger.samples or 0)
+    return "its epoch has had its last batch" if is_last else ""

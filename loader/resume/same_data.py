@@ -17,10 +17,10 @@ def check_same_data(
     identity = now.identity
     if ledger.data == identity and ledger.samples == now.samples:
         return
-    field, was, found = "data", ledger.data, identity
+    differs = f"data was {ledger.data!r} and is {identity!r}"
     if ledger.samples != now.samples:
-        field, was, found = "samples", ledger.samples, now.samples
-    reason = f"the ledger is of other data: its {field} was {was!r} and is {found!r}"
+        differs = f"samples was {ledger.samples} and is {now.samples}"
+    reason = f"the ledger is of other data: its {differs}"
     if not growing or not _have_grown(ledger, now):
         hint = f"; {GROWING} goes on where they have only become more" if growing is False else ""
         raise ValueError(f"{reason}: resume with the same data set{hint}")

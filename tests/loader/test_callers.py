@@ -78,7 +78,8 @@ def test_so_it_is_for_whole_steps() -> None:
 
 
 def test_and_for_a_plain_loader_with_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, iterator = Gate(), iter(plain(1))
+    gate = Gate()
+    iterator: Any = iter(plain(1))
     hand_out = iterator._hand_out
     monkeypatch.setattr(iterator, "_hand_out", lambda data: (gate([0]), hand_out(data))[1])
     assert "two threads called next()" in refused_meanwhile(iterator, gate)

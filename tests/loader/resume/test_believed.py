@@ -2,10 +2,12 @@
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
@@ -19,6 +21,7 @@ from tests.flat_options import balanced_loader
 from tests.loader.resume import resume_data as made
 
 COUNT = 48
+NUMBERS: Any = range(24)  # a data set to torch, though not to its types
 STEP = 8
 
 
@@ -225,11 +228,11 @@ def test_the_fingerprint_of_a_hugging_face_dataset_is_compared():
 
 def test_a_split_at_random_is_not_another():
     one, other = (
-        torch.utils.data.random_split(range(40), [30, 10], torch.Generator().manual_seed(seed))[0]
+        torch.utils.data.random_split(NUMBERS, [16, 8], torch.Generator().manual_seed(seed))[0]
         for seed in (1, 2)
     )
     state = after(plain(one), 2)
-    plain(Subset(range(40), list(one.indices))).load_state_dict(state)
+    plain(Subset(NUMBERS, list(one.indices))).load_state_dict(state)
     with pytest.raises(ValueError, match="its data was 'Subset"):
         plain(other).load_state_dict(state)
 
@@ -276,7 +279,7 @@ def test_grown_data_are_continued_between_epochs(make, given):
     list(loader)
     larger = make(Named(60), growing_data=True, **given)
     larger.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-    assert sorted(itertools.chain(*larger)) == sorted(Named(60))
+    assert sorted(itertools.chain(*larger)) == sorted(f"k{index}" for index in range(60))
 
 
 def test_grown_data_are_continued_inside_an_epoch_in_their_order():
@@ -295,6 +298,22 @@ def test_grown_data_are_continued_inside_an_epoch_in_their_order():
     larger = plain(Named(60), growing_data=True)
     larger.load_state_dict(loader.state_dict())
     assert had + list(itertools.chain(*larger)) == whole
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_sampler": True}])
+def test_grown_data_are_refused_after_the_last_batch_of_an_epoch(options):
+    def new(count):
+        if not options:
+            return plain(Named(count), growing_data=True)
+        batches = BatchSampler(SequentialSampler(range(count)), 4, drop_last=False)
+        return DataLoader(Named(count), batch_sampler=batches, growing_data=True)
+
+    iterator = iter(loader := new(22))
+    list(itertools.islice(iterator, 5))
+    new(60).load_state_dict(loader.state_dict())
+    next(iterator)
+    with pytest.raises(ValueError, match="its epoch has had its last batch"):
+        new(60).load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize("make", [balanced, plain])
@@ -359,7 +378,7 @@ def test_a_position_in_the_order_of_another_sampler_is_refused(before, now):
 
 
 def distributed(seed=0, epoch=0, shuffle=True):
-    sampler = DistributedSampler(range(24), 1, 0, shuffle, seed)
+    sampler = DistributedSampler(NUMBERS, 1, 0, shuffle, seed)
     sampler.set_epoch(epoch)
     return {"sampler": sampler}
 
