@@ -148,6 +148,9 @@ class Ledgers:
             if place not in self._epochs:
                 self._epochs[place] = whole_run(kind, epoch=ledger["epoch"])
             run = self._epochs[place]
+        if waiting := ledger.get("waiting"):  # what was not handed out (in_order=False) comes first
+            top = ledger["batches"] + len(waiting)
+            return [run.rest[0][number] for number in waiting] + run.rest[top]
         wanted = [ledger[field] for field in kind.position]
         for each, rest in zip(run.ledgers, run.rest, strict=True):
             if [each[field] for field in kind.position] == wanted:
