@@ -76,6 +76,7 @@ def parse_ledger(state: Any) -> Ledger:
         ledger = read_record(_KINDS[kind], found, "ledger")
     except ValueError as error:
         raise ValueError(f"not a ledger of counterpoise: {error}") from None
+    # Before the digits: what contradicts itself is named in words that its owner understands.
     check_consistent(ledger)
     if changed := find_changed_field(state):
         raise ValueError(

@@ -35,7 +35,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """How processes are arranged; wrong values raise ValueError.
+    """An arrangement of processes; wrong values raise ValueError.
 
     dims: a DeviceMesh with named dimensions; or the size of each dimension by its name, in the
         order of torch's `init_device_mesh`: the last varies fastest from rank to rank. Megatron's

@@ -283,6 +283,7 @@ def _table(report: Json) -> Table:
     for name in STRATEGIES:
         one = found[name]
         apart = [f"{100 * one['dist_ratio'][each]:.1f} %" for each in resources]
+        # over one or two steps the interval is as wide as the scale, and says nothing
         known = one["interval"] < 0.5
         half = f" ± {100 * one['interval']:.1f}" if known else ""
         waiting = f"{100 * one['waiting']:.1f}{half} %"

@@ -60,6 +60,7 @@ def _identity(dataset: Any, samples: int | None, key: Callable[[int], str] | Non
         return _named(dataset, digest([_identity(dataset.dataset, None, None), indices]))
     if is_concatenated(dataset):
         return _named(dataset, digest([_identity(each, None, None) for each in dataset.datasets]))
+    # Keys name samples for good; where there are none only the class is known.
     if key is not None and samples is not None:
         return _named(dataset, digest([str(key(each)) for each in _spread(samples)]))
     return type(dataset).__qualname__
