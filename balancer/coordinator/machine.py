@@ -34,6 +34,7 @@ from .notices import send_pong
 from .peers.records import WorkerPeer
 from .rank_checks import RankChecks
 from .rank_handlers import RankHandlers
+from .run.doubted_results import LayoutCheck
 from .run.epoch import EpochRun
 from .run.planning_feed import WindowPlanner
 from .run_control import RunControl
@@ -64,15 +65,19 @@ class Coordinator:
         plan_with: Callable[[PlanConfig], WindowPlanner] = make_planner,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
         incarnation: int = 0,
+        check_layout: LayoutCheck | None = None,
     ) -> None:
         """`job` is given where the balancer is started for it; else the first rank brings it.
 
         A worker that sends nothing for `heartbeat_timeout_s` is taken to be dead: infinity where a
         supervisor reports at once that one died (a call that holds Python's lock for long would
         be done again elsewhere otherwise). `incarnation` must differ from that of every balancer
-        before at this address: it separates their lease numbers.
+        before at this address: it separates their lease numbers. `check_layout` finds samples of
+        workers on other hosts that no rank could read; with it they are doubted in other ways, too.
         """
-        self.state = CoordinatorState(job, plan_with, heartbeat_timeout_s, incarnation)
+        self.state = CoordinatorState(
+            job, plan_with, heartbeat_timeout_s, incarnation, check_layout
+        )
         self.runs = RunControl(self.state)
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)

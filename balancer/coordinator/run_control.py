@@ -39,7 +39,9 @@ class RunControl:
         if order is None:
             return
         planner = state.plan_with(state.job.plan)
-        state.run = EpochRun(start, state.job, order, planner, state.last_lease)
+        # What this machine's own workers send is not doubted: they are this trainer's processes.
+        check = state.check_layout if state.job.source else None
+        state.run = EpochRun(start, state.job, order, planner, state.last_lease, check)
         for rank in state.ranks.values():
             self.apply_progress(rank)
 

@@ -20,6 +20,7 @@ from .peers.launches import LaunchHistory
 from .peers.records import RankPeer, WorkerPeer
 from .peers.requests import PendingRequests
 from .peers.sharers import Sharers
+from .run.doubted_results import LayoutCheck
 from .run.epoch import EpochRun
 from .run.planning_feed import WindowPlanner
 
@@ -79,8 +80,10 @@ class CoordinatorState:
         plan_with: Callable[[PlanConfig], WindowPlanner] = make_planner,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
         incarnation: int = 0,
+        check_layout: LayoutCheck | None = None,
     ) -> None:
         """See `Coordinator` for the arguments."""
+        self.check_layout = check_layout
         self.job = job
         self.job_is_fixed = job is not None
         self.plan_with = plan_with

@@ -32,6 +32,8 @@ from .effects import Handler
 from .peers.admission import why_other_version, why_worker_refused
 from .peers.records import WorkerPeer
 from .peers.worker_stats import WorkerStats
+from .run.doubted_results import Blame
+from .run.epoch import EpochRun
 from .run_control import RunControl
 from .state import CoordinatorState
 
@@ -39,6 +41,8 @@ from .state import CoordinatorState
 HEARTBEAT_FRESH_S = 2.5
 # A worker that reports twice to be idle does not have what it was leased this long ago.
 IDLE_S = 2.0
+# A worker that has sent this much rubbish is turned away.
+MAX_RUBBISH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,8 @@ class WorkerHandlers:
         name = self.state.workers[peer].hello.name
         self._reject(peer, name, f"this worker cannot do what others can: {reason}")
         self.release(peer)
+        if not self.state.workers:
+            self.runs.fail("worker", f"worker {name}: {reason}; no other worker is left")
 
     def _reject(self, peer: bytes, name: str, reason: str) -> None:
         self.state.send(peer, PeerRejected(reason))
@@ -193,23 +199,42 @@ class WorkerHandlers:
 
     # --- results
 
-    def store_costs(self, peer: bytes, message: ProbeDone) -> None:
+    def store_costs(self, peer: bytes, message: ProbeDone) -> Outcome:
         """Store the costs of probed samples."""
         self._count_results(peer, probed=len(message.results))
-        self.runs.guard(lambda run: run.store_costs(peer, message, self.state.now))
+        return self._judge(peer, lambda run: run.store_costs(peer, message, self.state.now))
 
-    def store_payload(self, peer: bytes, decoded: DecodedSample) -> None:
+    def store_payload(self, peer: bytes, decoded: DecodedSample) -> Outcome:
         """Store the payload of a decoded sample."""
         message, payload, nbytes = decoded.message, decoded.payload, decoded.nbytes
         self._count_results(peer, decoded=1, nbytes=nbytes)
-        self.runs.guard(
-            lambda run: run.store_payload(peer, message, payload, nbytes, self.state.now)
+        return self._judge(
+            peer, lambda run: run.store_payload(peer, message, payload, nbytes, self.state.now)
         )
 
-    def store_failure(self, peer: bytes, message: SampleFailed) -> None:
+    def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""
         self._count_results(peer, failed=1)
-        self.runs.guard(lambda run: run.store_failure(peer, message, self.state.now))
+        return self._judge(peer, lambda run: run.store_failure(peer, message, self.state.now))
+
+    def _judge(self, peer: bytes, store: Callable[[EpochRun], list[Blame]]) -> Outcome:
+        """Store a worker's result; turn those away that were blamed too often for rubbish."""
+        found: list[Blame] = []
+        self.runs.guard(lambda run: found.extend(store(run)))
+        outcome = Outcome.DONE
+        for blame in found:
+            worker = self.state.workers.get(blame.worker)
+            if worker is None:
+                continue
+            worker.rubbish += 1
+            if worker.rubbish < MAX_RUBBISH:
+                continue
+            if blame.worker == peer:
+                self.turn_away(peer, blame.reason)
+                outcome = Outcome.REFUSED
+            else:
+                self.apply(blame.worker, Event.TURNED_AWAY, blame.reason)
+        return outcome
 
     def _count_results(self, peer: bytes, **counts: int) -> None:
         worker = self.state.workers[peer]

@@ -131,6 +131,8 @@ def _to(action: A, state: State) -> Transition[A]:
     return Transition(action, {Outcome.DONE: state})
 
 
+# After a worker's result; it is refused when the worker has sent too much rubbish.
+RESULT = {Outcome.DONE: W_READY, Outcome.REFUSED: ABSENT}
 COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     (ABSENT, "WorkerHello"): Transition(
         Action.REGISTER_WORKER,
@@ -164,9 +166,9 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
         {Outcome.DONE: W_WAITING, Outcome.REFUSED: ABSENT, Outcome.OUTDATED: W_PREPARING},
     ),
     (W_READY, "WorkerReady"): _to(Action.CONFIRM_WORKER, W_READY),
-    (W_READY, "ProbeDone"): _to(Action.STORE_COSTS, W_READY),
-    (W_READY, "DecodeDone"): _to(Action.STORE_PAYLOAD, W_READY),
-    (W_READY, "SampleFailed"): _to(Action.STORE_FAILURE, W_READY),
+    (W_READY, "ProbeDone"): Transition(Action.STORE_COSTS, RESULT),
+    (W_READY, "DecodeDone"): Transition(Action.STORE_PAYLOAD, RESULT),
+    (W_READY, "SampleFailed"): Transition(Action.STORE_FAILURE, RESULT),
     (W_WAITING, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
     (W_PREPARING, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
     (W_READY, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),

@@ -10,6 +10,7 @@ import click
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
 from ...balancer.planning.warmup import compile_for
+from ...balancer.protocol.sample_layout import why_bad_layout
 from ...balancer.server.loop import serve
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
@@ -90,7 +91,11 @@ def _serve(
     incarnation = time.time_ns() >> INCARNATION_BITS
     with stop_on_signal() as stop:
         serve(
-            Coordinator(heartbeat_timeout_s=heartbeat_timeout_s, incarnation=incarnation),
+            Coordinator(
+                heartbeat_timeout_s=heartbeat_timeout_s,
+                incarnation=incarnation,
+                check_layout=why_bad_layout,
+            ),
             listen,
             ready=_prepare,
             stop=stop,

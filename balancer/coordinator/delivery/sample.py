@@ -1,6 +1,6 @@
 """A sample on its way through the balancer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -12,7 +12,8 @@ class Sample:
     decoded once or is a hole; `reason` why it is a hole, `source` the file it is in where a worker
     has said so, `fatal` that the hole ends the run when its microbatch is due. `lent` means that a
     rank was sent it and has not acknowledged it. `crash_count` is how many workers died or hung
-    while they worked on it.
+    while they worked on it. `named_by` is the worker that gave the key; `claims` are the keys by
+    worker, once one has contradicted it, `contradictions` times.
     """
 
     ordinal: int
@@ -32,6 +33,9 @@ class Sample:
     fatal: bool = False
     crash_count: int = 0
     lent: bool = False
+    named_by: bytes = b""
+    claims: dict[bytes, str] = field(default_factory=dict)
+    contradictions: int = 0
 
     @property
     def position(self) -> tuple[int, int]:

@@ -23,7 +23,8 @@ class WorkerPeer:
     `heard_at` and `sent_at` are when the last message came from it and went to it. A worker is
     `unresponsive` when a lease of it expired or was lost and it has shown no result since: it gets
     no more work until it does. `failure` is why it cannot open the job's source, empty if it can or
-    has not tried. `in_progress` is the sample that it last reported to work on, at `heartbeat_at`.
+    has not tried; `rubbish` counts what it sent that cannot be right. `in_progress` is the sample
+    that it last reported to work on, at `heartbeat_at`.
     """
 
     peer: bytes
@@ -32,6 +33,7 @@ class WorkerPeer:
     sent_at: float
     unresponsive: bool = False
     failure: str = ""
+    rubbish: int = 0
     in_progress: WorkInProgress = NOT_REPORTED
     heartbeat_at: float = -math.inf
     fingerprint: str = ""

@@ -8,6 +8,7 @@ from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import (
     DecodeDone,
+    Probed,
     ProbeDone,
     SampleFailed,
     StartRun,
@@ -15,6 +16,15 @@ from ...protocol.messages import (
 from ..delivery.rank_progress import Position
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
+from .doubted_results import (
+    MAX_CONTRADICTIONS,
+    SHOWN,
+    Blame,
+    LayoutCheck,
+    describe,
+    judge_name,
+    why_bad_costs,
+)
 from .failed_samples import FailedSamples
 from .granting import STEPS_AHEAD, LeaseGranter
 from .leases import LeaseTable
@@ -35,8 +45,14 @@ class EpochRun:
         order: Int64,
         planner: WindowPlanner,
         last_lease: int = 0,
+        check_layout: LayoutCheck | None = None,
     ) -> None:
-        """`last_lease` is the number of the last lease that was granted before."""
+        """`last_lease` is the number of the last lease that was granted before.
+
+        With `check_layout` workers are doubted: what they send must be readable, and samples' names
+        must agree.
+        """
+        self.check_layout = check_layout
         self.number = begin.run
         self.begin = begin
         self.job = job
@@ -64,39 +80,95 @@ class EpochRun:
 
     # --- results of workers
 
-    def store_costs(self, worker: bytes, message: ProbeDone, now: float) -> None:
-        """Store the results of a probe lease."""
+    def store_costs(self, worker: bytes, message: ProbeDone, now: float) -> list[Blame]:
+        """Store the results of a probe lease; return who is to blame for what is rubbish."""
+        blamed: list[Blame] = []
         for result in message.results:
-            found = self._complete(worker, message.lease, result.ordinal, now)
-            if found:
-                _, sample = found
-                sample.crash_count = 0  # no worker died of probing it
+            found = self._complete(worker, message.lease, result.ordinal, now, blamed)
+            if not found:
+                continue
+            kind, sample = found
+            sample.crash_count = 0  # no worker died of probing it
+            reason = why_bad_costs(result.cost, result.nbytes, len(self.job.resources))
+            if kind != "probe":
+                reason = "costs, where it was to be decoded"
+            if reason:
+                blamed.append(self._reject(worker, kind, sample, result, reason))
+            else:
                 self.feed.store_costs(sample, result.key, result.cost, result.nbytes)
+                sample.named_by = worker
+        return blamed
 
     def store_payload(
         self, worker: bytes, message: DecodeDone, payload: object, nbytes: int, now: float
-    ) -> None:
-        """Store one decoded sample; under a probe lease it brings its costs along."""
-        found = self._complete(worker, message.lease, message.ordinal, now)
+    ) -> list[Blame]:
+        """Store one decoded sample; under a probe lease it brings its costs along.
+
+        Returns who is to blame for what is rubbish.
+        """
+        blamed: list[Blame] = []
+        found = self._complete(worker, message.lease, message.ordinal, now, blamed)
         if not found:
-            return
+            return blamed
         kind, sample = found
+        reason = self.check_layout(message.header, payload) if self.check_layout else ""
+        if kind == "probe" and not reason:
+            reason = why_bad_costs(message.cost, nbytes, len(self.job.resources))
+        if reason:
+            return [*blamed, self._reject(worker, kind, sample, message, reason)]
+        if sample.key and self.check_layout:
+            verdict = judge_name(sample, worker, message.key)
+            blamed += verdict.blamed
+            if verdict.name != message.key:
+                self._decode_again(kind, sample)
+                return blamed
+            sample.key = verdict.name
         sample.key = sample.key or message.key
         if kind == "probe":
             self.feed.store_costs(sample, message.key, message.cost, nbytes)
+            sample.named_by = worker
         self.delivery.store(sample, message.header, payload, nbytes)
+        return blamed
 
-    def store_failure(self, worker: bytes, message: SampleFailed, now: float) -> None:
-        """Store that a sample cannot be used."""
-        found = self._complete(worker, message.lease, message.ordinal, now)
+    def _reject(
+        self, worker: bytes, kind: str, sample: Sample, result: Probed | DecodeDone, reason: str
+    ) -> Blame:
+        """Lease a sample again whose result is rubbish; return who is to blame."""
+        self.lost_leases.requeue(kind, sample)
+        return Blame(worker, describe(sample, result, reason))
+
+    def _decode_again(self, kind: str, sample: Sample) -> None:
+        """Decode a sample again whose name is open; give it up if workers go on to disagree."""
+        if sample.contradictions < MAX_CONTRADICTIONS:
+            self.lost_leases.requeue(kind, sample)
+            return
+        said = ", ".join(
+            f"{worker.decode(errors='replace')} says {name!r:.{SHOWN}}"
+            for worker, name in sorted(sample.claims.items())
+        )
+        self.failed.give_up(
+            sample, sample.key, f"workers disagree about its name: {said}", io=False
+        )
+
+    def store_failure(self, worker: bytes, message: SampleFailed, now: float) -> list[Blame]:
+        """Store that a sample cannot be used; return who is to blame for what is rubbish."""
+        blamed: list[Blame] = []
+        found = self._complete(worker, message.lease, message.ordinal, now, blamed)
         if found:
             found[1].source = message.source
             self.failed.give_up(found[1], message.key, message.reason, message.io)
+        return blamed
 
     def _complete(
-        self, worker: bytes, lease: int, ordinal: int, now: float
+        self, worker: bytes, lease: int, ordinal: int, now: float, blamed: list[Blame]
     ) -> tuple[str, Sample] | None:
-        """Take a sample off its lease, and return the leases that the worker has skipped."""
+        """Take a sample off its lease, and return the leases that the worker has skipped.
+
+        A worker that cannot have been leased it is added to those to blame.
+        """
+        if self.leases.was_never_granted(worker, lease, ordinal):
+            reason = f"it answers sample {ordinal} under lease {lease}, where that is not"
+            blamed.append(Blame(worker, reason))
         found = self.leases.complete(worker, lease, ordinal, now)
         if found:
             self.lost_leases.return_skipped(worker, lease)

@@ -22,7 +22,7 @@ class GrantedLease:
     """A lease: its open samples by ordinal, in the order of work.
 
     `shown_at` is when the worker last showed a result; `shared` if another worker has been leased
-    the same samples as well.
+    the same samples as well. `granted` are the ordinals that it was granted with.
     """
 
     number: int
@@ -32,6 +32,7 @@ class GrantedLease:
     samples: dict[int, Sample] = field(default_factory=dict)
     shown_at: float = 0.0
     shared: bool = False
+    granted: frozenset[int] = frozenset()
 
 
 class LeaseTable:
@@ -63,6 +64,7 @@ class LeaseTable:
         self.last += 1
         lease = GrantedLease(self.last, kind, worker, now + self.lease_s, shown_at=now)
         lease.samples = {sample.ordinal: sample for sample in samples}
+        lease.granted = frozenset(lease.samples)
         if shared is not None:
             lease.shared = shared.shared = True
         self._leases[self.last] = lease
@@ -92,6 +94,15 @@ class LeaseTable:
         if lease.shared or is_expired or self._expired_but_usable:
             self._take_from_others(lease.kind, sample)
         return lease.kind, sample
+
+    def was_never_granted(self, worker: bytes, number: int, ordinal: int) -> bool:
+        """Return whether a worker cannot have a result of this sample under this lease.
+
+        False where that is not known, as of leases that are over.
+        """
+        lease = self._leases.get(number) or self._expired_but_usable.get(number)
+        is_own = lease is not None and lease.worker == worker
+        return number > self.last or (is_own and ordinal not in lease.granted)  # type: ignore[union-attr]
 
     def renew(self, worker: bytes, now: float) -> None:
         """Put off the deadlines of a worker's leases: it makes progress."""

@@ -8,6 +8,7 @@ case has a method here, and all end in `_return`.
 from collections.abc import Callable, Iterable
 
 from ...protocol.parts import IDLE, WorkInProgress
+from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
 from .failed_samples import FailedSamples
 from .leases import GrantedLease, LeaseTable
@@ -100,13 +101,17 @@ class LostLeases:
         """Return when a lease expires, or a missing worker counts as dead."""
         return min(self.leases.next_deadline(), self.detector.next_deadline())
 
+    def requeue(self, kind: str, sample: Sample) -> None:
+        """Queue a sample again that no worker has on a lease."""
+        if kind == "probe":
+            self.feed.requeue(sample)
+        else:
+            self.delivery.decoding.requeue(sample)
+
     def _return(self, leases: Iterable[GrantedLease]) -> None:
         """Queue what is left of leases again, in its former order."""
         for lease in leases:
             for sample in reversed(lease.samples.values()):
                 if self.leases.is_leased(sample):
                     continue  # another worker has it as well
-                if lease.kind == "probe":
-                    self.feed.requeue(sample)
-                else:
-                    self.delivery.decoding.requeue(sample)
+                self.requeue(lease.kind, sample)

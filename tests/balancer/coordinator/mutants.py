@@ -41,8 +41,8 @@ MUTANTS = (
     mutant(
         "lease numbers start again with every run",
         edit("coordinator.run_control:RunControl.start_next",
-             "EpochRun(start, state.job, order, planner, state.last_lease)",
-             "EpochRun(start, state.job, order, planner)"),
+             "EpochRun(start, state.job, order, planner, state.last_lease, check)",
+             "EpochRun(start, state.job, order, planner, 0, check)"),
         seed=0,
     ),
     mutant(

@@ -11,6 +11,7 @@ from counterpoise.balancer.protocol.messages import (
     DecodeDone,
     GetStatus,
     Ping,
+    Probed,
     ProbeDone,
     RankBye,
     RequestBatch,
@@ -98,6 +99,14 @@ def be_ended(cluster: Cluster) -> None:
 
 def be_turned_away(cluster: Cluster) -> None:
     cluster.coordinator._apply(PEER, Event.TURNED_AWAY, "another file")
+
+
+def send_rubbish(message: object) -> Callable[[Cluster], None]:
+    def act(cluster: Cluster) -> None:
+        cluster.send(b"rank", StartRun(0, 0, START))
+        send(message, message, message)(cluster)
+
+    return act
 
 
 def fail_where_another_can(cluster: Cluster) -> None:
@@ -200,6 +209,9 @@ BY_CASE: dict[Case, Callable[[Cluster], None]] = {
     (W_PREPARING, "WorkerReady", Outcome.OUTDATED): send(WorkerReady(20, "same", 7)),
     (W_PREPARING, "WorkerFailed", Outcome.OUTDATED): send(WorkerFailed("no such file", 7)),
     (W_PREPARING, "WorkerFailed", Outcome.REFUSED): fail_where_another_can,
+    (W_READY, "ProbeDone", Outcome.REFUSED): send_rubbish(ProbeDone(99, (Probed(0, "k", (), 0),))),
+    (W_READY, "DecodeDone", Outcome.REFUSED): send_rubbish(DecodeDone(99, 0, "k", (), b"")),
+    (W_READY, "SampleFailed", Outcome.REFUSED): send_rubbish(SampleFailed(99, 0, "k", "c", False)),
     (ABSENT, "RankHello", Outcome.POSTPONED): greet_with_other_job,
     (ABSENT, "RankHello", Outcome.REFUSED): lambda cluster: cluster.rank(PEER, (9,)) and None,
     (ABSENT, Event.POSTPONED_HELLO, Outcome.ADMITTED): wait_until_first_is_gone,

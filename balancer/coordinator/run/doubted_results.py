@@ -1,0 +1,81 @@
+"""Finds results of workers that cannot be right, and the workers to blame for them.
+
+A result is *rubbish* if no worker of this version could send it: of a sample that is not on its
+lease, with another number of costs, with a payload that is not what its header says. The sample is
+leased again. Where workers name one sample differently, one of them is wrong, and nobody knows
+which: it is decoded again until two workers agree, and the others are blamed. Who is blamed a few
+times is turned away by the handlers.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...protocol.messages import DecodeDone, Probed
+from ..delivery.sample import Sample
+
+# Returns why a payload cannot be read with its header, "" if it can: protocol/sample_layout.py.
+LayoutCheck = Callable[[bytes, object], str]
+# A payload cannot be larger than the largest frame.
+MAX_PAYLOAD_BYTES = 8 << 30
+# Results with contradicting names after which a sample is given up.
+MAX_CONTRADICTIONS = 5
+SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A worker has sent rubbish, and what."""
+
+    worker: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who is right about a sample's name; `name` is empty while that is open."""
+
+    name: str
+    blamed: tuple[Blame, ...] = ()
+
+
+def why_bad_costs(cost: tuple[int, ...], nbytes: int, resources: int) -> str:
+    """Return why these cannot be the costs and the size of a sample, "" if they can.
+
+    >>> why_bad_costs((3, 5), 100, resources=2), why_bad_costs((3,), 100, resources=2)
+    ('', '1 costs, 2 are needed')
+    """
+    if len(cost) != resources:
+        return f"{len(cost)} costs, {resources} are needed"
+    if not 0 <= nbytes <= MAX_PAYLOAD_BYTES:
+        return f"a payload of {nbytes} bytes"
+    return ""
+
+
+def describe(sample: Sample, result: Probed | DecodeDone, reason: str) -> str:
+    """Return a reason with the sample that it is about."""
+    return f"it answers sample {sample.key or result.key!r:.{SHOWN}} with rubbish: {reason}"
+
+
+def judge_name(sample: Sample, worker: bytes, name: str) -> Verdict:
+    """Return which name of a sample is right, now that a worker has said this one."""
+    if name == sample.key:
+        return Verdict(name, _contradicting(sample.claims, name))
+    sample.claims.setdefault(sample.named_by, sample.key)
+    before = sample.claims.get(worker, name)
+    sample.claims[worker] = name
+    sample.contradictions += 1
+    if before != name:
+        reason = f"it calls one sample {before!r:.{SHOWN}} and {name!r:.{SHOWN}}"
+        return Verdict("", (Blame(worker, reason),))
+    (most, times), *_ = Counter(sample.claims.values()).most_common(1)
+    return Verdict(most, _contradicting(sample.claims, most)) if times > 1 else Verdict("")
+
+
+def _contradicting(claims: dict[bytes, str], name: str) -> tuple[Blame, ...]:
+    """Return the workers that gave a sample another name than the right one."""
+    return tuple(
+        Blame(worker, f"it calls a sample {said!r:.{SHOWN}} that others call {name!r:.{SHOWN}}")
+        for worker, said in claims.items()
+        if said != name
+    )
