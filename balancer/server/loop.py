@@ -193,7 +193,7 @@ class _Shell:
         if dropped:
             self.coordinator.state.diagnostics.refused += 1
             if dropped % DISCONNECT_EVERY == 0:
-                self.connections.shut_down(frames[0])
+                self.connections.reset(frames[0])
             return
         self.connections.note(frames[0])
         peer, key, content = decode_from(frames, self.keys)
@@ -255,7 +255,7 @@ class _Shell:
         self.refused(f"{_shown(peer)} is not served any more: it sends too much that is of no use")
         self._forget(peer)
         self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
-        self.connections.shut_down(frame)
+        self.connections.reset(frame)
 
     def _send(self, effect: Send) -> None:
         if self.clear is not None and self.clear.is_used_for(effect.peer):

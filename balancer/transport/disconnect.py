@@ -1,17 +1,24 @@
 """Close the connection over which a message came: a ROUTER itself cannot.
 
-libzmq tells the descriptor of a message's connection, and a shutdown of it is what the end of the
-peer would be. But the connection may have ended since the message was received, and its number may
+libzmq tells the descriptor of a message's connection, which is reset here (connect(2) to no
+address): the other side is told at once, and what it has sent and libzmq has not read is dropped by
+the kernel, where a shutdown would have megabytes of it read first. For libzmq it is as if the peer
+had reset it. But the connection may have ended since the message was received, and its number may
 belong to another by now. So it must be a connection to this balancer's port, from the message's
 host, over which nobody else has sent anything since. What cannot be excluded is a peer that has
 just connected and has sent nothing yet: it connects again.
 """
 
 import contextlib
+import ctypes
 import os
 import socket as sockets
 
 import zmq
+
+# A sockaddr of the family AF_UNSPEC.
+NO_ADDRESS = bytes(16)
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Connections:
@@ -29,8 +36,8 @@ class Connections:
             with contextlib.suppress(zmq.ZMQError):
                 self._names[int(frame.get(zmq.SRCFD))] = frame.bytes
 
-    def shut_down(self, frame: zmq.Frame) -> None:
-        """Close the connection over which a message came, unless it is somebody else's by now."""
+    def reset(self, frame: zmq.Frame) -> None:
+        """Reset the connection over which a message came, unless it is somebody else's by now."""
         if not self._port:
             return
         with contextlib.suppress(OSError, ValueError, zmq.ZMQError):  # it has ended
@@ -39,4 +46,4 @@ class Connections:
                 with sockets.socket(fileno=os.dup(number)) as connection:
                     ends = connection.getsockname()[1], connection.getpeername()[0]
                     if ends == (self._port, host):
-                        connection.shutdown(sockets.SHUT_RDWR)
+                        _libc.connect(connection.fileno(), NO_ADDRESS, len(NO_ADDRESS))

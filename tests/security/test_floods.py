@@ -122,7 +122,7 @@ def test_a_connection_that_is_used_by_another_is_not_closed(used):
         connections.note(name)
         if used:
             connections._names = dict.fromkeys(connections._names, b"other")
-        connections.shut_down(name)
+        connections.reset(name)
         closed = bool(select.select([peer], [], [], 0.2 if used else LIMIT_S)[0])
         assert closed is not used
         peer.close()

@@ -10,8 +10,8 @@ import click
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
 from ...balancer.planning.warmup import compile_for
-from ...balancer.protocol.sample_layout import why_bad_layout
 from ...balancer.server.loop import serve
+from ...balancer.server.sample_layout import why_bad_layout
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
 from ..console.rejected_peers import RejectedPeers

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...protocol.messages import DecodeDone, Probed
 from ..delivery.sample import Sample
 
-# Returns why a payload cannot be read with its header, "" if it can: protocol/sample_layout.py.
+# Returns why a payload cannot be read with its header, "" if it can: server/sample_layout.py.
 LayoutCheck = Callable[[bytes, object], str]
 # A payload cannot be larger than the largest frame.
 MAX_PAYLOAD_BYTES = 8 << 30

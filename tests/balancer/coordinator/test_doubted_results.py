@@ -17,7 +17,7 @@ from counterpoise.balancer.protocol.messages import (
     SampleFailed,
     StartRun,
 )
-from counterpoise.balancer.protocol.sample_layout import why_bad_layout
+from counterpoise.balancer.server.sample_layout import why_bad_layout
 from tests.balancer.coordinator.cluster import START, Cluster
 
 HEADER = msgpack.packb({"fields": []})

@@ -6,7 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from counterpoise.balancer.protocol.sample_layout import why_bad_layout
+from counterpoise.balancer.server.sample_layout import why_bad_layout
 from counterpoise.workers.codec.frames import decode, encode, payload_of
 
 SAMPLES = [
