@@ -15,7 +15,7 @@ from tests.fuzz.outcomes import Outcome, run_target
 from tests.fuzz.shards import write_shards
 from tests.fuzz.targets import RUNS, TARGETS
 
-SMALL = {"ledgers": 120, "kept-files": 40, "shard-changes": 24}
+SMALL = {"ledgers": 120, "kept-files": 40, "shard-changes": 24, "messages": 2}
 
 
 @pytest.mark.parametrize("name", TARGETS)

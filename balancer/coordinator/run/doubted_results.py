@@ -32,7 +32,7 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NameVerdict:
     """Who is right about a sample's name; `name` is empty while that is open."""
 
     name: str
@@ -57,19 +57,19 @@ def describe(sample: Sample, result: Probed | DecodeDone, reason: str) -> str:
     return f"it answers sample {sample.key or result.key!r:.{SHOWN}} with rubbish: {reason}"
 
 
-def judge_name(sample: Sample, worker: bytes, name: str) -> Verdict:
+def judge_name(sample: Sample, worker: bytes, name: str) -> NameVerdict:
     """Return which name of a sample is right, now that a worker has said this one."""
     if name == sample.key:
-        return Verdict(name, _contradicting(sample.claims, name))
+        return NameVerdict(name, _contradicting(sample.claims, name))
     sample.claims.setdefault(sample.named_by, sample.key)
     before = sample.claims.get(worker, name)
     sample.claims[worker] = name
     sample.contradictions += 1
     if before != name:
         reason = f"it calls one sample {before!r:.{SHOWN}} and {name!r:.{SHOWN}}"
-        return Verdict("", (Blame(worker, reason),))
+        return NameVerdict("", (Blame(worker, reason),))
     (most, times), *_ = Counter(sample.claims.values()).most_common(1)
-    return Verdict(most, _contradicting(sample.claims, most)) if times > 1 else Verdict("")
+    return NameVerdict(most, _contradicting(sample.claims, most)) if times > 1 else NameVerdict("")
 
 
 def _contradicting(claims: dict[bytes, str], name: str) -> tuple[Blame, ...]:

@@ -1,0 +1,30 @@
+"""Hostile messages at a served balancer, with an honest job beside them: a thousand each trial.
+
+Right: the job was given what it always is, and the balancer is alive and small. Silent: it was
+given something else. An error of the job, a balancer that has ended and one that has grown are
+unclear; there is nothing that an honest job may be refused for.
+"""
+
+import weakref
+from pathlib import Path
+from random import Random
+
+from tests.fuzz.outcomes import Outcome, Trial
+from tests.security.served import ServedJob, try_once
+
+
+def make_trial(folder: Path) -> Trial:
+    """Return a trial at a balancer that is started now, and again where it has ended."""
+    jobs: list[ServedJob] = []
+
+    def trial(draw: Random) -> Outcome:
+        if not jobs or jobs[-1].process.poll() is not None:
+            jobs.append(ServedJob(folder / f"{len(jobs)}"))
+            weakref.finalize(trial, jobs[-1].process.kill)
+        is_well, found = try_once(jobs[-1], draw)
+        if is_well:
+            return Outcome("right", "messages: served", found)
+        is_other = "the job was given" in found and "Error" not in found
+        return Outcome("silent" if is_other else "unclear", "messages: served", found)
+
+    return trial
