@@ -182,7 +182,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
         progress.update(task, total=1, completed=1, live="")
     report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
     _write(out, rows, report)
-    emit(report, as_json, _table(report), _settings(report, out))
+    emit(report, as_json, _table(report), _waits(report), _settings(report, out))
 
 
 def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOptions:
@@ -290,6 +290,18 @@ def _table(report: Json) -> Table:
         time = f"{100 * one['time_per_sample'] / whole if whole else 100:.0f} %"
         size = f"{one['samples_per_step']:,.0f}{' *' if one['other_size'] else ''}"
         table.add_row(name, waiting, size, time, *apart, f"{100 * one['padding']:.1f} %")
+    return table
+
+
+def _waits(report: Json) -> Table:
+    """Return what each plan gives where ranks wait in every microbatch, and once a step."""
+    table = Table(title="waiting, by when your loop's ranks wait for each other")
+    for name in ("plan", "every microbatch (FSDP)", "once a step (DDP with no_sync)"):
+        table.add_column(name, justify="left" if name == "plan" else "right")
+    names = {"random": "random", "microbatch": 'waits="microbatch"', "step": 'waits="step"'}
+    for key, shown in names.items():
+        found = report["waits"][key]
+        table.add_row(shown, *(f"{100 * found[kind]:.1f} %" for kind in ("microbatch", "step")))
     return table
 
 

@@ -27,7 +27,7 @@ def level_steps(
 
     cells (steps, contests, teams, cells of a team): groups of slots. work (n, columns): what a
     sample adds to its team. costs (n, resources) and budgets (resources,) limit each cell. turns
-    (m, 2): a column, and how many columns from the first on may not get a higher top by it. A
+    (m, 3): a column, and the first and the end of the columns that may get no higher top by it. A
     column of a contest gets `searches` searches per team, each among `candidates` teams. It is
     given up after `tries` in a row without an exchange, or when its top is above the mean by at
     most a part in 2**near.
@@ -38,10 +38,10 @@ def level_steps(
         tops = np.empty((step.shape[0], work.shape[1]), dtype=np.int64)
         for contest in range(step.shape[0]):
             set_tops(tops, loads, contest)
-        for column, guarded in turns:
+        for column, begin, end in turns:
             for contest in range(step.shape[0]):
                 changes += level_contest(
-                    slots, costs, budgets, work, step, loads, tops, contest, column, guarded,
+                    slots, costs, budgets, work, step, loads, tops, contest, column, begin, end,
                     searches * step.shape[1], candidates, tries, near,
                 )  # fmt: skip
     return changes
@@ -50,7 +50,7 @@ def level_steps(
 @compiled
 def level_contest(
     slots: Slots, costs: Int64, budgets: Int64, work: Int64, cells: Int64, loads: Int64,
-    tops: Int64, contest: int, column: int, guarded: int, searches: int, candidates: int,
+    tops: Int64, contest: int, column: int, begin: int, end: int, searches: int, candidates: int,
     tries: int, near: int,
 ) -> int:  # fmt: skip
     """Lower the top of one column of one contest; return the number of exchanges made."""
@@ -60,7 +60,7 @@ def level_contest(
             break
         high = loads[contest, :, column].argmax()
         other, low, give, take, giver, taker = find_partner(
-            slots, costs, budgets, work, cells, loads, tops, contest, high, column, guarded,
+            slots, costs, budgets, work, cells, loads, tops, contest, high, column, begin, end,
             search * candidates, candidates,
         )  # fmt: skip
         if other < 0:
@@ -83,7 +83,8 @@ def level_contest(
 @compiled
 def find_partner(
     slots: Slots, costs: Int64, budgets: Int64, work: Int64, cells: Int64, loads: Int64,
-    tops: Int64, contest: int, high: int, column: int, guarded: int, first: int, candidates: int,
+    tops: Int64, contest: int, high: int, column: int, begin: int, end: int, first: int,
+    candidates: int,
 ) -> tuple[int, int, int, int, int, int]:  # fmt: skip
     """Return the best exchange of team `high` of `contest` that some teams of the step allow.
 
@@ -108,7 +109,7 @@ def find_partner(
         limit = min(best, 0 if other == contest else 1)
         worst, give, take, giver, taker = best_between(
             slots, costs, budgets, work, cells, loads, tops, contest, high, other, low, column,
-            guarded, limit,
+            begin, end, limit,
         )  # fmt: skip
         if worst < limit:
             best, found = worst, (other, low, give, take, giver, taker)
@@ -118,7 +119,7 @@ def find_partner(
 @compiled
 def best_between(
     slots: Slots, costs: Int64, budgets: Int64, work: Int64, cells: Int64, loads: Int64,
-    tops: Int64, contest: int, high: int, other: int, low: int, column: int, guarded: int,
+    tops: Int64, contest: int, high: int, other: int, low: int, column: int, begin: int, end: int,
     limit: int,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Return (how far below their tops both end, place given, place taken, both cells).
@@ -131,18 +132,18 @@ def best_between(
     for out in cells[contest, high]:
         for p in range(start[out], start[out] + count[out]):
             for into in cells[other, low]:
-                end = start[into] + count[into]
+                behind = start[into] + count[into]
                 # The place behind the last sample is a move, where there is room for it.
-                moves = end < start[into + 1] and count[out] > 1
-                for q in range(start[into], end + moves):
-                    given, taken = items[p], items[q] if q < end else -1
+                moves = behind < start[into + 1] and count[out] > 1
+                for q in range(start[into], behind + moves):
+                    given, taken = items[p], items[q] if q < behind else -1
                     by = shift_by(work, given, taken, column)
                     worst = max(-by, by - room)
                     # the cheap test first: most exchanges fail it
                     if by <= 0 or worst >= best:
                         continue
                     if keeps_tops(
-                        work, loads, tops, guarded, contest, high, other, low, given, taken
+                        work, loads, tops, begin, end, contest, high, other, low, given, taken
                     ) and fits_budgets(slots.loads, costs, budgets, out, into, given, taken):
                         best, give, giver, taker = worst, p, out, into
                         take = q if taken >= 0 else -1
@@ -180,11 +181,11 @@ def is_level(loads: Int64, tops: Int64, contest: int, column: int, near: int) ->
 
 @inlined
 def keeps_tops(
-    work: Int64, loads: Int64, tops: Int64, guarded: int, ours: int, high: int, theirs: int,
+    work: Int64, loads: Int64, tops: Int64, begin: int, end: int, ours: int, high: int, theirs: int,
     low: int, given: int, taken: int,
 ) -> bool:  # fmt: skip
     """Return True if both teams stay at or below the tops of their contests in guarded columns."""
-    for k in range(guarded):
+    for k in range(begin, end):
         by = shift_by(work, given, taken, k)
         if (
             loads[ours, high, k] - by > tops[ours, k]

@@ -39,12 +39,16 @@ def level(config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64) -> In
     slots = make_slots(small, group_of[inside], groups, _SPARE)
     if config.waits == "microbatch":
         contests, work = cells.transpose(0, 2, 1)[..., None], small
-        turns = [(column, small.shape[1]) for column in _coarsest_first(small).tolist()] * _SWEEPS
+        turns = [
+            (column, 0, small.shape[1]) for column in _coarsest_first(small).tolist()
+        ] * _SWEEPS
         effort = (_SEARCHES, _CANDIDATES, _TRIES, _NEAR)
     else:
         contests, work = cells[:, None], _summed(config.resources, costs[inside], small)
-        # A column is guarded from its turn on; before, those ahead change it as they like.
-        turns = [(column, column + 1) for column in range(work.shape[1])]
+        # A column is guarded from its turn on; before, those ahead change it as they like. At last
+        # the sum alone counts: a rank with a giant sample may have to give all else away.
+        last = work.shape[1] - 1
+        turns = [(column, 0, column + 1) for column in range(last + 1)] + [(last, last, last + 1)]
         effort = (_SEARCHES, _CANDIDATES_ONCE, _TRIES_ONCE, _NEAR_ONCE)
     contests = np.ascontiguousarray(contests)
     level_steps(slots, small, tight, work, contests, np.array(turns), *effort)

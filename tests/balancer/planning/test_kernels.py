@@ -312,7 +312,7 @@ def test_level_steps(seed: int, once: bool) -> None:
     # 2 steps of 3 ranks x 2 microbatches; ranks wait after each, or once a step
     cells = np.arange(12).reshape(2, 3, 2)
     contests = cells[:, None] if once else cells.transpose(0, 2, 1)[..., None]
-    turns = np.array([[1, 2], [0, 1], [1, 2]])
+    turns = np.array([[1, 0, 2], [0, 0, 1], [1, 1, 2]])
 
     def arguments() -> tuple[Any, ...]:
         slots = make_slots(costs, np.random.default_rng(seed).permutation(60) % 12, 12, 4)
@@ -334,7 +334,7 @@ def test_levelling_raises_no_top_that_is_guarded() -> None:
     costs = draw(3, 80)
     slots = make_slots(costs, np.arange(80) % 10, 10, 4)
     before = slots.loads.max(axis=0)
-    contests, turns = np.arange(10).reshape(1, 1, 10, 1), np.array([[0, 2], [1, 2]])
+    contests, turns = np.arange(10).reshape(1, 1, 10, 1), np.array([[0, 0, 2], [1, 0, 2]])
     unlimited = np.full(2, 2**62)
     level_steps(slots, costs, unlimited, costs, contests, turns, 9, 9, 9, 20)
     after = slots.loads.max(axis=0)

@@ -129,3 +129,13 @@ def test_waiting_once_a_step_needs_a_partition_that_looks_at_it() -> None:
     with pytest.raises(ValueError, match="waits is 'often', allowed are 'microbatch', 'step'"):
         Balance(waits="often")  # type: ignore[arg-type]
     assert Balance.from_json(Balance(waits="step").to_json()).waits == "step"
+
+
+def test_a_rank_with_a_giant_gives_all_else_away_where_ranks_wait_once() -> None:
+    rng = np.random.default_rng(4)
+    costs = np.stack([rng.integers(1, 9, 128), rng.integers(200, 3000, 128)], axis=1)
+    costs[7] = (240, 100_000)  # more than a rank's share
+    found = efficiency_once(plan(costs, 4, 4, waits="step"))
+    best = float((costs @ WORK).sum() / 4 / least_slowest(costs @ WORK, 4))
+    assert best < 0.9
+    assert found >= best - 0.03

@@ -81,3 +81,17 @@ def test_the_settings_that_analyze_prints_deliver_what_it_foretells(mode: Any) -
     config = as_the_loader_plans(balance, 8)
     delivered = waiting(CostTable(RESOURCES, rows.costs, rows.source_of), config)
     assert delivered == pytest.approx(report["waiting"]["balanced"], abs=1e-9)
+
+
+def test_analyze_says_what_each_plan_gives_in_each_loop() -> None:
+    table = synthetic(4000, seed=3)
+    rows = Rows(RESOURCES, labelled(table.costs), np.zeros(4000, np.int64), table.sources,
+                ("a", "b", "c"))  # fmt: skip
+    found = make_report(rows, 4000, ReportOptions(Plan(ranks=8, accumulate=4), mode="exact"))
+    waits = found["waits"]
+    assert set(waits) == {"random", "microbatch", "step"}
+    assert waits["microbatch"]["microbatch"] == found["waiting"]["balanced"]
+    assert waits["random"]["microbatch"] == found["waiting"]["random"]
+    assert waits["microbatch"]["microbatch"] < waits["step"]["microbatch"]
+    assert waits["step"]["step"] < waits["microbatch"]["step"] < waits["random"]["step"]
+    assert waits["step"]["step"] < 0.005

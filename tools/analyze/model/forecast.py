@@ -1,7 +1,7 @@
 """Forecasts training on the data: figures of each strategy's plan for a random part of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,24 @@ def gains(forecast: Forecast) -> Json:
         "gain_interval": waiting_interval(now) + waiting_interval(planned),
         "gain_padding": saved - waiting,
         "gain_total": saved,
+    }
+
+
+def waits_figures(forecast: Forecast) -> Json:
+    """Return the waiting of each plan in each kind of loop: of random, and of both for `waits`.
+
+    Of every plan {"microbatch": share, "step": share}: if ranks wait for each other after every
+    microbatch, and if they meet once a step.
+    """
+    once = replace(forecast.plan, waits="step")
+    plans = {
+        "random": forecast.steps["random"],
+        "microbatch": forecast.steps["balanced"],
+        "step": micro_steps("balanced", forecast.table, once),
+    }
+    return {
+        name: {"microbatch": found.waiting, "step": found.waiting_once}
+        for name, found in plans.items()
     }
 
 

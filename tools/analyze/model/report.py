@@ -20,7 +20,14 @@ from ...inputs.cost_tables import CostTable
 from ..scan.rows import Rows
 from .budgets import budget_figures, every_kth, search
 from .counts import data_figures, heaviest, over_budget
-from .forecast import Forecast, gains, heaviest_microbatches, make_forecast, strategy_figures
+from .forecast import (
+    Forecast,
+    gains,
+    heaviest_microbatches,
+    make_forecast,
+    strategy_figures,
+    waits_figures,
+)
 from .host import host_figures
 from .machine import MODELS, PipelineMachine
 from .pipelines import pipeline_figures
@@ -91,7 +98,7 @@ def make_report(
             f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
         )
     model, part = MODELS[options.model], _part(rows, options)
-    compile_kernels("pack", "isf", "shuffle", "assign")
+    compile_kernels("pack", "isf", "shuffle", "assign", "level")
     progress("searching budgets")
     plan = _fit_step(options.plan, len(part.table.costs))
     given = _given_budgets(part.table, options)
@@ -135,6 +142,7 @@ def _plan_figures(forecast: Forecast, rows: Rows, part: PlannedPart) -> Json:
         "waiting": {name: figures[name]["waiting"] for name in STRATEGIES},
         "strategies": figures,
         **gains(forecast),
+        "waits": waits_figures(forecast),
         "recommended": _recommended(table, plan),
         "heaviest": {
             "samples": heaviest(rows, tiles * plan.tile_tokens + tokens),

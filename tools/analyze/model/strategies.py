@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.problem.balance import DEFAULTS, GroupingName, Mode
+from ....balancer.planning.problem.balance import DEFAULTS, GroupingName, Mode, Waits
 from ....balancer.planning.problem.config import PlanConfig
 from ....balancer.planning.problem.metrics import (
     TILE_TOKENS,
@@ -47,6 +47,7 @@ class Plan:
     layout: str = "padded"
     tile_tokens: int = TILE_TOKENS
     seed: int = 0
+    waits: Waits = DEFAULTS.waits
 
     @property
     def samples_per_step(self) -> int:
@@ -73,6 +74,15 @@ class MicroSteps:
     def waiting(self) -> float:
         """Return the share of the time in which ranks wait."""
         return 1.0 - efficiency(self.encoder, self.llm)
+
+    @property
+    def waiting_once(self) -> float:
+        """Return the share of the time in which ranks wait if they meet once a step only."""
+        steps = np.unique(self.step_of, return_inverse=True)[1]
+        sums = np.zeros((int(steps.max(initial=0)) + 1, self.encoder.shape[1]), np.int64)
+        np.add.at(sums, steps, self.encoder + self.llm)
+        whole = float(sums.max(axis=1).sum()) * self.encoder.shape[1]
+        return 1.0 - float(sums.sum()) / whole if whole else 0.0
 
     @property
     def time(self) -> float:
@@ -205,6 +215,7 @@ def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
         return replace(
             whole, grouping="isf", partition="given", mode="epoch", accumulate=plan.accumulate
         )
+    whole = replace(whole, waits=plan.waits)
     if plan.mode == "exact":
         return whole
     return replace(whole, mode=plan.mode, accumulate=plan.accumulate)
