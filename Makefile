@@ -27,8 +27,9 @@ FIRST ?= 0
 faults: $(STAMP)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST)
 
-# Changed ledgers, damaged kept files, shards that change, hostile messages: make fuzz TARGET=ledgers RUNS=10000;
-# targets with their usual runs without. FUZZ=--report=FILE writes the report, --first=N other seeds.
+# Changed ledgers, damaged kept files, shards that change, hostile messages at a served balancer:
+# make fuzz TARGET=ledgers RUNS=10000; all targets with their usual runs without.
+# FUZZ=--report=FILE writes the report, --first=N other seeds.
 TARGET ?=
 FUZZ ?=
 fuzz: $(STAMP)
