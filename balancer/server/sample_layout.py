@@ -79,4 +79,5 @@ def _size(kind: Any, rest: list[Any]) -> int:
     # What numpy could not address is no shape, even where it is empty.
     if item * math.prod(each or 1 for each in extents) >= 1 << 63:
         return -1
-    return item * math.prod(extents)
+    size: int = item * math.prod(extents)
+    return size

@@ -58,7 +58,7 @@ def level_contest(
     for search in range(searches):
         if failed == tries or is_level(loads, tops, contest, column, near):
             break
-        high = loads[contest, :, column].argmax()
+        high = int(loads[contest, :, column].argmax())
         other, low, give, take, giver, taker = find_partner(
             slots, costs, budgets, work, cells, loads, tops, contest, high, column, begin, end,
             search * candidates, candidates,
@@ -94,7 +94,7 @@ def find_partner(
     """
     teams = cells.shape[1]
     every = cells.shape[0] * teams
-    best, tried = np.int64(1), 0
+    best, tried = 1, 0
     found = (-1, -1, -1, -1, -1, -1)
     for x in range(every):
         number = (first + x) % every
