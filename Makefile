@@ -3,22 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Three processes on two cores: tests of processes wait as much as they compute.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 PACKAGES := balancer loader sched tools workers
 
 # Pages written by hand; api.md and protocol.md are written by `make docs`.
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
 
-.PHONY: demo test test-all faults fuzz peer-suites test-frameworks lint types bench docs clean
+.PHONY: demo test test-all kernels faults fuzz peer-suites test-frameworks lint types bench docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
-test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: kernels
+	$(PYTEST)
 
 # also the tests marked `long`: many more cases of what `test` runs with a few
-test-all: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
+test-all: kernels
+	$(PYTEST) -m ''
+
+# Compiled once, and not by each of the processes that the first tests start at the same time.
+kernels: $(STAMP)
+	$(BIN)/python -P -c "from counterpoise.balancer import compile_kernels; compile_kernels()"
 
 # Real processes over tcp, killed, stopped and cut off: make faults RUNS=100 JOBS=3 FIRST=7000
 RUNS ?= 3

@@ -66,7 +66,8 @@ def test_steps_of_sixteen_are_even(data: Path, name: str, mode: Any, least: floa
     if mode == "window":
         assert dist_ratio(loads[..., 0]) <= 0.02
         assert dist_ratio(loads[..., 1]) <= 0.02
-        assert groups <= 1.03 * least_groups(costs[:used], budget_array(budgets))
+        # steps differ in size, and have what was asked for on average
+        assert used * 16 * 32 / groups == pytest.approx(size, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["calibrated_1200k", "skewed_1200k"])

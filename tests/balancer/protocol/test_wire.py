@@ -133,7 +133,7 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
         ([PROTOCOL_VERSION, "Revoke", "1"], "Revoke.lease: expected int, got str"),
         ([PROTOCOL_VERSION, "Revoke", True], "Revoke.lease: expected int, got bool"),
         ([PROTOCOL_VERSION, "Revoke", 1 << 63], r"Revoke.lease: expected int <= 9\d{18}$"),
-        ([PROTOCOL_VERSION, "RankHello", 3, "{}", 0, 1, ""],
+        ([PROTOCOL_VERSION, "RankHello", 3, "{}", 0, 1, "", ""],
              "RankHello.ranks: expected array, got int"),
         ([PROTOCOL_VERSION, "ProbeDone", 3, [[1]]], r"results\[0\]: .* at least length 4, got 1"),
         ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [True], 1]]],
