@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Three processes on two cores: tests of processes wait as much as they compute.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+IN_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 PACKAGES := balancer loader sched tools workers
 
 # Pages written by hand; api.md and protocol.md are written by `make docs`.
@@ -16,11 +16,11 @@ demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
 test: kernels
-	$(PYTEST)
+	$(BIN)/pytest $(IN_PARALLEL)
 
 # also the tests marked `long`: many more cases of what `test` runs with a few
 test-all: kernels
-	$(PYTEST) -m ''
+	$(BIN)/pytest $(IN_PARALLEL) -m ''
 
 # Compiled once, and not by each of the processes that the first tests start at the same time.
 kernels: $(STAMP)
@@ -62,8 +62,8 @@ FRAMEWORKS ?= $(VENV)/frameworks
 FRAMEWORK_TESTS ?= tests/loader tests/balancer/planning
 test-frameworks: $(FRAMEWORKS)/oldest/.installed $(FRAMEWORKS)/newest/.installed
 	$(FRAMEWORKS)/newest/bin/vermin --no-tips -t=3.11- $(PACKAGES) __init__.py
-	$(FRAMEWORKS)/oldest/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(FRAMEWORK_TESTS)
-	$(FRAMEWORKS)/newest/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(FRAMEWORK_TESTS)
+	$(FRAMEWORKS)/oldest/bin/pytest $(IN_PARALLEL) $(FRAMEWORK_TESTS)
+	$(FRAMEWORKS)/newest/bin/pytest $(IN_PARALLEL) $(FRAMEWORK_TESTS)
 
 $(FRAMEWORKS)/%/.installed: tests/frameworks/%.txt pyproject.toml
 	$(PYTHON) -m venv $(@D)
