@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run files with slow tests first: no process is left alone with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_group_left() -> Iterator[None]:
+    """Fail where tests leave a process group: the loaders of later ones would be ranks of it."""
+    yield
+    distributed = sys.modules.get("torch.distributed")
+    assert distributed is None or not distributed.is_initialized()
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,6 @@ def sampler(**more: Any) -> BalancedBatchSampler:
 @pytest.fixture
 def torchrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], None]]:
     """This process is one of two that torchrun started; return what inits its process group."""
-    if dist.is_initialized():  # by a test before
-        dist.destroy_process_group()
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
 
