@@ -12,7 +12,7 @@ from counterpoise.balancer.transport.sockets import connect, send
 from counterpoise.tools.cli import group
 from counterpoise.tools.demo.data import ensure_demo_data
 from tests.security.key_party import LIMIT_S, SAMPLES, free_port, keygen, make, samples
-from tests.tools.services.test_remote import Process
+from tests.tools.services.commands import Process
 
 pytestmark = pytest.mark.slow
 

@@ -125,10 +125,11 @@ def run_worker(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     activity = WorkerActivity()
     arguments = context, endpoint, identity, activity, keys
-    threading.Thread(target=_send_heartbeats, args=arguments, daemon=True).start()
     try:
         link = Link(context, endpoint, identity.routing_id, keys)
         try:
+            # Only now: an address that cannot be connected to has been an error of this thread.
+            threading.Thread(target=_send_heartbeats, args=arguments, daemon=True).start()
             return _Worker(link, identity, handler, activity).work(stop, until_lost_s)
         finally:
             link.close(LINGER_MS["worker"])

@@ -4,9 +4,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,71 +12,17 @@ import pytest
 
 from counterpoise.balancer.planning.problem.costs import bad_cost
 from counterpoise.loader import LoaderError, RemoteDataset
-from counterpoise.tools.cli import main
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers import TarDataset, VisionLanguage
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data
 from tests.loader.alarms import Alarms
+from tests.tools.services.commands import LIMIT_S
 
 pytestmark = pytest.mark.slow
 
-COMMAND = str(Path(sys.executable).with_name("counterpoise"))
-HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 SAMPLES = 60
-LIMIT_S = 30
-
-
-class Process:
-    """A command in its own process, whose standard error can be waited on."""
-
-    def __init__(self, *words):
-        self.process = subprocess.Popen(
-            [COMMAND, *words],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
-        )
-        self.lines = []
-        self.news = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self):
-        for line in self.process.stderr:
-            with self.news:
-                self.lines.append(line)
-                self.news.notify_all()
-
-    def wait_for(self, words):
-        """Return the first line with these words."""
-
-        def found():
-            return [line for line in self.lines if words in line]
-
-        with self.news:
-            assert self.news.wait_for(found, LIMIT_S), self.lines
-            return found()[0]
-
-    def end(self, number=signal.SIGTERM):
-        """Send a signal and return the exit status."""
-        self.process.send_signal(number)
-        return self.process.wait(LIMIT_S)
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Start commands; all of them are killed at the end."""
-    started = []
-
-    def start(*words):
-        started.append(Process(*words))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -347,48 +290,6 @@ def test_a_job_goes_on_where_its_balancer_is_stopped_and_started_again(
     assert [each for step in found for each in step] == local
     assert "was stopped; waits up to" in caplog.text
     assert take(make(balancer=address)) == local
-
-
-# --- commands that cannot run
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["balancer", "--listen", "tcp://0.0.0.0:0"], "--insecure if the network is private"),
-        (["balancer", "--listen", "nonsense://x"], "give an address such as"),
-        (["balancer", "--supervise", "--listen", "tcp://127.0.0.1:0"], "has no port"),
-        (["worker", "tcp://127.0.0.1:1", "--root", "/nowhere"], "does not exist"),
-        (["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "x"], "is not a transform"),
-    ],
-)
-def test_a_command_that_cannot_run_says_why_and_exits_with_2(capfd, words, reason):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert reason in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["nonsense"], "give an address such as"),
-        (["tcp://127.0.0.1:1", "--until-lost", "0.2"], "no balancer"),
-    ],
-)
-def test_a_worker_that_finds_no_balancer_says_so_and_exits_with_2(processes, words, reason):
-    command = processes("worker", *words, "--root", ".")
-    assert command.process.wait(LIMIT_S) == 2
-    command.wait_for(reason)
-
-
-def test_a_port_that_is_taken_is_one_line(processes):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        command = processes("balancer", "--listen", address)
-        assert command.process.wait(LIMIT_S) == 2
-        command.wait_for("the port is taken: stop what listens there, or choose another")
-        assert len(command.lines) == 1
 
 
 def test_a_worker_with_another_root_ends_no_job(processes, address, root, local, tmp_path):

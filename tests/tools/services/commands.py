@@ -1,0 +1,48 @@
+"""Commands as processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+COMMAND = str(Path(sys.executable).with_name("counterpoise"))
+HERE = Path(__file__).parent
+LIMIT_S = 30
+
+
+class Process:
+    """A command in its own process, whose standard error can be waited on."""
+
+    def __init__(self, *words):
+        self.process = subprocess.Popen(
+            [COMMAND, *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+        )
+        self.lines = []
+        self.news = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            with self.news:
+                self.lines.append(line)
+                self.news.notify_all()
+
+    def wait_for(self, words):
+        """Return the first line with these words."""
+
+        def found():
+            return [line for line in self.lines if words in line]
+
+        with self.news:
+            assert self.news.wait_for(found, LIMIT_S), self.lines
+            return found()[0]
+
+    def end(self, number=signal.SIGTERM):
+        """Send a signal and return the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(LIMIT_S)

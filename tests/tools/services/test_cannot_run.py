@@ -1,0 +1,43 @@
+"""Commands that cannot run say why in a line, and end with status 2."""
+
+import socket
+
+import pytest
+
+from counterpoise.tools.cli import main
+from tests.tools.services.commands import LIMIT_S
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["balancer", "--listen", "tcp://0.0.0.0:0"], "--insecure if the network is private"),
+        (["balancer", "--listen", "nonsense://x"], "give an address such as"),
+        (["balancer", "--supervise", "--listen", "tcp://127.0.0.1:0"], "has no port"),
+        (["worker", "tcp://127.0.0.1:1", "--root", "/nowhere"], "does not exist"),
+        (["worker", "nonsense", "--root", "."], "give an address such as"),
+        (["worker", "tcp://127.0.0.1:1", "--root", ".", "--allow", "x"], "is not a transform"),
+    ],
+)
+def test_a_command_that_cannot_run_says_why_and_exits_with_2(capfd, words, reason):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert reason in capfd.readouterr().err
+
+
+def test_a_worker_that_finds_no_balancer_says_so_and_exits_with_2(processes):
+    command = processes("worker", "tcp://127.0.0.1:1", "--root", ".", "--until-lost", "0.2")
+    assert command.process.wait(LIMIT_S) == 2
+    command.wait_for("no balancer")
+
+
+def test_a_port_that_is_taken_is_one_line(processes):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        command = processes("balancer", "--listen", address)
+        assert command.process.wait(LIMIT_S) == 2
+        command.wait_for("the port is taken: stop what listens there, or choose another")
+        assert len(command.lines) == 1
