@@ -1,4 +1,4 @@
-"""Says which data a dataset holds, as far as that can be told without reading them.
+"""Identifies the data that a dataset holds, as far as that can be told without reading them.
 
 A ledger holds this text and compares it: what was saved over one data set is not continued on
 another. Of tar shards it is a hash of their indexes, of a Hugging Face dataset its fingerprint, of

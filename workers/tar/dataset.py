@@ -93,6 +93,7 @@ class TarDataset:
         if len(self.shards) > 1:
             _check_keys(self.shards, self._indexes)
         self._costs: dict[int, CostsCache] = {}
+        self._data_digest = ""  # made when it is first asked for: every index is read for it
 
     def reopen_if_changed(self) -> bool:
         """Index the shards again if one has changed since; return whether one had.
@@ -218,12 +219,16 @@ class TarDataset:
 
         Empty where the first `samples` are not all of some shards.
         """
-        count = len(self._indexes)
-        if samples is not None:
-            count = 1 + bisect.bisect_left(self._ends, samples)
-            if count > len(self._ends) or self._ends[count - 1] != samples:
-                return ""
-        return digest([index.digest for index in self._indexes[:count]])
+        if samples is None:
+            self._data_digest = self._data_digest or self._digest_of(len(self._indexes))
+            return self._data_digest
+        count = 1 + bisect.bisect_left(self._ends, samples)
+        if count > len(self._ends) or self._ends[count - 1] != samples:
+            return ""
+        return self._digest_of(count)
+
+    def _digest_of(self, shards: int) -> str:
+        return digest([index.digest for index in self._indexes[:shards]])
 
     def fingerprint(self) -> str:
         """Return a hash of versions, decoders, transform and indexes."""
