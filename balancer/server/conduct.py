@@ -26,7 +26,7 @@ MAX_REMEMBERED = 4096
 
 @dataclass(slots=True)
 class _Allowance:
-    """What is left of an allowance: `most` at first, refilled at `per_s`, no further than that."""
+    """A token bucket: `left` of `most` tokens, refilled at `per_s`."""
 
     most: float
     per_s: float

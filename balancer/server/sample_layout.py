@@ -9,11 +9,21 @@ import math
 from typing import Any
 
 import msgpack
+import numpy as np
 
-ALIGNMENT = 64
-MAX_FIELDS, MAX_NAME_CHARACTERS, MAX_DIMENSIONS, MAX_EXTENT = 256, 256, 8, 1 << 40
-ITEM_BYTES = {"|b1": 1, "|i1": 1, "|u1": 1, "<i2": 2, "<u2": 2, "<f2": 2, "<i4": 4, "<u4": 4}
-ITEM_BYTES |= {"<f4": 4, "<i8": 8, "<u8": 8, "<f8": 8, "<c8": 8, "<c16": 16}
+ALIGNMENT = 64  # bytes: each field begins at a multiple
+MAX_FIELDS = 256
+MAX_NAME_CHARACTERS = 256
+MAX_DIMENSIONS = 8
+MAX_EXTENT = 1 << 40
+# one width, one byte order (the machines' own, little-endian)
+DTYPES = {
+    np.dtype(name).str: np.dtype(name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
 
 
 def why_bad_layout(header: bytes, payload: Any) -> str:
@@ -44,6 +54,7 @@ def _walk(layout: Any, view: memoryview) -> str:
         if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS or name in names:
             return "its header has a field without a name of its own"
         names.add(name)
+        # A number is in the header itself.
         if kind == "number":
             if not _is_number(*rest):
                 return f"its field {name:.80} is no number"
@@ -67,7 +78,7 @@ def _is_number(value: Any) -> bool:
 def _size(kind: Any, rest: list[Any]) -> int:
     """Return the bytes of a field; -1 if its description is none."""
     if kind == "array":
-        item, extents = ITEM_BYTES[rest[0]], rest[1]
+        item, extents = DTYPES[rest[0]].itemsize, rest[1]
     else:
         item, extents = (1 if kind in ("text", "bytes") else -1), rest[:1]
     expected = 2 if kind == "array" else 1
