@@ -82,6 +82,7 @@ def fit_function(
             f"the microbatches have {len(names)} resources ({', '.join(names)}); choose "
             f"{MOST_RESOURCES} at most, those that times depend on"
         )
+    # A linear cost goes through zero: without resources nothing would be left of it.
     terms = [_FIXED, *names] if form == "affine" else names
     if not terms:
         raise ValueError("a linear cost needs a resource; the microbatches have none in common")

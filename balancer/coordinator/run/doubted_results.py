@@ -33,7 +33,7 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class NameVerdict:
-    """Who is right about a sample's name; `name` is empty while that is open."""
+    """The verdict on a sample's name: the right one, empty while that is open, and the blamed."""
 
     name: str
     blamed: tuple[Blame, ...] = ()

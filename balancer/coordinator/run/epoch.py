@@ -116,6 +116,7 @@ class EpochRun:
             reason = why_bad_costs(message.cost, nbytes, len(self.job.resources))
         if reason:
             return [*blamed, self._reject(worker, kind, sample, message, reason)]
+        # Only workers elsewhere are doubted; who contradicts a known name may be right.
         if sample.key and self.check_layout:
             verdict = judge_name(sample, worker, message.key)
             blamed += verdict.blamed

@@ -107,7 +107,7 @@ class PlanningFeed:
 
     @property
     def unknown(self) -> tuple[int, int]:
-        """How many samples of the next window have no costs yet, and how many it has."""
+        """The number of the next window's samples without costs yet, and of all its samples."""
         return self._unknown, self._window_end - self.start
 
     @property

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,6 @@ from counterpoise.balancer.planning import warmup as kernels
 from counterpoise.balancer.planning.grouping.slots import make_slots, read_slots
 from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.assign import assign_rows
-from counterpoise.balancer.planning.kernels.excess import lower_excess
 from counterpoise.balancer.planning.kernels.isf import sample_and_filter, shuffle
 from counterpoise.balancer.planning.kernels.jit import compiled
 from counterpoise.balancer.planning.kernels.level import level_steps
@@ -341,39 +339,6 @@ def test_levelling_raises_no_top_that_is_guarded() -> None:
     assert (after < before).all()
     # Ten sums of eight of 0 to 99: nothing near the mean is out of reach.
     assert (after <= 1.03 * slots.loads.mean(axis=0) + 1).all()
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_exchange_found_leaves_the_least_above_the_mean(seed: int) -> None:
-    costs = np.random.default_rng(seed).integers(0, 2**19, (10, 2))
-    group_of = np.arange(10) % 2
-
-    def excess(loads: np.ndarray) -> int:
-        return int((np.maximum(loads - 2**20, 0) ** 2).sum())
-
-    slots = make_slots(costs, group_of, 2, 4)
-    each = [None, *range(10)]
-    outcomes = []
-    for give, take in product(each, each):
-        moved = group_of.copy()
-        for item, side in ((give, 0), (take, 1)):
-            if item is not None:
-                if group_of[item] != side:
-                    break
-                moved[item] = 1 - side
-        else:
-            outcomes.append(excess(group_loads(costs, moved, 2)))
-    before = excess(slots.loads)
-    give, take = lower_excess(slots, costs, np.full(2, 2**62), 0, 1, 0, True, 9)
-    if give >= 0 or take >= 0:
-        exchange(slots, costs, 0, 1, give, take)
-    assert excess(slots.loads) == min(outcomes) < before
-
-
-def test_groups_below_the_mean_are_left_alone() -> None:
-    costs = np.array([[0, 1], [1, 0]]) << 19
-    slots = make_slots(costs, np.array([0, 1]), 2, 4)
-    assert lower_excess(slots, costs, np.full(2, 2**62), 0, 1, 0, True, 9) == (-1, -1)
 
 
 def test_compiling_is_reported() -> None:

@@ -33,7 +33,7 @@ WORK = np.array([TILE_TOKENS, 1])  # of a tile and of a token, in tokens
 
 @dataclass(frozen=True, slots=True)
 class SpreadCase:
-    """One step: costs (n, 2) tiles and tokens, on so many ranks and microbatches of each."""
+    """One step: costs (n, 2) tiles and tokens; ranks, and microbatches of each in `accumulate`."""
 
     costs: Int64
     ranks: int
