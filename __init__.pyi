@@ -9,7 +9,9 @@ from .loader import (
     RemoteDataset,
     Step,
     StepInfo,
+    StepLoader,
     Topology,
+    hf_kwargs,
     scale_loss,
 )
 from .workers import TarDataset, VisionLanguage
@@ -24,11 +26,13 @@ __all__ = [
     "RemoteDataset",
     "Step",
     "StepInfo",
+    "StepLoader",
     "TarDataset",
     "Topology",
     "VisionLanguage",
     "__version__",
     "balancer",
+    "hf_kwargs",
     "loader",
     "scale_loss",
     "sched",

@@ -6,6 +6,8 @@ is the whole migration of a training loop; what is new are keyword-only argument
 """
 
 from ..balancer.planning.problem.balance import Balance
+from .balanced.step_loader import StepLoader
+from .collate.hugging_face import hf_kwargs
 from .collate.layouts import collate_packed, collate_padded
 from .dataloader import DataLoader
 from .remote_dataset import RemoteDataset
@@ -23,8 +25,10 @@ __all__ = [
     "RemoteDataset",
     "Step",
     "StepInfo",
+    "StepLoader",
     "Topology",
     "collate_packed",
     "collate_padded",
+    "hf_kwargs",
     "scale_loss",
 ]

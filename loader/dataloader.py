@@ -194,8 +194,28 @@ class DataLoader(TypedLoader[T, BatchT]):
         return Steps(self._late.get_at_iteration())  # type: ignore[union-attr]
 
     @property
+    def is_balanced(self) -> bool:
+        """Whether batches are planned, with `balance`; else they are torch's."""
+        return self._given is not None
+
+    def with_info(self) -> "DataLoader[T, tuple[BatchT, StepInfo]]":
+        """Return this loader as one of pairs: each batch with its StepInfo, whoever fetches ahead.
+
+        Both are one loader, with one position: the iterator opened last is the one that goes on.
+        """
+        self._refuse_plain("with_info()")
+        view: Any = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, _in_pairs=True)  # past torch's guard of attributes
+        return view  # type: ignore[no-any-return]
+
+    _in_pairs = False
+
+    @property
     def step_info(self) -> StepInfo | None:
-        """The StepInfo of the microbatch returned last; None without balance."""
+        """The StepInfo of the microbatch returned last; None without balance.
+
+        Where something fetches ahead that is not the one being trained on: see with_info().
+        """
         return self._info
 
     _info: StepInfo | None = None
@@ -218,8 +238,14 @@ class DataLoader(TypedLoader[T, BatchT]):
                 each.set_epoch(epoch)
                 return
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the ledger: what has been handed out, JSON-able, below 4 KB."""
+    def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
+        """Return the ledger: what has been handed out, JSON-able, below 4 KB.
+
+        after: of a balanced loader, as it was when the batch with this StepInfo was handed out;
+        what has been fetched ahead of training comes again then. ValueError for any other StepInfo.
+        """
+        if after is not None:
+            return self._need_balance("state_dict(after=)").state_dict(after)
         return self._balanced.state_dict() if self._balanced else self._plain.state_dict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -273,9 +299,12 @@ class DataLoader(TypedLoader[T, BatchT]):
             self._late.get_at_resume().load_state_dict(ledger)
 
     def _need_balance(self, what: str) -> BalancedLoader:
-        if self._balanced is None:
+        self._refuse_plain(what)
+        return self._balanced  # type: ignore[return-value]
+
+    def _refuse_plain(self, what: str) -> None:
+        if not self.is_balanced:
             raise ValueError(f'{what} needs a balanced loader: give balance="balanced", say')
-        return self._balanced
 
 
 class _BatchIterator:
@@ -296,8 +325,10 @@ class _BatchIterator:
         balanced.caller.enter()
         try:
             fetched = self._microbatches.fetch(balanced.position)
-            batch, after = fetched.delivered.batch, fetched.after
-            self._loader._info = fetched.delivered.info
+            batch, info, after = fetched.delivered.batch, fetched.delivered.info, fetched.after
+            self._loader._info = info
+            if self._loader._in_pairs:
+                batch = batch, info
         except BaseException:
             balanced.caller.thread = None
             raise

@@ -9,50 +9,37 @@ Every rank plans the same epoch by itself, from the same costs and seed, and tak
 """
 
 import logging
-import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
-from ..balancer.planning.grouping.balanced import balanced
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
-from ..balancer.planning.problem.balance import (
-    COUNTED,
-    DEFAULTS,
-    Balance,
-    GroupingName,
-    as_balance,
-)
-from ..balancer.planning.problem.config import (
-    PLANNER_VERSION,
-    PlanConfig,
-    Window,
-    budgets_of,
-    check_costs,
-)
-from ..balancer.planning.problem.costs import checked_column
+from ..balancer.planning.problem.balance import DEFAULTS, Balance, GroupingName, as_balance
+from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Window
 from ..balancer.planning.problem.shuffle import permutation
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.fingerprint import digest_arrays
 from .balanced.arguments import refuse_moved_arguments
 from .balanced.over_budget import OverBudget
+from .balanced.sampled_info import SampledWindow
+from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
 from .refused_arguments import check_order
 from .resume.ledger import SamplerLedger, write_ledger
 from .resume.reading import check_same, read_ledger
 from .resume.same_data import check_same_data
+from .step.info import StepInfo
 from .step.ranks import Place, RankArguments, check_same_place
 
 logger = logging.getLogger(__name__)
 
-# A step holds this share of what its microbatches hold when some samples are packed for a trial;
-# less where there are few microbatches, because then one more on every rank is dear.
-_FILL, _FILL_LESS, _FILL_LEAST = 0.96, 0.9, 0.5
-_PILOT = 4096
+# Plans of this many windows are kept for `info`; those before are made again, which takes longer.
+KEPT_WINDOWS = 64
 
 
 class BalancedBatchSampler(Sampler[list[int]]):
@@ -97,22 +84,25 @@ class BalancedBatchSampler(Sampler[list[int]]):
         empty_lists: bool = False,
     ) -> None:
         wanted = as_balance(balance)
-        _check_sampled(wanted, accumulate_from)
+        check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
-        self._costs, names = _columns(costs)
+        self._costs, names = checked_columns(costs)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
         self._data = KnownData(_Costs(names, self._costs), len(self._costs))
         self._arguments = RankArguments(rank, ranks, None, process_group, topology)
         self._configure = partial(
-            _configuration, costs=self._costs, resources=names, batch_size=batch_size,
+            configuration, costs=self._costs, resources=names, batch_size=batch_size,
             drop_last=drop_last, accumulate_from=accumulate_from, empty_lists=empty_lists,
         )  # fmt: skip
         self._balance = wanted
         self._place: Place | None = None
+        # plans of the last windows, by epoch and first ordinal; and the order of an epoch
+        self._plans: dict[tuple[int, int], SampledWindow] = {}
+        self._order: tuple[int, Int64] | None = None
         if self._arguments.are_given:
             self._placed()
         else:
-            self._configure(_for_one_rank(wanted, batch_size), ranks=1)  # finds what is wrong
+            self._configure(for_one_rank(wanted, batch_size), ranks=1)  # finds what is wrong
         self.shuffle = shuffle
         self.epoch = 0
         # windows given out so far: (first ordinal, first step, batches of this rank before it)
@@ -139,6 +129,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._config = self._configure(self._balance, ranks=place.ranks)
             self._planner = make_planner(self._config)
             self._place, self._length = place, None
+            self._plans.clear()
         return self._place
 
     def set_epoch(self, epoch: int) -> None:
@@ -160,7 +151,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         if not self._resume:
             self._restart()
         self._resume = False
-        order = permutation(len(self._costs), self.config.seed, self.epoch, self.shuffle)
+        order = self._order_of_epoch()
         skip, left_out = self._given - self._windows[-1][2], list[int]()
         for batch in self._batches(order, left_out):
             if skip > 0:
@@ -195,10 +186,53 @@ class BalancedBatchSampler(Sampler[list[int]]):
             return config.steps_of(len(self._costs)) * config.accumulate
         if self._length is None or self._length[0] != self.epoch:
             kept, self._windows = self._windows, [(0, 0, 0)]
-            order = permutation(len(self._costs), config.seed, self.epoch, self.shuffle)
-            self._length = self.epoch, sum(1 for _ in self._batches(order, []))
+            count = sum(1 for _ in self._batches(self._order_of_epoch(), []))
+            self._length = self.epoch, count
             self._windows = kept
         return self._length[1]
+
+    @property
+    def given(self) -> int:
+        """Batches of the epoch given out so far, those before a resume included."""
+        return self._given
+
+    def info(self, batch_index: int) -> StepInfo:
+        """Return where a step stands at one of this rank's batches, and the weights of its loss.
+
+        batch_index: the batch's number in the epoch, from 0. A DataLoader that fetches ahead hands
+        batches out in order, so it is that of `enumerate`; after load_state_dict(), that of
+        `enumerate(loader, sampler.given)`. label_tokens are the costs of that name, 0 without.
+        Raises IndexError for a batch that was not given out since the epoch or its resume began.
+        """
+        first = self._windows[0][2]
+        if not first <= batch_index < self._given:
+            raise IndexError(
+                f"batch_index is {batch_index}, and of epoch {self.epoch} the batches from {first} "
+                f"up to {self._given} (not included) are known: ask after the batch has come"
+            )
+        place = bisect_right(self._windows, batch_index, key=lambda window: window[2]) - 1
+        start, step, before = self._windows[place]
+        window = self._plan(self._order_of_epoch(), start, step)
+        return window.info(self.rank, batch_index - before, self._names, self._over_budget)
+
+    def _plan(self, order: Int64, start: int, step: int) -> SampledWindow:
+        """Return the plan of the window at an ordinal, made again if it is not kept."""
+        place = self.epoch, start
+        if place not in self._plans:
+            some = order[start : start + self._planner.window_samples]
+            last = start + len(some) >= len(order)
+            costs = self._costs[some]
+            planned = self._planner.plan(Window(self.epoch, step, start, costs, last))
+            self._plans[place] = SampledWindow(self.epoch, start, planned, some.tolist(), costs)
+            if len(self._plans) > KEPT_WINDOWS:
+                del self._plans[next(iter(self._plans))]
+        return self._plans[place]
+
+    def _order_of_epoch(self) -> Int64:
+        if self._order is None or self._order[0] != self.epoch:
+            shuffled = permutation(len(self._costs), self.config.seed, self.epoch, self.shuffle)
+            self._order = self.epoch, shuffled
+        return self._order[1]
 
     def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
         """Return where the epoch stands, as a few JSON values.
@@ -252,12 +286,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """
         start, step, before = self._windows[-1]
         while start < len(order):
-            some = order[start : start + self._planner.window_samples]
-            last = start + len(some) >= len(order)
-            window = Window(self.epoch, step, start, self._costs[some], last)
-            planned = self._planner.plan(window)
+            window = self._plan(order, start, step)
+            planned, numbers = window.planned, window.numbers
             left_out.append(planned.left_out)
-            numbers = some.tolist()
             for batch in planned.batches:
                 for microbatch in batch.ranks[self.rank]:
                     before += 1
@@ -300,83 +331,3 @@ class _Costs:
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of all costs; only grown data are asked for their first samples."""
         return self._digest if samples is None else ""
-
-
-def _check_sampled(balance: Balance, accumulate_from: int) -> None:
-    """Raise ValueError for options that would have no effect here."""
-    if balance.layout != DEFAULTS.layout:
-        raise ValueError(
-            f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
-            f"collate_fn=collate_{balance.layout} to torch's DataLoader"
-        )
-    if balance.ordering != DEFAULTS.ordering:
-        raise ValueError(
-            f"ordering is {balance.ordering!r}, but a sampler knows no pipeline: use 'given'"
-        )
-    if accumulate_from != 1 and balance.accumulate != "auto":
-        raise ValueError(
-            f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "
-            "use Balance(accumulate='auto')"
-        )
-
-
-def _columns(costs: Mapping[str, Sequence[int] | np.ndarray]) -> tuple[Int64, tuple[str, ...]]:
-    if not costs:
-        raise ValueError("costs are empty: give at least one resource, such as tokens")
-    arrays = {name: np.asarray(values) for name, values in costs.items()}
-    sizes = {len(array) for array in arrays.values()}
-    if len(sizes) != 1 or any(array.ndim != 1 for array in arrays.values()):
-        shapes = {name: array.shape for name, array in arrays.items()}
-        raise ValueError(f"costs need one number per sample and resource, got {shapes}")
-    columns = [checked_column(name, values) for name, values in costs.items()]
-    return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
-
-
-def _for_one_rank(balance: Balance, batch_size: int | None) -> Balance:
-    """Return a balance that one rank can have: where samples are counted its steps are smaller."""
-    counts = balance.grouping in COUNTED and batch_size is not None
-    return replace(balance, samples_per_step=None) if counts else balance
-
-
-def _configuration(
-    balance: Balance,
-    costs: Int64,
-    resources: tuple[str, ...],
-    batch_size: int | None,
-    drop_last: bool,
-    accumulate_from: int,
-    empty_lists: bool,
-    ranks: int,
-) -> PlanConfig:
-    """Return the configuration for some ranks; a step has its usual size if none is given."""
-    rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
-    size = balance.samples_per_step
-    if size is None:
-        size = _usual_step(costs, budgets_of(balance, resources), ranks, rows, batch_size)
-        size = size if empty_lists else max(size, ranks * rows)
-    return PlanConfig.from_balance(
-        balance,
-        ranks=ranks,
-        resources=resources,
-        samples_per_step=size,
-        batch_size=batch_size,
-        drop_last=drop_last,
-        accumulate_from=accumulate_from,
-        empty_microbatches=empty_lists,
-    )
-
-
-def _usual_step(
-    costs: Int64, budgets: tuple[int | None, ...], ranks: int, rows: int, batch_size: int | None
-) -> int:
-    """Samples that the microbatches of a step hold comfortably."""
-    if batch_size is not None:
-        return ranks * rows * batch_size
-    if all(budget is None for budget in budgets):
-        raise ValueError("give budgets, or samples_per_step: without both a step has no size")
-    if not len(costs):
-        return 1
-    some = costs[permutation(len(costs), 0, 0)[:_PILOT]]
-    full = len(some) / balanced(some, budgets, rounds=0).groups
-    fill = max(_FILL_LEAST, _FILL - _FILL_LESS / (rows * math.sqrt(ranks * rows)))
-    return max(1, int(fill * ranks * rows * full))

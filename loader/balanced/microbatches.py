@@ -144,13 +144,23 @@ class BalancedLoader:
         self._running = self._generation
         return self._generation
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the ledger of what has been handed out; see loader/resume/ledger.py."""
-        position, data = self._resume or self.position, self.data()
+    def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
+        """Return the ledger of what has been handed out; see loader/resume/ledger.py.
+
+        With `after`: as of when that microbatch was handed out. ValueError if none of ours was.
+        """
+        position, epoch, data = self._resume or self.position, self.epoch, self.data()
+        if after is not None:
+            if not isinstance(after.after, ResumePosition):
+                raise ValueError(
+                    "after is a StepInfo that no loader handed out with a batch: give one that "
+                    "loader.with_info(), loader.steps() or loader.step_info gave"
+                )
+            position, epoch = after.after, after.epoch
         if data.samples is None:  # only the workers know
             loaded = None if self._loaded is None else self._loaded.samples
             data = replace(data, samples=loaded if self._counted is None else self._counted)
-        return write_position(self.job, self.epoch, position, data)
+        return write_position(self.job, epoch, position, data)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
@@ -211,7 +221,7 @@ class BalancedLoader:
         after = self._position_after(batch, kept.at, holes)
         if self._is_passed_over(batch):
             return PassedOver(after)
-        delivered = self._delivered(kept.arrival)
+        delivered = self._delivered(kept.arrival, after)
         info = delivered.info
         self._over_budget.take(info.over_budget, info.costs, info.keys)
         return Fetched(delivered, after)
@@ -281,13 +291,13 @@ class BalancedLoader:
         here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1)
         return ResumePosition(here, holes=holes)
 
-    def _delivered(self, arrival: Arrival) -> Delivered:
+    def _delivered(self, arrival: Arrival, after: ResumePosition) -> Delivered:
         batch = arrival.batch
         samples = [
             decode(msgpack.unpackb(item.header), payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)
         ]
-        return Delivered(self.collate(samples), self._info(batch))
+        return Delivered(self.collate(samples), self._info(batch, after))
 
     def _report_holes(self, kept: Kept) -> None:
         """Write each hole to the dead-letter file, once."""
@@ -297,7 +307,7 @@ class BalancedLoader:
                 record_letter(self.dead_letter, letter)
                 kept.reported += 1
 
-    def _info(self, batch: Batch) -> StepInfo:
+    def _info(self, batch: Batch, after: ResumePosition) -> StepInfo:
         costs = dict(zip(self.job.resources, batch.costs, strict=False))
         weights = batch.weights
         return StepInfo(
@@ -318,6 +328,7 @@ class BalancedLoader:
             images=costs.get("tiles", 1) > 0 if batch.items else False,
             costs=MappingProxyType(costs),
             over_budget=self._over_budget.exceeded(costs),
+            after=after,
         )
 
 

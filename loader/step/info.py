@@ -5,9 +5,11 @@ fixed before the step's first microbatch leaves, so no rank has to ask another f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .device import moved
 
 if TYPE_CHECKING:
     # A Step without a parameter is one of any batches.
@@ -25,7 +27,8 @@ class StepInfo:
     `label_tokens` counts labels that are not -100 and are not a sample's first token (no position
     predicts that one). `costs` are the microbatch's totals per resource. `holes` are the keys of
     samples that could not be used; they count nowhere else. `over_budget` names the resources of
-    which the microbatch, a single sample then, has more than the budget.
+    which the microbatch, a single sample then, has more than the budget. `after` is the loader's
+    position when the microbatch has been trained on, for `loader.state_dict(after=info)`.
     """
 
     epoch: int
@@ -45,6 +48,19 @@ class StepInfo:
     images: bool = True
     costs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     over_budget: tuple[str, ...] = ()
+    after: object = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the constructor: a prefetcher may be another process, and costs cannot go."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _info_of, ({**values, "costs": dict(self.costs)},)
+
+    def to(self, *_: Any, **__: Any) -> "StepInfo":
+        """Return this value: frameworks move to a device what comes with a batch, by this method.
+
+        Lightning refuses frozen dataclasses that have none.
+        """
+        return self
 
     @property
     def empty(self) -> bool:
@@ -55,6 +71,10 @@ class StepInfo:
     def last(self) -> bool:
         """True for the rank's last microbatch of the step, after which the optimizer steps."""
         return self.microbatch == self.microbatches - 1
+
+
+def _info_of(values: dict[str, Any]) -> StepInfo:
+    return StepInfo(**{**values, "costs": MappingProxyType(values["costs"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +91,8 @@ class Step(Generic[BatchT]):
                 f"step {self.number} has {len(self.microbatches)} microbatches and "
                 f"{len(self.infos)} infos; give one StepInfo for each microbatch"
             )
+
+    def to(self, device: Any, non_blocking: bool = False) -> "Step[BatchT]":
+        """Return the step with its microbatches' tensors on a device, as frameworks ask for it."""
+        batches = tuple(moved(batch, device, non_blocking) for batch in self.microbatches)
+        return Step(self.number, batches, self.infos)

@@ -9,6 +9,7 @@ Gradients are summed over a rank's microbatches by autograd. Over the ranks, DDP
 them, which divides by `ranks` once too often: so each share is multiplied by `ranks`.
 """
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -26,6 +27,7 @@ def scale_loss(
     info: StepInfo,
     per: Weighting = "token",
     reduction: Reduction = "mean",
+    divided_by: float = 1,
 ) -> torch.Tensor:
     """Turn a microbatch's local sum of losses into its share of the global batch's mean.
 
@@ -33,13 +35,21 @@ def scale_loss(
     the step. per="sample": loss_sum is the sum over samples of each sample's own mean (0 for a
     sample without label tokens), and the mean is over all samples of the step.
     reduction: how gradients are combined over ranks: "mean" (DDP, FSDP) or "sum".
+    divided_by: the number that a framework divides each microbatch's loss by before the backward
+    pass, such as its accumulation steps; docs/loss.md has them.
 
     A microbatch with nothing to learn gives exactly 0, still connected to the graph, so that
     every rank runs the same collectives. Raises ValueError for an unknown per or reduction, a
-    step that has nothing to average over, and an empty microbatch whose loss is not a sum.
+    divided_by that is no positive number, a step that has nothing to average over, and an empty
+    microbatch whose loss is not a sum.
     """
     if reduction not in REDUCTIONS:
         raise ValueError(f"unknown reduction {reduction!r}; use one of {', '.join(REDUCTIONS)}")
+    if not 0 < divided_by < math.inf:
+        raise ValueError(
+            f"divided_by is {divided_by!r}, allowed is a positive number: what the framework "
+            "divides each microbatch's loss by, such as its accumulation steps"
+        )
     here, whole = _counts(info, per)
     if whole == 0:
         raise ValueError(
@@ -49,7 +59,7 @@ def scale_loss(
         )
     if here == 0:
         return _nothing(loss_sum, info, per)
-    return loss_sum * ((info.ranks if reduction == "mean" else 1) / whole)
+    return loss_sum * (divided_by * (info.ranks if reduction == "mean" else 1) / whole)
 
 
 def _counts(info: StepInfo, per: str) -> tuple[int, int]:

@@ -137,3 +137,72 @@ def test_a_rank_and_a_start_that_cannot_be_are_refused() -> None:
         sampler(rank=2)
     with pytest.raises(ValueError, match="accumulate_from is 16, but accumulate is 4"):
         sampler(accumulate_from=16)
+
+
+def labelled_sampler(rank: int, mode: str) -> BalancedBatchSampler:
+    columns = {**costs(), "label_tokens": costs(seed=1)["tokens"] // 2}
+    rows: dict[str, Any] = {"accumulate": 3}
+    if mode == "exact":
+        rows = {"accumulate": "auto", "samples_per_step": 24}
+    balance = Balance(budgets=BUDGETS, mode=mode, **rows)  # type: ignore[arg-type]
+    return BalancedBatchSampler(columns, balance, rank=rank, ranks=2)
+
+
+@pytest.mark.parametrize("mode", ["exact", "window", "epoch"])
+def test_info_says_where_steps_end_and_what_each_batch_weighs(mode: str) -> None:
+    samplers = [labelled_sampler(rank, mode) for rank in range(2)]
+    given_out = [list(each) for each in samplers]
+    infos = [[one.info(k) for k in range(one.given)] for one in samplers]
+    labels = costs(seed=1)["tokens"] // 2
+    for share, described in zip(given_out, infos, strict=True):
+        for batch, info in zip(share, described, strict=True):
+            assert info.keys == tuple(map(str, batch))
+            assert (info.samples, info.label_tokens) == (len(batch), labels[batch].sum())
+            assert info.costs["tokens"] == costs()["tokens"][batch].sum()
+    # steps end at the same batches on both ranks, and what a step weighs is the sum of its batches
+    assert [i.last for i in infos[0]] == [i.last for i in infos[1]]
+    steps = sorted({info.step for info in infos[0]})
+    assert steps == list(range(sum(info.last for info in infos[0])))
+    for step in steps:
+        own = [[info for info in each if info.step == step] for each in infos]
+        everywhere = [info for each in own for info in each]
+        assert {i.step_samples for i in everywhere} == {sum(i.samples for i in everywhere)}
+        assert {i.step_label_tokens for i in everywhere} == {
+            sum(i.label_tokens for i in everywhere)
+        }
+        for each in own:
+            assert {i.rank_label_tokens for i in each} == {sum(i.label_tokens for i in each)}
+
+
+def test_info_is_that_of_the_batch_under_torchs_prefetch_and_after_a_resume() -> None:
+    one = labelled_sampler(0, "window")
+    loader = DataLoader(range(600), batch_sampler=one, collate_fn=list, num_workers=1)  # type: ignore[arg-type]
+    seen = [(batch, one.info(k)) for k, batch in enumerate(loader)]
+    assert all(info.keys == tuple(map(str, batch)) for batch, info in seen)
+    second = labelled_sampler(0, "window")
+    second.load_state_dict(one.state_dict(delivered=7))
+    assert second.given == 7
+    rest = [(batch, second.info(k)) for k, batch in enumerate(second, second.given)]
+    assert rest == seen[7:]
+
+
+def test_info_of_windows_that_are_not_kept_is_planned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = labelled_sampler(1, "exact")
+    given_out = list(one)
+    expected = [one.info(k) for k in range(one.given)]
+    monkeypatch.setattr("counterpoise.loader.sampler.KEPT_WINDOWS", 2)
+    other = labelled_sampler(1, "exact")
+    assert list(other) == given_out
+    assert [other.info(k) for k in range(other.given)] == expected
+
+
+def test_info_of_a_batch_that_was_not_given_out_is_an_error() -> None:
+    one = labelled_sampler(0, "exact")
+    batches = iter(one)
+    next(batches)
+    assert one.info(0).microbatch == 0
+    for index in (-1, 1):
+        with pytest.raises(IndexError, match=r"epoch 0 the batches from 0 up to 1 \(not included"):
+            one.info(index)

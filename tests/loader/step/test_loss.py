@@ -126,6 +126,14 @@ def test_the_share_is_the_count_over_the_steps_count_times_the_ranks() -> None:
     assert scale_loss(torch.tensor(10.0), INFO, reduction="sum").item() == pytest.approx(10 / 20)
 
 
+def test_what_a_framework_divides_by_is_undone() -> None:
+    share = scale_loss(torch.tensor(10.0), INFO)
+    assert (scale_loss(torch.tensor(10.0), INFO, divided_by=4) / 4).item() == share.item()
+    for wrong in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="allowed is a positive number"):
+            scale_loss(torch.tensor(10.0), INFO, divided_by=wrong)
+
+
 def test_an_empty_microbatch_gives_exactly_zero_with_a_graph() -> None:
     empty = dataclasses.replace(INFO, samples=0, label_tokens=0)
     weight = torch.ones(3, requires_grad=True)

@@ -1,0 +1,76 @@
+"""Says of a sampler's batch where its step stands and what its loss weighs: a StepInfo."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain
+from types import MappingProxyType
+
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.problem.config import Microbatch, Planned
+from ...balancer.protocol.job_spec import LABEL_TOKENS
+from ..step.info import StepInfo
+from .over_budget import OverBudget
+
+
+@dataclass(frozen=True)
+class SampledWindow:
+    """A planned window: its first ordinal, and its samples' numbers and costs in order."""
+
+    epoch: int
+    start: int
+    planned: Planned
+    numbers: list[int]
+    costs: Int64
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """The number of a rank's batches up to each step's end; the same for every rank."""
+        return list(accumulate(len(batch.ranks[0]) for batch in self.planned.batches))
+
+    def info(
+        self, rank: int, place: int, names: tuple[str, ...], over_budget: OverBudget
+    ) -> StepInfo:
+        """Return the StepInfo of a rank's batch, by its place among those of the window."""
+        number = bisect_right(self._ends, place)
+        batch = self.planned.batches[number]
+        own = batch.ranks[rank]
+        microbatch = place - (self._ends[number - 1] if number else 0)
+        ordinals = own[microbatch].ordinals
+        label = names.index(LABEL_TOKENS) if LABEL_TOKENS in names else -1
+        sums = self.costs[self._rows(ordinals)].sum(axis=0).tolist()
+        costs = dict(zip(names, sums, strict=True))
+        whole = list(chain.from_iterable(batch.ranks))
+        return StepInfo(
+            epoch=self.epoch,
+            step=batch.step,
+            microbatch=microbatch,
+            microbatches=len(own),
+            rank=rank,
+            ranks=len(batch.ranks),
+            samples=len(ordinals),
+            label_tokens=self._label_tokens([own[microbatch]], label),
+            rank_samples=_count(own),
+            rank_label_tokens=self._label_tokens(own, label),
+            step_samples=_count(whole),
+            step_label_tokens=self._label_tokens(whole, label),
+            keys=tuple(str(self.numbers[row]) for row in self._rows(ordinals)),
+            images=costs.get("tiles", 1) > 0 if ordinals else False,
+            costs=MappingProxyType(costs),
+            over_budget=over_budget.exceeded(costs),
+        )
+
+    def _rows(self, ordinals: Sequence[int]) -> list[int]:
+        return [ordinal - self.start for ordinal in ordinals]
+
+    def _label_tokens(self, microbatches: Sequence[Microbatch], label: int) -> int:
+        """Return the label tokens in some microbatches; 0 where no column, -1, has them."""
+        if label < 0:
+            return 0
+        rows = self._rows([ordinal for each in microbatches for ordinal in each.ordinals])
+        return int(self.costs[rows, label].sum())
+
+
+def _count(microbatches: Sequence[Microbatch]) -> int:
+    return sum(len(each.ordinals) for each in microbatches)

@@ -1,0 +1,102 @@
+"""Checks a sampler's costs and options, and turns them into a plan configuration."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...balancer.planning.grouping.balanced import balanced
+from ...balancer.planning.kernels.arrays import Int64
+from ...balancer.planning.problem.balance import COUNTED, DEFAULTS, Balance
+from ...balancer.planning.problem.config import PlanConfig, budgets_of, check_costs
+from ...balancer.planning.problem.costs import checked_column
+from ...balancer.planning.problem.shuffle import permutation
+
+# A step holds this share of what its microbatches hold when some samples are packed for a trial;
+# less where there are few microbatches, because then one more on every rank is dear.
+_FILL, _FILL_LESS, _FILL_LEAST = 0.96, 0.9, 0.5
+_PILOT = 4096
+
+
+def check_sampled(balance: Balance, accumulate_from: int) -> None:
+    """Raise ValueError for options that would have no effect in a sampler."""
+    if balance.layout != DEFAULTS.layout:
+        raise ValueError(
+            f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
+            f"collate_fn=collate_{balance.layout} to torch's DataLoader"
+        )
+    if balance.ordering != DEFAULTS.ordering:
+        raise ValueError(
+            f"ordering is {balance.ordering!r}, but a sampler knows no pipeline: use 'given'"
+        )
+    if accumulate_from != 1 and balance.accumulate != "auto":
+        raise ValueError(
+            f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "
+            "use Balance(accumulate='auto')"
+        )
+
+
+def checked_columns(
+    costs: Mapping[str, Sequence[int] | np.ndarray],
+) -> tuple[Int64, tuple[str, ...]]:
+    """Return costs as int64 (samples, resources), and the resources; ValueError for wrong ones."""
+    if not costs:
+        raise ValueError("costs are empty: give at least one resource, such as tokens")
+    arrays = {name: np.asarray(values) for name, values in costs.items()}
+    sizes = {len(array) for array in arrays.values()}
+    if len(sizes) != 1 or any(array.ndim != 1 for array in arrays.values()):
+        shapes = {name: array.shape for name, array in arrays.items()}
+        raise ValueError(f"costs need one number per sample and resource, got {shapes}")
+    columns = [checked_column(name, values) for name, values in costs.items()]
+    return check_costs(np.stack(columns, axis=1), len(columns)), tuple(costs)
+
+
+def for_one_rank(balance: Balance, batch_size: int | None) -> Balance:
+    """Return a balance that one rank can have: where samples are counted its steps are smaller."""
+    counts = balance.grouping in COUNTED and batch_size is not None
+    return replace(balance, samples_per_step=None) if counts else balance
+
+
+def configuration(
+    balance: Balance,
+    costs: Int64,
+    resources: tuple[str, ...],
+    batch_size: int | None,
+    drop_last: bool,
+    accumulate_from: int,
+    empty_lists: bool,
+    ranks: int,
+) -> PlanConfig:
+    """Return the configuration for some ranks; a step has its usual size if none is given."""
+    rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
+    size = balance.samples_per_step
+    if size is None:
+        size = _usual_step(costs, budgets_of(balance, resources), ranks, rows, batch_size)
+        size = size if empty_lists else max(size, ranks * rows)
+    return PlanConfig.from_balance(
+        balance,
+        ranks=ranks,
+        resources=resources,
+        samples_per_step=size,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        accumulate_from=accumulate_from,
+        empty_microbatches=empty_lists,
+    )
+
+
+def _usual_step(
+    costs: Int64, budgets: tuple[int | None, ...], ranks: int, rows: int, batch_size: int | None
+) -> int:
+    """Samples that the microbatches of a step hold comfortably."""
+    if batch_size is not None:
+        return ranks * rows * batch_size
+    if all(budget is None for budget in budgets):
+        raise ValueError("give budgets, or samples_per_step: without both a step has no size")
+    if not len(costs):
+        return 1
+    some = costs[permutation(len(costs), 0, 0)[:_PILOT]]
+    full = len(some) / balanced(some, budgets, rounds=0).groups
+    fill = max(_FILL_LEAST, _FILL - _FILL_LESS / (rows * math.sqrt(ranks * rows)))
+    return max(1, int(fill * ranks * rows * full))
