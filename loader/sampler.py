@@ -67,6 +67,10 @@ class BalancedBatchSampler(Sampler[list[int]]):
     fewer samples than microbatches, as by DataLoader, and rank 0 logs how many samples that costs.
     """
 
+    # Plans of the last windows, by epoch and first ordinal; and the order of an epoch.
+    _plans: dict[tuple[int, int], SampledWindow]
+    _order: tuple[int, Int64] | None = None
+
     @refuse_moved_arguments
     def __init__(
         self,
@@ -96,9 +100,6 @@ class BalancedBatchSampler(Sampler[list[int]]):
         )  # fmt: skip
         self._balance = wanted
         self._place: Place | None = None
-        # plans of the last windows, by epoch and first ordinal; and the order of an epoch
-        self._plans: dict[tuple[int, int], SampledWindow] = {}
-        self._order: tuple[int, Int64] | None = None
         if self._arguments.are_given:
             self._placed()
         else:
@@ -129,7 +130,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
             self._config = self._configure(self._balance, ranks=place.ranks)
             self._planner = make_planner(self._config)
             self._place, self._length = place, None
-            self._plans.clear()
+            self._plans = {}
         return self._place
 
     def set_epoch(self, epoch: int) -> None:
