@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from .grouping.by_name import GroupingRequest, group_samples
 from .grouping.split import split_largest
+from .grouping.tall_row import waiting, with_tall_row
 from .kernels.arrays import Int64
 from .problem.balance import COUNTED
 from .problem.config import PlanConfig
@@ -82,7 +83,21 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
         return StepGroups(np.append(fewer.group_of, np.full(rest, -1)), fewer.steps)
     chosen = np.arange(groups, dtype=np.int64)
     group_of, chosen = split_largest(_sizes(costs), group_of, chosen, config.ranks * accumulate)
-    return StepGroups(group_of, (chosen,))
+    return StepGroups(_rows_of_any_height(config, costs, group_of, accumulate, seed), (chosen,))
+
+
+def _rows_of_any_height(
+    config: PlanConfig, costs: Int64, group_of: Int64, accumulate: int, seed: int
+) -> Int64:
+    """Return groups with one tall row instead, where ranks would wait less for giant samples."""
+    waits_in_rows = config.waits == "microbatch" and config.partition == "multi_resource"
+    ours = config.grouping == "balanced" and config.ordering == "given"
+    if not (ours and waits_in_rows) or config.limited:
+        return group_of
+    tall = with_tall_row(costs, config.ranks, accumulate, seed)
+    if tall is None or waiting(costs, tall, config.ranks) >= waiting(costs, group_of, config.ranks):
+        return group_of
+    return tall
 
 
 def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:

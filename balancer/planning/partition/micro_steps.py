@@ -8,7 +8,7 @@ go to ranks such that the ranks' sums over the whole step stay even too.
 import numpy as np
 
 from ..kernels.arrays import Int64
-from ..problem.loads import UNLIMITED
+from ..problem.loads import UNLIMITED, alike
 from ..problem.scale import scale_costs
 
 _MOST = 2**26  # scaled deviations are cut here, so that sums of products stay in 64 bits
@@ -29,19 +29,3 @@ def micro_steps(loads: Int64, ranks: int, seed: int) -> Int64:
     assigned = assign_rows(rows, np.argsort(-sizes[rows], axis=1, kind="stable"), deviations)
     # Turn the ranks by an amount that depends on the seed, so that none is always first.
     return np.roll(assigned, seed % len(assigned), axis=0)
-
-
-def alike(loads: Int64, ranks: int) -> Int64:
-    """Return int64 (rows, ranks): groups sorted so that those of a row have like loads.
-
-    The coarsest resource (fewest different values) sorts first, the others break ties in the
-    opposite direction: a group low in one is often at its budget in another.
-
-    >>> alike(np.array([[9, 10], [8, 30], [9, 20], [8, 40]]), ranks=2).tolist()
-    [[0, 2], [1, 3]]
-    """
-    kinds = [len(np.unique(loads[:, column])) for column in range(loads.shape[1])]
-    columns = sorted(range(loads.shape[1]), key=lambda column: (kinds[column], column))
-    keys = [loads[:, column] for column in columns[:0:-1]] + [-loads[:, columns[0]]]
-    empty = loads.sum(axis=1) == 0
-    return np.lexsort((*keys, empty)).reshape(-1, ranks)

@@ -31,7 +31,7 @@ from .costs import checked_column
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
-PLANNER_VERSION = 2
+PLANNER_VERSION = 3
 MOST_RESOURCES = 32
 # Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
 # in what they do wait for.

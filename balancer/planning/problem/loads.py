@@ -58,6 +58,22 @@ def group_loads(costs: Int64, group_of: Int64, groups: int) -> Int64:
     return loads
 
 
+def alike(loads: Int64, ranks: int) -> Int64:
+    """Return int64 (rows, ranks): groups sorted so that those of a row have like loads.
+
+    The coarsest resource (fewest different values) sorts first, the others break ties in the
+    opposite direction: a group low in one is often at its budget in another.
+
+    >>> alike(np.array([[9, 10], [8, 30], [9, 20], [8, 40]]), ranks=2).tolist()
+    [[0, 2], [1, 3]]
+    """
+    kinds = [len(np.unique(loads[:, column])) for column in range(loads.shape[1])]
+    columns = sorted(range(loads.shape[1]), key=lambda column: (kinds[column], column))
+    keys = [loads[:, column] for column in columns[:0:-1]] + [-loads[:, columns[0]]]
+    empty = loads.sum(axis=1) == 0
+    return np.lexsort((*keys, empty)).reshape(-1, ranks)
+
+
 def common_unit(costs: Int64, parts: int) -> Int64:
     """Return costs (n, resources) in one unit: UNIT is the mean load of one of `parts` parts.
 

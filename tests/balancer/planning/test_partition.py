@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.partition.by_name import BY_NAME, assign_groups
 from counterpoise.balancer.planning.partition.greedy import ascending, greedy, quotas
 from counterpoise.balancer.planning.partition.karmarkar_karp import karmarkar_karp
-from counterpoise.balancer.planning.partition.micro_steps import alike
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.problem.balance import PARTITIONS
-from counterpoise.balancer.planning.problem.loads import group_loads
+from counterpoise.balancer.planning.problem.loads import alike, group_loads
 
 Partition = Callable[..., np.ndarray]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from counterpoise.tools.analyze.page.document import SECTIONS, headline, render_page
+from counterpoise.tools.analyze.page.formats import percent
 from counterpoise.tools.cli import main
 
 Browser = Any  # the driver of tests/sched
@@ -51,6 +52,20 @@ def test_the_first_line_says_what_there_is_to_gain(page: Browser, report: dict[s
         f"{gain} (model, not measurement)"
     )
     assert page.see("document.title") == headline(report)
+
+
+def test_it_says_what_each_plan_gives_for_each_kind_of_loop(
+    page: Browser, report: dict[str, Any]
+) -> None:
+    rows = page.see(
+        "[...document.querySelectorAll('#waiting table')[1].querySelectorAll('tbody tr')]"
+        ".map(row => [...row.cells].map(cell => cell.innerText.trim()).join(' | '))"
+    )
+    names = {"random": "random", "microbatch": 'waits="microbatch"', "step": 'waits="step"'}
+    assert rows == [
+        f"{shown} | {percent(found['microbatch'])} | {percent(found['step'])}"
+        for shown, found in ((names[name], found) for name, found in report["waits"].items())
+    ]
 
 
 def test_where_nothing_is_to_gain_it_says_so(report: dict[str, Any]) -> None:
@@ -105,7 +120,8 @@ def test_nothing_is_loaded_from_elsewhere(page: Browser, report: dict[str, Any])
 
 def test_figures_on_the_page_are_the_reports(page: Browser, report: dict[str, Any]) -> None:
     rows = page.see(
-        "[...document.querySelectorAll('#waiting tbody tr')].map((r) => r.innerText.split('\\t'))"
+        "[...document.querySelectorAll('#waiting .pair tbody tr')]"
+        ".map((row) => row.innerText.split('\\t'))"
     )
     for name, efficiency, *_ in rows:
         assert efficiency == f"{100 * (1 - report['waiting'][name]):.1f} %"

@@ -1,0 +1,110 @@
+"""Grouping for steps with samples far larger than a microbatch's share: one row may be tall.
+
+Groups of even loads are the best start where ranks wait for each other after every microbatch,
+unless a sample alone is clearly more than a group's share. Then every rank waits for that sample in
+its row (the microbatches that run side by side), and does next to nothing meanwhile. Better is one
+row as tall as that sample, in which all ranks work as long, and shorter ones beside it.
+"""
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+from ..problem.loads import UNIT, alike, common_unit, group_loads
+from .balanced import balanced
+
+# A sample this much above a group's share makes a row worth being tall.
+_TALL = UNIT + UNIT // 8
+
+
+def with_tall_row(costs: Int64, ranks: int, accumulate: int, seed: int) -> Int64 | None:
+    """Return group_of (n,) for costs (n, resources) with one row as tall as the largest sample.
+
+    The other rows share what is left. Returns None where no sample stands out, or where there are
+    too few. Research of this project; no bound proven.
+
+    >>> with_tall_row(np.array([[9], [3], [3], [3], [1], [1], [1], [1]]), 2, 2, seed=0).tolist()
+    [2, 3, 3, 3, 1, 0, 0, 1]
+    """
+    sizes = common_unit(costs, ranks * accumulate).max(axis=1)
+    tallest = int(sizes.max(initial=0))
+    if accumulate < 2 or tallest <= _TALL or len(costs) < ranks * accumulate:
+        return None
+    # What a group of a short row holds if the tall row is full.
+    height = max((accumulate * UNIT - tallest) // (accumulate - 1), 1)
+    short = ranks * (accumulate - 1)
+    made = [make(costs, sizes, ranks, short, height, seed) for make in (_together, _apart)]
+    whole = [each for each in made if each is not None and _is_filled(each, short + ranks)]
+    return min(whole, key=lambda each: waiting(costs, each, ranks), default=None)
+
+
+def waiting(costs: Int64, group_of: Int64, ranks: int) -> int:
+    """Return what ranks spend in all rows and resources, in a common unit: the largest loads."""
+    groups = int(group_of.max(initial=-1)) + 1
+    rows = alike(group_loads(costs, group_of, groups), ranks)
+    loads = group_loads(common_unit(costs, groups), group_of, groups)
+    return int(loads[rows].max(axis=1).sum())
+
+
+def _together(
+    costs: Int64, sizes: Int64, ranks: int, short: int, height: int, seed: int
+) -> Int64 | None:
+    """Make even parts of all samples; a group of the tall row gets several, others get one each.
+
+    Good where the short rows hold a fair part of the work: they are as even as one grouping is.
+    """
+    large = np.argsort(-sizes, kind="stable")[:ranks]
+    room = sizes[large[0]] - sizes[large]
+    # With about two samples a part there is something left to even out.
+    unit = max(height, int(room.sum()) // max(1, len(sizes) // 2 - short))
+    large = large[sizes[large] > unit]
+    inside = np.full(ranks, sizes[large[0]] // unit)
+    inside[: len(large)] = room[: len(large)] // unit
+    rest = np.setdiff1d(np.arange(len(sizes)), large)
+    return _filled_up(costs, large, rest, inside, np.arange(short), short, seed)
+
+
+def _apart(
+    costs: Int64, sizes: Int64, ranks: int, short: int, height: int, seed: int
+) -> Int64 | None:
+    """Give the short rows the smallest samples and the tall row all others.
+
+    Good where a giant is longer than nearly all other work: the short rows then cost next to
+    nothing.
+    """
+    descending = np.argsort(-sizes, kind="stable")
+    large, rest = descending[:ranks], descending[ranks:][::-1]
+    room = sizes[large[0]] - sizes[large]
+    cut = max(short, int(np.searchsorted(np.cumsum(sizes[rest]), short * height)))
+    small, others = rest[:cut], rest[cut:]
+    unit = max(1, int(room.sum()) // max(1, len(others) // 2))
+    nothing = np.empty(0, dtype=np.int64)
+    group_of = _filled_up(costs, large, others, room // unit, nothing, short, seed)
+    if group_of is not None:
+        group_of[small] = _grouped(costs[small], short, seed)
+    return group_of
+
+
+def _filled_up(
+    costs: Int64, large: Int64, rest: Int64, inside: Int64, alone: Int64, short: int, seed: int
+) -> Int64 | None:
+    """Return group_of with `large` samples in the first groups of the tall row and `rest` in parts.
+
+    The parts are the groups `alone`, and inside[r] for the r-th group of the tall row, whose groups
+    are numbered from `short` on. Samples of neither kind get group 0. None: fewer samples than
+    parts.
+    """
+    parts = np.concatenate([alone, short + np.repeat(np.arange(len(inside)), inside)])
+    if len(rest) < len(parts) or not len(parts):
+        return None
+    group_of = np.zeros(len(costs), dtype=np.int64)
+    group_of[large] = short + np.arange(len(large))
+    group_of[rest] = parts[_grouped(costs[rest], len(parts), seed)]
+    return group_of
+
+
+def _grouped(costs: Int64, parts: int, seed: int) -> Int64:
+    return balanced(costs, (None,) * costs.shape[1], parts, seed).group_of
+
+
+def _is_filled(group_of: Int64, groups: int) -> bool:
+    return bool(np.bincount(group_of, minlength=groups).all())
