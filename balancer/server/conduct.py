@@ -9,6 +9,9 @@ exceeds one is *banned* for a while: its connection is closed, and what still ar
 is dropped before it is decoded. So a flood costs the balancer what it takes to read it, not what it
 takes to understand it.
 
+A peer's first fault is logged a moment later, and not if the peer is banned by then: of a flood the
+log has one line, of a peer that is turned away too.
+
 Pure: no socket, and the time is an argument.
 """
 
@@ -20,6 +23,8 @@ USELESS = (10_000.0, 100.0)
 USELESS_BYTES = (float(256 << 20), float(4 << 20))
 # A banned peer is served again after this many seconds without a message.
 BAN_S = 60.0
+# A peer that is not banned this many seconds after its first fault is no flood.
+QUIET_S = 1.0
 # Peers that are remembered: the one that offended longest ago is forgotten first.
 MAX_REMEMBERED = 4096
 
@@ -54,6 +59,7 @@ class _Record:
     useless_bytes: _Allowance = field(default_factory=lambda: _Allowance(*USELESS_BYTES))
     banned_until: float = 0.0
     dropped: int = 0
+    last_fault: str = ""
 
 
 class PeerConduct:
@@ -68,6 +74,8 @@ class PeerConduct:
 
     def __init__(self) -> None:
         self._records: dict[bytes, _Record] = {}
+        # First faults that are not logged yet, the oldest first.
+        self._unlogged: dict[bytes, tuple[float, str]] = {}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -84,21 +92,35 @@ class PeerConduct:
         record.dropped += 1
         return record.dropped
 
-    def has_no_fault(self, peer: bytes) -> bool:
-        """Return whether a peer has sent nothing (that is remembered) that it may not send."""
-        record = self._records.get(peer)
-        return record is None or record.faults.at < 0
-
-    def record_fault(self, peer: bytes, now: float) -> bool:
+    def record_fault(self, peer: bytes, now: float, reason: str = "") -> bool:
         """Count a message that its sender may not send; return True if it is banned from now on."""
         record = self._record(peer)
-        return self._ban(record, not record.faults.take(1, now), now)
+        if record.faults.at < 0:
+            self._unlogged[peer] = now, reason
+        record.last_fault = reason
+        return self._ban(peer, not record.faults.take(1, now), now)
+
+    def lines_due(self, now: float) -> list[str]:
+        """Return the first faults that are to be logged now, of peers that are not banned."""
+        due = []
+        while self._unlogged:
+            peer, (at, reason) = next(iter(self._unlogged.items()))
+            if now < at + QUIET_S and len(self._unlogged) <= MAX_REMEMBERED:
+                break
+            del self._unlogged[peer]
+            due.append(reason)
+        return due
+
+    def last_fault(self, peer: bytes) -> str:
+        """Return the reason of a peer's last fault, "" if it has none (that is remembered)."""
+        record = self._records.get(peer)
+        return "" if record is None else record.last_fault
 
     def record_useless(self, peer: bytes, nbytes: int, now: float) -> bool:
         """Count a message that changes nothing; return True if its sender is banned from now on."""
         record = self._record(peer)
         within = record.useless.take(1, now), record.useless_bytes.take(nbytes, now)
-        return self._ban(record, not all(within), now)
+        return self._ban(peer, not all(within), now)
 
     def _record(self, peer: bytes) -> _Record:
         """Return a peer's record, as the one that was touched last."""
@@ -108,7 +130,8 @@ class PeerConduct:
             del self._records[next(iter(self._records))]
         return record
 
-    def _ban(self, record: _Record, is_exceeded: bool, now: float) -> bool:
+    def _ban(self, peer: bytes, is_exceeded: bool, now: float) -> bool:
         if is_exceeded:
-            record.banned_until = now + BAN_S
+            self._records[peer].banned_until = now + BAN_S
+            self._unlogged.pop(peer, None)
         return is_exceeded

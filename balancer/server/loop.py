@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import os
 import platform
 import time
@@ -25,6 +26,7 @@ from ..transport.sealing import EMPTY_OFFER
 from ..transport.sockets import LINGER_MS, NO_NAME, decode_from, listen, receive_frames, send
 from .clear_payloads import ClearPayloadServer
 from .conduct import PeerConduct
+from .gate import ConnectionGate
 from .malloc import IdleTrimmer, keep_freed_memory
 
 # ZeroMQ's I/O threads encrypt, and share the connections among them.
@@ -52,38 +54,42 @@ def serve(
 ) -> None:
     """Serve a coordinator on an address until `stop` returns True (asked after every wait).
 
-    Calls `ready` with the address that was bound, `refused` with a reason for each message that is
-    dropped and each peer that is rejected. With keys only peers on the allow-list may connect; with
-    keys and a `clear_address` payloads travel there, unencrypted (sealing.py). `descriptor` is a
-    socket that listens at the address already. Raises OSError if an address cannot be bound.
+    Calls `ready` with the address that was bound, `refused` with a reason for each peer that is
+    rejected and each that sends in vain (once). With keys only peers on the allow-list may connect;
+    with keys and a `clear_address` payloads travel there, unencrypted (sealing.py). `descriptor` is
+    a socket that listens at the address already. Raises OSError if an address cannot be bound.
     """
     keep_freed_memory()
     diagnostics = coordinator.state.diagnostics
     diagnostics.software = SOFTWARE
-
-    def count_refused(reason: str) -> None:
-        diagnostics.refused += 1
-        refused(reason)
-
     listening = functools.partial(listen, address=address, keys=keys, descriptor=descriptor)
-    with _open_sockets(coordinator, listening, keys, clear_address, count_refused) as shell:
+    with open_shell(coordinator, listening, keys, clear_address, refused) as shell:
         ready(shell.socket.getsockopt_string(zmq.LAST_ENDPOINT))
         while not stop():
             diagnostics.wall_ahead_s = time.time() - time.monotonic()
             shell.turn()
         shell.send_all(coordinator.stop())
+        shell.log_faults(math.inf)
         shell.socket.close(linger=LINGER_MS["balancer"])
 
 
 @contextmanager
-def _open_sockets(
+def open_shell(
     coordinator: Coordinator,
     listening: Callable[["zmq.Context[zmq.Socket[bytes]]"], "zmq.Socket[bytes]"],
     keys: ServerKeys | None,
     clear_address: str,
-    refused: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Iterator["_Shell"]:
-    """Give a shell with its sockets and poller, and close them at the end."""
+    """Give a shell with its sockets and poller, and close them at the end.
+
+    The arguments are those of `serve`, but `listening`, which opens the socket.
+    """
+
+    def refused(reason: str) -> None:
+        coordinator.state.diagnostics.refused += 1
+        log(reason)
+
     poller = zmq.Poller()
     with (
         zmq.Context(_io_threads(keys)) as context,
@@ -95,7 +101,9 @@ def _open_sockets(
             authenticator.watch(each, poller)
             poller.register(each, zmq.POLLIN)
         connections = Connections(socket)
-        yield _Shell(coordinator, socket, poller, authenticator, keys, refused, clear, connections)
+        yield _Shell(
+            coordinator, socket, poller, authenticator, keys, refused, log, clear, connections
+        )
 
 
 @contextmanager
@@ -120,7 +128,10 @@ def _io_threads(keys: ServerKeys | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Shell:
-    """Carries messages between the sockets and the coordinator."""
+    """Carries messages between the sockets and the coordinator.
+
+    `refused` counts and logs, `log` logs what has been counted.
+    """
 
     coordinator: Coordinator
     socket: "zmq.Socket[bytes]"
@@ -128,27 +139,47 @@ class _Shell:
     authenticator: KeyAuthenticator
     keys: ServerKeys | None
     refused: Callable[[str], None]
+    log: Callable[[str], None]
     clear: ClearPayloadServer | None
     connections: Connections
     trimmer: IdleTrimmer = field(default_factory=IdleTrimmer)
     conduct: PeerConduct = field(default_factory=PeerConduct)
+    gate: ConnectionGate = field(default_factory=ConnectionGate)
 
     def turn(self) -> None:
         """Wait once, for a message or the coordinator's next deadline, and do what is due."""
-        timeout_ms = 1000 * (self.coordinator.next_deadline() - time.monotonic())
-        self.poller.poll(int(min(max(timeout_ms, 0), MAX_WAIT_MS)))
-        self.drop(self.authenticator.answer_requests(time.monotonic()))
+        self._wait()
+        self.drop(self.authenticator.find_revoked(time.monotonic()))
         self.receive_all()
+        # After what waited has been looked at: it may be a flood, which closes the gate.
+        if not self.gate.closed_for_s(time.monotonic()):
+            self.authenticator.answer_requests()
+        self.log_faults(time.monotonic())
         self.send_all(self.coordinator.tick(time.monotonic()))
         self.trimmer.trim_if_idle(time.monotonic())
 
+    def _wait(self) -> None:
+        """Wait for a message or a deadline; for new connections only while they are let in."""
+        now = time.monotonic()
+        closed_for_s = self.gate.closed_for_s(now)
+        self.authenticator.wake(self.poller, is_open=not closed_for_s)
+        timeout_ms = 1000 * (self.coordinator.next_deadline() - now)
+        if closed_for_s:
+            timeout_ms = min(timeout_ms, 1000 * closed_for_s + 1)
+        self.poller.poll(int(min(max(timeout_ms, 0), MAX_WAIT_MS)))
+
+    def log_faults(self, now: float) -> None:
+        """Log the first fault of peers that are not banned since."""
+        for reason in self.conduct.lines_due(now):
+            self.log(reason)
+
     def receive_all(self) -> None:
         """Hand messages that have arrived to the coordinator, and send its answers."""
-        for _ in range(MAX_PER_TURN):
-            frames = receive_frames(self.socket)
-            if frames is None:
-                break
+        read = 0
+        while read < MAX_PER_TURN and (frames := receive_frames(self.socket)) is not None:
             self._receive(frames)
+            read += 1
+        self.gate.end_turn(read, is_more=read == MAX_PER_TURN)
         while self.clear is not None and (received := self.clear.receive()) is not None:
             peer, key, content = received
             if isinstance(content, WireError):
@@ -191,6 +222,7 @@ class _Shell:
         now = time.monotonic()
         dropped = self.conduct.drops(frames[0].bytes, now)
         if dropped:
+            self.gate.record_dropped(now)
             self.coordinator.state.diagnostics.refused += 1
             if dropped % DISCONNECT_EVERY == 0:
                 self.connections.reset(frames[0])
@@ -238,21 +270,19 @@ class _Shell:
         return ""
 
     def _record_fault(self, peer: bytes, reason: str) -> bool:
-        """Reject a message; return True if its peer is banned from now on.
-
-        Of each peer the first is logged.
-        """
-        if self.conduct.has_no_fault(peer):
-            self._reject(peer, reason)
-        else:
-            self.coordinator.state.diagnostics.refused += 1
-            self._tell_reason(peer, reason)
-        return self.conduct.record_fault(peer, time.monotonic())
+        """Reject a message; return True if its peer is banned from now on."""
+        now = time.monotonic()
+        self.gate.record_dropped(now)
+        self.coordinator.state.diagnostics.refused += 1
+        self._tell_reason(peer, reason)
+        return self.conduct.record_fault(peer, now, reason)
 
     def _ban(self, frame: zmq.Frame) -> None:
         """Serve a peer no more: close its connection, and give its work to others."""
         peer = frame.bytes
-        self.refused(f"{_shown(peer)} is not served any more: it sends too much that is of no use")
+        last = self.conduct.last_fault(peer)
+        why = f" (last: {last})" if last else ""
+        self.refused(f"{_shown(peer)} is not served: it sends too much that is of no use{why}")
         self._forget(peer)
         self.send_all(self.coordinator.unreachable(peer, Bye(), time.monotonic()))
         self.connections.reset(frame)

@@ -1,10 +1,12 @@
-"""ZAP handler: decides which CURVE public keys may connect, and counts rejections.
+"""ZAP handler: decides which CURVE public keys may connect, and when, and counts rejections.
 
 Theory of operation. With keys, libzmq accepts a connection only if the peer proves that it has the
 secret of a public key (CURVE) and this process allows that key (ZAP, ZeroMQ RFC 27: a request on an
 inproc socket). The authenticator answers from the allow-list, in the balancer's own loop. Every
 message that arrives later carries the peer's key and is checked again: peers whose key was removed
 are disconnected, and a key is valid for its role only, so that a worker's cannot act as a rank.
+Without keys libzmq asks as well, on tcp, and everybody is accepted: but not before the answer.
+Until then libzmq takes no message from the connection, so the loop decides how fast peers come in.
 """
 
 import hmac
@@ -16,6 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ..protocol.messages import FROM_RANK, FROM_WORKER, Message
 from .keys import AllowList, ServerKeys, public_text
+from .sockets import SERIAL_AFTER
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"counterpoise"
@@ -24,6 +27,10 @@ KINDS_OF_ROLE = {"worker": FROM_WORKER, "trainer": FROM_RANK}
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 # The allow-list is read again at every handshake, and at least this often, in seconds.
 RECHECK_S = 1.0
+# Requests that are answered at a time: of those let in, the first are heard before the last.
+MOST_ANSWERS = 16
+# The user that everybody is where no keys are used.
+ANYBODY = b"anybody"
 # Enough of a public key to find its file.
 SHOWN_KEY_CHARACTERS = 8
 NOT_ALLOWED = "this key is not allowed (any more): ask who runs the balancer"
@@ -48,25 +55,33 @@ class KeyAuthenticator:
         self._rejected = rejected
         self._keys: dict[bytes, bytes] = {}
         self._checked_at = 0.0
-        self._requests: zmq.Socket[bytes] | None = None
+        # Connections are numbered in the order in which they are let in.
+        self._let_in = 0
         self._monitors: list[zmq.Socket[bytes]] = []
-        if keys is not None:
-            self._requests = context.socket(zmq.REP)
-            self._requests.setsockopt(zmq.LINGER, 0)
-            self._requests.bind(ZAP_ENDPOINT)
+        self._requests = context.socket(zmq.REP)
+        self._requests.setsockopt(zmq.LINGER, 0)
+        self._requests.bind(ZAP_ENDPOINT)
 
     def watch(self, socket: "zmq.Socket[bytes]", poller: zmq.Poller) -> None:
-        """Count the failed handshakes of a listening socket; let requests wake the poller up."""
-        if self._requests is None:
-            return
-        self._monitors.append(socket.get_monitor_socket(FAILED))
-        for each in (self._requests, self._monitors[-1]):
-            poller.register(each, zmq.POLLIN)
+        """Count the failed handshakes of a listening socket, which wake the poller up."""
+        if self._allowed is not None:
+            self._monitors.append(socket.get_monitor_socket(FAILED))
+            poller.register(self._monitors[-1], zmq.POLLIN)
 
-    def answer_requests(self, now: float) -> list[bytes]:
-        """Answer all pending requests; return the peers whose key is not allowed any more."""
-        while self._requests is not None and self._requests.poll(0):
+    def wake(self, poller: zmq.Poller, is_open: bool) -> None:
+        """Let requests wake the poller up, or not while they are not to be answered."""
+        if is_open != (self._requests in poller):
+            poller.register(self._requests, zmq.POLLIN if is_open else 0)
+
+    def answer_requests(self) -> None:
+        """Answer requests of connections that wait to be let in, some at a time."""
+        for _ in range(MOST_ANSWERS):
+            if not self._requests.poll(0):
+                break
             self._answer(self._requests)
+
+    def find_revoked(self, now: float) -> list[bytes]:
+        """Count failed handshakes; return the peers whose key is not allowed any more."""
         for monitor in self._monitors:
             while monitor.poll(0):
                 recv_monitor_message(monitor)
@@ -99,18 +114,22 @@ class KeyAuthenticator:
     def close(self) -> None:
         """Close the sockets."""
         for each in (self._requests, *self._monitors):
-            if each is not None:
-                each.close(linger=0)
+            each.close(linger=0)
 
     def _answer(self, requests: "zmq.Socket[bytes]") -> None:
         version, number, _, address, _, mechanism, *credentials = requests.recv_multipart()
         where = address.decode("ascii", "replace")
         user = self._authenticate(where, mechanism, credentials)
         status, text = (b"200", b"OK") if user else (b"400", b"this key is not allowed")
+        if user:
+            self._let_in += 1
+            user = b"%s%s%d" % (user, SERIAL_AFTER.encode(), self._let_in)
         requests.send_multipart([version, number, status, text, user, b""])
 
     def _authenticate(self, where: str, mechanism: bytes, credentials: list[bytes]) -> bytes:
         """Return the user with these credentials (a key, or a clear channel); empty if rejected."""
+        if mechanism == b"NULL" and self._allowed is None:
+            return ANYBODY
         if mechanism == b"PLAIN":
             name, password = credentials
             # compare_digest: the time of the comparison must not show how much of it was right.

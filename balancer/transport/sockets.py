@@ -39,6 +39,9 @@ LINGER_MS = {"worker": 1000, "balancer": 2000, "trainer": 3000}
 # a hello would be taken for another process' that plays the same rank.
 NO_NAME = b"\0"
 
+# An authenticator gives each connection as its user the key, this (no key has it), and a number.
+SERIAL_AFTER = ","
+
 Received = tuple[Message, list[zmq.Frame]]
 
 
@@ -54,13 +57,16 @@ def listen(
     `descriptor` is a socket that listens there already; it now belongs to the ROUTER.
 
     With keys, or with passwords instead, it accepts only peers that an authenticator on the same
-    context accepts; with passwords nothing is encrypted.
+    context accepts; with passwords nothing is encrypted. On tcp an authenticator also decides when
+    connections are let in, keys or not.
     """
     socket = context.socket(zmq.ROUTER)
     _configure(socket)
     socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
     if address.startswith("tcp:"):
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
+        # Each connection waits for the answer of an authenticator, if the context has one.
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
     if keys is not None:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
@@ -257,9 +263,17 @@ def decode_from(
 def _key_of(frame: zmq.Frame) -> bytes:
     """Return the key that the authenticator accepted; libzmq adds it to each frame of the peer."""
     try:
-        return str(frame.get("User-Id")).encode()
+        return str(frame.get("User-Id")).rpartition(SERIAL_AFTER)[0].encode()
     except zmq.ZMQError:
         return b""
+
+
+def serial_of(frame: zmq.Frame) -> int:
+    """Return the number that the authenticator gave the connection over which a frame came.
+
+    Raises ZMQError if none let it in.
+    """
+    return int(str(frame.get("User-Id")).rpartition(SERIAL_AFTER)[2])
 
 
 def receive_frames(socket: "zmq.Socket[bytes]") -> list[zmq.Frame] | None:

@@ -18,18 +18,29 @@ def frame(content, more=False):
 
 def connect(address, name):
     """Return a plain socket that has introduced itself as a DEALER of this name."""
+    peer = greet(address)
+    peer.sendall(ready(name))
+    read(peer, read(peer, 2)[1])
+    return peer
+
+
+def greet(address):
+    """Return a plain socket over which greetings have been exchanged."""
     host, port = address.removeprefix("tcp://").split(":")
     peer = socket.create_connection((host, int(port)), LIMIT_S)
     peer.sendall(GREETING)
     read(peer, len(GREETING))
+    return peer
+
+
+def ready(name):
+    """Return the command by which a DEALER says its name."""
     properties = b"".join(
         bytes([len(key)]) + key + struct.pack(">I", len(value)) + value
         for key, value in ((b"Socket-Type", b"DEALER"), (b"Identity", name))
     )
     body = b"\x05READY" + properties
-    peer.sendall(bytes([4, len(body)]) + body)
-    read(peer, read(peer, 2)[1])
-    return peer
+    return bytes([4, len(body)]) + body
 
 
 def read(peer, size):

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -119,6 +118,7 @@ def _measure(name: str, frames: int, frame_bytes: int) -> TransportPass:
         ):
             poller = zmq.Poller()
             authenticator.watch(socket, poller)
+            authenticator.wake(poller, is_open=True)
             poller.register(socket, zmq.POLLIN)
             address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
             pipe, theirs = multiprocessing.Pipe(duplex=False)
@@ -127,7 +127,7 @@ def _measure(name: str, frames: int, frame_bytes: int) -> TransportPass:
             process.start()
             theirs.close()
             try:
-                answer = partial(authenticator.answer_requests, 0.0)
+                answer = authenticator.answer_requests
                 seconds, cpu_s = _receive(socket, poller, answer, name, frames)
                 send_s: float = pipe.recv()
             finally:

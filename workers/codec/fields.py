@@ -6,6 +6,7 @@ it walks the fields, and checks every length against the payload before it is us
 from another host is read by this module only.
 """
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -154,15 +155,16 @@ def _number(rest: list[Any]) -> int | float:
 
 
 def _extent(kind: str, rest: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return a field's type and shape; errors quote with reprlib, which bounds depth and length."""
     match kind, rest:
         case "array", [str() as name, [*shape]] if name in DTYPES:
             dtype = DTYPES[name]
         case (("text" | "bytes"), [length]):
             dtype, shape = DTYPES["|u1"], [length]
         case _:
-            raise CodecError(f"no such field: {kind!r} of {str(rest)[:80]}")
+            raise CodecError(f"no such field: {reprlib.repr(kind)} of {reprlib.repr(rest)}")
     if len(shape) > MAX_DIMENSIONS or not all(_is_length(length) for length in shape):
-        raise CodecError(f"no such shape: {str(shape)[:80]}")
+        raise CodecError(f"no such shape: {reprlib.repr(shape)}")
     return dtype, tuple(shape)
 
 

@@ -9,6 +9,7 @@ a pickle runs what its writer wanted.
 
 import io
 import pickle
+import reprlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,7 +56,7 @@ def decode_object(sizes: object, payload: memoryview) -> object:
         raise CodecError(f"an object has between 1 and {MAX_BUFFERS} buffers")
     for size in sizes:
         if type(size) is not int or size < 0:
-            raise CodecError(f"no such size: {size!r:.80}")
+            raise CodecError(f"no such size: {reprlib.repr(size)}")
         if size:
             start = padded(end)
             end = start + size

@@ -234,6 +234,31 @@ def test_malformed_fields_are_refused(layout):
         decode({"fields": layout}, b"\xff" * 8)
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda nest: {"fields": [["x", "array", nest]]},
+        lambda nest: {"fields": [["x", "array", "<f4", [nest]]]},
+        lambda nest: {"fields": [["x", "bytes", nest]]},
+        lambda nest: {"fields": [["x", "number", nest]]},
+        lambda nest: {"fields": nest},
+        lambda nest: {"object": [nest]},
+    ],
+)
+def test_a_header_as_deep_as_msgpack_reads_is_refused_in_few_words(wrap):
+    """repr() of 1,000 nested lists is a RecursionError."""
+    header = wrap(msgpack.unpackb(b"\x91" * 1000 + b"\xc0"))
+    with pytest.raises(CodecError) as refused:
+        decode(header, b"\xff" * 8, allow_object=True)
+    assert len(str(refused.value)) < 200
+
+
+def test_an_endless_kind_is_refused_in_few_words():
+    with pytest.raises(CodecError) as refused:
+        decode({"fields": [["x", "k" * 1_000_000, 1]]}, b"")
+    assert len(str(refused.value)) < 200
+
+
 @given(
     st.recursive(
         st.integers() | st.text() | st.booleans() | st.none() | st.floats() | st.binary(),
