@@ -21,6 +21,7 @@ _HOMES = {
     "TarDataset": "workers",
     "Topology": "loader",
     "VisionLanguage": "workers",
+    "adapters": "loader",
     "balancer": "",
     "hf_kwargs": "loader",
     "loader": "",

@@ -11,6 +11,7 @@ from .loader import (
     StepInfo,
     StepLoader,
     Topology,
+    adapters,
     hf_kwargs,
     scale_loss,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Topology",
     "VisionLanguage",
     "__version__",
+    "adapters",
     "balancer",
     "hf_kwargs",
     "loader",

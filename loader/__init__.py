@@ -6,6 +6,7 @@ is the whole migration of a training loop; what is new are keyword-only argument
 """
 
 from ..balancer.planning.problem.balance import Balance
+from . import adapters
 from .balanced.step_loader import StepLoader
 from .collate.hugging_face import hf_kwargs
 from .collate.layouts import collate_packed, collate_padded
@@ -27,6 +28,7 @@ __all__ = [
     "StepInfo",
     "StepLoader",
     "Topology",
+    "adapters",
     "collate_packed",
     "collate_padded",
     "hf_kwargs",

@@ -13,6 +13,9 @@ from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.batches.envelope import is_stateful
 from ..workers.sources.interface import reopen_if_changed
+from .adapters.gradient_state import is_last
+from .adapters.recognition import RecognisedLoader
+from .adapters.stand_ins import stand_ins
 from .assembly import BalancedArguments, prepare_balanced
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
 from .balanced.late import LateBalancedLoader
@@ -35,7 +38,7 @@ from .step.skipped import make_left_out
 from .typed_loader import T, TypedLoader
 
 
-class DataLoader(TypedLoader[T, BatchT]):
+class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     """A drop-in for torch.utils.data.DataLoader; these keyword-only arguments are new.
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
@@ -65,8 +68,6 @@ class DataLoader(TypedLoader[T, BatchT]):
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
-
-    _is_accelerate_prepared = True
 
     @refuse_moved_arguments
     def __init__(
@@ -106,7 +107,9 @@ class DataLoader(TypedLoader[T, BatchT]):
         buffer_bytes: int = BUFFER_BYTES,
         growing_data: bool = False,
     ) -> None:
-        self._growing_data = growing_data
+        # By the names of the parameters: Lightning makes plain loaders again from their attributes.
+        self.growing_data, self.on_error = growing_data, on_error
+        self.dead_letter, self.max_errors = dead_letter, max_errors
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)
@@ -145,6 +148,18 @@ class DataLoader(TypedLoader[T, BatchT]):
         )  # fmt: skip
         self._given = given
         self._late = prepare_balanced(self, given)
+        self._show_stand_ins()
+
+    def _show_stand_ins(self) -> None:
+        """Put in place of torch's samplers what stops frameworks from making batches themselves."""
+        # torch refuses to set them after construction, as they would have no effect: none is wanted
+        set_epoch = self._late.set_epoch  # type: ignore[union-attr]
+        self.__dict__.update(stand_ins(self, set_epoch))
+
+    @property
+    def is_balanced(self) -> bool:
+        """True for a loader with balance: its batches are planned over all ranks."""
+        return self._late is not None
 
     @property
     def _balanced(self) -> BalancedLoader | None:
@@ -160,6 +175,13 @@ class DataLoader(TypedLoader[T, BatchT]):
             return super().__iter__()
         balanced = self._late.get_at_iteration()
         return _BatchIterator(Microbatches(balanced), balanced, self)
+
+    def _steps_if_known(self) -> int | None:
+        """Return the number of steps in an epoch, None where only the plan knows."""
+        try:
+            return self.num_steps
+        except TypeError:
+            return None
 
     def __bool__(self) -> bool:
         """Return False for a loader that is known to have no batch; nothing is connected to."""
@@ -257,7 +279,7 @@ class DataLoader(TypedLoader[T, BatchT]):
         if self._late is not None:
             self._late.get_at_resume().load_state_dict(state)
             return
-        self._plain.load_state_dict(self, state, self._growing_data)
+        self._plain.load_state_dict(self, state, self.growing_data)
         if is_stream(self.dataset) or is_stateful(self.dataset):
             self._iterator = None  # persistent workers are elsewhere in the data
 
@@ -284,6 +306,7 @@ class DataLoader(TypedLoader[T, BatchT]):
         state = {**self.__dict__, "_iterator": None, "_info": None, "_plain": plain}
         if self._late is None:
             return state
+        state["sampler"] = state["batch_sampler"] = None  # they know the one that is copied
         made = self._late.made
         ledger = None if made is None else made.state_dict()
         return {**state, "_late": (self._late.epoch, ledger)}
@@ -295,6 +318,7 @@ class DataLoader(TypedLoader[T, BatchT]):
         epoch, ledger = state["_late"]
         self._late = prepare_balanced(self, self._given)
         self._late.set_epoch(epoch)
+        self._show_stand_ins()
         if ledger is not None:
             self._late.get_at_resume().load_state_dict(ledger)
 
@@ -310,12 +334,17 @@ class DataLoader(TypedLoader[T, BatchT]):
 class _BatchIterator:
     """Hands out batches and keeps their StepInfo on the loader."""
 
+    _feed: Any = None
+    _begun = False
+
     def __init__(
         self, microbatches: Microbatches, balanced: BalancedLoader, loader: DataLoader
     ) -> None:
         self._microbatches = microbatches
         self._balanced = balanced
         self._loader = loader
+        self._feed = loader._accelerate
+        self._steps = None if self._feed is None else loader._steps_if_known()
 
     def __iter__(self) -> "_BatchIterator":
         return self
@@ -324,18 +353,41 @@ class _BatchIterator:
         balanced = self._balanced
         balanced.caller.enter()
         try:
+            self._begin()
             fetched = self._microbatches.fetch(balanced.position)
             batch, info, after = fetched.delivered.batch, fetched.delivered.info, fetched.after
             self._loader._info = info
+            if self._feed is not None:
+                batch = self._feed.place(batch)
+                last = is_last(info, self._steps, balanced.ranks[-1])
+                self._loader.end_of_dataloader = last
             if self._loader._in_pairs:
                 batch = batch, info
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StopIteration):
+                self._end()
             balanced.caller.thread = None
             raise
         # Nothing can raise, nor another thread come in, from here on: see balanced/fetching.py.
         balanced.caller.thread = None
         balanced.position = after
         return batch
+
+    def _begin(self) -> None:
+        if self._feed is not None and not self._begun:
+            plan = self._balanced.plan
+            rows = plan.accumulate
+            here = rows if rows == "auto" else rows * len(self._balanced.ranks)
+            self._feed.begin(self._loader, here)
+            self._begun = True
+
+    def _end(self) -> None:
+        if self._feed is not None and self._begun:
+            self._begun = False
+            self._feed.end(self._loader)
+
+    def __del__(self) -> None:
+        self._end()
 
     def __getstate__(self) -> Any:
         """Refuse to be pickled, as torch's iterators do."""

@@ -25,6 +25,7 @@ from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Wind
 from ..balancer.planning.problem.shuffle import permutation
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.fingerprint import digest_arrays
+from .adapters.stand_ins import refuse_to_be_sharded
 from .balanced.arguments import refuse_moved_arguments
 from .balanced.over_budget import OverBudget
 from .balanced.sampled_info import SampledWindow
@@ -122,6 +123,13 @@ class BalancedBatchSampler(Sampler[list[int]]):
         """The configuration of the plan, for as many ranks as there are."""
         self._placed()
         return self._config
+
+    is_planned = True  # cp.adapters does not let it be sharded again
+
+    @property
+    def batch_size(self) -> int:
+        """Raise: see refuse_to_be_sharded."""
+        refuse_to_be_sharded(self._placed().ranks)
 
     def _placed(self) -> Place:
         """Return this process' ranks, looked for at the first call, and plan for them."""

@@ -78,6 +78,7 @@ ORDER = (
     "loader.balanced",
     "loader.connect",
     "loader.plain",
+    "loader.adapters",
     "loader",
     # tools
     "tools.console",

@@ -1,0 +1,136 @@
+"""`prepare_accelerate`: accelerator.prepare for one of our loaders, which keeps its workers.
+
+accelerate itself leaves a balanced loader alone and makes torch's of a plain one. Here a plain
+loader is sharded by accelerate's own BatchSamplerShard, with the same samples on each rank as
+torch's would have, and read by our workers.
+"""
+
+import functools
+from typing import Any
+
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import IterableDataset
+
+from .gradient_state import AccelerateFeed, check_accumulation
+from .padded_gather import gather_padded
+from .recognition import RecognisedLoader
+
+# The arguments of a loader that stay as they are when accelerate shards its batch sampler.
+KEPT = (
+    "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
+    "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
+    "pin_memory_device", "in_order", "on_error", "dead_letter", "max_errors", "growing_data",
+)  # fmt: skip
+
+
+def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
+    """Return the loader as accelerator.prepare would, with our workers also where it is plain.
+
+    A balanced loader is returned as it is; its microbatches are placed on accelerator.device, its
+    accumulate is compared with gradient_accumulation_steps, and save_state has its ledger. A plain
+    one becomes an accelerate DataLoaderShard around one of ours. torch's DataLoader over a
+    BalancedBatchSampler is not sharded again. Raises ValueError for other loaders, and for options
+    of the accelerator that would take batches apart (dispatch_batches, split_batches).
+    """
+    planned = _samples_planned(loader)
+    if not isinstance(loader, RecognisedLoader) and not planned:
+        raise ValueError(
+            f"prepare_accelerate takes a counterpoise.DataLoader, or a DataLoader over a "
+            f"BalancedBatchSampler, got a {type(loader).__name__}: give others to "
+            "accelerator.prepare()"
+        )
+    _check_options(accelerator)
+    if isinstance(loader, RecognisedLoader) and loader.is_balanced:
+        return _prepare_balanced(accelerator, loader)
+    if planned:
+        prepared = _shard(accelerator, loader, processes=1)
+    else:
+        _check_plain(accelerator, loader)
+        prepared = _with_our_workers(_shard(accelerator, loader), loader)
+    prepared._is_accelerate_prepared = True
+    accelerator._dataloaders.append(prepared)
+    return prepared
+
+
+def check_step(loader: Any, num_steps: int, where: str) -> None:
+    """Raise ValueError unless a framework's optimizer steps where a balanced loader's steps end."""
+    rows = loader._balanced.plan.accumulate
+    here = rows if rows == "auto" else rows * len(loader._balanced.ranks)
+    check_accumulation(here, num_steps)
+    if here != num_steps:
+        raise ValueError(
+            f"{where} is {num_steps}, and a step of this loader has {here} microbatches: give "
+            f"{where}={here}, or Balance(accumulate={num_steps}) to the loader"
+        )
+
+
+def _prepare_balanced(accelerator: Any, loader: Any) -> Any:
+    gather_padded()
+    device = accelerator.device if accelerator.device_placement else None
+    loader._accelerate = AccelerateFeed(device, accelerator.non_blocking)
+    if not any(loader is each for each in accelerator._dataloaders):
+        accelerator._dataloaders.append(loader)
+    return loader
+
+
+def _samples_planned(loader: Any) -> bool:
+    """Return whether a loader of torch's reads a BalancedBatchSampler."""
+    sampler = getattr(loader, "batch_sampler", None)
+    return isinstance(loader, TorchLoader) and getattr(sampler, "is_planned", False)
+
+
+def _check_options(accelerator: Any) -> None:
+    for name in ("dispatch_batches", "split_batches"):
+        if getattr(accelerator, name):
+            raise ValueError(
+                f"{name}=True makes one process read for all, and the loader has workers and a "
+                f"part of the samples on every rank: leave {name} of DataLoaderConfiguration, or "
+                "give torch's DataLoader to accelerator.prepare()"
+            )
+
+
+def _check_plain(accelerator: Any, loader: Any) -> None:
+    if isinstance(loader.dataset, IterableDataset) and accelerator.num_processes > 1:
+        raise ValueError(
+            "an IterableDataset has no samples to share out between the ranks: use "
+            "accelerator.prepare(loader), which makes it torch's, or a dataset that shares itself "
+            "out, without either"
+        )
+
+
+def _shard(accelerator: Any, loader: Any, processes: int | None = None) -> Any:
+    """Return what accelerate makes of a loader; for one process it is not sharded."""
+    from accelerate.data_loader import prepare_data_loader
+
+    return prepare_data_loader(
+        loader,
+        accelerator.device,
+        num_processes=processes or accelerator.num_processes,
+        process_index=0 if processes else accelerator.process_index,
+        put_on_device=accelerator.device_placement,
+        rng_types=accelerator.rng_types.copy(),
+        dispatch_batches=False,
+        even_batches=accelerator.even_batches,
+        use_seedable_sampler=accelerator.use_seedable_sampler and not processes,
+        data_seed=accelerator.dataloader_config.data_seed,
+        non_blocking=accelerator.non_blocking,
+    )
+
+
+def _with_our_workers(shard: Any, loader: Any) -> Any:
+    """Put a loader of ours behind a DataLoaderShard; its state becomes what is saved."""
+    options: dict[str, Any] = {name: getattr(loader, name) for name in KEPT}
+    if isinstance(loader.dataset, IterableDataset):
+        options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    else:
+        options["batch_sampler"] = shard.batch_sampler
+    shard.base_dataloader = type(loader)(loader.dataset, **options)
+    shard.dl_state_dict = shard.base_dataloader.state_dict()
+    shard.use_stateful_dataloader = True
+    shard.load_state_dict = functools.partial(_load_state, shard.base_dataloader)
+    return shard
+
+
+def _load_state(loader: Any, state: dict[str, Any]) -> None:
+    """Load a state without what DataLoaderShard writes into it."""
+    loader.load_state_dict({k: v for k, v in state.items() if k != "_iterator_finished"})

@@ -1,0 +1,93 @@
+"""What the tests of Lightning and Fabric run in each process of a pool."""
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+warnings.simplefilter("ignore")  # of Lightning: about workers, loggers and checkpoints
+
+from lightning import Fabric, LightningModule, Trainer  # noqa: E402
+
+import counterpoise as cp  # noqa: E402
+
+from .tiny import Texts, TinyModel, balanced, collate, error_of, numbers_of, plain  # noqa: E402
+
+Q = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+def trainer(**named: Any) -> Trainer:
+    """Return a quiet trainer on the CPU, for as many ranks as the pool has."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    named.setdefault("enable_checkpointing", False)
+    strategy = "ddp" if ranks > 1 else "auto"
+    return Trainer(accelerator="cpu", devices=ranks, strategy=strategy, **Q, **named)
+
+
+class Module(LightningModule):
+    """Notes the samples of each batch, and trains the tiny model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = TinyModel()
+        self.seen: list[list[int]] = []
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        self.seen.append(numbers_of(batch))
+        return self.model(**batch)
+
+    def predict_step(self, batch: Any, _: int) -> list[int]:
+        return numbers_of(batch)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+def fitted(kind: str, epochs: int = 1) -> list[list[int]]:
+    """The samples of each batch that Lightning trains on."""
+    module = Module()
+    loader = balanced() if kind == "balanced" else plain(shuffle=True)
+    trainer(max_epochs=epochs).fit(module, loader)
+    return module.seen
+
+
+def alone(epochs: int = 1) -> list[list[int]]:
+    """The samples of each batch of the same loader in a loop of one's own."""
+    loader = balanced()
+    return [numbers_of(batch) for _ in range(epochs) for batch in loader]
+
+
+def set_up(kind: str) -> list[list[int]]:
+    """The samples of each batch that Fabric hands out."""
+    ranks = dist.get_world_size()
+    fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp")
+    fabric.launch()
+    loader = balanced() if kind == "balanced" else plain()
+    return [numbers_of(batch) for batch in fabric.setup_dataloaders(loader)]
+
+
+def predicted() -> str:
+    """What a balanced loader says to Trainer.predict, which makes loaders again."""
+    return error_of(lambda: trainer().predict(Module(), balanced()))
+
+
+def sampler_fitted(framework: str) -> str:
+    """What a BalancedBatchSampler says where a distributed sampler is put into its loader."""
+    sampler = cp.BalancedBatchSampler(
+        {"tokens": Texts().lengths}, cp.Balance(budgets={"tokens": 400}, samples_per_step=24)
+    )
+    loader = torch.utils.data.DataLoader(Texts(), batch_sampler=sampler, collate_fn=collate)
+    if framework == "lightning":
+        return error_of(lambda: trainer(max_epochs=1).fit(Module(), loader))
+    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+    fabric.launch()
+    return error_of(lambda: fabric.setup_dataloaders(loader))
+
+
+def skipping_kept() -> tuple[Any, ...]:
+    """The options of a plain loader that Lightning has made again."""
+    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+    fabric.launch()
+    made = fabric.setup_dataloaders(plain(on_error="skip", max_errors=3))._dataloader
+    return type(made).__module__, made.on_error, made.max_errors
