@@ -157,11 +157,6 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         self.__dict__.update(stand_ins(self, set_epoch))
 
     @property
-    def is_balanced(self) -> bool:
-        """True for a loader with balance: its batches are planned over all ranks."""
-        return self._late is not None
-
-    @property
     def _balanced(self) -> BalancedLoader | None:
         """The balanced loader, None without balance; made here, as it needs to know its ranks."""
         return None if self._late is None else self._late.get()

@@ -27,14 +27,18 @@ class Pool:
     """`ranks` processes that run cases together."""
 
     def __init__(self, ranks: int) -> None:
+        """Start no process before a case asks for them."""
         self.ranks = ranks
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+
+    def _start(self) -> None:
         context = get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="counterpoise-frameworks-")
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(ranks):
+        for rank in range(self.ranks):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, ranks, self._folder.name))
+            arguments = (theirs, rank, self.ranks, self._folder.name)
+            process = context.Process(target=_serve, args=arguments)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -43,16 +47,22 @@ class Pool:
     def run(self, function: str, **named: Any) -> list[Any]:
         """Run "module:function" of tests.frameworks in every process; return what each returned.
 
-        RankError with all tracebacks if one raised, TimeoutError if one does not answer.
+        RankError with all tracebacks if one raised, TimeoutError or EOFError if one does not
+        answer, or ends.
         """
+        if not self._processes:
+            self._start()
         for pipe in self._pipes:
             pipe.send((function, named))
         answers = []
         for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(CASE_TIMEOUT_S):
-                self.close()
-                raise TimeoutError(f"rank {rank} of {self.ranks} did not end {function}({named})")
-            answers.append(pipe.recv())
+            try:
+                if not pipe.poll(CASE_TIMEOUT_S):
+                    raise TimeoutError(f"rank {rank} of {self.ranks} did not end {function}")
+                answers.append(pipe.recv())
+            except (TimeoutError, EOFError):
+                self.close()  # the next case has new processes
+                raise
         failed = [answer for good, answer in answers if not good]
         if failed:
             raise RankError("\n".join(failed))
@@ -68,7 +78,9 @@ class Pool:
             if process.is_alive():
                 process.kill()
                 process.join()
-        self._folder.cleanup()
+        if self._processes:
+            self._folder.cleanup()
+        self._pipes, self._processes = [], []
 
 
 def _serve(pipe: Connection, rank: int, ranks: int, folder: str) -> None:
