@@ -4,5 +4,6 @@ Nothing here imports a framework before one of its objects is given.
 """
 
 from .accelerate import prepare_accelerate
+from .trainer import attach_trainer
 
-__all__ = ["prepare_accelerate"]
+__all__ = ["attach_trainer", "prepare_accelerate"]

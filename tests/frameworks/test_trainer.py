@@ -1,0 +1,99 @@
+"""transformers.Trainer on our loader: the same steps and weights as a loop of one's own."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.frameworks.pool import Pool
+
+CASES = "trainer_cases"
+CLOSE = 1e-6
+
+
+def assert_close(ours: list[np.ndarray], theirs: list[np.ndarray], most: float = CLOSE) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert np.abs(one - other).max() <= most * np.abs(other).max()
+
+
+def by_step(seen: Any) -> dict[int, list[int]]:
+    """Return the sorted samples of each optimizer step."""
+    found: dict[int, list[int]] = {}
+    for step, numbers in seen:
+        found.setdefault(step, []).extend(numbers)
+    return {step: sorted(numbers) for step, numbers in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "accumulate"),
+    [
+        (2, 3),
+        (1, 1),
+        pytest.param(2, 1, marks=pytest.mark.long),
+        pytest.param(1, 3, marks=pytest.mark.long),
+    ],
+)
+def test_trainer_is_a_loop_of_ones_own(
+    one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int
+) -> None:
+    pool = {1: one, 2: two}[ranks]
+    found = pool.run(f"{CASES}:trained", folder=str(tmp_path), accumulate=accumulate)
+    ((seen, weights),) = one.run(f"{CASES}:reference", accumulate=accumulate, ranks=ranks)
+    expected = by_step([(step, numbers) for _, step, numbers in seen])
+    assert by_step([pair for rank, _ in found for pair in rank]) == expected
+    for _, trained in found:
+        assert_close(trained, weights)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "accumulate", "at", "steps"),
+    [
+        (2, 3, 5, 9),
+        pytest.param(1, 1, 2, 4, marks=pytest.mark.long),
+        pytest.param(2, 1, 4, 6, marks=pytest.mark.long),
+    ],
+)
+def test_resuming_goes_on_with_the_same_samples(
+    one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int, at: int, steps: int
+) -> None:
+    named: dict[str, Any] = {"accumulate": accumulate, "at": at, "steps": steps}
+    pool = {1: one, 2: two}[ranks]
+    for late, weights, again, resumed, epochs in pool.run(
+        f"{CASES}:resumed", folder=str(tmp_path), **named
+    ):
+        assert again == late
+        assert_close(resumed, weights)
+        assert epochs[0] == epochs[1] == steps / 4
+
+
+def test_resuming_by_skipping_is_an_error(one: Pool, tmp_path: Path) -> None:
+    (error,) = one.run(f"{CASES}:not_attached", folder=str(tmp_path))
+    assert "cp.adapters.attach_trainer(trainer, loader)" in error
+
+
+def test_what_would_train_wrong_is_refused(one: Pool, tmp_path: Path) -> None:
+    (errors,) = one.run(f"{CASES}:attach_errors", folder=str(tmp_path))
+    expected = (
+        "gradient_accumulation_steps=4",
+        "Trainer(compute_loss_func=...)",
+        "without balance",
+        "takes a counterpoise.DataLoader, got a list",
+    )
+    for error, part in zip(errors, expected, strict=True):
+        assert part in error
+
+
+@pytest.mark.parametrize("count", [91, pytest.param(96, marks=pytest.mark.long)])
+def test_trainer_evaluates_every_sample_once(two: Pool, tmp_path: Path, count: int) -> None:
+    for found in two.run(f"{CASES}:evaluated", folder=str(tmp_path), count=count):
+        assert Counter(found) == Counter(range(count))
+
+
+def test_a_packed_batch_is_what_the_model_takes(one: Pool, tmp_path: Path) -> None:
+    (names,) = one.run(f"{CASES}:packed", folder=str(tmp_path))
+    assert names == [
+        "cu_seq_lens_k", "cu_seq_lens_q", "input_ids", "labels", "max_length_k", "max_length_q",
+        "position_ids", "use_cache",
+    ]  # fmt: skip

@@ -1,0 +1,144 @@
+"""What the tests of transformers.Trainer run in each process of a pool."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers.utils.logging import set_verbosity_error
+
+import counterpoise as cp
+
+from .tiny import VOCABULARY, Texts, balanced, collate, error_of, numbers_of, plain
+
+set_verbosity_error()
+
+
+def model() -> LlamaForCausalLM:
+    """A language model of one small layer, the same in every process."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=8, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64, attn_implementation="eager",
+    )  # fmt: skip
+    return LlamaForCausalLM(config).double()
+
+
+class Noting(Trainer):
+    """Notes the samples of each microbatch that is trained on, with the step."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self.seen: list[tuple[int, list[int]]] = []
+
+    def training_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        self.seen.append((self.state.global_step, numbers_of(inputs)))
+        return super().training_step(model, inputs, *args, **named)
+
+
+def trainer(folder: str, accumulation: int = 1, **named: Any) -> Noting:
+    """Return a quiet trainer with SGD."""
+    named.setdefault("num_train_epochs", 1)
+    named.setdefault("save_strategy", "no")
+    arguments = TrainingArguments(
+        folder, use_cpu=True, report_to=[], disable_tqdm=True, optim="sgd", learning_rate=0.1,
+        lr_scheduler_type="constant", gradient_accumulation_steps=accumulation, max_grad_norm=0.0,
+        logging_strategy="no", seed=1, **named,
+    )  # fmt: skip
+    return Noting(model=model(), args=arguments, data_collator=collate)
+
+
+def weights(made: Any) -> list[np.ndarray]:
+    return [each.detach().numpy().copy() for each in made.model.parameters()]
+
+
+def trained(folder: str, accumulate: int, steps: int = 8) -> tuple[Any, ...]:
+    """(the samples of each microbatch by step, the weights) of Trainer on a balanced loader."""
+    made = trainer(folder, accumulate, max_steps=steps)
+    cp.adapters.attach_trainer(made, balanced(accumulate)).train()
+    return made.seen, weights(made)
+
+
+def reference(accumulate: int, ranks: int, steps: int = 8) -> tuple[Any, ...]:
+    """The same by a loop of one's own, in one process that plays all ranks."""
+    loader, made, seen = balanced(accumulate, virtual_ranks=ranks), model(), []
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
+    made.train()
+    step = 0
+    while step < steps:
+        for whole in loader.steps():
+            optimizer.zero_grad()
+            tokens = sum(int(each["labels"][:, 1:].ne(-100).sum()) for each in whole.microbatches)
+            for batch, info in zip(whole.microbatches, whole.infos, strict=True):
+                seen.append((info.rank, step, numbers_of(batch)))
+                made(**batch, num_items_in_batch=tokens).loss.backward()
+            optimizer.step()
+            step += 1
+            if step == steps:
+                break
+    return seen, [each.detach().numpy() for each in made.parameters()]
+
+
+def resumed(folder: str, accumulate: int, at: int, steps: int) -> tuple[Any, ...]:
+    """(samples and weights without a pause, the same after a checkpoint at step `at`)."""
+    first = trainer(folder, accumulate, max_steps=steps, save_strategy="steps", save_steps=at)
+    cp.adapters.attach_trainer(first, balanced(accumulate)).train()
+    again = trainer(folder, accumulate, max_steps=steps)
+    cp.adapters.attach_trainer(again, balanced(accumulate))
+    again.train(resume_from_checkpoint=f"{folder}/checkpoint-{at}")
+    late = [pair for pair in first.seen if pair[0] >= at]
+    return late, weights(first), again.seen, weights(again), (first.state.epoch, again.state.epoch)
+
+
+def not_attached(folder: str) -> str:
+    """What happens when a Trainer is only given the loader, and resumes by skipping."""
+    loader = balanced()
+    made = trainer(folder, max_steps=4, save_strategy="steps", save_steps=2)
+    made.get_train_dataloader = lambda: loader
+    made.train()
+    again = trainer(folder, max_steps=4)
+    again.get_train_dataloader = lambda: balanced()
+    return error_of(lambda: again.train(resume_from_checkpoint=f"{folder}/checkpoint-2"))
+
+
+def attach_errors(folder: str) -> list[str]:
+    """What attach_trainer says to: accumulation, a loss of its own mean, balanced evaluation."""
+
+    class Mean(torch.nn.Module):
+        def forward(self, input_ids: Any, labels: Any) -> None: ...
+
+    made = trainer(folder, 1)
+    arguments = TrainingArguments(folder, use_cpu=True, report_to=[])
+    mean = Trainer(model=Mean(), args=arguments)
+    attach = cp.adapters.attach_trainer
+    return [
+        error_of(lambda: attach(made, balanced(accumulate=4))),
+        error_of(lambda: attach(mean, balanced())),
+        error_of(lambda: attach(made, balanced(), eval_loader=balanced())),
+        error_of(lambda: attach(made, [1])),
+    ]
+
+
+def evaluated(folder: str, count: int) -> tuple[list[int], float, float]:
+    """(samples that metrics are computed of, Trainer's number, workers' kind) of an evaluation."""
+    found: list[int] = []
+
+    def note(prediction: Any) -> dict[str, float]:
+        ids = prediction.label_ids
+        found.extend((ids[:, 0] * VOCABULARY + ids[:, 1]).tolist())
+        return {}
+
+    arguments = TrainingArguments(folder, use_cpu=True, report_to=[], disable_tqdm=True)
+    made = Trainer(model=model(), args=arguments, compute_metrics=note)
+    cp.adapters.attach_trainer(made, balanced(), plain(count, num_workers=1))
+    made.evaluate()
+    return found
+
+
+def packed(folder: str) -> list[str]:
+    """The arguments that a model is given for a packed batch."""
+    from counterpoise.loader.adapters.trainer import for_model
+
+    samples = [{"input_ids": each["input_ids"].numpy(), "labels": each["input_ids"].numpy()}
+               for each in (Texts()[0], Texts()[1])]  # fmt: skip
+    return sorted(for_model(cp.loader.collate_packed(samples)))
