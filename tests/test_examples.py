@@ -29,7 +29,7 @@ def command_of(example: Path) -> list[str]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_an_example_runs_as_its_docstring_says(example: Path, root: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(
         command_of(example), cwd=root, env=environment, capture_output=True, text=True, timeout=240
     )

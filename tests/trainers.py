@@ -28,7 +28,7 @@ class Trainer:
         name, value = self.mark.split("=")
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(script)],
-            env={**os.environ, name: value, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, name: value, "TMPDIR": str(self.temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -116,7 +116,7 @@ def _program(page: str) -> str:
 def test_the_python_of_a_page_runs(page: str, shards: Path, tmp_path: Path) -> None:
     (tmp_path / "shards").symlink_to(shards)
     (tmp_path / "page.py").write_text(_program(page))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

@@ -30,7 +30,7 @@ class Trainers:
         name, value = self.mark.split("=")
         self.process = subprocess.Popen(
             [sys.executable, str(TRAINER), *words],
-            env={**os.environ, name: value, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, name: value, "TMPDIR": str(folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

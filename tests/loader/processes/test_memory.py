@@ -78,7 +78,7 @@ def start():
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)},
+            env={**os.environ, "PYTHONPATH": str(HERE)},
         )
         started.append(process)
         return process

@@ -41,7 +41,7 @@ def came(tmp_path_factory, ledger):
     processes = [
         subprocess.Popen(
             [sys.executable, str(TRAINER), str(folder)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"},
             stderr=subprocess.PIPE,
             text=True,
         )

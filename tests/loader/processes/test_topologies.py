@@ -22,7 +22,7 @@ HEARTBEAT_TIMEOUT_S = 10.0
 
 def run(folder: Path, world: int) -> list[dict[str, Any]]:
     """Return what came to each of `world` processes, by case."""
-    environment = {**os.environ, "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "WORLD_SIZE": str(world)}
     processes = [
         subprocess.Popen(
             [sys.executable, str(TRAINER), str(folder), str(world)],

@@ -138,7 +138,6 @@ def a_model() -> tuple[list[list[nn.Module]], list[list[Tensor]]]:
 
 @pytest.mark.parametrize("limit", [700_000, 1_000_000, 1_600_000])
 def test_measured_bytes_are_as_predicted(limit: int) -> None:
-    torch.set_num_threads(1)
     model, inputs = a_model()
 
     def used(at: int, recompute: tuple[int, ...]) -> int:

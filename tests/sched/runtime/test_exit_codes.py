@@ -20,7 +20,6 @@ def environment() -> dict[str, str]:
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
     }
 
 

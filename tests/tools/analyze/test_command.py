@@ -157,7 +157,7 @@ def test_mistakes_are_told_in_a_line(
 
 
 def counterpoise(cache: Path, *words: str) -> dict[str, Any]:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     program = str(Path(sys.executable).with_name("counterpoise"))
     done = subprocess.run([program, *words], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -134,10 +134,7 @@ def test_a_stopped_job_goes_on_with_another_schedule_on_another_layout(
 def start_torchrun(words: Sequence[str]) -> subprocess.Popen[str]:
     command = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
     command += ["--nproc-per-node", "4", str(EXAMPLE), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 @pytest.fixture(scope="module")
