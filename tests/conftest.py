@@ -23,8 +23,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (os.environ.get("PYTHONPATH"), _LINKED.name))
 )
 
-# Three processes of tests on two cores: threads that wait for each other by spinning cost more than
-# all the tests' tensors. Set before anybody imports torch; the processes that tests start inherit it.
+# Where three test processes share two cores, threads that spin while they wait cost ten times the
+# work. Set before torch is imported; processes that tests start inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 settings.register_profile("counterpoise", deadline=None, derandomize=True, max_examples=60)
