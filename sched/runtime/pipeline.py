@@ -207,7 +207,6 @@ class Pipeline:
         parts = list(dict.fromkeys(compiled.parts.values()))
         for part in parts:
             part.begin(data)
-        earlier = EarlierGradients(self._summed() if training else ())
         reduction = Reduction(self._place.replicas)
         walker = Walker(
             compiled.parts,
@@ -216,11 +215,11 @@ class Pipeline:
             reduce=lambda what: self._reduce(reduction, what),
             waits=self._board.begin_step(self._step),
         )
-        self._run(compiled, data, walker)
-        if training:
-            reduction.start(self._reduced_late())
-        loss = self._finish(parts, reduction, training)
-        earlier.add()
+        with EarlierGradients(self._summed() if training else ()):
+            self._run(compiled, data, walker)
+            if training:
+                reduction.start(self._reduced_late())
+            loss = self._finish(parts, reduction, training)
         self._board.end_step()
         self._measured, self._name = walker.measured, compiled.program.name
         if self._timelines is not None:

@@ -7,23 +7,26 @@ what is there.
 
 from collections.abc import Iterable
 
-from torch import Tensor, nn
+from torch import nn
 
 
 class EarlierGradients:
-    """The gradients that parameters have before a step, which starts without any."""
+    """Puts aside the gradients that parameters have before a step, which starts without any.
+
+    At its end the step's are added to them; a step that raises leaves them as they were.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._kept: list[tuple[nn.Parameter, Tensor]] = []
-        for parameter in parameters:
-            if parameter.grad is not None:
-                self._kept.append((parameter, parameter.grad))
-                parameter.grad = None
+        self._kept = [(parameter, parameter.grad) for parameter in parameters]
 
-    def add(self) -> None:
-        """Add the step's gradients to the earlier ones, in the memory of these."""
+    def __enter__(self) -> None:
+        for parameter, _ in self._kept:
+            parameter.grad = None
+
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
         kept, self._kept = self._kept, []
         for parameter, earlier in kept:
-            if parameter.grad is not None:
-                earlier.add_(parameter.grad)
-            parameter.grad = earlier
+            if raised is None and earlier is not None and parameter.grad is not None:
+                earlier.add_(parameter.grad)  # in the memory of the earlier
+            if raised is not None or earlier is not None:
+                parameter.grad = earlier
