@@ -5,6 +5,7 @@ their own, started as torch would start them: anew for every run (so that they h
 it is then), or once if they are persistent.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -16,7 +17,7 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...workers.daemon.loop import local_identity, local_name, run_worker
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, start_pool
-from ...workers.processes.pool_job import PoolEndedError, PoolJob, WorkerSlot
+from ...workers.processes.pool_job import PoolEndedError, PoolJob, Report, WorkerSlot
 from ...workers.processes.start_method import start_method
 from ...workers.sources.interface import Source
 from .balancer_process import EmbeddedBalancer
@@ -60,6 +61,7 @@ class LocalProcesses:
     ) -> None:
         self.balancer = balancer
         self.pool: Pool | None = None
+        self._reader = PoolReader()
         self._start = start
         self._config = config
 
@@ -74,7 +76,7 @@ class LocalProcesses:
     def failure(self) -> str:
         """Return why the run cannot go on, empty while it can."""
         lost = "" if self.balancer is None else self.balancer.failure()
-        return lost or ("" if self.pool is None else _why_pool_failed(self.pool))
+        return lost or ("" if self.pool is None else self._reader.failure(self.pool.poll_reports()))
 
     def are_kept(self) -> bool:
         """Return whether there are workers that serve the next run, too."""
@@ -82,7 +84,7 @@ class LocalProcesses:
 
     def start_workers(self) -> None:
         """Start the workers of a run; then wait for the balancer, which has started meanwhile."""
-        self.pool = self._start.start(self._config)
+        self.pool, self._reader = self._start.start(self._config), PoolReader()
         if self.balancer is not None:
             self.balancer.wait_ready()
 
@@ -106,17 +108,29 @@ class LocalProcesses:
             self.balancer.close()
 
 
-def _why_pool_failed(pool: Pool) -> str:
-    why = ""
-    for report in pool.poll_reports():
-        if report.event == "failed" and report.worker is None:
-            return report.message
-        if report.event == "failed":
-            why = f": {report.message}"
-        if report.event == "exited" and report.worker is not None and not report.restarted:
-            how = f"signal {report.signal}" if report.signal else f"status {report.code}"
-            return f"worker {report.worker} ended with {how} and is not started again{why}"
-    return ""
+class PoolReader:
+    """Reads the reports of a pool of workers, and says why the run cannot go on."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[int, str] = {}
+
+    def failure(self, reports: Iterable[Report]) -> str:
+        """Return why the run cannot go on after these reports too, empty while it can.
+
+        A worker says why it fails before it ends; the two may come in one call or in two.
+        """
+        for report in reports:
+            if report.event == "failed" and report.worker is None:
+                return report.message
+            if report.worker is None:
+                continue
+            if report.event == "failed":
+                self._reasons[report.worker] = f": {report.message}"
+            if report.event == "exited" and not report.restarted:
+                how = f"signal {report.signal}" if report.signal else f"status {report.code}"
+                why = self._reasons.get(report.worker, "")
+                return f"worker {report.worker} ended with {how} and is not started again{why}"
+        return ""
 
 
 def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
