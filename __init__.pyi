@@ -12,7 +12,9 @@ from .loader import (
     StepLoader,
     Topology,
     adapters,
+    check_equivalence,
     hf_kwargs,
+    loss_rule,
     scale_loss,
 )
 from .workers import TarDataset, VisionLanguage
@@ -34,8 +36,10 @@ __all__ = [
     "__version__",
     "adapters",
     "balancer",
+    "check_equivalence",
     "hf_kwargs",
     "loader",
+    "loss_rule",
     "scale_loss",
     "sched",
     "workers",

@@ -13,7 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
-from ..balancer.protocol.job_spec import JobSpec
+from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..balancer.transport.keys import peer_keys
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.dead_letter import checked_path
@@ -119,6 +119,7 @@ class BalancedSettings:
             name=source_name(torch.dataset),
             data=_known_data(torch.dataset, source),
             growing=given.growing_data,
+            shifts_labels=given.balance.layout != "torch",
         )
 
 
@@ -154,6 +155,7 @@ def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments) -> JobSpec:
         shuffle=given.shuffle,
         on_error=given.on_error,
         buffer_bytes=given.buffer_bytes,
+        label_tokens=given.balance.label_tokens or LABEL_TOKENS,
     )
 
 

@@ -23,10 +23,11 @@ from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.balance import DEFAULTS, Balance, GroupingName, as_balance
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Window
 from ..balancer.planning.problem.shuffle import permutation
+from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.fingerprint import digest_arrays
 from .adapters.stand_ins import refuse_to_be_sharded
-from .balanced.arguments import refuse_moved_arguments
+from .balanced.arguments import check_label_tokens, refuse_moved_arguments
 from .balanced.over_budget import OverBudget
 from .balanced.sampled_info import SampledWindow
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
@@ -92,6 +93,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
         self._costs, names = checked_columns(costs)
+        check_label_tokens(wanted, names)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
         self._data = KnownData(_Costs(names, self._costs), len(self._costs))
         self._arguments = RankArguments(rank, ranks, None, process_group, topology)
@@ -210,7 +212,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
         batch_index: the batch's number in the epoch, from 0. A DataLoader that fetches ahead hands
         batches out in order, so it is that of `enumerate`; after load_state_dict(), that of
-        `enumerate(loader, sampler.given)`. label_tokens are the costs of that name, 0 without.
+        `enumerate(loader, sampler.given)`. label_tokens are the costs that Balance names, else 0.
         Raises IndexError for a batch that was not given out since the epoch or its resume began.
         """
         first = self._windows[0][2]
@@ -222,7 +224,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         place = bisect_right(self._windows, batch_index, key=lambda window: window[2]) - 1
         start, step, before = self._windows[place]
         window = self._plan(self._order_of_epoch(), start, step)
-        return window.info(self.rank, batch_index - before, self._names, self._over_budget)
+        label = self._balance.label_tokens or LABEL_TOKENS
+        return window.info(self.rank, batch_index - before, self._names, self._over_budget, label)
 
     def _plan(self, order: Int64, start: int, step: int) -> SampledWindow:
         """Return the plan of the window at an ordinal, made again if it is not kept."""

@@ -75,6 +75,7 @@ ORDER = (
     "loader.step",
     "loader.resume",
     "loader.collate",
+    "loader.collate.equivalence",
     "loader.balanced",
     "loader.connect",
     "loader.plain",

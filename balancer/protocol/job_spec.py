@@ -24,6 +24,7 @@ class JobSpec:
     plan: how to balance. source: a JSON-able description for remote workers; empty where workers
     are born with theirs. buffer_bytes: the most bytes of decoded payload held. lease_s: seconds a
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
+    label_tokens: the resource that counts the tokens with a label, if samples cost it.
     """
 
     plan: PlanConfig
@@ -33,6 +34,7 @@ class JobSpec:
     buffer_bytes: int = BUFFER_BYTES
     lease_s: float = 120.0
     mixed_workers: bool = False
+    label_tokens: str = LABEL_TOKENS
 
     def __post_init__(self) -> None:
         checked_on_error(self.on_error, no_refill=BALANCED)
@@ -65,7 +67,12 @@ class JobSpec:
     @property
     def label(self) -> int:
         """The column that counts label tokens, or -1."""
-        return self.resources.index(LABEL_TOKENS) if LABEL_TOKENS in self.resources else -1
+        return self.resources.index(self.label_tokens) if self.counts_labels else -1
+
+    @property
+    def counts_labels(self) -> bool:
+        """Whether label tokens are counted."""
+        return self.label_tokens in self.resources
 
 
 def _check_extent(plan: PlanConfig) -> None:

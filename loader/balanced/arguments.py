@@ -55,6 +55,7 @@ def make_plan(
     has batch_size samples for every rank and microbatch. Raises ValueError for budgets of unknown
     resources and whatever PlanConfig refuses.
     """
+    check_label_tokens(balance, resources)
     accumulate = 1 if balance.accumulate == "auto" else balance.accumulate
     return PlanConfig.from_balance(
         balance,
@@ -81,6 +82,15 @@ def check_plan(
     )
 
 
+def check_label_tokens(balance: Balance, resources: tuple[str, ...]) -> None:
+    """Raise ValueError where nothing counts what is said to count label tokens."""
+    if balance.label_tokens not in (None, *resources):
+        raise ValueError(
+            f"label_tokens is {balance.label_tokens!r}, but samples cost {', '.join(resources)}: "
+            "name one of these, or let cost() or probe() give it"
+        )
+
+
 def find_resources(
     source: Source | None,
     balance: Balance,
@@ -90,14 +100,15 @@ def find_resources(
 
     They are source.resources where it has them; otherwise those of the first sample that can be
     probed. A failed read is retried after `sleep(seconds)`. Without a source (workers elsewhere
-    have it): the default resources, and any other that has a budget.
+    have it): the default resources, and any other that has a budget or counts label tokens.
     """
     if source is None:
-        extra = tuple(name for name in balance.budgets if name not in DEFAULT_RESOURCES)
-        return DEFAULT_RESOURCES + extra
-    named = getattr(source, "resources", None)
-    if named is not None:
-        return tuple(named)
+        named = (*balance.budgets, *filter(None, [balance.label_tokens]))
+        extra = dict.fromkeys(name for name in named if name not in DEFAULT_RESOURCES)
+        return (*DEFAULT_RESOURCES, *extra)
+    offered = getattr(source, "resources", None)
+    if offered is not None:
+        return tuple(offered)
     reason = ""
     for index in range(min(len(source), TRIES)):
         try:

@@ -32,6 +32,7 @@ from ..step.errors import LoaderError
 from ..step.info import StepInfo
 from ..step.turns import OneCaller
 from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
+from .label_check import LabelCheck
 from .over_budget import OverBudget
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,8 @@ class BalancedLoader:
     next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
     epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
     come from processes of this machine, and may be any Python objects. `data` returns which data
-    there are now; `growing` says that they may be more than those of a ledger.
+    there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
+    `collate` takes the label of a sample's first token away.
     """
 
     job: JobSpec
@@ -62,6 +64,7 @@ class BalancedLoader:
     name: str = ""
     local: bool = True
     growing: bool = False
+    shifts_labels: bool = False
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see fetching.py.
@@ -76,9 +79,11 @@ class BalancedLoader:
     _left_out_before: int | None = None
     _connection: MicrobatchSource | None = field(default=None, repr=False)
     _over_budget: OverBudget = field(init=False, repr=False)
+    _labels: LabelCheck = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
+        self._labels = LabelCheck(self.job.label_tokens, self.shifts_labels)
         self._over_budget = OverBudget({name: most for name, most in limits if most is not None})
 
     @property
@@ -297,6 +302,9 @@ class BalancedLoader:
             decode(msgpack.unpackb(item.header), payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)
         ]
+        if self.job.counts_labels:
+            keys = [item.key for item in batch.items]
+            self._labels.compare(samples, batch.weights.label_tokens, keys)
         return Delivered(self.collate(samples), self._info(batch, after))
 
     def _report_holes(self, kept: Kept) -> None:

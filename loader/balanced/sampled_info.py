@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import Microbatch, Planned
-from ...balancer.protocol.job_spec import LABEL_TOKENS
 from ..step.info import StepInfo
 from .over_budget import OverBudget
 
@@ -30,15 +29,23 @@ class SampledWindow:
         return list(accumulate(len(batch.ranks[0]) for batch in self.planned.batches))
 
     def info(
-        self, rank: int, place: int, names: tuple[str, ...], over_budget: OverBudget
+        self,
+        rank: int,
+        place: int,
+        names: tuple[str, ...],
+        over_budget: OverBudget,
+        label_tokens: str,
     ) -> StepInfo:
-        """Return the StepInfo of a rank's batch, by its place among those of the window."""
+        """Return the StepInfo of a rank's batch, by its place among those of the window.
+
+        `names` are the costs' columns; that of `label_tokens` counts them, if it is there.
+        """
         number = bisect_right(self._ends, place)
         batch = self.planned.batches[number]
         own = batch.ranks[rank]
         microbatch = place - (self._ends[number - 1] if number else 0)
         ordinals = own[microbatch].ordinals
-        label = names.index(LABEL_TOKENS) if LABEL_TOKENS in names else -1
+        label = names.index(label_tokens) if label_tokens in names else -1
         sums = self.costs[self._rows(ordinals)].sum(axis=0).tolist()
         costs = dict(zip(names, sums, strict=True))
         whole = list(chain.from_iterable(batch.ranks))

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from ...balancer.planning.problem.balance import LayoutName
+from ...workers.sources.labels import IGNORED
 from .fields import (
     Allocate,
     Array,
@@ -38,8 +39,6 @@ from .fields import (
     empty_array,
     filled_tensor,
 )
-
-IGNORED = -100
 
 
 def collate_padded(
@@ -123,15 +122,6 @@ COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
     "padded": collate_padded,
     "packed": collate_packed,
 }
-
-
-def count_label_tokens(labels: Array) -> int:
-    """Return the tokens of one sample that bear loss: labels other than -100, except the first.
-
-    >>> count_label_tokens(np.array([7, -100, 8, 9]))
-    2
-    """
-    return int(np.count_nonzero(labels[1:] != IGNORED))
 
 
 def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Array]]:

@@ -15,7 +15,7 @@ import msgspec
 from ...workers.batches.envelope import ReaderPosition
 from .check_digits import with_check_digits
 
-LEDGER_VERSION = 3
+LEDGER_VERSION = 4
 # Whole numbers that survive JSON wherever it is read.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
@@ -66,7 +66,8 @@ class BalancedLedger(PlannedLedger):
     window_step: the first step of the window that `step` is in; microbatch: how many of the step's
     microbatches every rank has been given; served: how many ranks of a process that plays them all
     have been given one more; holes: ordinals of the samples that could not be used, of all ranks,
-    in the steps of this epoch that were begun.
+    in the steps of this epoch that were begun; label_tokens: the resource that counts them, ""
+    where none does.
     """
 
     kind = "balanced"
@@ -77,6 +78,7 @@ class BalancedLedger(PlannedLedger):
     ranks: Positive
     served: Count
     holes: tuple[Count, ...]
+    label_tokens: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def write_ledger(ledger: Ledger) -> dict[str, Any]:
     ...     step=2, before=2, given=3,
     ... )
     >>> [(name, value) for name, value in write_ledger(ledger).items() if name != "digest"][:4]
-    [('version', 3), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
+    [('version', 4), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     listed = {

@@ -86,7 +86,7 @@ KINDS = {
         ("epoch", "step", "microbatch", "served"),
         (
             *("epoch", "start", "step", "window_step", "microbatch", "served", "samples", "data"),
-            *("mode", "samples_per_step", "seed", "shuffle", "planner"),
+            *("mode", "samples_per_step", "seed", "shuffle", "planner", "label_tokens"),
         ),
     ),
     "window": Kind(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from counterpoise.loader.collate.layouts import count_label_tokens
 from counterpoise.workers.sources.interface import Probe, SampleError
+from counterpoise.workers.sources.labels import count_label_tokens
 
 RESOURCES = ("tiles", "tokens", "label_tokens")
 

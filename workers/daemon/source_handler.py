@@ -6,11 +6,12 @@ from typing import Any
 
 import msgpack
 
-from ...balancer.protocol.job_spec import from_json
+from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ..codec.frames import encode, payload_of
 from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of, source_name
+from ..sources.labels import labels_of
 from .loop import Decoded
 
 
@@ -62,6 +63,8 @@ class SourceHandler:
         if getattr(source, "decode_first", False) and measure is not None:
             sample = self._load(ref, epoch)
             found = checked_probe(Probe(source.key(ref.index), measure(sample)))
+            if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
+                found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
             return self._packed(found.key, self._cost(found), sample)
         probed = self._retried(lambda: source.probe(ref.index))
         found = checked_probe(probed, source.key(ref.index))

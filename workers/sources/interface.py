@@ -16,6 +16,7 @@ from ...balancer.planning.problem.costs import CostError, checked_column, checke
 from ...balancer.visible_text import visible
 from .composed import part_at, whole_parts
 from .fingerprint import digest, library_versions
+from .labels import with_label_tokens
 from .randomness import global_randomness
 
 Sample = Any
@@ -184,7 +185,7 @@ class PlainSource:
         """Return a loaded sample's cost, unchecked; only where probing loads it (decode_first)."""
         if self._measure is None:
             raise ValueError("measuring a sample needs cost=, a function of the sample")
-        return checked_measure(self._measure(sample))
+        return with_label_tokens(checked_measure(self._measure(sample)), sample)
 
     def load(self, index: int, epoch: int, seed: int) -> Sample:
         """Load a sample while the global generators are seeded from (seed, epoch, key)."""

@@ -32,6 +32,7 @@ from ..sources.interface import (
     checked_probe,
     sample_nbytes,
 )
+from ..sources.labels import with_label_tokens
 from ..sources.randomness import generator, global_randomness
 from ..sources.transform_registry import build, registered, spec_of
 from .array_files import DamagedFileError
@@ -212,7 +213,7 @@ class TarDataset:
         """Return a loaded sample's cost, unchecked; only where probing decodes (decode_first)."""
         if self._cost is None:
             raise ValueError("measuring a sample needs cost=, a function of the sample")
-        return checked_measure(self._cost(sample))
+        return with_label_tokens(checked_measure(self._cost(sample)), sample)
 
     def data_digest(self, samples: int | None = None) -> str:
         """Return a hash of keys and places of the samples; of the first ones, if given.

@@ -84,6 +84,9 @@ class Balance:
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
     layout: "torch" (collate_fn makes the batch), "padded" or "packed".
+    label_tokens: the resource that counts the tokens with a label, by which a loss per token is
+        divided; None: "label_tokens", where samples cost that. Loaders compare it with the labels
+        that samples of the first steps have.
     pad_id, dummy_tile: the padding token, and the side in pixels of the zero tile that a batch
         without images gets (0: none), in layouts "padded" and "packed".
 
@@ -107,6 +110,7 @@ class Balance:
     layout: LayoutName = "torch"
     pad_id: int = 0
     dummy_tile: int = 0
+    label_tokens: str | None = None
 
     def __post_init__(self) -> None:
         for name in OPTIONS:
@@ -271,6 +275,10 @@ OPTIONS: Mapping[str, Check] = {
     "dummy_tile": (
         lambda value: type(value) is int and value >= 0,
         "is 0 or a positive integer",
+    ),
+    "label_tokens": (
+        lambda value: value is None or (isinstance(value, str) and bool(value)),
+        "is the name of a resource or None",
     ),
 }
 

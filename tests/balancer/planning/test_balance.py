@@ -50,6 +50,7 @@ def balances(draw: st.DrawFn) -> Balance:
         layout=draw(st.sampled_from(LAYOUTS)),
         pad_id=draw(st.integers()),
         dummy_tile=draw(st.integers(0)),
+        label_tokens=draw(st.none() | st.text(min_size=1, max_size=3)),
     )
 
 

@@ -14,8 +14,8 @@ from counterpoise.loader.collate.layouts import (
     COLLATE_BY_LAYOUT,
     collate_packed,
     collate_padded,
-    count_label_tokens,
 )
+from counterpoise.workers.sources.labels import count_label_tokens
 
 SIDE = 2
 CollateFn = Callable[..., dict[str, Any]]

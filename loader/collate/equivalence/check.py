@@ -1,0 +1,200 @@
+"""`check_equivalence`: compares a user's own model on every layout with single samples.
+
+Theory of operation. Some steps are taken from the loader, their batches taken apart into samples,
+and the loss of a step and its gradient computed four times: sample by sample, which is what is
+meant; from padded and from packed batches of the same samples; and from the loader's own batches
+with scale_loss, which is what will be trained. Where one of them is far off, experiments name why.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ....balancer.planning.problem.balance import LayoutName
+from ...step.device import moved
+from ...step.info import Step, StepInfo
+from ..fields import Batch
+from ..layouts import COLLATE_BY_LAYOUT, collate_padded
+from ..uncollate import samples_of
+from .causes import Experiments
+from .losses import LossOutcome, LossSum, hf_loss_sum, outcome, part_of_mean
+
+TOLERANCE, TOLERANCE_HALF = 1e-4, 3e-2
+DROPOUT = (
+    "dropout, or another random choice: the loss of the same batch is another each time; the rest "
+    "was compared in eval mode"
+)
+COUNTS = (
+    "label tokens: the loader counts {} in the steps that were compared, and the batches have {}; "
+    "loss.md says who counts them"
+)
+
+
+class StepwiseLoader(Protocol):
+    """What is needed of a balanced DataLoader."""
+
+    def steps(self) -> Iterator[Step[Any]]:
+        """Begin an epoch, or go on in one."""
+
+    def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
+        """Return the ledger."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far a layout is from sample by sample: loss, gradient, and the parameter farthest off."""
+
+    layout: str
+    loss: float
+    gradient: float
+    parameter: str
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalence:
+    """What check_equivalence found; `causes` say what differs, in the words of its docs."""
+
+    comparisons: tuple[Comparison, ...]
+    causes: tuple[str, ...]
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Return whether every layout gave the loss and the gradient of the single samples."""
+        return not any(each.differs for each in self.comparisons)
+
+    def __str__(self) -> str:
+        """Return a table, and what differs."""
+        lines = [f"against sample by sample, within {self.tolerance:g}:"]
+        for each in self.comparisons:
+            verdict = f"differs, most in {each.parameter}" if each.differs else "same"
+            lines.append(
+                f"  {each.layout:9} loss {each.loss:.1e}  gradient {each.gradient:.1e}  {verdict}"
+            )
+        return "\n".join([*lines, *(f"  * {cause}" for cause in self.causes)])
+
+
+def check_equivalence(
+    model: nn.Module,
+    loader: StepwiseLoader,
+    *,
+    loss: LossSum = hf_loss_sum,
+    steps: int = 1,
+    layouts: Sequence[LayoutName] = ("padded", "packed"),
+    tolerance: float | None = None,
+) -> Equivalence:
+    """Compare a model's loss and gradient, sample by sample, with padded, packed and balanced.
+
+    model: not wrapped by DDP or FSDP; its mode, weights and `.grad` stay as they are. loader: a
+    balanced DataLoader with layout "padded" or "packed"; its position stays where it is. loss: a
+    function from (model, batch) to the sum of the losses of the batch's label tokens, for batches
+    of every one of `layouts`; the default is for Hugging Face causal models on text. steps: how
+    many are compared. tolerance: relative, of loss and each tensor's largest gradient; by default
+    1e-4, and 3e-2 for 16-bit parameters.
+
+    Raises ValueError for batches of another layout, and for an epoch with no steps left.
+    """
+    first = next(iter(model.parameters()), torch.zeros(()))
+    if tolerance is None:
+        tolerance = TOLERANCE if first.dtype in (torch.float32, torch.float64) else TOLERANCE_HALF
+    position = loader.state_dict()
+    try:
+        taken = list(islice(loader.steps(), steps))
+    finally:
+        loader.load_state_dict(position)
+    if not taken:
+        raise ValueError("the loader has no step left in this epoch: set_epoch() begins another")
+    place = partial(moved, device=first.device)
+    was_training = model.training
+    with torch.random.fork_rng(devices=[]):
+        try:
+            return _compare(model, taken, loss, place, layouts, tolerance)
+        finally:
+            model.train(was_training)
+
+
+def _compare(
+    model: nn.Module,
+    steps: Sequence[Step[Any]],
+    loss: LossSum,
+    place: Callable[[Batch], Batch],
+    layouts: Sequence[LayoutName],
+    tolerance: float,
+) -> Equivalence:
+    filled = [
+        [(batch, info) for batch, info in zip(s.microbatches, s.infos, strict=True) if info.samples]
+        for s in steps
+    ]
+    groups = [[samples_of(batch) for batch, _ in step] for step in filled]
+    samples = [sample for step in groups for group in step for sample in group]
+    causes = []
+
+    def sums(batches: Sequence[Batch]) -> list[Callable[[], Tensor]]:
+        return [partial(lambda batch: loss(model, place(batch)), batch) for batch in batches]
+
+    again = [sums([collate_padded(samples[:1])])[0] for _ in range(2)]
+    if len({float(each().detach()) for each in again}) > 1:
+        model.eval()
+        causes.append(DROPOUT)
+    alone = outcome(model, sums([collate_padded([sample]) for sample in samples]))
+    together = [group for step in groups for group in step]
+    found = {
+        layout: outcome(model, sums([COLLATE_BY_LAYOUT[layout](group) for group in together]))
+        for layout in layouts
+    }
+    compared = [_row(layout, alone, got, tolerance) for layout, got in found.items()]
+    compared.append(_balanced(model, filled, groups, sums, tolerance))
+    if any(each.differs for each in compared):
+        experiments = Experiments(model, loss, place, tolerance)
+        causes += [*_wrong_counts(filled, groups), *experiments.causes(samples)]
+    return Equivalence(tuple(compared), tuple(causes), tolerance)
+
+
+Filled = list[list[tuple[Batch, StepInfo]]]
+Groups = list[list[list[dict[str, Any]]]]
+
+
+def _balanced(
+    model: nn.Module,
+    filled: Filled,
+    groups: Groups,
+    sums: Callable[[Sequence[Batch]], list[Callable[[], Tensor]]],
+    tolerance: float,
+) -> Comparison:
+    """Compare what a loop with scale_loss trains on with the means over the same samples."""
+    shares, means = list[Callable[[], Tensor]](), list[Callable[[], Tensor]]()
+    for step, inside in zip(filled, groups, strict=True):
+        infos = [info for _, info in step]
+        told = sum(info.label_tokens for info in infos)
+        for info, compute in zip(infos, sums([batch for batch, _ in step]), strict=True):
+            if info.step_label_tokens:
+                shares.append(partial(lambda f, i, n: part_of_mean(f(), i, n), compute, info, told))
+        labelled = max(sum(map(_count, (s for group in inside for s in group))), 1)
+        alone = sums([collate_padded([s]) for group in inside for s in group])
+        means += [partial(lambda f, n: f() / n, compute, labelled) for compute in alone]
+    return _row("balanced", outcome(model, means), outcome(model, shares), tolerance)
+
+
+def _wrong_counts(filled: Filled, groups: Groups) -> list[str]:
+    told = sum(info.label_tokens for step in filled for _, info in step)
+    there = sum(_count(sample) for step in groups for group in step for sample in group)
+    return [] if told == there else [COUNTS.format(told, there)]
+
+
+def _count(sample: dict[str, Any]) -> int:
+    return int((sample["labels"][1:] != -100).sum())
+
+
+def _row(layout: str, alone: LossOutcome, found: LossOutcome, tolerance: float) -> Comparison:
+    loss, gradient, parameter = alone.distance(found)
+    differs = not (loss <= tolerance and gradient <= tolerance)  # NaN differs, too
+    return Comparison(layout, loss, gradient, parameter, differs)

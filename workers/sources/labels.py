@@ -1,0 +1,45 @@
+"""Counts the label tokens of a decoded sample: those that a loss per token is divided by."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...balancer.protocol.job_spec import LABEL_TOKENS
+
+IGNORED = -100
+
+
+def count_label_tokens(labels: Any) -> int:
+    """Return the tokens of one sample that bear loss: labels other than -100, except the first.
+
+    >>> count_label_tokens(np.array([7, -100, 8, 9]))
+    2
+    """
+    return int(np.count_nonzero(np.asarray(labels)[1:] != IGNORED))
+
+
+def labels_of(sample: Any) -> Any:
+    """Return a sample's labels, one for each token; None where it has none of that kind.
+
+    >>> labels_of({"labels": [5, 6]}).tolist(), labels_of({"labels": 3}), labels_of("text")
+    ([5, 6], None, None)
+    """
+    if not isinstance(sample, Mapping) or "labels" not in sample:
+        return None
+    labels = np.asarray(sample["labels"])
+    return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None
+
+
+def with_label_tokens(cost: dict[str, int], sample: Any) -> dict[str, int]:
+    """Return the cost of a decoded sample with its label tokens, unless the cost has them.
+
+    >>> with_label_tokens({"tokens": 3}, {"labels": [7, 8, -100]})
+    {'tokens': 3, 'label_tokens': 1}
+    >>> with_label_tokens({"tokens": 3}, {"text": "abc"})
+    {'tokens': 3}
+    """
+    labels = labels_of(sample)
+    if labels is None or LABEL_TOKENS in cost:
+        return cost
+    return {**cost, LABEL_TOKENS: count_label_tokens(labels)}
