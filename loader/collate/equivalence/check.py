@@ -117,71 +117,75 @@ def check_equivalence(
     was_training = model.training
     with torch.random.fork_rng(devices=[]):
         try:
-            return _compare(model, taken, loss, place, layouts, tolerance)
+            return _compare(_Losses(model, loss, place), taken, layouts, tolerance)
         finally:
             model.train(was_training)
 
 
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """A model's losses: `compute` as in check_equivalence, `place` moves a batch to it."""
+
+    model: nn.Module
+    compute: LossSum
+    place: Callable[[Batch], Batch]
+
+    def of(self, batches: Sequence[Batch]) -> list[Callable[[], Tensor]]:
+        """Return what computes the loss of each batch, when it is called."""
+        return [partial(self._one, batch) for batch in batches]
+
+    def _one(self, batch: Batch) -> Tensor:
+        return self.compute(self.model, self.place(batch))
+
+
 def _compare(
-    model: nn.Module,
-    steps: Sequence[Step[Any]],
-    loss: LossSum,
-    place: Callable[[Batch], Batch],
-    layouts: Sequence[LayoutName],
-    tolerance: float,
+    losses: _Losses, steps: Sequence[Step[Any]], layouts: Sequence[LayoutName], tolerance: float
 ) -> Equivalence:
     filled = [
         [(batch, info) for batch, info in zip(s.microbatches, s.infos, strict=True) if info.samples]
         for s in steps
     ]
     groups = [[samples_of(batch) for batch, _ in step] for step in filled]
-    samples = [sample for step in groups for group in step for sample in group]
-    causes = []
-
-    def sums(batches: Sequence[Batch]) -> list[Callable[[], Tensor]]:
-        return [partial(lambda batch: loss(model, place(batch)), batch) for batch in batches]
-
-    again = [sums([collate_padded(samples[:1])])[0] for _ in range(2)]
-    if len({float(each().detach()) for each in again}) > 1:
-        model.eval()
-        causes.append(DROPOUT)
-    alone = outcome(model, sums([collate_padded([sample]) for sample in samples]))
     together = [group for step in groups for group in step]
-    found = {
-        layout: outcome(model, sums([COLLATE_BY_LAYOUT[layout](group) for group in together]))
-        for layout in layouts
-    }
-    compared = [_row(layout, alone, got, tolerance) for layout, got in found.items()]
-    compared.append(_balanced(model, filled, groups, sums, tolerance))
+    samples = [sample for group in together for sample in group]
+    causes = _leave_chance_out(losses.model, losses.of([collate_padded(samples[:1])] * 2))
+    alone = outcome(losses.model, losses.of([collate_padded([sample]) for sample in samples]))
+    compared = []
+    for layout in layouts:
+        batches = [COLLATE_BY_LAYOUT[layout](group) for group in together]
+        compared.append(_row(layout, alone, outcome(losses.model, losses.of(batches)), tolerance))
+    compared.append(_balanced(losses, filled, groups, tolerance))
     if any(each.differs for each in compared):
-        experiments = Experiments(model, loss, place, tolerance)
+        experiments = Experiments(losses.model, losses.compute, losses.place, tolerance)
         causes += [*_wrong_counts(filled, groups), *experiments.causes(samples)]
     return Equivalence(tuple(compared), tuple(causes), tolerance)
+
+
+def _leave_chance_out(model: nn.Module, twice: Sequence[Callable[[], Tensor]]) -> list[str]:
+    """Switch a model to eval mode if the same batch's loss is another the second time; say so."""
+    if len({float(each().detach()) for each in twice}) == 1:
+        return []
+    model.eval()
+    return [DROPOUT]
 
 
 Filled = list[list[tuple[Batch, StepInfo]]]
 Groups = list[list[list[dict[str, Any]]]]
 
 
-def _balanced(
-    model: nn.Module,
-    filled: Filled,
-    groups: Groups,
-    sums: Callable[[Sequence[Batch]], list[Callable[[], Tensor]]],
-    tolerance: float,
-) -> Comparison:
+def _balanced(losses: _Losses, filled: Filled, groups: Groups, tolerance: float) -> Comparison:
     """Compare what a loop with scale_loss trains on with the means over the same samples."""
     shares, means = list[Callable[[], Tensor]](), list[Callable[[], Tensor]]()
     for step, inside in zip(filled, groups, strict=True):
         infos = [info for _, info in step]
         told = sum(info.label_tokens for info in infos)
-        for info, compute in zip(infos, sums([batch for batch, _ in step]), strict=True):
+        for info, compute in zip(infos, losses.of([batch for batch, _ in step]), strict=True):
             if info.step_label_tokens:
                 shares.append(partial(lambda f, i, n: part_of_mean(f(), i, n), compute, info, told))
         labelled = max(sum(map(_count, (s for group in inside for s in group))), 1)
-        alone = sums([collate_padded([s]) for group in inside for s in group])
+        alone = losses.of([collate_padded([s]) for group in inside for s in group])
         means += [partial(lambda f, n: f() / n, compute, labelled) for compute in alone]
-    return _row("balanced", outcome(model, means), outcome(model, shares), tolerance)
+    return _row("balanced", outcome(losses.model, means), outcome(losses.model, shares), tolerance)
 
 
 def _wrong_counts(filled: Filled, groups: Groups) -> list[str]:
