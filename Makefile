@@ -11,7 +11,7 @@ PACKAGES := balancer loader sched tools workers
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
 
-.PHONY: demo test test-all kernels faults fuzz peer-suites test-frameworks lint types bench docs clean
+.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types bench docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
@@ -40,6 +40,12 @@ TARGET ?=
 FUZZ ?=
 fuzz: $(STAMP)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.fuzz $(TARGET) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) $(FUZZ)
+
+# Small changes of planning and schedules that their tests should notice: hours on one core. Verdicts
+# are kept in mutants.jsonl, and a run goes on from there. MUTANTS='--first 60 --module sched/checking'.
+MUTANTS ?=
+mutants: $(STAMP)
+	PYTHONPATH=$(VENV)/typing nice $(BIN)/python -m tests.mutation $(MUTANTS)
 
 # torchdata's and pytorch's own tests, with their loaders and with ours: make peer-suites SUITES=DIR,
 # a folder with a checkout of meta-pytorch/data as `data` and one of pytorch/pytorch as `pytorch`.
