@@ -22,6 +22,7 @@ from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
 from ..balancer.planning.problem.balance import DEFAULTS, Balance, GroupingName, as_balance
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Window
+from ..balancer.planning.problem.padded_work import padded_loads
 from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS
 from ..workers.sources.data_identity import KnownData
@@ -186,8 +187,11 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     def _tell_over_budget(self, batch: list[int]) -> None:
         """Log the first microbatch that holds more than the budgets, and count the others."""
-        sums = self._costs[batch].sum(axis=0).tolist()
-        costs = dict(zip(self._names, sums, strict=True))
+        together = np.zeros(len(batch), dtype=np.int64)
+        (loads,) = padded_loads(
+            self._costs[batch], together, 1, self.config.padded_columns
+        ).tolist()
+        costs = dict(zip(self._names, loads, strict=True))
         self._over_budget.take(self._over_budget.exceeded(costs), costs, [str(n) for n in batch])
 
     def __len__(self) -> int:

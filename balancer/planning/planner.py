@@ -6,13 +6,14 @@ Nothing is kept between windows, so that a resumed run plans as an uninterrupted
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from .kernels.arrays import Int64
 from .partition.by_name import assign_groups
 from .partition.level import level
+from .partition.micro_steps import assign_in_rows
 from .problem.config import (
     GlobalBatch,
     Microbatch,
@@ -22,7 +23,8 @@ from .problem.config import (
     Window,
     check_costs,
 )
-from .problem.loads import budget_array, group_loads, oversized
+from .problem.loads import budget_array, oversized
+from .problem.padded_work import padded_loads
 from .problem.seeds import derive_seed
 from .steps import StepGroups, group_epoch, group_prefix, group_step
 
@@ -49,9 +51,7 @@ class Planner:
         every = tuple(range(len(config.resources)))
         columns = every if self.order_ranks is not None else config.balanced_columns
         object.__setattr__(self, "_columns", columns)
-        names = tuple(config.resources[k] for k in columns)
-        budgets = tuple(config.budgets[k] for k in columns)
-        object.__setattr__(self, "_balanced", replace(config, resources=names, budgets=budgets))
+        object.__setattr__(self, "_balanced", config.only(columns))
 
     @property
     def window_samples(self) -> int:
@@ -140,15 +140,14 @@ class Planner:
         # hold no sample (a partial step's padding): count both.
         highest = [int(each.max(initial=-1)) for each in (grouped.group_of, *grouped.steps)]
         groups = 1 + max(highest)
-        loads = group_loads(costs, grouped.group_of, groups)
+        loads = self._loads(costs, grouped.group_of, groups)
         cells = []
         for step, chosen in enumerate(grouped.steps, start=window.step):
             seed = derive_seed(config.seed, window.epoch, step)
-            assigned = assign_groups(config.partition, loads[chosen], config.ranks, seed)
-            cells.append(chosen[assigned])
+            cells.append(chosen[self._assigned(loads[chosen], seed)])
         group_of = self._levelled(costs, grouped.group_of, cells)
         if self.order_ranks is not None:
-            loads = group_loads(costs, group_of, groups)
+            loads = self._loads(costs, group_of, groups)
             cells = [self._ordered(loads, own) for own in cells]
         order = np.argsort(group_of, kind="stable")
         edges = np.searchsorted(group_of[order], np.arange(groups + 1)).tolist()
@@ -160,10 +159,25 @@ class Planner:
             )
             yield GlobalBatch(step, ranks)
 
+    def _loads(self, costs: Int64, group_of: Int64, groups: int) -> Int64:
+        """Return what groups cost (groups, resources): sums, or count x largest where padded."""
+        return padded_loads(costs, group_of, groups, self._balanced.padded_columns)
+
+    def _assigned(self, loads: Int64, seed: int) -> Int64:
+        """Return int64 (ranks, accumulate): which of a step's groups each rank runs when."""
+        config = self.config
+        if not config.plans_rows or config.partition != "multi_resource":
+            return assign_groups(config.partition, loads, config.ranks, seed)
+        if config.waits == "step":
+            return assign_groups("greedy", loads, config.ranks, seed)
+        rows = np.arange(len(loads)).reshape(-1, config.ranks)
+        return assign_in_rows(rows, loads, seed)
+
     def _levelled(self, costs: Int64, group_of: Int64, cells: list[Int64]) -> Int64:
         """Return group_of after exchanges between ranks, where groups are ours to change."""
         config = self._balanced
-        if config.grouping != "balanced" or config.partition != "multi_resource" or not cells:
+        ours = config.grouping == "balanced" and config.partition == "multi_resource"
+        if not ours or config.plans_rows or not cells:
             return group_of
         return level(config, costs, group_of, np.stack(cells))
 

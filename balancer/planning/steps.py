@@ -92,6 +92,7 @@ def _rows_of_any_height(
     """Return groups with one tall row instead, where ranks would wait less for giant samples."""
     waits_in_rows = config.waits == "microbatch" and config.partition == "multi_resource"
     ours = config.grouping == "balanced" and config.ordering == "given"
+    ours = ours and not config.fixes_step_size
     if not (ours and waits_in_rows) or config.limited:
         return group_of
     tall = with_tall_row(costs, config.ranks, accumulate, seed)
@@ -108,12 +109,14 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
     """
     over = oversized(costs, budget_array(config.budgets))
     bound = _least_groups(config, costs, over)
-    needed = bound * _guess(config, costs, over, bound, seed) // 1000
+    guess = 0 if config.fixes_step_size else _guess(config, costs, over, bound, seed)
+    needed = bound * guess // 1000
     per_step = config.ranks * first_accumulate(config)
     size = config.samples_per_step
     # Budgets with room for clearly more than the samples asked for do not decide; the number does.
-    loose = config.grouping not in COUNTED and (
-        len(costs) * per_step > int(needed[-1]) * (size + (size >> _ROOM))
+    loose = config.fixes_step_size or (
+        config.grouping not in COUNTED
+        and len(costs) * per_step > int(needed[-1]) * (size + (size >> _ROOM))
     )
     steps = len(costs) // size if loose else int(needed[-1]) // per_step
     if ENOUGH_STEPS * size >= ENOUGH_SAMPLES:
@@ -166,8 +169,8 @@ def _to_steps(
 ) -> StepGroups:
     """Shuffle groups and cut them into steps; the last, partial one is filled up or dropped."""
     size = config.ranks * first_accumulate(config)
-    # Groups that "device" made to run side by side, one on each rank, stay together.
-    block = config.ranks if config.grouping == "device" else 1
+    # Groups that were made to run side by side, one on each rank, stay together.
+    block = config.ranks if config.grouping == "device" or config.plans_rows else 1
     whole = len(chosen) // block
     order = permutation(whole, derive_seed(seed, 1), 0)
     blocks = chosen[: whole * block].reshape(whole, block)[order]
@@ -204,6 +207,8 @@ def _grouped(
     A sample over budget is alone, or in no group (-1) if it is refused. refine_up_to: as in
     GroupingRequest; by default `wanted`, since with more groups the caller tries again.
     """
+    if config.plans_rows and config.oversize == "alone":
+        over = np.zeros_like(over)  # a row of like microbatches has a place for them too
     inside, outside = np.flatnonzero(~over), np.flatnonzero(over)
     alone = len(outside) if config.oversize == "alone" else 0
     group_of, groups = np.full(len(costs), -1, dtype=np.int64), 0
@@ -211,7 +216,10 @@ def _grouped(
         rest = max(1, wanted - alone)
         limit = rest if refine_up_to is None else refine_up_to
         found = group_samples(config, GroupingRequest(costs[inside], rest, seed, limit))
-        group_of[inside], groups = found.group_of, found.groups
+        groups = found.groups
+        if config.fixes_step_size and groups > rest:
+            return group_of, groups  # of no use: the caller tries again
+        group_of[inside] = found.group_of
     if alone:
         group_of[outside] = groups + np.arange(alone)
     return group_of, groups + alone

@@ -30,12 +30,14 @@ def compile_kernels(*families: str, report: Callable[[str], None] | None = None)
     return time.perf_counter() - begin
 
 
-def compile_for(grouping: str, report: Callable[[str], object]) -> None:
+def compile_for(grouping: str, report: Callable[[str], object], padded: bool = False) -> None:
     """Compile or load the kernels of a grouping; report it, once, if they are really compiled."""
     families = {
         "fixed": ("shuffle", "assign"),
         "isf": ("shuffle", "isf", "assign"),
     }.get(grouping, ("shuffle", "pack", "assign", "level"))
+    if padded:
+        families = ("shuffle", "padded", "assign")
     from numba.core import event  # typed by nobody
 
     with event.install_listener("numba:compile", _listener(report)):
@@ -62,7 +64,9 @@ def _listener(report: Callable[[str], object]) -> Any:
 
 def prepare_planning(plan: PlanConfig) -> None:
     """Compile what a job's planning needs, before anybody waits for it."""
-    compile_for(plan.grouping, lambda text: sys.stderr.write(f"counterpoise: {text}\n"))
+    compile_for(
+        plan.grouping, lambda text: sys.stderr.write(f"counterpoise: {text}\n"), plan.plans_rows
+    )
 
 
 def _pack() -> None:
@@ -97,6 +101,13 @@ def _level() -> None:
     level(config, costs, np.array([0, 1, 0]), cells)
 
 
+def _padded() -> None:
+    from .grouping.padded import padded
+
+    config = PlanConfig(2, 8, 2, ("tiles", "tokens"), (99, 99), padded=("tokens",))
+    padded(config, np.array([[1, 9], [3, 1], [2, 5], [1, 1], [9, 2], [1, 4], [5, 5], [1, 8]]), 4)
+
+
 def _partition() -> None:
     from .partition.multi_resource import multi_resource
 
@@ -118,6 +129,7 @@ _USES: dict[str, Callable[[], None]] = {
     "shuffle": _shuffle,
     "assign": _assign,
     "level": _level,
+    "padded": _padded,
     "partition": _partition,
     "pipeline": _pipeline,
 }

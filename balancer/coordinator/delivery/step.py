@@ -99,8 +99,10 @@ def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
             )
 
 
-def pack(step: PendingStep, rank: int, microbatch: int, run: int, label: int) -> ReadyBatch:
-    """Return the message of a complete microbatch; `label` as in DeliveryTracker."""
+def pack(
+    step: PendingStep, rank: int, microbatch: int, run: int, label: int, padded: Sequence[int] = ()
+) -> ReadyBatch:
+    """Return the message of a complete microbatch; `label` and `padded` as in DeliveryTracker."""
     samples = step.ranks[rank][microbatch].samples
     good = [sample for sample in samples if not sample.reason]
     if not step.weights:
@@ -112,7 +114,7 @@ def pack(step: PendingStep, rank: int, microbatch: int, run: int, label: int) ->
         microbatch=microbatch,
         microbatches=len(step.ranks[rank]),
         weights=step.weights[rank, microbatch],
-        costs=tuple(map(sum, zip(*[sample.cost or () for sample in good], strict=True))),
+        costs=_costs([sample.cost or () for sample in good], padded),
         after=step.after,
         items=tuple(BatchItem(s.ordinal, s.key, s.header) for s in good),
         holes=tuple(Hole(s.ordinal, s.key, s.reason, s.source) for s in samples if s.reason),
@@ -124,6 +126,19 @@ def pack(step: PendingStep, rank: int, microbatch: int, run: int, label: int) ->
 
 def _microbatch(samples: Sequence[Sample]) -> PendingMicrobatch:
     return PendingMicrobatch(tuple(samples), sum(sample.is_missing for sample in samples))
+
+
+def _costs(samples: Sequence[tuple[int, ...]], padded: Sequence[int]) -> tuple[int, ...]:
+    """Return what a microbatch costs: sums, and count x largest of the resources in `padded`.
+
+    >>> _costs([(5, 1), (3, 2)], padded=(0,))
+    (10, 3)
+    """
+    columns = list(zip(*samples, strict=True))
+    return tuple(
+        len(values) * max(values) if k in padded else sum(values)
+        for k, values in enumerate(columns)
+    )
 
 
 def _all_weights(step: PendingStep, label: int) -> dict[tuple[int, int], Weights]:

@@ -53,15 +53,18 @@ class DeliveryTracker:
         waits_for_holes: bool,
         label: int = -1,
         may_be_empty: bool = True,
+        padded: tuple[int, ...] = (),
     ) -> None:
         """`label` is the position of the resource that counts label tokens, -1 where none does.
 
+        `padded` are those of the resources of which a microbatch costs count x largest.
         `may_be_empty` says that the loop takes microbatches without samples.
         """
         self.run = run
         self.waits_for_holes = waits_for_holes
         self.may_be_empty = may_be_empty
         self.label = label
+        self.padded = padded
         self.budget = ByteBudget(limit_bytes)
         self.planned = PlannedSteps()
         self.decoding = DecodeScheduler(self.planned, self.budget)
@@ -211,7 +214,7 @@ class DeliveryTracker:
         step, batch = found
         if batch.taken or step.is_blocked or not self._is_complete(batch, now, peer):
             return None
-        return pack(step, rank, microbatch, self.run, self.label)
+        return pack(step, rank, microbatch, self.run, self.label, self.padded)
 
     def mark_sent(
         self,

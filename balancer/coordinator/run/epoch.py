@@ -62,6 +62,7 @@ class EpochRun:
             job.on_error == "skip",
             job.label,
             job.plan.empty_microbatches,
+            job.plan.padded_columns,
         )
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
         self.feed = PlanningFeed(

@@ -7,7 +7,9 @@ from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
 from .balanced import balanced
 from .counted import device, fixed, length, random
+from .equal import equal
 from .isf import isf
+from .padded import padded
 from .result import GroupingResult
 
 
@@ -31,6 +33,10 @@ def group_samples(config: PlanConfig, request: GroupingRequest) -> GroupingResul
 
 
 def _balanced(config: PlanConfig, request: GroupingRequest) -> GroupingResult:
+    if config.padded:
+        return padded(config, request.costs, request.wanted)
+    if config.equal_counts:
+        return equal(request.costs, config.budgets, request.wanted, request.seed)
     return balanced(
         request.costs,
         config.budgets,

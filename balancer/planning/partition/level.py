@@ -36,7 +36,8 @@ def level(config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64) -> In
     inside = np.flatnonzero(group_of >= 0)
     groups = 1 + max(int(group_of.max(initial=-1)), int(cells.max(initial=-1)))
     small, tight = scale_costs(costs[inside], budget_array(config.budgets), cells.size)
-    slots = make_slots(small, group_of[inside], groups, _SPARE)
+    # Where all have the same number of samples, samples are exchanged and none moves.
+    slots = make_slots(small, group_of[inside], groups, 0 if config.equal_counts else _SPARE)
     if config.waits == "microbatch":
         contests, work = cells.transpose(0, 2, 1)[..., None], small
         turns = [

@@ -19,9 +19,16 @@ def micro_steps(loads: Int64, ranks: int, seed: int) -> Int64:
 
     loads: (groups, resources). Research of this project; no bound proven.
     """
+    return assign_in_rows(alike(loads, ranks), loads, seed)
+
+
+def assign_in_rows(rows: Int64, loads: Int64, seed: int) -> Int64:
+    """Return int64 (ranks, accumulate): rows (accumulate, ranks) of groups given, rank sums even.
+
+    loads: (groups, resources).
+    """
     from ..kernels.assign import assign_rows
 
-    rows = alike(loads, ranks)
     unlimited = np.full(loads.shape[1], UNLIMITED)
     small, _ = scale_costs(loads, unlimited, len(loads))
     deviations = np.clip(small - small.sum(axis=0) // len(small), -_MOST, _MOST)

@@ -18,6 +18,8 @@ PartitionName = Literal[
 OrderingName = Literal["given", "disttrain", "two_opt", "multi_start"]
 Oversize = Literal["alone", "refuse", "error"]
 Waits = Literal["microbatch", "step"]
+Work = Literal["packed", "padded"]
+Counts = Literal["equal", "free"]
 LayoutName = Literal["torch", "padded", "packed"]
 Accumulate = int | Literal["auto"]
 
@@ -27,9 +29,15 @@ PARTITIONS: tuple[PartitionName, ...] = get_args(PartitionName)
 ORDERINGS: tuple[OrderingName, ...] = get_args(OrderingName)
 OVERSIZE: tuple[Oversize, ...] = get_args(Oversize)
 WAITS: tuple[Waits, ...] = get_args(Waits)
+WORK: tuple[Work, ...] = get_args(Work)
+COUNTS: tuple[Counts, ...] = get_args(Counts)
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 # Groupings whose microbatches all have batch_size samples; the others fill budgets.
 COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
+# Resources that add up in every batch, padded or not: work="padded" is about all others.
+ADD_UP = ("tiles", "images", "label_tokens")
+# In time_ns: the pairs of positions that attention looks at, longest squared, of the resource LLM.
+ATTENTION_PAIRS, LLM = "attention_pairs", "tokens"
 VERSION = 1
 
 
@@ -80,6 +88,15 @@ class Balance:
     ordering: the order of each rank's microbatches; loaders plan with "given" only.
     waits: when ranks wait for each other: after every "microbatch" (FSDP), or once a "step" (DDP
         with no_sync while it accumulates). Loads are evened out for that, by "multi_resource".
+    work: what a microbatch costs where a resource does not add up as tiles do: the sum of its
+        samples ("packed"), or their number times the largest ("padded"), as a collate_fn that
+        pads makes it. Budgets count the same.
+    counts: "equal" puts the same number of samples into every microbatch (they differ by one at
+        most), for loops that weigh microbatches alike; "free" lets numbers differ, for loops that
+        weigh with StepInfo. None: free where grouping is "balanced".
+    time_ns: nanoseconds of work per unit of each resource, such as {"tokens": 40, "tiles": 9000},
+        and per "attention_pairs", longest times longest of each sample; for work "padded" only.
+        None: tiles count as 307 tokens, and other resources by their means.
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
@@ -105,6 +122,9 @@ class Balance:
     partition: PartitionName = "multi_resource"
     ordering: OrderingName = "given"
     waits: Waits = "microbatch"
+    work: Work = "packed"
+    counts: Counts | None = None
+    time_ns: Mapping[str, int] | None = None
     oversize: Oversize = "alone"
     seed: int = 0
     layout: LayoutName = "torch"
@@ -117,8 +137,13 @@ class Balance:
             check_option(name, getattr(self, name))
         # A copy, so that a Balance stays what was checked when the caller's dict changes.
         object.__setattr__(self, "budgets", Budgets(self.budgets))
-        check_limits(self.grouping, self.mode, limited=bool(self.budgets))
+        if self.time_ns is not None:
+            object.__setattr__(self, "time_ns", Budgets(self.time_ns))
+        padded, limited = self.work == "padded", bool(self.budgets)
+        check_limits(self.grouping, self.mode, limited, padded)
         check_waits(self.waits, self.partition)
+        check_padded(self.grouping, self.mode, padded, timed=self.time_ns is not None)
+        check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
 
     def __repr__(self) -> str:
         """Return the expression that makes this value; only what differs from the defaults."""
@@ -132,7 +157,9 @@ class Balance:
     def to_json(self) -> str:
         """Return a JSON object with every option and "version", for `from_json`."""
         options = {name: getattr(self, name) for name in OPTIONS}
-        return json.dumps({"version": VERSION, **options, "budgets": dict(self.budgets)}, indent=2)
+        options["budgets"] = dict(self.budgets)
+        options["time_ns"] = None if self.time_ns is None else dict(self.time_ns)
+        return json.dumps({"version": VERSION, **options}, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> "Balance":
@@ -203,7 +230,7 @@ def check_option(name: str, value: object) -> None:
         raise ValueError(f"{name} is {value!r}, allowed {allowed}")
 
 
-def check_limits(grouping: str, mode: str, limited: bool) -> None:
+def check_limits(grouping: str, mode: str, limited: bool, padded: bool = False) -> None:
     """Raise ValueError where grouping and mode do not go with budgets, or with none."""
     if grouping in COUNTED:
         if limited:
@@ -211,10 +238,48 @@ def check_limits(grouping: str, mode: str, limited: bool) -> None:
                 f"grouping {grouping!r} puts batch_size samples into a microbatch and cannot hold "
                 "budgets: give none, or use grouping 'balanced'"
             )
-    elif mode != "exact" and not limited:
+    elif mode != "exact" and not limited and not padded:
         raise ValueError(
             f"mode {mode!r} needs a budget, such as budgets={{'tokens': 4096}}: "
             "without one, use mode 'exact'"
+        )
+
+
+def check_padded(grouping: str, mode: str, padded: bool, timed: bool) -> None:
+    """Raise ValueError where padded work cannot be planned, or times are given for nothing."""
+    if timed and not padded:
+        raise ValueError("time_ns weighs padded work: give work='padded' too, or leave time_ns out")
+    if padded and grouping == "isf":
+        raise ValueError(
+            "grouping 'isf' fills microbatches by sums, and work is 'padded': use grouping "
+            "'balanced'"
+        )
+    if padded and mode == "epoch":
+        raise ValueError(
+            "mode 'epoch' groups by sums, and work is 'padded': use mode 'exact' or 'window'"
+        )
+
+
+def check_counts(
+    counts: str | None, grouping: str, mode: str, oversize: str, limited: bool
+) -> None:
+    """Raise ValueError where microbatches of equal or free counts contradict other options."""
+    if counts == "free" and grouping in COUNTED:
+        raise ValueError(
+            f"counts is 'free', but grouping {grouping!r} puts batch_size samples into every "
+            "microbatch: use grouping 'balanced', or leave counts out"
+        )
+    if counts != "equal" or grouping in COUNTED:
+        return
+    if grouping != "balanced" or mode == "epoch":
+        raise ValueError(
+            "counts 'equal' is planned by grouping 'balanced' in modes 'exact' and 'window', not "
+            f"by {grouping!r} in {mode!r}"
+        )
+    if limited and oversize == "alone":
+        raise ValueError(
+            "counts 'equal' has no microbatch for a sample over budget, which oversize 'alone' "
+            "would put by itself: use oversize 'refuse' or 'error', or counts 'free'"
         )
 
 
@@ -236,6 +301,10 @@ def _is_budgets(value: object) -> bool:
     return isinstance(value, Mapping) and all(
         isinstance(name, str) and is_positive(most) for name, most in value.items()
     )
+
+
+def _is_times(value: object) -> bool:
+    return value is None or (_is_budgets(value) and bool(value))
 
 
 Check = tuple[Callable[[object], bool], str]
@@ -268,6 +337,15 @@ OPTIONS: Mapping[str, Check] = {
     "partition": _one_of(PARTITIONS),
     "ordering": _one_of(ORDERINGS),
     "waits": _one_of(WAITS),
+    "work": _one_of(WORK),
+    "counts": (
+        lambda value: value is None or (isinstance(value, str) and value in COUNTS),
+        f"are {', '.join(map(repr, COUNTS))} or None",
+    ),
+    "time_ns": (
+        _is_times,
+        "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
+    ),
     "oversize": _one_of(OVERSIZE),
     "seed": (lambda value: type(value) is int, "is an integer"),
     "layout": _one_of(LAYOUTS),

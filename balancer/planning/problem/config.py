@@ -6,24 +6,30 @@ same plan on every machine, whatever arrived when.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from ..kernels.arrays import Int64
 from .balance import (
+    ADD_UP,
+    ATTENTION_PAIRS,
     COUNTED,
     DEFAULTS,
+    LLM,
     Accumulate,
     Balance,
+    Counts,
     GroupingName,
     Mode,
     OrderingName,
     Oversize,
     PartitionName,
     Waits,
+    check_counts,
     check_limits,
     check_option,
+    check_padded,
     check_waits,
     is_positive,
 )
@@ -51,6 +57,7 @@ class PlanConfig:
     raise it together, step by step. samples_per_step also sizes the window that is planned at
     once. empty_microbatches: False where a loop cannot take a microbatch without samples (torch's
     default_collate cannot): a last step with fewer samples than microbatches is left out.
+    padded: the resources of which a microbatch costs count x largest; none where work is "packed".
     Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
@@ -74,6 +81,9 @@ class PlanConfig:
     accumulate_from: int = 1
     empty_microbatches: bool = True
     waits: Waits = DEFAULTS.waits
+    padded: tuple[str, ...] = ()
+    counts: Counts | None = None
+    time_ns: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("ranks", "samples_per_step", "accumulate_from"):
@@ -82,8 +92,9 @@ class PlanConfig:
             check_option(name, getattr(self, name))
         _check_resources(self.resources)
         _check_budgets(self)
-        check_limits(self.grouping, self.mode, self.limited)
+        check_limits(self.grouping, self.mode, self.limited, bool(self.padded))
         check_waits(self.waits, self.partition)
+        _check_padded(self)
         _check_batch_size(self)
         _check_step_size(self)
 
@@ -121,12 +132,48 @@ class PlanConfig:
             accumulate_from=accumulate_from,
             empty_microbatches=empty_microbatches,
             waits=balance.waits,
+            padded=padded_of(balance, resources),
+            counts=balance.counts,
+            time_ns=tuple(sorted((balance.time_ns or {}).items())),
         )
 
     @property
     def limited(self) -> bool:
         """True if any resource has a budget."""
         return any(budget is not None for budget in self.budgets)
+
+    @property
+    def equal_counts(self) -> bool:
+        """True if every microbatch is given as many samples as others by grouping "balanced"."""
+        return self.counts == "equal" and self.grouping not in COUNTED
+
+    @property
+    def plans_rows(self) -> bool:
+        """True if grouping decides which microbatches run side by side: for padded work."""
+        return bool(self.padded) and self.grouping not in COUNTED
+
+    @property
+    def fixes_step_size(self) -> bool:
+        """True if the number of samples decides what a step holds, and budgets only limit it."""
+        return self.plans_rows or self.equal_counts
+
+    def only(self, columns: tuple[int, ...]) -> "PlanConfig":
+        """Return the configuration with some of the resources, by their numbers."""
+        names = tuple(self.resources[k] for k in columns)
+        return replace(
+            self,
+            resources=names,
+            budgets=tuple(self.budgets[k] for k in columns),
+            padded=tuple(name for name in self.padded if name in names),
+            time_ns=tuple(
+                (name, time) for name, time in self.time_ns if name in (*names, ATTENTION_PAIRS)
+            ),
+        )
+
+    @property
+    def padded_columns(self) -> tuple[int, ...]:
+        """The numbers of the resources of which a microbatch costs count x largest."""
+        return tuple(k for k, name in enumerate(self.resources) if name in self.padded)
 
     @property
     def balanced_columns(self) -> tuple[int, ...]:
@@ -167,6 +214,10 @@ class PlanConfig:
         # Where they are allowed the digest is that of ledgers that do not know the option.
         if self.empty_microbatches:
             del options["empty_microbatches"]
+        if not self.padded:
+            del options["padded"], options["time_ns"]
+        if self.counts is None:
+            del options["counts"]
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -184,6 +235,15 @@ def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None
             f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}"
         )
     return tuple(balance.budgets.get(name) for name in resources)
+
+
+def padded_of(balance: Balance, resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the resources of which a microbatch costs count x largest.
+
+    >>> padded_of(Balance(work="padded"), ("tiles", "tokens"))
+    ('tokens',)
+    """
+    return tuple(n for n in resources if n not in ADD_UP) if balance.work == "padded" else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +363,20 @@ def _check_batch_size(config: PlanConfig) -> None:
         raise ValueError(
             f"samples_per_step is {config.samples_per_step}, but {config.ranks} ranks x "
             f"{config.accumulate} microbatches x {config.batch_size} samples are {wanted}"
+        )
+
+
+def _check_padded(config: PlanConfig) -> None:
+    check_padded(config.grouping, config.mode, bool(config.padded), timed=bool(config.time_ns))
+    check_counts(config.counts, config.grouping, config.mode, config.oversize, config.limited)
+    names = (*config.resources, *((ATTENTION_PAIRS,) if LLM in config.padded else ()))
+    for name, value in config.time_ns:
+        _check_positive(f"time_ns of {name}", value)
+        if name not in names:
+            raise ValueError(f"time_ns names {name}, but samples cost {', '.join(names)}")
+    if unknown := [name for name in config.padded if name not in config.resources]:
+        raise ValueError(
+            f"padded names {', '.join(unknown)}, but samples cost {', '.join(config.resources)}"
         )
 
 

@@ -1,0 +1,212 @@
+"""Grouping for padded work: like sizes in one microbatch, like microbatches in one row.
+
+A row is the microbatches that run side by side, one on each rank, and the step takes the sum of the
+rows' largest. Sorted by size, the best microbatches of a row are neighbours (kernels/padded.py), so
+what is left to choose is the row of each sample. With equal counts the sorted order cut into
+rows is the best there is. With free counts all rows begin with one top, and then two at a time
+exchange samples so that the sum of their tops falls.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+from ..problem.config import PlanConfig
+from ..problem.loads import budget_array
+from ..problem.padded_work import padded_loads, sample_times
+from .result import GroupingResult
+from .slots import make_slots, read_slots
+
+_SWEEPS = 3
+_NEAR = 3  # rows this far apart are improved together where there are many
+_FEW_ROWS = 6
+_POINTS, _POINTS_OF_MANY, _MANY_RANKS = 32, 8, 16
+_SPARE, _SEARCHES, _CANDIDATES, _TRIES = 4, 4, 8, 8
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
+def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
+    """Group samples (n, resources) into `wanted` groups, or more where budgets need them.
+
+    Groups ranks*k .. ranks*k + ranks - 1 are a row. For free counts and one padded resource a row
+    by itself is exact, and so are two together but for the points tried; of more than two rows, and
+    beside resources that add up, no bound is proven. Never above the samples in the order given,
+    wanted to a group. Follows OrchMLLM (2025) in the rule for one row; the rest is research of this
+    project. A sample over budget is alone in its group, and no group is empty while there are
+    samples enough.
+    """
+    times = sample_times(config, costs)
+    order = np.argsort(-times.padded, kind="stable")
+    step = _Step(config, costs[order], times.padded[order], times.added[order], wanted)
+    found = [step.evened_out(step.equal(np.arange(len(costs))))]
+    if not config.equal_counts:
+        free = step.free()
+        if free is None:
+            return GroupingResult(_NOTHING, step.groups_needed(), _NOTHING, _NOTHING)
+        found.append(step.evened_out(_filled(free, wanted, config.ranks)))
+    # The samples in the order given, as a loop that does not plan would cut them.
+    found.append(step.equal(order))
+    inside = [each for each in found if step.is_within_budgets(each)]
+    if not inside:
+        return GroupingResult(_NOTHING, wanted + 1, _NOTHING, _NOTHING)
+    group_of = np.empty(len(costs), dtype=np.int64)
+    group_of[order] = min(inside, key=step.time)
+    return GroupingResult(group_of, wanted, _NOTHING, _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Samples sorted by their padded times, largest first, for `wanted` groups."""
+
+    config: PlanConfig
+    costs: Int64
+    padded: Int64
+    added: Int64
+    wanted: int
+
+    def equal(self, place: Int64) -> Int64:
+        """Return groups of equal counts by the samples' places (n,) in some order.
+
+        Where numbers do not divide, the last groups have one more: those of the smallest samples.
+        """
+        least, more = divmod(len(place), self.wanted)
+        sizes = np.full(self.wanted, least)
+        sizes[self.wanted - more :] += 1
+        return np.repeat(np.arange(self.wanted), sizes)[place]
+
+    def free(self) -> Int64 | None:
+        """Return groups of free counts in rows; None where budgets need more groups."""
+        from ..kernels.padded import cut, least_top
+
+        sizes, stop = np.maximum(self.padded, 1), self.stops()
+        top = least_top(sizes, stop, self.wanted)
+        if top < 0:
+            return None
+        group_of = np.empty(len(sizes), dtype=np.int64)
+        cut(sizes, stop, top, group_of)
+        ranks = self.config.ranks
+        rows = self.wanted // ranks
+        if rows == 1 or self.config.waits == "step":
+            return group_of
+        row_of = _better_rows(sizes, stop, ranks, rows, group_of // ranks)
+        for row in range(rows):
+            own = np.flatnonzero(row_of == row)
+            inner = np.empty(len(own), dtype=np.int64)
+            some = sizes[own], _stop_within(stop, own)
+            cut(*some, least_top(*some, ranks), inner)
+            group_of[own] = row * ranks + inner
+        return group_of
+
+    def stops(self) -> Int64:
+        """Return where a group that begins at each sample must end: kernels.padded.stops."""
+        from ..kernels.padded import stops
+
+        if not self.config.limited:
+            return np.full(len(self.costs), len(self.costs))
+        return stops(self.costs, self._is_padded(), budget_array(self.config.budgets))
+
+    def groups_needed(self) -> int:
+        """Return how many groups budgets need."""
+        from ..kernels.padded import count_groups
+
+        many = len(self.padded)
+        return count_groups(np.ones(many, dtype=np.int64), self.stops(), many, many)
+
+    def evened_out(self, group_of: Int64) -> Int64:
+        """Return groups after exchanges that even out what adds up, where anything does."""
+        from ..kernels.padded_exchange import even_out
+
+        config = self.config
+        if not self.added.any() or config.ranks < 2 or config.waits == "step":
+            return group_of
+        spare = 0 if config.equal_counts else _SPARE
+        slots = make_slots(self.costs, group_of, self.wanted, spare)
+        even_out(
+            slots, self.padded, self.added, self.costs, self._is_padded(),
+            budget_array(config.budgets), config.ranks, _SEARCHES, _CANDIDATES, _TRIES,
+        )  # fmt: skip
+        return read_slots(slots, len(group_of))
+
+    def is_within_budgets(self, group_of: Int64) -> bool:
+        """Return whether all groups are within budgets, but for samples alone in theirs."""
+        if not self.config.limited:
+            return True
+        loads = padded_loads(self.costs, group_of, self.wanted, self.config.padded_columns)
+        over = (loads > budget_array(self.config.budgets)).any(axis=1)
+        return bool((np.bincount(group_of, minlength=self.wanted)[over] == 1).all())
+
+    def time(self, group_of: Int64) -> int:
+        """Return the step's time: of all rows, or all work where ranks wait once a step."""
+        times = np.stack([self.padded, self.added], axis=1)
+        loads = padded_loads(times, group_of, self.wanted, (0,))
+        if self.config.waits == "microbatch":
+            return int(loads.reshape(-1, self.config.ranks, 2).max(axis=1).sum())
+        return int(loads.sum())
+
+    def _is_padded(self) -> Int64:
+        return np.array([name in self.config.padded for name in self.config.resources], np.int64)
+
+
+def _better_rows(sizes: Int64, stop: Int64, ranks: int, rows: int, row_of: Int64) -> Int64:
+    """Return the row of each sample after two rows at a time have exchanged samples."""
+    from ..kernels.padded import best_tops, cut_in_two, least_top
+
+    points = _POINTS if ranks < _MANY_RANKS else _POINTS_OF_MANY
+    members = [np.flatnonzero(row_of == row) for row in range(rows)]
+    tops = [least_top(sizes[own], _stop_within(stop, own), ranks) for own in members]
+    for _ in range(_SWEEPS):
+        before = sum(tops)
+        for one, two in _pairs(rows):
+            both = np.sort(np.concatenate([members[one], members[two]]))
+            some, ends = sizes[both], _stop_within(stop, both)
+            high, low = max(tops[one], tops[two]), min(tops[one], tops[two])
+            found = best_tops(some, ends, ranks, high, low, points) if len(both) else (high, low)
+            if sum(found) >= high + low:
+                continue
+            inner = np.empty(len(both), dtype=np.int64)
+            cut_in_two(some, ends, ranks, *found, inner)
+            for row, number in ((one, 0), (two, 1)):
+                members[row] = both[inner == number]
+                tops[row] = least_top(sizes[members[row]], _stop_within(stop, members[row]), ranks)
+        if sum(tops) == before:
+            break
+    result = np.empty(len(sizes), dtype=np.int64)
+    for row, own in enumerate(members):
+        result[own] = row
+    return result
+
+
+def _pairs(rows: int) -> Iterator[tuple[int, int]]:
+    """Yield pairs of rows, neighbours first; of many rows only those that are near."""
+    farthest = rows if rows <= _FEW_ROWS else _NEAR
+    for apart in range(1, farthest):
+        for row in range(rows - apart):
+            yield row, row + apart
+
+
+def _stop_within(stop: Int64, own: Int64) -> Int64:
+    """Return the ends (n,) for some of the samples, ascending numbers `own`, among themselves.
+
+    A group of fewer samples between the same first and last holds no more than the whole one.
+    """
+    return np.searchsorted(own, stop[own])
+
+
+def _filled(group_of: Int64, groups: int, ranks: int) -> Int64:
+    """Return groups of which none is empty, if there are samples enough: others give halves."""
+    counts = np.bincount(group_of, minlength=groups)
+    for empty in np.flatnonzero(counts == 0).tolist():
+        row = empty // ranks * ranks
+        own = row + int(counts[row : row + ranks].argmax())
+        giver = own if counts[own] > 1 else int(counts.argmax())
+        if counts[giver] < 2:
+            break
+        # The smallest of its samples, which come last: half of them inside the row.
+        given = np.flatnonzero(group_of == giver)[::-1]
+        given = given[: len(given) // 2 if giver == own else 1]
+        group_of[given] = empty
+        counts[giver] -= len(given)
+        counts[empty] += len(given)
+    return group_of

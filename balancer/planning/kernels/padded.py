@@ -1,0 +1,173 @@
+"""The compiled loops of padded work: how far a microbatch reaches, and which row it is best in.
+
+Samples are sorted by size, largest first. A microbatch costs count x its largest size, so with a
+most that it may cost, the best it can do is to begin with the largest sample left and take as many
+as fit: whatever else it held could be exchanged for those without making any microbatch larger. A
+*row* is the microbatches that run side by side, one on each rank; the step's time is the sum of the
+rows' tops, the most that a microbatch of the row costs. `stop[i]` is where a microbatch that begins
+at sample i must end because of budgets; it never falls.
+"""
+
+import numpy as np
+
+from .arrays import Int64
+from .jit import compiled
+
+
+@compiled
+def stops(columns: Int64, padded: Int64, budgets: Int64) -> Int64:
+    """Return int64 (n,): for each first sample the end of the longest microbatch within budgets.
+
+    columns (n, resources) in the order of the samples; padded (resources,) is 1 where a microbatch
+    costs count x largest, budgets (resources,). A sample over budget by itself is alone.
+    """
+    samples, resources = columns.shape
+    found = np.empty(samples, dtype=np.int64)
+    for begin in range(samples):
+        largest = np.zeros(resources, dtype=np.int64)
+        sums = np.zeros(resources, dtype=np.int64)
+        end = begin
+        while end < samples:
+            fits = True
+            for r in range(resources):
+                largest[r] = max(largest[r], columns[end, r])
+                sums[r] += columns[end, r]
+                load = (end - begin + 1) * largest[r] if padded[r] else sums[r]
+                fits = fits and load <= budgets[r]
+            if not fits:
+                break
+            end += 1
+        found[begin] = max(end, begin + 1)
+    return found
+
+
+@compiled
+def count_groups(sizes: Int64, stop: Int64, most: int, limit: int) -> int:
+    """Return how many microbatches of at most `most` hold all samples; limit + 1: more than that.
+
+    sizes (n,) descend; `most` is at least the first of them.
+    """
+    begin, groups = 0, 0
+    while begin < len(sizes):
+        if groups == limit:
+            return limit + 1
+        begin = min(begin + most // sizes[begin], stop[begin])
+        groups += 1
+    return groups
+
+
+@compiled
+def least_top(sizes: Int64, stop: Int64, groups: int) -> int:
+    """Return the least cost that the largest of `groups` microbatches can have; -1: they cannot.
+
+    By binary search; exact (see the module's text).
+    """
+    if not len(sizes):
+        return 0
+    low, high = sizes[0] - 1, sizes[0] * len(sizes)
+    if count_groups(sizes, stop, high, groups) > groups:
+        return -1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if count_groups(sizes, stop, middle, groups) <= groups:
+            high = middle
+        else:
+            low = middle
+    return int(high)
+
+
+@compiled
+def reach(
+    sizes: Int64, stop: Int64, ranks: int, first: int, second: int, ends: Int64, far: Int64
+) -> bool:
+    """Return whether two rows of tops `first` and `second` hold all samples; fill `far`.
+
+    far (ranks + 1, ranks + 1): how many samples a microbatches of the first row and b of the second
+    hold at most. Exact: to be farther with the same microbatches is never worse. ends (2, n + 1) is
+    room for the kernel.
+    """
+    samples = len(sizes)
+    for i in range(samples):
+        ends[0, i] = min(stop[i], i + first // sizes[i])
+        ends[1, i] = min(stop[i], i + second // sizes[i])
+    ends[0, samples] = ends[1, samples] = samples
+    for a in range(ranks + 1):
+        for b in range(ranks + 1):
+            place = 0
+            if a > 0:
+                place = ends[0, far[a - 1, b]]
+            if b > 0:
+                place = max(place, ends[1, far[a, b - 1]])
+            far[a, b] = place
+    return bool(far[ranks, ranks] == samples)
+
+
+@compiled
+def best_tops(
+    sizes: Int64, stop: Int64, ranks: int, first: int, second: int, points: int
+) -> tuple[int, int]:
+    """Return the tops of two rows that hold all samples, of a lower sum if one is found.
+
+    `first` and `second` hold them already. `points` tops of the higher row are tried, from the
+    least possible one on; for each the least of the lower row is searched, to a part in 2**9.
+    """
+    samples = len(sizes)
+    ends = np.empty((2, samples + 1), dtype=np.int64)
+    far = np.zeros((ranks + 1, ranks + 1), dtype=np.int64)
+    whole, least = np.int64(0), sizes[samples - 1]
+    for size in sizes:
+        whole += size
+    low = max(sizes[0], -(-whole // (2 * ranks)))
+    high = first + second - least
+    for point in range(points + 1):
+        top = low + (high - low) * point // points
+        below = min(top, first + second - top - 1)
+        if below < least:
+            break
+        if not reach(sizes, stop, ranks, top, below, ends, far):
+            continue
+        bottom = max(least - 1, (whole - top * ranks) // ranks - 1)
+        while below - bottom > max(1, below >> 9):
+            middle = (bottom + below) // 2
+            if reach(sizes, stop, ranks, top, middle, ends, far):
+                below = middle
+            else:
+                bottom = middle
+        first, second = top, below
+    return first, second
+
+
+@compiled
+def cut_in_two(
+    sizes: Int64, stop: Int64, ranks: int, first: int, second: int, row_of: Int64
+) -> None:
+    """Fill row_of (n,) with 0 and 1: the row of each sample, by tops that hold all of them."""
+    samples = len(sizes)
+    ends = np.empty((2, samples + 1), dtype=np.int64)
+    far = np.zeros((ranks + 1, ranks + 1), dtype=np.int64)
+    reach(sizes, stop, ranks, first, second, ends, far)
+    a, b, end = ranks, ranks, samples
+    while end > 0:
+        # Microbatches at the end that hold nothing are left out first.
+        if b > 0 and ends[1, far[a, b - 1]] >= end:
+            b -= 1
+            row = 1
+        else:
+            a -= 1
+            row = 0
+        for i in range(far[a, b], end):
+            row_of[i] = row
+        end = min(end, far[a, b])
+
+
+@compiled
+def cut(sizes: Int64, stop: Int64, most: int, group_of: Int64) -> int:
+    """Fill group_of (n,) with microbatches of at most `most`; return their number."""
+    begin, groups = 0, 0
+    while begin < len(sizes):
+        end = min(len(sizes), min(begin + most // sizes[begin], stop[begin]))
+        for i in range(begin, end):
+            group_of[i] = groups
+        begin = end
+        groups += 1
+    return groups

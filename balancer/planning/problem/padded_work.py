@@ -1,0 +1,78 @@
+"""What microbatches cost where batches are padded: count x largest, beside what adds up."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..kernels.arrays import Int64
+from .balance import ATTENTION_PAIRS, LLM
+from .config import PlanConfig
+from .loads import common_unit, group_loads
+from .metrics import TILE_TOKENS
+
+# A microbatch's time stays below this, so that rows and ranks can be added up in 64 bits.
+_MOST_BITS = 56
+
+
+class SampleTimes(NamedTuple):
+    """What samples (n,) cost in time, in one unit: in a padded batch, and where costs add up.
+
+    A microbatch takes count x the largest `padded`, and the sum of `added`.
+    """
+
+    padded: Int64
+    added: Int64
+
+
+def padded_loads(costs: Int64, group_of: Int64, groups: int, padded: tuple[int, ...]) -> Int64:
+    """Return int64 (groups, resources): sums of costs, and count x largest in columns `padded`.
+
+    >>> padded_loads(np.array([[5, 1], [3, 2], [9, 0]]), np.array([0, 0, -1]), 2, (0,)).tolist()
+    [[10, 3], [0, 0]]
+    """
+    loads = group_loads(costs, group_of, groups)
+    inside = group_of >= 0
+    counts = np.bincount(group_of[inside], minlength=groups)
+    for column in padded:
+        largest = np.zeros(groups, dtype=np.int64)
+        np.maximum.at(largest, group_of[inside], costs[inside, column])
+        loads[:, column] = counts * largest
+    return loads
+
+
+def sample_times(config: PlanConfig, costs: Int64) -> SampleTimes:
+    """Return the times of samples of costs (n, resources), by config.time_ns.
+
+    Without time_ns a tile counts as 307 tokens; other resources count by their means, alike.
+    Integers throughout: where products would not fit in 64 bits, all times lose their last bits.
+    """
+    weights = dict(config.time_ns)
+    if not weights and set(config.resources) <= {"tiles", LLM}:
+        weights = {"tiles": TILE_TOKENS, LLM: 1}
+    if not weights:
+        costs = common_unit(costs, max(1, len(costs))) >> 8
+        weights = dict.fromkeys(config.resources, 1)
+    pairs = weights.get(ATTENTION_PAIRS, 0)
+    largest = costs.max(axis=0, initial=0).tolist()
+    most = sum(
+        weights.get(name, 0) * top + (pairs * top * top if name == LLM else 0)
+        for name, top in zip(config.resources, largest, strict=True)
+    )
+    shift = max(0, most.bit_length() + len(costs).bit_length() - _MOST_BITS)
+    padded, added = np.zeros((2, len(costs)), dtype=np.int64)
+    for column, name in enumerate(config.resources):
+        square = pairs if name == LLM else 0
+        time = _time(costs[:, column], weights.get(name, 0), square, shift, largest[column])
+        if name in config.padded:
+            padded += time
+        else:
+            added += time
+    return SampleTimes(padded, added)
+
+
+def _time(values: Int64, weight: int, square: int, shift: int, largest: int) -> Int64:
+    """Return (weight x values + square x values squared) >> shift, exactly, as int64 (n,)."""
+    if (weight * largest + square * largest * largest).bit_length() < 63:
+        return (weight * values + square * values * values) >> shift
+    exact = [(weight * v + square * v * v) >> shift for v in values.tolist()]
+    return np.array(exact, dtype=np.int64)
