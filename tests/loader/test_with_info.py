@@ -95,7 +95,7 @@ def test_a_state_after_what_no_loader_gave_is_refused() -> None:
     with pytest.raises(ValueError, match="that no loader handed out"):
         loader.state_dict(after=stranger)
     loader.close()
-    plain: DataLoader[Any, Any] = DataLoader(range(4))  # type: ignore[arg-type]
+    plain: DataLoader[Any, Any] = DataLoader(range(4))
     for needs_balance in (plain.with_info, lambda: plain.state_dict(after=info)):
         with pytest.raises(ValueError, match="needs a balanced loader"):
             needs_balance()
@@ -109,7 +109,7 @@ def test_an_info_goes_to_another_process_and_to_a_device() -> None:
         assert other == info
         assert other.costs == info.costs
         with pytest.raises(TypeError):
-            other.costs["tokens"] = 0
+            other.costs["tokens"] = 0  # type: ignore[index]
         assert loader.state_dict(after=other) == loader.state_dict(after=info)
     assert info.to("meta", non_blocking=True) is info
 
@@ -142,6 +142,6 @@ def test_a_step_moves_to_a_device_as_frameworks_move_it() -> None:
 
 
 def test_a_plain_loader_has_no_steps() -> None:
-    plain: Any = DataLoader(np.arange(4))  # type: ignore[arg-type]
+    plain: Any = DataLoader(np.arange(4))
     with pytest.raises(ValueError, match="steps of a balanced DataLoader"):
         StepLoader(plain)

@@ -77,7 +77,7 @@ def loader(layout: str = "packed", **more: Any) -> DataLoader[Any, Any]:
     options: dict[str, Any] = {"budgets": {"tokens": 30}, "samples_per_step": 8, "layout": layout}
     balance = Balance(accumulate="auto", **options)
     given = {"cost": cost, "shuffle": True, "virtual_ranks": 2, **more}
-    return DataLoader(Texts(), balance=balance, **given)  # type: ignore[arg-type]
+    return DataLoader(Texts(), balance=balance, **given)
 
 
 def check(*faults: str, layout: str = "packed", **more: Any) -> Equivalence:
@@ -148,7 +148,7 @@ def test_label_tokens_that_are_counted_wrong_are_named() -> None:
         return {**cost(sample), "label_tokens": 0 * count_label_tokens(sample["labels"])}
 
     given = loader(cost=doubled)
-    given._balanced._labels.left = 0  # type: ignore[union-attr]  # else it is an error at once
+    given._balanced._labels.left = 0  # else it is an error at once
     found = check_equivalence(Tiny().double(), given, loss=loss_sum)
     given.close()
     assert [each.layout for each in found.comparisons if each.differs] == ["balanced"]

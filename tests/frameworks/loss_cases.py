@@ -1,0 +1,127 @@
+"""What the tests of losses run in each process of a pool: transformers' Llama, and Lightning."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import counterpoise as cp
+
+from .lightning_cases import Module, trainer
+from .tiny import KEPT, VOCABULARY, Texts, TinyModel, collate, numbers_of
+
+
+class Arrays(Texts):
+    """The same samples as numpy arrays, with labels."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        ids = super().__getitem__(index)["input_ids"].numpy()
+        return {"input_ids": ids, "labels": ids}
+
+
+def cost(sample: dict[str, Any]) -> dict[str, int]:
+    """Return tokens, and label tokens: none precedes the first."""
+    tokens = len(sample["input_ids"])
+    return {"tokens": tokens, "label_tokens": tokens - 1}
+
+
+def loader(accumulate: Any = 3, ranks: int | None = None, **options: Any) -> Any:
+    """Return a balanced loader of steps of 24 samples, with label tokens."""
+    given: dict[str, Any] = {"budgets": {"tokens": 120 if accumulate == "auto" else 400}, **options}
+    made = cp.DataLoader(
+        Arrays() if "layout" in options else Texts(), cost=cost, shuffle=True, virtual_ranks=ranks,
+        balance=cp.Balance(samples_per_step=24, accumulate=accumulate, seed=5, **given),
+        collate_fn=None if "layout" in options else collate,
+        num_workers=int(torch.distributed.is_initialized() and ranks is None),
+    )  # fmt: skip
+    KEPT.append(made)
+    return made
+
+
+def llama(attention: str) -> LlamaForCausalLM:
+    """Return two layers in training mode, as a configuration makes them."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=256, attn_implementation=attention,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).train()
+
+
+def packed_losses(attention: str) -> tuple[float, float, float]:
+    """The loss of three samples: separate, packed with hf_kwargs, and with positions only."""
+    model, samples = llama(attention), [Arrays()[n] for n in (0, 5, 9)]
+
+    def loss(some: list[Any], told: Any) -> float:
+        batch = cp.loader.collate_packed(some)
+        sizes = int((batch["labels"] != -100).sum())
+        out = model(input_ids=batch["input_ids"], labels=batch["labels"], **told(batch))
+        return float(out.loss) * sizes
+
+    separate = sum(loss([sample], cp.hf_kwargs) for sample in samples)
+    positions = loss(samples, lambda batch: {"position_ids": batch["position_ids"]})
+    return separate, loss(samples, cp.hf_kwargs), positions
+
+
+def checked(knows_borders: bool) -> tuple[bool, tuple[str, ...]]:
+    """What check_equivalence finds of a Llama, told of borders as it should be, or not."""
+
+    def without_cache_off(model: Any, batch: Any) -> torch.Tensor:
+        told = {name: batch[name] for name in ("position_ids", "attention_mask") if name in batch}
+        logits = model(input_ids=batch["input_ids"], **told).logits[:, :-1].flatten(0, 1)
+        targets = batch["labels"][:, 1:].flatten()
+        return torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+
+    named = {} if knows_borders else {"loss": without_cache_off}
+    given = loader("auto", ranks=1, layout="packed")
+    found = cp.check_equivalence(llama("sdpa"), given, **named)
+    return found.ok, found.causes
+
+
+class Scaled(Module):
+    """Trains on pairs, with the loss that the rule hands to Lightning; notes whose info came."""
+
+    def __init__(self, rule: Any) -> None:
+        super().__init__()
+        self.rule = rule
+        self.matching: list[bool] = []
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        inputs, info = batch
+        self.matching.append(list(map(int, info.keys)) == numbers_of(inputs))
+        return self.rule.scale(self.model.loss_sum(inputs), info)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def lightning_trained(accumulate: int) -> tuple[list[bool], list[np.ndarray]]:
+    """(does each info belong to its batch, the weights) after Lightning's epoch over pairs."""
+    module = Scaled(cp.loss_rule("lightning", accumulate))
+    made = trainer(max_epochs=1, accumulate_grad_batches=accumulate)
+    made.fit(module, loader(accumulate).with_info())
+    return module.matching, weights(module.model)
+
+
+def lightning_ahead() -> list[bool]:
+    """Does each info belong to its batch where Lightning, not knowing a length, fetches ahead."""
+    module = Scaled(cp.loss_rule("ddp"))
+    trainer(max_epochs=1).fit(module, loader("auto", ranks=1).with_info())
+    return module.matching
+
+
+def reference(accumulate: int, ranks: int) -> list[np.ndarray]:
+    """The weights of one process that takes each step's mean over all label tokens."""
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in loader(accumulate, ranks=ranks).steps():
+        total = sum(model.loss_sum(batch) for batch in step.microbatches)
+        (total / step.infos[0].step_label_tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights(model)
+
+
+def weights(model: torch.nn.Module) -> list[np.ndarray]:
+    return [each.detach().numpy().copy() for each in model.parameters()]

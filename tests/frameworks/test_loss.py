@@ -1,0 +1,46 @@
+"""Losses under the real libraries: packed samples apart, infos with their batches, divided once."""
+
+import numpy as np
+import pytest
+
+from counterpoise.loader.collate.equivalence.causes import BORDERS
+from tests.frameworks.pool import Pool
+
+CASES = "loss_cases"
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_packed_samples_do_not_see_each_other_in_a_llama(one: Pool, attention: str) -> None:
+    ((separate, packed, positions),) = one.run(f"{CASES}:packed_losses", attention=attention)
+    assert packed == pytest.approx(separate, rel=1e-6)
+    # with the cache that models keep by default they do
+    assert positions != pytest.approx(separate, rel=1e-4)
+
+
+def test_check_equivalence_names_attention_across_borders(one: Pool) -> None:
+    assert one.run(f"{CASES}:checked", knows_borders=True) == [(True, ())]
+    ((is_same, causes),) = one.run(f"{CASES}:checked", knows_borders=False)
+    assert not is_same
+    assert causes == (BORDERS,)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "accumulate"), [(2, 3), pytest.param(1, 3, marks=pytest.mark.long)]
+)
+def test_lightning_divides_once_and_each_info_is_that_of_its_batch(
+    one: Pool, two: Pool, ranks: int, accumulate: int
+) -> None:
+    pool = {1: one, 2: two}[ranks]
+    found = pool.run(f"{CASES}:lightning_trained", accumulate=accumulate)
+    (expected,) = one.run(f"{CASES}:reference", accumulate=accumulate, ranks=ranks)
+    for matching, trained in found:
+        assert len(matching) == 4 * accumulate
+        assert all(matching)
+        for ours, theirs in zip(trained, expected, strict=True):
+            assert np.abs(ours - theirs).max() <= 1e-6 * np.abs(theirs).max()
+
+
+def test_infos_stay_with_their_batches_where_lightning_fetches_ahead(one: Pool) -> None:
+    (matching,) = one.run(f"{CASES}:lightning_ahead")
+    assert len(matching) > 8
+    assert all(matching)
