@@ -2,8 +2,8 @@
 
 Its collective needs tensors of one shape on all ranks, and ends the process (gloo) or hangs (NCCL)
 where they differ, as the microbatches of a balanced loader do. While a balanced loader is being
-iterated over, tensors are padded in their first dimension to the longest, gathered, and cut again.
-With any other loader accelerate's own function runs.
+iterated over, and between loops where one is prepared, tensors are padded in their first dimension
+to the longest, gathered, and cut again. With any other loader accelerate's own function runs.
 """
 
 import functools
@@ -28,8 +28,7 @@ def _wrapped(gather: Any) -> Any:
     def gather_for_metrics(
         accelerator: Any, input_data: Any, use_gather_object: bool = False
     ) -> Any:
-        active = accelerator.gradient_state.active_dataloader
-        if use_gather_object or not is_planned(active) or accelerator.num_processes == 1:
+        if use_gather_object or accelerator.num_processes == 1 or not _planned_for(accelerator):
             return gather(accelerator, input_data, use_gather_object)
         from accelerate.utils import recursively_apply
         from accelerate.utils.operations import gather_object
@@ -48,6 +47,14 @@ def _wrapped(gather: Any) -> Any:
 def is_planned(loader: Any) -> bool:
     """Return whether a loader is one of ours, with balance."""
     return getattr(loader, "is_balanced", False)
+
+
+def _planned_for(accelerator: Any) -> bool:
+    """Return whether the batches are a balanced loader's; between loops, whether it has one."""
+    active = accelerator.gradient_state.active_dataloader
+    if active is not None:
+        return is_planned(active)
+    return any(is_planned(loader) for loader in accelerator._dataloaders)
 
 
 def _gather(accelerator: Any, tensor: torch.Tensor) -> torch.Tensor:
