@@ -8,11 +8,9 @@ import time
 import uuid
 from pathlib import Path
 
+from tests.faults.leftovers import segments
+
 ENDS_WITHIN_S = 5.0
-
-
-def _shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
 
 
 class Trainer:
@@ -22,7 +20,7 @@ class Trainer:
         self.mark = f"COUNTERPOISE_TEST_MARK={uuid.uuid4()}"
         self.temporary = folder / "t"
         self.temporary.mkdir(exist_ok=True)
-        self.shared_before = _shared_memory()
+        self.shared_before = segments()
         script = folder / "trainer.py"
         script.write_text(text)
         name, value = self.mark.split("=")
@@ -48,8 +46,7 @@ class Trainer:
     def leftovers(self) -> list[str]:
         """Directories of sockets, and shared memory of ours or torch's."""
         sockets = [path.name for path in self.temporary.glob("counterpoise-*")]
-        new = _shared_memory() - self.shared_before
-        return sockets + [name for name in new if name.startswith(("counterpoise", "torch_"))]
+        return sockets + sorted(segments() - self.shared_before)
 
     def kill(self) -> None:
         """End the trainer as the kernel's memory killer would."""

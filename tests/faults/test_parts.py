@@ -53,7 +53,7 @@ def test_unix_sockets_are_found_open_and_as_files(tmp_path):
 
 def test_shared_memory_that_nobody_has_open_is_found():
     before = leftovers.segments()
-    path = leftovers.SHARED_MEMORY / f"planted-{os.getpid()}"
+    path = leftovers.SHARED_MEMORY / f"counterpoise-planted-{os.getpid()}"
     try:
         with path.open("wb"):
             assert leftovers.shared_memory(before) == []
