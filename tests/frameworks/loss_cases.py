@@ -111,6 +111,40 @@ def lightning_ahead() -> list[bool]:
     return module.matching
 
 
+class InSteps(Module):
+    """Trains on whole steps, by manual optimization; notes their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.numbers: list[int] = []
+
+    def training_step(self, batch: Any, _: int) -> None:
+        optimizer: Any = self.optimizers()
+        for inputs, info in zip(batch.microbatches, batch.infos, strict=True):
+            self.manual_backward(cp.scale_loss(self.model.loss_sum(inputs), info))
+        optimizer.step()
+        optimizer.zero_grad()
+        self.numbers.append(batch.number)
+        self.seen.append(sorted(n for inputs in batch.microbatches for n in numbers_of(inputs)))
+
+
+def lightning_resumed(folder: str, at: int) -> tuple[Any, ...]:
+    """(uninterrupted, up to a checkpoint, after it): steps with their samples; and the weights."""
+
+    def fit(module: Any, steps: int, checkpoint: str | None = None) -> Any:
+        made = trainer(max_steps=steps)
+        made.fit(module, cp.StepLoader(loader("auto", ranks=1)), ckpt_path=checkpoint)
+        return made
+
+    whole, first, second = InSteps(), InSteps(), InSteps()
+    fit(whole, 4)
+    fit(first, at).save_checkpoint(f"{folder}/steps.ckpt")
+    fit(second, 4, f"{folder}/steps.ckpt")
+    found = [list(zip(each.numbers, each.seen, strict=True)) for each in (whole, first, second)]
+    return found, weights(whole.model), weights(second.model)
+
+
 def reference(accumulate: int, ranks: int) -> list[np.ndarray]:
     """The weights of one process that takes each step's mean over all label tokens."""
     model = TinyModel()

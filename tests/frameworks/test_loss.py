@@ -1,5 +1,7 @@
 """Losses under the real libraries: packed samples apart, infos with their batches, divided once."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -44,3 +46,14 @@ def test_infos_stay_with_their_batches_where_lightning_fetches_ahead(one: Pool) 
     (matching,) = one.run(f"{CASES}:lightning_ahead")
     assert len(matching) > 8
     assert all(matching)
+
+
+def test_lightning_resumes_whole_steps_of_any_number_of_microbatches(
+    one: Pool, tmp_path: Path
+) -> None:
+    ((steps, ours, theirs),) = one.run(f"{CASES}:lightning_resumed", folder=str(tmp_path), at=2)
+    whole, first, second = steps
+    assert [number for number, _ in whole] == [0, 1, 2, 3]
+    assert first + second == whole
+    for one_of_ours, one_of_theirs in zip(ours, theirs, strict=True):
+        assert np.array_equal(one_of_ours, one_of_theirs)
