@@ -73,7 +73,7 @@ def checked(knows_borders: bool) -> tuple[bool, tuple[str, ...]]:
         targets = batch["labels"][:, 1:].flatten()
         return torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
 
-    named = {} if knows_borders else {"loss": without_cache_off}
+    named: dict[str, Any] = {} if knows_borders else {"loss": without_cache_off}
     given = loader("auto", ranks=1, layout="packed")
     found = cp.check_equivalence(llama("sdpa"), given, **named)
     return found.ok, found.causes
@@ -119,7 +119,7 @@ class InSteps(Module):
         self.automatic_optimization = False
         self.numbers: list[int] = []
 
-    def training_step(self, batch: Any, _: int) -> None:
+    def training_step(self, batch: Any, _: int) -> None:  # type: ignore[override]
         optimizer: Any = self.optimizers()
         for inputs, info in zip(batch.microbatches, batch.infos, strict=True):
             self.manual_backward(cp.scale_loss(self.model.loss_sum(inputs), info))
