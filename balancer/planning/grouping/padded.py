@@ -14,7 +14,7 @@ import numpy as np
 
 from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
-from ..problem.loads import budget_array
+from ..problem.loads import budget_array, group_loads
 from ..problem.padded_work import padded_loads, sample_times
 from .result import GroupingResult
 from .slots import make_slots, read_slots
@@ -139,11 +139,17 @@ class _Step:
 
     def time(self, group_of: Int64) -> int:
         """Return the step's time: of all rows, or all work where ranks wait once a step."""
-        times = np.stack([self.padded, self.added], axis=1)
-        loads = padded_loads(times, group_of, self.wanted, (0,))
-        if self.config.waits == "microbatch":
-            return int(loads.reshape(-1, self.config.ranks, 2).max(axis=1).sum())
-        return int(loads.sum())
+        counts = np.bincount(group_of, minlength=self.wanted)
+        largest = np.zeros(self.wanted, dtype=np.int64)
+        # Samples descend, and of those that are given to one place the last stays: the largest.
+        largest[group_of[::-1]] = self.padded[::-1]
+        loads = [counts * largest]
+        if self.added.any():
+            loads.append(group_loads(self.added[:, None], group_of, self.wanted)[:, 0])
+        if self.config.waits == "step":
+            return sum(int(load.sum()) for load in loads)
+        ranks = self.config.ranks
+        return sum(int(load.reshape(-1, ranks).max(axis=1).sum()) for load in loads)
 
     def _is_padded(self) -> Int64:
         return np.array([name in self.config.padded for name in self.config.resources], np.int64)
@@ -156,7 +162,7 @@ def _better_rows(sizes: Int64, stop: Int64, ranks: int, rows: int, row_of: Int64
     points = _POINTS if ranks < _MANY_RANKS else _POINTS_OF_MANY
     members = [np.flatnonzero(row_of == row) for row in range(rows)]
     tops = [least_top(sizes[own], _stop_within(stop, own), ranks) for own in members]
-    for _ in range(_SWEEPS):
+    for _ in range(_SWEEPS if rows > 2 else 1):
         before = sum(tops)
         for one, two in _pairs(rows):
             both = np.sort(np.concatenate([members[one], members[two]]))

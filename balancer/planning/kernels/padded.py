@@ -91,14 +91,17 @@ def reach(
         ends[0, i] = min(stop[i], i + first // sizes[i])
         ends[1, i] = min(stop[i], i + second // sizes[i])
     ends[0, samples] = ends[1, samples] = samples
-    for a in range(ranks + 1):
-        for b in range(ranks + 1):
-            place = 0
-            if a > 0:
-                place = ends[0, far[a - 1, b]]
-            if b > 0:
-                place = max(place, ends[1, far[a, b - 1]])
-            far[a, b] = place
+    of_first, of_second = ends[0], ends[1]
+    far[0, 0] = 0
+    for b in range(1, ranks + 1):
+        far[0, b] = of_second[far[0, b - 1]]
+    for a in range(1, ranks + 1):
+        above, here = far[a - 1], far[a]
+        place = of_first[above[0]]
+        here[0] = place
+        for b in range(1, ranks + 1):
+            place = max(of_second[place], of_first[above[b]])
+            here[b] = place
     return bool(far[ranks, ranks] == samples)
 
 

@@ -171,3 +171,22 @@ def test_wrong_input_is_named(costs: str) -> None:
             catch_exceptions=False,
             standalone_mode=False,
         )
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+def test_padded_plans_are_never_above_others(costs: str, tiles: bool) -> None:
+    given = ("--costs", costs) if tiles else ("--samples", "2000")
+    report = last_line(
+        bench_plan.command, *given, "--work", "padded", "--ranks", "4", "--accumulate", "2",
+        "--steps", "4",
+    )  # fmt: skip
+    assert report["peer"]
+    assert len(report["cases"]) == (4 if tiles else 2)
+    for name, case in report["cases"].items():
+        over = case["over_random"]
+        assert over["random"] == 1
+        assert over["bound"] < over["ours, free"] < over["ours, equal"] < 1
+        assert case["worst_over_random"] <= 1
+        if "tiles" not in name:
+            assert case["ours_over_baseline"] <= 1
+            assert over["ours, equal"] == pytest.approx(over["prototype, equal"])
