@@ -32,7 +32,9 @@ def describe_order(sampler: Any, depth: int = _DEPTH) -> str:
     >>> describe_order(RandomSampler(range(3)))
     'RandomSampler(replacement=False)'
     """
-    found = {name: getattr(sampler, name, None) for name in _SETTINGS}
+    # A BalancedBatchSampler raises for batch_size: it takes who asks for a framework that shards it.
+    names = [n for n in _SETTINGS if n != "batch_size" or not hasattr(sampler, "is_planned")]
+    found = {name: getattr(sampler, name, None) for name in names}
     told = [f"{name}={value}" for name, value in found.items() if type(value) in (bool, int)]
     if type(sampler) in _DRAWING and own_shuffler(sampler) is None:
         told.append(f"generator at {_digest(sampler.generator)}")
