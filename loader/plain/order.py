@@ -32,7 +32,7 @@ def describe_order(sampler: Any, depth: int = _DEPTH) -> str:
     >>> describe_order(RandomSampler(range(3)))
     'RandomSampler(replacement=False)'
     """
-    # A BalancedBatchSampler raises for batch_size: it takes who asks for a framework that shards it.
+    # A BalancedBatchSampler raises for batch_size, which frameworks read before they shard it.
     names = [n for n in _SETTINGS if n != "batch_size" or not hasattr(sampler, "is_planned")]
     found = {name: getattr(sampler, name, None) for name in names}
     told = [f"{name}={value}" for name, value in found.items() if type(value) in (bool, int)]
