@@ -14,17 +14,24 @@ from tests.security.served import ServedJob, try_once
 
 
 def make_trial(folder: Path) -> Trial:
-    """Return a trial at a balancer that is started now, and again where it has ended."""
+    """Return a trial at a balancer that is started now, and again where it has ended.
+
+    Now, and not in the first trial: that has a deadline, and starting takes long on a busy machine.
+    """
     jobs: list[ServedJob] = []
 
+    def start() -> None:
+        jobs.append(ServedJob(folder / f"{len(jobs)}"))
+        weakref.finalize(trial, jobs[-1].process.kill)
+
     def trial(draw: Random) -> Outcome:
-        if not jobs or jobs[-1].process.poll() is not None:
-            jobs.append(ServedJob(folder / f"{len(jobs)}"))
-            weakref.finalize(trial, jobs[-1].process.kill)
+        if jobs[-1].process.poll() is not None:
+            start()
         is_well, found = try_once(jobs[-1], draw)
         if is_well:
             return Outcome("right", "messages: served", found)
         is_other = "the job was given" in found and "Error" not in found
         return Outcome("silent" if is_other else "unclear", "messages: served", found)
 
+    start()
     return trial

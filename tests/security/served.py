@@ -50,12 +50,18 @@ class ServedJob:
         self.process = subprocess.Popen(
             [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True
         )
-        self.address = self._wait_for_address()
-        threading.Thread(target=self._drain, daemon=True).start()
         self._stop = threading.Event()
         self._worker = threading.Thread(target=self._work, daemon=True)
-        self._worker.start()
-        self.digest = self.run()
+        try:
+            self.address = self._wait_for_address()
+            threading.Thread(target=self._drain, daemon=True).start()
+            self._worker.start()
+            self.digest = self.run()
+        except BaseException:
+            self._stop.set()
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def run(self, timeout_s: float = LIMIT_S) -> str:
         """Run an honest job, and return the digest of what it was given."""

@@ -13,9 +13,11 @@ from counterpoise.sched.bubble_filling.plan.encoder_plans import (
     host_step,
     plan_problem,
 )
-from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule
+from counterpoise.sched.bubble_filling.problem.instance import FilledSchedule, Work
+from counterpoise.sched.bubble_filling.problem.kernels import Kernel, split
 from counterpoise.sched.bubble_filling.problem.presets import case_setup
 from counterpoise.sched.bubble_filling.results.drift import (
+    _means,
     drifted,
     factors,
     guarded,
@@ -48,6 +50,28 @@ def test_a_drift_is_one_factor_for_each_rank_and_kind() -> None:
     now = drifted(kernels, ns, 0.1, 3)
     pairs = set(zip(kernels.rank, kernels.what, now, strict=True))
     assert len({(r, w) for r, w, _ in pairs}) == len(pairs)
+
+
+def test_a_time_that_was_measured_once_counts_and_one_that_was_not_is_as_planned() -> None:
+    work = Work(np.zeros(2, np.int64), np.array([[[5, 6]]]), np.zeros(2, np.int64))
+    total = np.array([[30.0, 60.0], [8.0, 9.0], [0.0, 0.0]])
+    assert _means(work, total, np.array([3.0, 1.0, 0.0])).tolist() == [
+        [[10, 20]],
+        [[8, 9]],
+        [[5, 6]],
+    ]
+
+
+def test_pieces_that_are_split_to_fit_fill_a_bubble_of_communication() -> None:
+    setup = case_setup("D")
+    kernels = setup.model.layer.forward + setup.model.layer.backward
+    bubble = max(each.ns for each in kernels if each.resource == "communication")
+    ways = fitting(setup)
+    assert len(ways) == 2
+    for parts, way in enumerate(ways, 1):
+        pieces = split([Kernel("long", "compute", 10 * way.longest_ns, True)], way)
+        longest = max(piece.ns for piece in pieces)
+        assert 0.9 * bubble // parts < longest <= bubble // parts
 
 
 def test_slower_kernels_never_make_the_step_shorter() -> None:
