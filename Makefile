@@ -47,8 +47,9 @@ MUTANTS ?=
 mutants: $(STAMP)
 	PYTHONPATH=$(VENV)/typing nice $(BIN)/python -m tests.mutation $(MUTANTS)
 
-# torchdata's and pytorch's own tests, with their loaders and with ours: make peer-suites SUITES=DIR,
-# a folder with a checkout of meta-pytorch/data as `data` and one of pytorch/pytorch as `pytorch`.
+# torchdata's, pytorch's and accelerate's own tests, with their loaders and with ours: make
+# peer-suites SUITES=DIR, a folder with a checkout of meta-pytorch/data as `data`, one of
+# pytorch/pytorch as `pytorch` and one of huggingface/accelerate as `accelerate`.
 SUITES ?=
 ARGS ?=
 PEERS ?= $(VENV)/peers
@@ -62,11 +63,13 @@ $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 	mkdir -p $(PEERS)/import && ln -sfn $(CURDIR)/tests $(PEERS)/import/tests
 	touch $@
 
-# The oldest and the newest torch and numpy, each in an environment of its own (5 GB each: PyPI's
+# All cases under accelerate, transformers and lightning (`make test` runs a few of them), and then
+# the oldest and the newest torch and numpy, each in an environment of its own (5 GB each: PyPI's
 # torch brings CUDA); other Pythons are only checked by vermin.
 FRAMEWORKS ?= $(VENV)/frameworks
 FRAMEWORK_TESTS ?= tests/loader tests/balancer/planning
-test-frameworks: $(FRAMEWORKS)/oldest/.installed $(FRAMEWORKS)/newest/.installed
+test-frameworks: $(STAMP) $(FRAMEWORKS)/oldest/.installed $(FRAMEWORKS)/newest/.installed
+	$(BIN)/pytest -m '' tests/frameworks
 	$(FRAMEWORKS)/newest/bin/vermin --no-tips -t=3.11- $(PACKAGES) __init__.py
 	$(FRAMEWORKS)/oldest/bin/pytest $(IN_PARALLEL) $(FRAMEWORK_TESTS)
 	$(FRAMEWORKS)/newest/bin/pytest $(IN_PARALLEL) $(FRAMEWORK_TESTS)

@@ -1,4 +1,4 @@
-"""Runs `make peer-suites SUITES=DIR`: the tests of torch's DataLoaders, with ours in their place.
+"""Runs `make peer-suites SUITES=DIR`: tests of others' DataLoaders, with ours in their place.
 
 Each suite runs twice, with the loader that it was written for (the control) and with ours. Counted
 are the tests that the control passes. The exit status is 1 if one of them fails with ours and

@@ -34,8 +34,8 @@ class Suite:
         if not file.is_file():
             raise ValueError(
                 f"{file} is not there. SUITES must be a folder with a checkout of "
-                "meta-pytorch/data named `data` and one of pytorch/pytorch (or a fork) named "
-                "`pytorch`"
+                "meta-pytorch/data named `data`, one of pytorch/pytorch (or a fork) named "
+                "`pytorch` and one of huggingface/accelerate named `accelerate`"
             )
         return file.read_text()
 
@@ -47,4 +47,5 @@ SUITES = (
     Suite("state-dict", f"{_STATEFUL}/test_state_dict.py", TORCHDATA, OURS_WITH_STATE),
     Suite("sampler", f"{_STATEFUL}/test_sampler.py", TORCHDATA, OURS_WITH_STATE),
     Suite("hugging-face", f"{_STATEFUL}/test_hugging_face.py", TORCHDATA, OURS_WITH_STATE),
+    Suite("accelerate", "accelerate/tests/test_data_loader.py", TORCH, OURS),
 )
