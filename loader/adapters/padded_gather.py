@@ -20,7 +20,7 @@ def gather_padded() -> None:
     from accelerate import Accelerator
 
     if not hasattr(Accelerator.gather_for_metrics, "padded"):
-        Accelerator.gather_for_metrics = _wrapped(Accelerator.gather_for_metrics)  # type: ignore[method-assign]
+        Accelerator.gather_for_metrics = _wrapped(Accelerator.gather_for_metrics)
 
 
 def _wrapped(gather: Any) -> Any:

@@ -49,7 +49,8 @@ class PlannedSampler(DistributedSampler[Any]):
 
     def __len__(self) -> int:
         """Return the number of samples, of all ranks."""
-        return len(self.dataset)
+        dataset: Any = self.dataset
+        return len(dataset)
 
     def __iter__(self) -> Iterator[Any]:
         """Raise ValueError: whoever reads this makes batches of their own."""

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.frameworks.pool import Pool
+for name in ("damage", "rows", "trainer", "training"):  # test_frameworks.py imports them
+    pytest.register_assert_rewrite(f"tests.frameworks.{name}")
+
+from tests.frameworks.pool import Pool  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -119,8 +119,8 @@ def attach_errors(folder: str) -> list[str]:
     ]
 
 
-def evaluated(folder: str, count: int) -> tuple[list[int], float, float]:
-    """(samples that metrics are computed of, Trainer's number, workers' kind) of an evaluation."""
+def evaluated(folder: str, count: int) -> list[int]:
+    """The samples that metrics are computed of in an evaluation."""
     found: list[int] = []
 
     def note(prediction: Any) -> dict[str, float]:

@@ -124,7 +124,9 @@ def fabric(accumulate: int, epochs: int) -> tuple[Pairs, list[np.ndarray]]:
 
 
 def lightning(accumulate: int, epochs: int) -> tuple[Pairs, list[np.ndarray]]:
-    from .lightning_cases import LightningModule, trainer
+    from lightning import LightningModule
+
+    from .lightning_cases import trainer
 
     class Module(LightningModule):
         def __init__(self) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.frameworks.pool import Pool
-from tests.frameworks.test_trainer import assert_close, by_step
+from tests.frameworks.trainer import assert_close, by_step
 
 CASES = "training_cases"
 STEPS = 20

@@ -22,7 +22,7 @@ def test_a_plain_loader_is_sharded_by_accelerate_as_torchs_is(two: Pool) -> None
         assert not is_ours
 
 
-@pytest.mark.parametrize("count", [96, 91])
+@pytest.mark.parametrize("count", [pytest.param(96, marks=pytest.mark.long), 91])
 @pytest.mark.parametrize("kind", ["plain", "balanced"])
 def test_an_evaluation_counts_every_sample_once(two: Pool, kind: str, count: int) -> None:
     for gathered in two.run(f"{CASES}:evaluated", kind=kind, count=count):
@@ -65,7 +65,7 @@ def test_batches_are_placed_on_the_device_of_accelerate(one: Pool) -> None:
     assert one.run(f"{CASES}:placed") == [("cpu", "meta")]
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("epochs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_lightning_trains_on_the_planned_microbatches(two: Pool, epochs: int) -> None:
     expected = two.run("lightning_cases:alone", epochs=epochs)
     assert two.run("lightning_cases:fitted", kind="balanced", epochs=epochs) == expected
