@@ -16,14 +16,17 @@ def test_every_way_is_in_the_table(two: Pool) -> None:
 
 
 # What others of this folder, or a row beside it, hold too runs with `make test-all`.
-OFTEN = re.compile(
+OFTEN_DAMAGED = re.compile(
     "twice|DataLoaderShard|^`split_batches=True`|join|shape|second|auto|overfit|state"
 )
 
 
 @pytest.mark.parametrize(
     "words",
-    [pytest.param(words, marks=[] if OFTEN.search(words) else pytest.mark.long) for words in TABLE],
+    [
+        pytest.param(words, marks=[] if OFTEN_DAMAGED.search(words) else pytest.mark.long)
+        for words in TABLE
+    ],
 )
 def test_each_is_right_or_an_error_that_says_what_is(two: Pool, words: str) -> None:
     expected = TABLE[words]
