@@ -30,6 +30,7 @@ from .forecast import (
 )
 from .host import host_figures
 from .machine import MODELS, PipelineMachine
+from .padded import padded_figures
 from .pipelines import pipeline_figures
 from .strategies import (
     STRATEGIES,
@@ -143,6 +144,7 @@ def _plan_figures(forecast: Forecast, rows: Rows, part: PlannedPart) -> Json:
         "strategies": figures,
         **gains(forecast),
         "waits": waits_figures(forecast),
+        "padded": padded_figures(table, plan) if plan.work == "padded" else None,
         "recommended": _recommended(table, plan),
         "heaviest": {
             "samples": heaviest(rows, tiles * plan.tile_tokens + tokens),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.problem.balance import DEFAULTS, GroupingName, Mode, Waits
+from ....balancer.planning.problem.balance import DEFAULTS, GroupingName, Mode, Waits, Work
 from ....balancer.planning.problem.config import PlanConfig
 from ....balancer.planning.problem.metrics import (
     TILE_TOKENS,
@@ -48,6 +48,7 @@ class Plan:
     tile_tokens: int = TILE_TOKENS
     seed: int = 0
     waits: Waits = DEFAULTS.waits
+    work: Work = DEFAULTS.work
 
     @property
     def samples_per_step(self) -> int:
