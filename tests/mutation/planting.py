@@ -149,8 +149,7 @@ def try_mutant(
 
 def _run_tests(tests: Sequence[str], known_s: dict[str, float], as_python: bool) -> dict[str, Any]:
     if as_python:
-        import numba
-
+        numba: Any = importlib.import_module("numba")
         numba.config.DISABLE_JIT = 1
     os.chdir(ROOT)
     chosen = _Chosen(known_s)
