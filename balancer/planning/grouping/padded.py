@@ -94,7 +94,18 @@ class _Step:
         times = padded_loads(sizes[:, None], group_of, self.wanted, (0,))[:, 0]
         place = np.empty(self.wanted, dtype=np.int64)
         place[np.argsort(-times, kind="stable")] = np.arange(self.wanted)
-        row_of = _better_rows(sizes, stop, ranks, rows, place[group_of] // ranks)
+        # Of many rows two starts end in different places.
+        starts = [place[group_of] // ranks, group_of // ranks][: 2 if rows > 2 else 1]
+        return min((self._in_rows(sizes, stop, start) for start in starts), key=self.time)
+
+    def _in_rows(self, sizes: Int64, stop: Int64, row_of: Int64) -> Int64:
+        """Return groups of free counts, the rows improved from those that samples begin in."""
+        from ..kernels.padded import cut, least_top
+
+        ranks = self.config.ranks
+        rows = self.wanted // ranks
+        group_of = np.empty(len(sizes), dtype=np.int64)
+        row_of = _better_rows(sizes, stop, ranks, rows, row_of)
         for row in range(rows):
             own = np.flatnonzero(row_of == row)
             inner = np.empty(len(own), dtype=np.int64)
@@ -210,12 +221,14 @@ def _filled(group_of: Int64, groups: int, ranks: int) -> Int64:
     for empty in np.flatnonzero(counts == 0).tolist():
         row = empty // ranks * ranks
         own = row + int(counts[row : row + ranks].argmax())
-        giver = own if counts[own] > 1 else int(counts.argmax())
-        if counts[giver] < 2:
+        if counts[own] > 1:
+            given = np.flatnonzero(group_of == own)[::-1][: counts[own] // 2]
+        else:
+            # A whole row is empty: the smallest sample that others can spare.
+            given = np.flatnonzero(counts[group_of] > 1)[-1:]
+        if not len(given):
             break
-        # The smallest of its samples, which come last: half of them inside the row.
-        given = np.flatnonzero(group_of == giver)[::-1]
-        given = given[: len(given) // 2 if giver == own else 1]
+        giver = group_of[given[0]]
         group_of[given] = empty
         counts[giver] -= len(given)
         counts[empty] += len(given)
