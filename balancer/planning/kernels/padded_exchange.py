@@ -94,7 +94,7 @@ def best_partner(
 def change_of_time(
     slots: Slots, padded: Int64, loads: Int64, heads: Int64, ranks: int, high: int, other: int,
     given: int, taken: int, by: int,
-) -> int:  # fmt: skip
+) -> np.int64:  # fmt: skip
     """Return by how much an exchange changes the time of the rows of both groups."""
     moved = taken < 0
     left = heads[high, 1] if padded[given] == heads[high, 0] else heads[high, 0]
@@ -121,7 +121,8 @@ def change_of_time(
         after += new[0] + new[1]
         if same:
             break
-    return after - before
+    change: np.int64 = after - before
+    return change
 
 
 @compiled

@@ -15,7 +15,7 @@ from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfi
 from counterpoise.balancer.planning.problem.padded_work import padded_loads, sample_times
 
 
-def config(ranks: int, accumulate: int, samples: int, **more: Any) -> PlanConfig:
+def config(ranks: int, accumulate: Any, samples: int, **more: Any) -> PlanConfig:
     resources = more.pop("resources", ("tokens",))
     budgets = more.pop("budgets", (None,) * len(resources))
     given = {"padded": ("tokens",), **more}

@@ -67,7 +67,7 @@ def slot_by_slot(sizes: Int64, ranks: int, rows: int, points: int = 48) -> Rows:
         return int(least_top(sorted_sizes[begin:end], no_budget[begin:end], ranks))
 
     ends = sorted({*range(ranks, len(down), max(1, len(down) // points)), len(down)})
-    best = {end: (top(0, end), (0, end)) for end in ends}
+    best: dict[int, tuple[int, tuple[int, ...]]] = {end: (top(0, end), (0, end)) for end in ends}
     for _ in range(rows - 1):
         best = {
             end: min(
