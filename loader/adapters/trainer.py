@@ -13,8 +13,7 @@ from ..collate.hugging_face import NEEDED, hf_kwargs
 from .accelerate import check_step, prepare_accelerate
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
-
-LEDGER = "counterpoise ledger"
+from .trainer_ledger import ledger_callback, with_known_epochs
 
 
 def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
@@ -23,8 +22,8 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     A balanced loader is used as it is, its ledger is saved in and loaded from checkpoints; a plain
     one, and `eval_loader`, are sharded as by accelerate and keep our workers. Batches of layout
     "packed" get hf_kwargs. Raises ValueError for gradient_accumulation_steps that is not the
-    loader's accumulate, for a loss that is not normalised by the tokens of the whole step, and for
-    a balanced eval_loader.
+    loader's accumulate, for a loss that is not normalised by the tokens of the whole step, for a
+    balanced eval_loader, and in modes "window" and "epoch" for TrainingArguments without max_steps.
     """
     if not isinstance(loader, RecognisedLoader):
         raise ValueError(
@@ -38,10 +37,11 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         return trainer
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
     _check_loss(trainer)
+    feed = with_known_epochs(loader, trainer.args.max_steps)
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
-    trainer.get_train_dataloader = lambda: loader
+    trainer.get_train_dataloader = lambda: feed
     trainer.get_batch_samples = functools.partial(_get_packed, trainer.get_batch_samples)
-    trainer.add_callback(_ledger_callback(loader))
+    trainer.add_callback(ledger_callback(loader))
     return trainer
 
 
@@ -82,33 +82,3 @@ def for_model(batch: Any) -> Any:
         return batch
     kept = {name: value for name, value in batch.items() if name not in NEEDED}
     return {**kept, **hf_kwargs(batch)}
-
-
-def _ledger_callback(loader: Any) -> Any:
-    """Return the callback that writes the ledger into checkpoints and goes on from it."""
-    from transformers import TrainerCallback
-    from transformers.trainer_callback import ExportableState
-
-    class LedgerCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
-        """Trainer saves what state() returns in trainer_state.json under the class' name."""
-
-        def state(self) -> dict[str, Any]:
-            return {"args": {}, "attributes": {LEDGER: loader.state_dict()}}
-
-        def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
-            if not state.global_step:
-                return
-            saved = (state.stateful_callbacks or {}).get(type(self).__name__)
-            if not isinstance(saved, dict):
-                raise ValueError(
-                    "the checkpoint has no ledger of a loader: it was saved without "
-                    "attach_trainer(trainer, loader), and no position follows from it; begin with "
-                    "a whole epoch: train() without resume_from_checkpoint"
-                )
-            loader.load_state_dict(saved["attributes"][LEDGER])
-
-        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
-            # Trainer counts an epoch's batches from where it resumed
-            state.epoch = state.global_step / loader.num_steps
-
-    return LedgerCallback()

@@ -68,6 +68,20 @@ def test_resuming_goes_on_with_the_same_samples(
         assert epochs[0] == epochs[1] == steps / 4
 
 
+@pytest.mark.parametrize("mode", ["window", pytest.param("epoch", marks=pytest.mark.long)])
+def test_epochs_of_unknown_length_follow_each_other(one: Pool, tmp_path: Path, mode: str) -> None:
+    at = 7  # inside the second epoch
+    ((steps, seen, epochs, again, error),) = one.run(
+        f"{CASES}:of_unknown_length", folder=str(tmp_path), mode=mode, at=at
+    )
+    assert [epoch for epoch, _ in steps].index(1) < at < len(steps)
+    expected = [(n, each) for n, (_, batches) in enumerate(steps) for each in batches]
+    assert seen == expected
+    assert again == [pair for pair in expected if pair[0] >= at]
+    assert epochs == (1.0, 1.0)
+    assert "TrainingArguments(max_steps=...)" in error
+
+
 def test_resuming_by_skipping_is_an_error(one: Pool, tmp_path: Path) -> None:
     (error,) = one.run(f"{CASES}:not_attached", folder=str(tmp_path))
     assert "cp.adapters.attach_trainer(trainer, loader)" in error

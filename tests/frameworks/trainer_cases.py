@@ -9,7 +9,7 @@ from transformers.utils.logging import set_verbosity_error
 
 import counterpoise as cp
 
-from .tiny import VOCABULARY, Texts, balanced, collate, error_of, numbers_of, plain
+from .tiny import KEPT, VOCABULARY, Texts, balanced, collate, cost, error_of, numbers_of, plain
 
 set_verbosity_error()
 
@@ -88,6 +88,34 @@ def resumed(folder: str, accumulate: int, at: int, steps: int) -> tuple[Any, ...
     again.train(resume_from_checkpoint=f"{folder}/checkpoint-{at}")
     late = [pair for pair in first.seen if pair[0] >= at]
     return late, weights(first), again.seen, weights(again), (first.state.epoch, again.state.epoch)
+
+
+def in_mode(mode: Any) -> Any:
+    """Return a loader whose number of steps is not known before the epoch is planned."""
+    balance = cp.Balance(
+        "balanced", budgets={"tokens": 120}, samples_per_step=24, accumulate=2, mode=mode, seed=5
+    )
+    loader = cp.DataLoader(Texts(), balance=balance, cost=cost, collate_fn=collate, shuffle=True)
+    KEPT.append(loader)
+    return loader
+
+
+def of_unknown_length(folder: str, mode: str, at: int) -> tuple[Any, ...]:
+    """(two epochs by hand, under Trainer, its epochs; the steps after a checkpoint; an error)."""
+    attach, loader = cp.adapters.attach_trainer, in_mode(mode)
+    steps = [
+        (info.epoch, [numbers_of(batch) for batch in step.microbatches])
+        for _ in range(2)
+        for step in loader.steps()
+        for info in step.infos[:1]
+    ]
+    named: dict[str, Any] = {"max_steps": len(steps)}
+    first = trainer(folder, 2, save_strategy="steps", save_steps=at, **named)
+    attach(first, in_mode(mode)).train()
+    again = trainer(folder, 2, **named)
+    attach(again, in_mode(mode)).train(resume_from_checkpoint=f"{folder}/checkpoint-{at}")
+    error = error_of(lambda: attach(trainer(folder, 2), in_mode(mode)))
+    return steps, first.seen, (first.state.epoch, again.state.epoch), again.seen, error
 
 
 def not_attached(folder: str) -> str:
