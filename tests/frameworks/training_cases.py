@@ -142,10 +142,6 @@ def lightning(accumulate: int, epochs: int) -> tuple[Pairs, list[np.ndarray]]:
         def configure_optimizers(self) -> Any:
             return sgd(self.whole)
 
-        def transfer_batch_to_device(self, batch: Any, device: Any, index: int) -> Any:
-            moved = super().transfer_batch_to_device(batch[0], device, index)
-            return moved, batch[1]  # Lightning would copy the frozen StepInfo field by field
-
     module = Module()
     loader = balanced(accumulate).with_info()
     trainer(max_epochs=epochs, accumulate_grad_batches=accumulate).fit(module, loader)
