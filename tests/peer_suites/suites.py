@@ -24,7 +24,7 @@ class Suite:
     """One file of tests, run once with `control` and once with `ours`."""
 
     name: str
-    path: str  # below the folder of checkouts
+    path: str  # below the folder of checkouts, or one of ours
     control: LoaderClass
     ours: LoaderClass
 
@@ -40,6 +40,7 @@ class Suite:
         return file.read_text()
 
 
+_CHECKS = Path(__file__).with_name("accelerate_checks.py")
 _STATEFUL = "data/test/stateful_dataloader"
 SUITES = (
     Suite("torchdata-dataloader", f"{_STATEFUL}/test_dataloader.py", TORCH, OURS),
@@ -48,4 +49,5 @@ SUITES = (
     Suite("sampler", f"{_STATEFUL}/test_sampler.py", TORCHDATA, OURS_WITH_STATE),
     Suite("hugging-face", f"{_STATEFUL}/test_hugging_face.py", TORCHDATA, OURS_WITH_STATE),
     Suite("accelerate", "accelerate/tests/test_data_loader.py", TORCH, OURS),
+    Suite("accelerate-distributed", str(_CHECKS), TORCH, OURS),
 )
