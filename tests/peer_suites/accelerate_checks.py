@@ -76,16 +76,17 @@ def checks() -> dict[str, Callable[[], object]]:
     """Return what to call for each check, by its name; the scripts read our DataLoader."""
     from accelerate import Accelerator
 
+    accelerator = Accelerator()
     found: dict[str, Callable[[], object]] = {}
     for script, names in ALONE.items():
         module: Any = importlib.import_module(f"{SCRIPTS}.{script}")
         module.DataLoader = DataLoader
         found |= {name: getattr(module, name) for name in names}
         for name in WITH_ACCELERATOR.get(script, ()):
-            check: Any = getattr(module, name)
-            found[name] = lambda check=check: check(Accelerator())
-    training = importlib.import_module(f"{SCRIPTS}.test_script").training_check
-    found |= {name: partial(training, seedable) for name, seedable in TRAINING.items()}
+            found[name] = partial(getattr(module, name), accelerator)
+    last: Any = importlib.import_module(f"{SCRIPTS}.test_script")
+    last.rng_sync_check()  # as its main() does: the ranks shuffle alike from here on
+    found |= {name: partial(last.training_check, on) for name, on in TRAINING.items()}
     return found | {kind: partial(run_data_loader, kind) for kind in LOADERS}
 
 
