@@ -17,7 +17,8 @@ class EarlierGradients:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._kept = [(parameter, parameter.grad) for parameter in parameters]
+        # once each, though stages may share it
+        self._kept = [(parameter, parameter.grad) for parameter in dict.fromkeys(parameters)]
 
     def __enter__(self) -> None:
         for parameter, _ in self._kept:

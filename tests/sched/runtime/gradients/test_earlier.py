@@ -46,3 +46,10 @@ def test_a_step_that_raises_leaves_them_as_they_were() -> None:
     assert old.grad is before
     assert before.tolist() == [1.0, 2.0]
     assert new.grad is None
+
+
+def test_a_parameter_that_two_stages_share_is_added_to_once() -> None:
+    old, _, before = parameters()
+    with EarlierGradients((old, old)):
+        old.grad = torch.ones(2)
+    assert before.tolist() == [2.0, 3.0]
