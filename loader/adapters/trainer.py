@@ -9,8 +9,8 @@ not need: the ledger is in the checkpoint, as the state of a callback.
 import functools
 from typing import Any
 
-from ..collate.hugging_face import NEEDED, hf_kwargs
 from .accelerate import check_step, prepare_accelerate
+from .packed_model import check_keeps_apart, for_model, is_packed, is_packing
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
 from .trainer_ledger import ledger_callback, with_known_epochs
@@ -20,10 +20,11 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     """Make a transformers.Trainer train on a loader, evaluate on another, and return the trainer.
 
     A balanced loader is used as it is, its ledger is saved in and loaded from checkpoints; a plain
-    one, and `eval_loader`, are sharded as by accelerate and keep our workers. Batches of layout
-    "packed" get hf_kwargs. Raises ValueError for gradient_accumulation_steps that is not the
-    loader's accumulate, for a loss that is not normalised by the tokens of the whole step, for a
-    balanced eval_loader, and in modes "window" and "epoch" for TrainingArguments without max_steps.
+    one, and `eval_loader`, are sharded as by accelerate and keep our workers. Packed batches get
+    hf_kwargs, and the model is checked for it. Raises ValueError for gradient_accumulation_steps
+    that is not the loader's accumulate, for a loss that is not normalised by the tokens of the
+    whole step, for a model that does not keep packed samples apart, for a balanced or packed
+    eval_loader, and in modes "window" and "epoch" for TrainingArguments without max_steps.
     """
     if not isinstance(loader, RecognisedLoader):
         raise ValueError(
@@ -32,15 +33,16 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     if eval_loader is not None:
         _attach_evaluation(trainer, eval_loader)
     if not loader.is_balanced:
+        _give_packed(trainer, loader)
         prepared = prepare_accelerate(trainer.accelerator, loader)
         trainer.get_train_dataloader = lambda: prepared
         return trainer
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
     _check_loss(trainer)
     feed = with_known_epochs(loader, trainer.args.max_steps)
+    _give_packed(trainer, loader)
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
     trainer.get_train_dataloader = lambda: feed
-    trainer.get_batch_samples = functools.partial(_get_packed, trainer.get_batch_samples)
     trainer.add_callback(ledger_callback(loader))
     return trainer
 
@@ -50,6 +52,11 @@ def _attach_evaluation(trainer: Any, loader: Any) -> None:
         raise ValueError(
             "Trainer weighs all batches of an evaluation alike, and those of a balanced loader "
             "differ in size: give eval_loader=cp.DataLoader(data, batch_size=...), without balance"
+        )
+    if is_packing(loader):
+        raise ValueError(
+            "Trainer gives a model the batches of an evaluation as they are, and packed ones need "
+            "hf_kwargs: give eval_loader=cp.DataLoader(..., collate_fn=cp.loader.collate_padded)"
         )
     prepared = prepare_accelerate(trainer.accelerator, loader)
     trainer.get_eval_dataloader = lambda *_, **__: prepared
@@ -70,15 +77,17 @@ def _check_loss(trainer: Any) -> None:
         )
 
 
-def _get_packed(get_batch_samples: Any, *args: Any, **named: Any) -> Any:
-    """Return Trainer's microbatches and count of a step; packed ones as a model takes them."""
-    batches, count = get_batch_samples(*args, **named)
-    return [for_model(batch) for batch in batches], count
+def _give_packed(trainer: Any, loader: Any) -> None:
+    """Give packed batches to the model as it takes them; checked here, or at the first of them."""
+    check = functools.cache(lambda: check_keeps_apart(trainer.model))
+    if is_packing(loader):
+        check()
+    get = trainer.get_batch_samples
 
+    def get_batch_samples(*args: Any, **named: Any) -> Any:
+        batches, count = get(*args, **named)
+        if any(map(is_packed, batches)):
+            check()
+        return [for_model(batch) for batch in batches], count
 
-def for_model(batch: Any) -> Any:
-    """Return a packed batch as the arguments of a Hugging Face model; any other as it is."""
-    if not isinstance(batch, dict) or not all(name in batch for name in NEEDED):
-        return batch
-    kept = {name: value for name, value in batch.items() if name not in NEEDED}
-    return {**kept, **hf_kwargs(batch)}
+    trainer.get_batch_samples = get_batch_samples

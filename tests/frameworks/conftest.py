@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-for name in ("damage", "loss", "rows", "trainer", "training"):  # test_frameworks.py imports them
+for name in (
+    "damage",
+    "loss",
+    "packed",
+    "rows",
+    "trainer",
+    "training",
+):  # test_frameworks.py imports them
     pytest.register_assert_rewrite(f"tests.frameworks.{name}")
 
 from tests.frameworks.pool import Pool  # noqa: E402

@@ -5,6 +5,7 @@ pytest-xdist gives a file to one process, and every file would have pools of its
 
 from tests.frameworks.damage import *  # noqa: F403
 from tests.frameworks.loss import *  # noqa: F403
+from tests.frameworks.packed import *  # noqa: F403
 from tests.frameworks.rows import *  # noqa: F403
 from tests.frameworks.trainer import *  # noqa: F403
 from tests.frameworks.training import *  # noqa: F403

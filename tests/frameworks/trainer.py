@@ -103,11 +103,3 @@ def test_what_would_train_wrong_is_refused(one: Pool, tmp_path: Path) -> None:
 def test_trainer_evaluates_every_sample_once(two: Pool, tmp_path: Path, count: int) -> None:
     for found in two.run(f"{CASES}:evaluated", folder=str(tmp_path), count=count):
         assert Counter(found) == Counter(range(count))
-
-
-def test_a_packed_batch_is_what_the_model_takes(one: Pool, tmp_path: Path) -> None:
-    (names,) = one.run(f"{CASES}:packed", folder=str(tmp_path))
-    assert names == [
-        "cu_seq_lens_k", "cu_seq_lens_q", "input_ids", "labels", "max_length_k", "max_length_q",
-        "position_ids", "use_cache",
-    ]  # fmt: skip

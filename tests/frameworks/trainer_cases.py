@@ -161,12 +161,3 @@ def evaluated(folder: str, count: int) -> list[int]:
     cp.adapters.attach_trainer(made, balanced(), plain(count, num_workers=1))
     made.evaluate()
     return found
-
-
-def packed(folder: str) -> list[str]:
-    """The arguments that a model is given for a packed batch."""
-    from counterpoise.loader.adapters.trainer import for_model
-
-    samples = [{"input_ids": each["input_ids"].numpy(), "labels": each["input_ids"].numpy()}
-               for each in (Texts()[0], Texts()[1])]  # fmt: skip
-    return sorted(for_model(cp.loader.collate_packed(samples)))
