@@ -72,14 +72,18 @@ def skipped() -> str:
     return error_of(lambda: list(skip_first_batches(loader, 2)))
 
 
-def sampler_prepared() -> str:
-    """What a BalancedBatchSampler says to accelerator.prepare."""
+def sampling() -> Any:
+    """Return torch's loader over a BalancedBatchSampler."""
     sampler = cp.BalancedBatchSampler(
         {"tokens": Texts().lengths}, cp.Balance(budgets={"tokens": 400}, samples_per_step=24)
     )
-    loader = TorchLoader(Texts(), batch_sampler=sampler, collate_fn=collate)
+    return TorchLoader(Texts(), batch_sampler=sampler, collate_fn=collate)
+
+
+def sampler_prepared() -> str:
+    """What a BalancedBatchSampler says to accelerator.prepare."""
     config = DataLoaderConfiguration(even_batches=False)
-    return error_of(lambda: Accelerator(dataloader_config=config).prepare(loader))
+    return error_of(lambda: Accelerator(dataloader_config=config).prepare(sampling()))
 
 
 def placed() -> tuple[str, str]:
@@ -89,3 +93,29 @@ def placed() -> tuple[str, str]:
     here = next(iter(loader))["input_ids"].device.type
     loader._accelerate.device = torch.device("meta")
     return here, next(iter(loader))["input_ids"].device.type
+
+
+def kept(folder: str, count: int) -> Any:
+    """(samples by prepare_accelerate, by accelerate's own; whose loader; the rest; it resumed)."""
+    accelerator = Accelerator()
+    ours = cp.adapters.prepare_accelerate(accelerator, plain(count, num_workers=1))
+    whole = seen(ours)
+    theirs = accelerator.prepare(TorchLoader(Texts(count), batch_size=4, collate_fn=collate))
+    expected = seen(theirs)
+    accelerator.free_memory()
+    again = cp.adapters.prepare_accelerate(accelerator, plain(count))
+    iterator = iter(again)
+    next(iterator)
+    accelerator.save_state(folder)
+    rest = seen(iterator)
+    accelerator.free_memory()
+    resumed = cp.adapters.prepare_accelerate(accelerator, plain(count))
+    accelerator.load_state(folder)
+    name = type(ours.base_dataloader).__module__
+    return whole, expected, name, rest, seen(resumed)
+
+
+def sampler_kept() -> tuple[list[list[int]], list[list[int]]]:
+    """The batches of a loader over a BalancedBatchSampler, and those of the prepared one."""
+    made = cp.adapters.prepare_accelerate(Accelerator(), sampling())
+    return seen(sampling()), seen(made)

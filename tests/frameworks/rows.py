@@ -95,3 +95,20 @@ def test_prediction_with_a_balanced_loader_is_an_error(one: Pool, two: Pool) -> 
 def test_lightning_cannot_shard_a_balanced_batch_sampler(two: Pool, framework: str) -> None:
     for error in two.run("lightning_cases:sampler_fitted", framework=framework):
         assert "use_distributed_sampler=False" in error
+
+
+def test_prepare_accelerate_gives_a_plain_loaders_samples_with_our_workers(
+    two: Pool, tmp_path: Path
+) -> None:
+    for whole, expected, module, rest, resumed in two.run(
+        f"{CASES}:kept", folder=str(tmp_path), count=91
+    ):
+        assert whole == expected
+        assert module == "counterpoise.loader.dataloader"
+        assert rest == resumed == whole[1:]
+
+
+def test_prepare_accelerate_does_not_shard_a_balanced_batch_sampler_again(two: Pool) -> None:
+    found = two.run(f"{CASES}:sampler_kept")
+    assert all(ours == prepared for ours, prepared in found)
+    assert sorted(flat([prepared for _, prepared in found])) == list(range(96))
