@@ -259,14 +259,15 @@ class WorkerHandlers:
     def release_ended(self, peer: bytes, ended: WorkersEnded) -> None:
         """Forget the workers that a trainer has ended: no sample is suspected of their end.
 
-        With the last worker go the facts about its source: the next may have another data set, as
-        a trainer's data set may change from one epoch to the next.
+        With the last that has its source open go the facts about it: the next may have another data
+        set, as a trainer's data set may change from one epoch to the next. The next may have said
+        hello already: connections are read in turns.
         """
         state, names = self.state, set(ended.names)
         for worker in list(state.workers.values()):
             if worker.hello.name in names:
                 self.apply(worker.peer, Event.ENDED)
-        if not state.workers:
+        if not state.workers_ready():
             state.count, state.fingerprint = 0, ""
         elif state.is_ready:
             state.send(peer, Ready(state.count, state.fingerprint))

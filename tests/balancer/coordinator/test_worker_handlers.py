@@ -348,3 +348,13 @@ def test_after_the_last_worker_was_ended_the_next_may_have_another_data_set():
     sent = cluster.worker(b"v", count=8)
     assert (b"r", Ready(8, "same")) in sent
     assert len(cluster.coordinator.state.run.feed.order) == 8
+
+
+def test_so_may_the_next_if_its_hello_is_read_before_the_end_of_the_last():
+    cluster = Cluster(JOB)
+    cluster.rank(b"r")
+    cluster.worker(count=20)
+    (welcome,) = [m for _, m in cluster.send(b"v", WorkerHello("v", 0, "host", 0))]
+    cluster.send(b"r", WorkersEnded(("w",)))
+    sent = cluster.send(b"v", WorkerReady(8, "other", welcome.number))
+    assert (b"r", Ready(8, "other")) in sent
