@@ -212,7 +212,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
 
     @property
     def is_balanced(self) -> bool:
-        """Whether batches are planned, with `balance`; else they are torch's."""
+        """Return True if batches are planned, with `balance`; else they are torch's."""
         return self._given is not None
 
     def with_info(self) -> "DataLoader[T, tuple[BatchT, StepInfo]]":

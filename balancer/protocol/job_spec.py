@@ -71,7 +71,7 @@ class JobSpec:
 
     @property
     def counts_labels(self) -> bool:
-        """Whether label tokens are counted."""
+        """Return True if label tokens are counted."""
         return self.label_tokens in self.resources
 
 

@@ -69,7 +69,7 @@ class KeyAuthenticator:
             poller.register(self._monitors[-1], zmq.POLLIN)
 
     def wake(self, poller: zmq.Poller, is_open: bool) -> None:
-        """Let requests wake the poller up, or not while they are not to be answered."""
+        """Make requests wake the poller up, or not while they are not to be answered."""
         if is_open != (self._requests in poller):
             poller.register(self._requests, zmq.POLLIN if is_open else 0)
 

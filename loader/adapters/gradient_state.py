@@ -1,4 +1,4 @@
-"""What accelerate's own loaders do while they are iterated over, for a loader that it leaves alone.
+"""Does for a balanced loader what accelerate's own loaders do while they are iterated over.
 
 accelerate reads from its GradientState which loader is being iterated over, whether this is its
 last batch (gradients are synchronised then), and how many samples were added to fill it up. It also

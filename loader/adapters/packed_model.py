@@ -1,4 +1,4 @@
-"""Whether a Hugging Face model keeps the samples of a packed batch apart: said before training.
+"""Checks before training that a Hugging Face model keeps the samples of a packed batch apart.
 
 What hf_kwargs gives works where the model's forward() takes it and its attention uses it. Read in
 transformers 5.23, masking_utils.py: eager, SDPA and flex attention find where samples begin by

@@ -1,4 +1,4 @@
-"""What accelerate asks a loader about itself; DataLoader inherits it."""
+"""Answers accelerate's questions about a loader; DataLoader inherits it."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What a balanced loader shows as its `sampler` and `batch_sampler`: objects that stop a rebuild.
+"""Stand-ins for a balanced loader's `sampler` and `batch_sampler`, which stop a rebuild.
 
 Frameworks make a new DataLoader out of a given one: Lightning and Fabric to put a distributed
 sampler into it, `skip_first_batches` to resume, accelerate to shard. They take the dataset and the

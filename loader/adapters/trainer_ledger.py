@@ -1,4 +1,4 @@
-"""Where a transformers.Trainer is in a balanced loader: the ledger in checkpoints, and epochs.
+"""Keeps a balanced loader's ledger in the checkpoints of a transformers.Trainer, and its epochs.
 
 Trainer counts steps and epochs from the length of its loader. Modes "window" and "epoch" have none
 before the plan is made: Trainer then takes max_steps for the length of an epoch, and begins at

@@ -44,6 +44,7 @@ class LabelCheck:
         self.left -= 1
         at_token = sum(map(count_label_tokens, found))
         before = sum(int(np.count_nonzero(each != IGNORED)) for each in found)
+        # one reading has to fit all microbatches, not another one each time
         fits = self._fits[0] and declared == at_token, self._fits[1] and declared == before
         if not any(fits[:1] if self.shifted else fits):
             raise LoaderError(

@@ -1,4 +1,4 @@
-"""Says of a sampler's batch where its step stands and what its loss weighs: a StepInfo."""
+"""Makes the StepInfo of a sampler's batch: its place in the step, and its loss's weight."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

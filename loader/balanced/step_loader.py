@@ -7,13 +7,13 @@ from ..step.info import BatchT, Step, StepInfo
 
 
 class StepSource(Protocol):
-    """What a StepLoader needs of a balanced DataLoader."""
+    """The part of a balanced DataLoader that a StepLoader uses."""
 
     dataset: Any
 
     @property
     def is_balanced(self) -> bool:
-        """Whether it has steps."""
+        """Return True if it has steps."""
 
     @property
     def num_steps(self) -> int:

@@ -1,4 +1,4 @@
-"""What a Hugging Face model must be told about a packed batch, beside its tokens and labels."""
+"""Arguments that a Hugging Face model needs with a packed batch, beside its tokens and labels."""
 
 from collections.abc import Mapping
 from typing import Any

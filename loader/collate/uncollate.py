@@ -28,6 +28,7 @@ def samples_of(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         )
     ids, labels = np.asarray(batch["input_ids"]), np.asarray(batch["labels"])
     if "cu_seq_lens" in batch:
+        # packed: one row has all samples, each between two borders
         ends = np.asarray(batch["cu_seq_lens"]).tolist()
         places = [(0, slice(*each)) for each in pairwise(ends)]
     else:

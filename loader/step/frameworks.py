@@ -1,4 +1,4 @@
-"""Who divides a loss by what, framework by framework: one table, for code and docs/loss.md.
+"""Rules of who divides a loss by what, framework by framework: for code and docs/loss.md.
 
 Each rule was read in the version that it names. What a training step hands to the framework is
 right when, after all that the framework does to it, gradients are those of the mean over the global
@@ -22,7 +22,7 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 @dataclass(frozen=True, slots=True)
 class LossRule:
-    """What a framework does to the loss of each microbatch, and what to hand to it therefore.
+    """The treatment of each microbatch's loss by a framework, and so what to hand over to it.
 
     read: the version whose source says so. divides: what it divides by before the backward pass, in
     words; by_accumulation: whether that is its number of microbatches a step. reduction: how it

@@ -184,6 +184,7 @@ def _better_rows(sizes: Int64, stop: Int64, ranks: int, rows: int, row_of: Int64
             some, ends = sizes[both], _stop_within(stop, both)
             high, low = max(tops[one], tops[two]), min(tops[one], tops[two])
             found = best_tops(some, ends, ranks, high, low, points) if len(both) else (high, low)
+            # never worse: a pair that gains nothing stays as it is
             if sum(found) >= high + low:
                 continue
             inner = np.empty(len(both), dtype=np.int64)

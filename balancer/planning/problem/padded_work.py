@@ -1,4 +1,4 @@
-"""What microbatches cost where batches are padded: count x largest, beside what adds up."""
+"""The cost of microbatches whose batches are padded: count x largest, beside what adds up."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ _MOST_BITS = 56
 
 
 class SampleTimes(NamedTuple):
-    """What samples (n,) cost in time, in one unit: in a padded batch, and where costs add up.
+    """The time (n,) of each sample, in one unit: in a padded batch, and where costs add up.
 
     A microbatch takes count x the largest `padded`, and the sum of `added`.
     """

@@ -36,7 +36,7 @@ COUNTS = (
 
 
 class StepwiseLoader(Protocol):
-    """What is needed of a balanced DataLoader."""
+    """The part of a balanced DataLoader that is used here."""
 
     def steps(self) -> Iterator[Step[Any]]:
         """Begin an epoch, or go on in one."""
@@ -50,7 +50,7 @@ class StepwiseLoader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far a layout is from sample by sample: loss, gradient, and the parameter farthest off."""
+    """A layout's distance from sample by sample: loss, gradient, the parameter farthest off."""
 
     layout: str
     loss: float
@@ -61,7 +61,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
-    """What check_equivalence found; `causes` say what differs, in the words of its docs."""
+    """The findings of check_equivalence; `causes` say what differs, in the words of its docs."""
 
     comparisons: tuple[Comparison, ...]
     causes: tuple[str, ...]
@@ -141,6 +141,7 @@ class _Losses:
 def _compare(
     losses: _Losses, steps: Sequence[Step[Any]], layouts: Sequence[LayoutName], tolerance: float
 ) -> Equivalence:
+    # an empty microbatch has no sample to compare, and weighs nothing
     filled = [
         [(batch, info) for batch, info in zip(s.microbatches, s.infos, strict=True) if info.samples]
         for s in steps
@@ -155,6 +156,7 @@ def _compare(
         batches = [COLLATE_BY_LAYOUT[layout](group) for group in together]
         compared.append(_row(layout, alone, outcome(losses.model, losses.of(batches)), tolerance))
     compared.append(_balanced(losses, filled, groups, tolerance))
+    # the experiments cost several passes each: only where there is something to explain
     if any(each.differs for each in compared):
         experiments = Experiments(losses.model, losses.compute, losses.place, tolerance)
         causes += [*_wrong_counts(filled, groups), *experiments.causes(samples)]
@@ -178,6 +180,7 @@ def _balanced(losses: _Losses, filled: Filled, groups: Groups, tolerance: float)
     shares, means = list[Callable[[], Tensor]](), list[Callable[[], Tensor]]()
     for step, inside in zip(filled, groups, strict=True):
         infos = [info for _, info in step]
+        # these are one process' microbatches: the step on all ranks may have more
         told = sum(info.label_tokens for info in infos)
         for info, compute in zip(infos, losses.of([batch for batch, _ in step]), strict=True):
             if info.step_label_tokens:
