@@ -189,10 +189,10 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return the number of batches; TypeError where it is not known beforehand."""
         if self._balanced is None:
             return super().__len__()
-        accumulate = self._balanced.plan.accumulate
-        if accumulate == "auto":
+        count = self._balanced.microbatches_per_step
+        if count == "auto":
             raise TypeError('with accumulate="auto" the number of microbatches is not known')
-        return self.num_steps * accumulate * len(self._balanced.ranks)
+        return self.num_steps * count
 
     @property
     def num_steps(self) -> int:
@@ -370,10 +370,7 @@ class _BatchIterator:
 
     def _begin(self) -> None:
         if self._feed is not None and not self._begun:
-            plan = self._balanced.plan
-            rows = plan.accumulate
-            here = rows if rows == "auto" else rows * len(self._balanced.ranks)
-            self._feed.begin(self._loader, here)
+            self._feed.begin(self._loader, self._balanced.microbatches_per_step)
             self._begun = True
 
     def _end(self) -> None:

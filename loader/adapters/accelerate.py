@@ -54,8 +54,7 @@ def prepare_accelerate(accelerator: Any, loader: Any) -> Any:
 
 def check_step(loader: Any, num_steps: int, where: str) -> None:
     """Raise ValueError unless a framework's optimizer steps where a balanced loader's steps end."""
-    rows = loader._balanced.plan.accumulate
-    here = rows if rows == "auto" else rows * len(loader._balanced.ranks)
+    here = loader._balanced.microbatches_per_step
     check_accumulation(here, num_steps)
     if here != num_steps:
         raise ValueError(

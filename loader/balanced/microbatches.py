@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 
@@ -96,6 +96,12 @@ class BalancedLoader:
         """Samples of this epoch (of the last, between epochs) that are holes, so far."""
         before = self._left_out_before
         return len(self.position.holes) if before is None else before
+
+    @property
+    def microbatches_per_step(self) -> int | Literal["auto"]:
+        """The microbatches that this process has in a step; "auto" where steps differ."""
+        rows = self.plan.accumulate
+        return rows if rows == "auto" else rows * len(self.ranks)
 
     def open(self) -> MicrobatchSource:
         """Return the connection; connect at the first call."""
