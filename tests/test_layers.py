@@ -65,6 +65,7 @@ ORDER = (
     "workers.codec",
     "workers.images",
     "workers.sources",
+    "workers.discovery",
     "workers.tar",
     "workers.vision_language",
     "workers.batches",

@@ -1,0 +1,136 @@
+"""Costs of a Hugging Face data set come from its Arrow columns, and are those of its samples.
+
+Where datasets is installed its own Dataset is tested, else one that has of it what is used.
+"""
+
+import importlib.util
+import pickle
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoise.workers.discovery import column_costs, find_costs
+
+pyarrow = pytest.importorskip("pyarrow")
+LENGTHS = np.random.default_rng(0).integers(0, 90, 60).tolist()
+TOKENS = {
+    "input_ids": [[1] * n for n in LENGTHS],
+    "labels": [[-100] * (n // 3) + [5] * (n - n // 3) for n in LENGTHS],
+}
+
+
+class StandIn:
+    """A datasets.Dataset as far as column_costs knows one."""
+
+    def __init__(self, columns: dict[str, Any], chosen: list[int] | None = None) -> None:
+        self.columns = columns
+        table = pyarrow.table(columns)
+        self.data = SimpleNamespace(table=table, schema=table.schema)
+        self._indices = None if chosen is None else pyarrow.table({"indices": chosen})
+        self.format = {"type": None, "columns": list(columns)}
+
+    def __len__(self) -> int:
+        return len(self.data.table) if self._indices is None else len(self._indices)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = index if self._indices is None else self._indices.column(0)[index].as_py()
+        names = self.format["columns"]
+        return {name: self.data.table.column(name)[row].as_py() for name in names}
+
+    def select(self, chosen: list[int]) -> "StandIn":
+        return StandIn(self.columns, chosen)
+
+    def with_transform(self, transform: Any) -> "StandIn":
+        changed = StandIn(self.columns)
+        changed.format = {"type": "custom", "columns": list(self.columns), "transform": transform}
+        return changed
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what makes a data set of columns."""
+    if importlib.util.find_spec("datasets"):
+        import datasets
+
+        return datasets.Dataset.from_dict
+    module = ModuleType("datasets")
+    module.Dataset = StandIn  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return StandIn
+
+
+def _has_costs_of_its_samples(dataset: Any, resources: tuple[str, ...]) -> bool:
+    found = find_costs([dataset[k] for k in range(40)])
+    costs = column_costs(dataset, found)
+    assert costs is not None
+    costs = pickle.loads(pickle.dumps(costs)) if not isinstance(dataset, StandIn) else costs
+    assert found.resources == resources
+    assert all(costs.cost(k) == found.measure(dataset[k]) for k in range(len(dataset)))
+    return True
+
+
+def test_lengths_of_lists_are_costs(library: Any) -> None:
+    assert _has_costs_of_its_samples(library(TOKENS), ("tokens", "label_tokens"))
+    only = library({"input_ids": TOKENS["input_ids"]})
+    assert _has_costs_of_its_samples(only, ("tokens",))
+
+
+def test_nested_lists_and_missing_ones_count_what_is_in_them(library: Any) -> None:
+    boxes = [None if n % 7 == 0 else [[0.5] * 4] * n for n in LENGTHS]
+    assert _has_costs_of_its_samples(library({"boxes": boxes}), ("boxes",))
+
+
+def test_selected_samples_keep_their_costs(library: Any) -> None:
+    chosen = np.random.default_rng(1).permutation(60)[:50].tolist()
+    assert _has_costs_of_its_samples(library(TOKENS).select(chosen), ("tokens", "label_tokens"))
+
+
+def test_a_column_of_lengths_is_the_cost_of_tokens(library: Any) -> None:
+    dataset = library({"input_ids": TOKENS["input_ids"], "length": [n + 1000 for n in LENGTHS]})
+    costs = column_costs(dataset, find_costs([dataset[k] for k in range(40)]))
+    assert costs is not None
+    assert costs.cost(3) == {"tokens": LENGTHS[3] + 1000}
+
+
+def test_costs_are_rounded_as_batches_are(library: Any) -> None:
+    dataset = library({"input_ids": TOKENS["input_ids"]})
+    found = find_costs([dataset[k] for k in range(40)])
+    (one,) = found.found
+    rounded = replace(found, found=(replace(one, multiple=8, limit=32),))
+    costs = column_costs(dataset, rounded)
+    assert costs is not None
+    assert [costs.cost(k) for k in range(60)] == [rounded.measure(dataset[k]) for k in range(60)]
+
+
+def test_what_the_columns_do_not_say_is_not_guessed(library: Any) -> None:
+    def of(dataset: Any, samples: list[Any]) -> Any:
+        return column_costs(dataset, find_costs(samples))
+
+    texts = {**TOKENS, "text": ["x" * (100 + n * n) for n in LENGTHS]}
+    with_text = library(texts)
+    assert of(with_text, [with_text[k] for k in range(40)]) is None
+    changed = library(TOKENS).with_transform(lambda batch: batch)
+    assert of(changed, [{"input_ids": [1] * n} for n in LENGTHS]) is None
+    assert of([1, 2], [{"input_ids": [1] * n} for n in LENGTHS]) is None
+    equal = [{"input_ids": [1]}, {"input_ids": [2]}]
+    assert of(library({"input_ids": [[1], [2]]}), equal) is None
+
+
+def test_an_index_outside_is_an_index_error(library: Any) -> None:
+    dataset = library(TOKENS)
+    costs = column_costs(dataset, find_costs([dataset[k] for k in range(40)]))
+    assert costs is not None
+    assert costs.cost(-1) == costs.cost(59)
+    with pytest.raises(IndexError, match="60"):
+        costs.cost(60)
+
+
+def test_without_the_library_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    found = find_costs([{"input_ids": [1] * n} for n in LENGTHS])
+    assert column_costs(StandIn(TOKENS), found) is None
+    assert "datasets" not in sys.modules
