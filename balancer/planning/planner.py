@@ -21,12 +21,12 @@ from .problem.config import (
     PlanConfig,
     Planned,
     Window,
-    check_costs,
 )
+from .problem.costs import check_costs
 from .problem.loads import budget_array, oversized
 from .problem.padded_work import padded_loads
 from .problem.seeds import derive_seed
-from .steps import StepGroups, group_epoch, group_prefix, group_step
+from .steps import StepGroups, group_epoch, group_last, group_prefix, group_step
 
 WINDOW_STEPS = 4
 WINDOW_SAMPLES = 5120  # enough that 4096 are planned together even if groups pack badly
@@ -131,7 +131,8 @@ class Planner:
             partial = window.last
         if not len(costs) or (partial and not config.keeps_last(len(costs))):
             return StepGroups(np.full(len(costs), -1, dtype=np.int64), ())
-        return group_step(config, costs, seed, window.step)
+        plan = group_last if partial and config.last_step != "whole" else group_step
+        return plan(config, costs, seed, window.step)
 
     def _batches(self, window: Window, costs: Int64, grouped: StepGroups) -> Iterator[GlobalBatch]:
         """Assign every step's groups to ranks; a microbatch's ordinals are ascending."""

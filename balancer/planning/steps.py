@@ -9,7 +9,7 @@ No sample is carried from one window to the next: mode `window` uses a prefix of
 is given, so a resume needs only the ordinal at which the next window starts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,23 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
     chosen = np.arange(groups, dtype=np.int64)
     group_of, chosen = split_largest(_sizes(costs), group_of, chosen, config.ranks * accumulate)
     return StepGroups(_rows_of_any_height(config, costs, group_of, accumulate, seed), (chosen,))
+
+
+def group_last(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGroups:
+    """Group an epoch's last samples (n, resources), fewer than a step has, by config.last_step.
+
+    Those that are left out are the last ones. Raises ValueError as `group_step` does.
+    """
+    kept, rows = config.last_kept(len(costs)), config.last_rows(len(costs))
+    groups = config.ranks * rows
+    if config.grouping in COUNTED:
+        # In the order given, cut into groups whose counts differ by one at most.
+        sizes = np.full(groups, kept // groups) + (np.arange(groups) < kept % groups)
+        found = StepGroups(np.repeat(np.arange(groups), sizes), (np.arange(groups),))
+    else:
+        fewer = replace(config, accumulate=rows, empty_microbatches=True)
+        found = group_step(fewer, costs[:kept], seed, step)
+    return StepGroups(np.append(found.group_of, np.full(len(costs) - kept, -1)), found.steps)
 
 
 def _rows_of_any_height(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..kernels.arrays import Int64
-from ..problem.config import check_costs
+from ..problem.costs import check_costs
 from ..problem.loads import UNIT, UNLIMITED, budget_array, least_groups, oversized
 from ..problem.scale import order_by_size, scale_costs
 from .result import GroupingResult

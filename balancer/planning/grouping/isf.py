@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..kernels.arrays import Int64
-from ..problem.config import check_costs
+from ..problem.costs import check_costs
 from ..problem.loads import budget_array, oversized
 from ..problem.seeds import derive_seed
 from .result import GroupingResult

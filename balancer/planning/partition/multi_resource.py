@@ -10,7 +10,7 @@ import numpy as np
 
 from ..grouping.slots import make_slots, read_slots
 from ..kernels.arrays import Int64
-from ..problem.config import check_costs
+from ..problem.costs import check_costs
 from ..problem.loads import UNLIMITED
 from ..problem.scale import order_by_size, scale_costs
 from .greedy import quotas

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device"]
+GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device", "auto"]
 Mode = Literal["exact", "window", "epoch"]
 PartitionName = Literal[
     "multi_resource", "greedy", "ascending", "karmarkar_karp", "random", "given"
@@ -74,7 +74,9 @@ class Balance:
     """The rules by which samples become microbatches and steps; wrong values raise ValueError.
 
     grouping: what makes microbatches: "balanced" or "isf" fill budgets; "fixed", "random",
-        "length" and "device" put batch_size samples into each.
+        "length" and "device" put batch_size samples into each; "auto" is "balanced" with costs and
+        work that DataLoader finds in the first samples, and steps of ranks x accumulate x
+        batch_size samples.
     budgets: the most of each resource that a microbatch may hold, such as {"tokens": 4096};
         a resource that is not named has no limit.
     samples_per_step: samples of a global batch; in modes "window" and "epoch", where budgets
@@ -93,7 +95,7 @@ class Balance:
         pads makes it. Budgets count the same.
     counts: "equal" puts the same number of samples into every microbatch (they differ by one at
         most), for loops that weigh microbatches alike; "free" lets numbers differ, for loops that
-        weigh with StepInfo. None: free where grouping is "balanced".
+        weigh with StepInfo. None: free where grouping is "balanced", equal where it is "auto".
     time_ns: nanoseconds of work per unit of each resource, such as {"tokens": 40, "tiles": 9000},
         and per "attention_pairs", longest times longest of each sample; for work "padded" only.
         None: tiles count as 307 tokens, and other resources by their means.
@@ -144,6 +146,8 @@ class Balance:
         check_waits(self.waits, self.partition)
         check_padded(self.grouping, self.mode, padded, timed=self.time_ns is not None)
         check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
+        if self.grouping == "auto":
+            _check_auto(self)
 
     def __repr__(self) -> str:
         """Return the expression that makes this value; only what differs from the defaults."""
@@ -238,7 +242,7 @@ def check_limits(grouping: str, mode: str, limited: bool, padded: bool = False) 
                 f"grouping {grouping!r} puts batch_size samples into a microbatch and cannot hold "
                 "budgets: give none, or use grouping 'balanced'"
             )
-    elif mode != "exact" and not limited and not padded:
+    elif mode != "exact" and not limited and not padded and grouping != "auto":
         raise ValueError(
             f"mode {mode!r} needs a budget, such as budgets={{'tokens': 4096}}: "
             "without one, use mode 'exact'"
@@ -271,12 +275,12 @@ def check_counts(
         )
     if counts != "equal" or grouping in COUNTED:
         return
-    if grouping != "balanced" or mode == "epoch":
+    if grouping not in ("balanced", "auto") or mode == "epoch":
         raise ValueError(
             "counts 'equal' is planned by grouping 'balanced' in modes 'exact' and 'window', not "
             f"by {grouping!r} in {mode!r}"
         )
-    if limited and oversize == "alone":
+    if limited and oversize == "alone" and grouping != "auto":
         raise ValueError(
             "counts 'equal' has no microbatch for a sample over budget, which oversize 'alone' "
             "would put by itself: use oversize 'refuse' or 'error', or counts 'free'"
@@ -290,6 +294,23 @@ def check_waits(waits: str, partition: str) -> None:
             f"waits is 'step', but partition {partition!r} does not look at when ranks wait: use "
             "partition 'multi_resource', or leave waits"
         )
+
+
+def _check_auto(balance: Balance) -> None:
+    """Raise ValueError for options that contradict what grouping "auto" finds or keeps."""
+    if balance.samples_per_step is not None or balance.accumulate == "auto":
+        raise ValueError(
+            "grouping 'auto' keeps steps of ranks x accumulate x batch_size samples: leave "
+            "samples_per_step, give accumulate as a number, or use grouping 'balanced'"
+        )
+    if balance.mode == "epoch":
+        raise ValueError("grouping 'auto' plans in mode 'exact' or 'window', not in 'epoch'")
+    for name in ("partition", "ordering"):
+        if getattr(balance, name) != getattr(DEFAULTS, name):
+            raise ValueError(
+                f"{name} is {getattr(balance, name)!r}, and grouping 'auto' chooses it: leave it, "
+                "or use grouping 'balanced'"
+            )
 
 
 def is_positive(value: object) -> bool:

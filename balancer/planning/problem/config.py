@@ -7,8 +7,7 @@ same plan on every machine, whatever arrived when.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-
-import numpy as np
+from typing import Literal
 
 from ..kernels.arrays import Int64
 from .balance import (
@@ -33,7 +32,6 @@ from .balance import (
     check_waits,
     is_positive,
 )
-from .costs import checked_column
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
@@ -42,6 +40,7 @@ MOST_RESOURCES = 32
 # Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
 # in what they do wait for.
 NO_WORK = ("label_tokens",)
+LastStep = Literal["whole", "even", "short"]
 _OPTIONS = (
     "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "waits",
 )  # fmt: skip
@@ -58,7 +57,10 @@ class PlanConfig:
     once. empty_microbatches: False where a loop cannot take a microbatch without samples (torch's
     default_collate cannot): a last step with fewer samples than microbatches is left out.
     padded: the resources of which a microbatch costs count x largest; none where work is "packed".
-    Everything else as in Balance.
+    last_step: what an epoch's last step does that has too few samples: "whole" has as many
+    microbatches as others, some of them empty; "even" leaves out what does not divide, so that all
+    microbatches have as many samples; "short" leaves none out, and sizes differ by one. Both make
+    fewer microbatches rather than empty ones. Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -84,8 +86,11 @@ class PlanConfig:
     padded: tuple[str, ...] = ()
     counts: Counts | None = None
     time_ns: tuple[tuple[str, int], ...] = ()
+    last_step: LastStep = "whole"
 
     def __post_init__(self) -> None:
+        if self.grouping == "auto":
+            raise ValueError("grouping 'auto' finds costs in a data set: give it to DataLoader")
         for name in ("ranks", "samples_per_step", "accumulate_from"):
             _check_positive(name, getattr(self, name))
         for name in _OPTIONS:
@@ -197,7 +202,25 @@ class PlanConfig:
     def keeps_last(self, samples: int) -> bool:
         """Return whether an epoch's last step, of `samples` samples, is planned: else left out."""
         least = 1 if self.empty_microbatches else self.least_microbatches
+        if self.last_step != "whole":
+            least = self.ranks if self.last_step == "even" else 1
         return not self.drop_last and samples >= least
+
+    def last_rows(self, samples: int) -> int:
+        """Return the microbatches of each rank in a last step of `samples` samples."""
+        rows = self.least_microbatches // self.ranks
+        return rows if self.last_step == "whole" else max(1, min(rows, samples // self.ranks))
+
+    def last_kept(self, samples: int) -> int:
+        """Return how many of the `samples` samples of an epoch's last step are in it.
+
+        >>> PlanConfig(4, 64, 4, ("n",), (None,), last_step="even").last_kept(23)
+        16
+        """
+        if not self.keeps_last(samples):
+            return 0
+        whole = self.ranks * self.last_rows(samples)
+        return samples - samples % whole if self.last_step == "even" else samples
 
     def steps_of(self, samples: int) -> int:
         """Return the steps of an epoch of `samples` samples, in mode "exact".
@@ -218,6 +241,8 @@ class PlanConfig:
             del options["padded"], options["time_ns"]
         if self.counts is None:
             del options["counts"]
+        if self.last_step == "whole":
+            del options["last_step"]
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -301,26 +326,6 @@ class OversizeError(ValueError):
 
     def __str__(self) -> str:
         return f"the sample at {self.ordinal} of the epoch's order {self.reason}"
-
-
-def check_costs(costs: Int64, resources: int) -> Int64:
-    """Return costs as contiguous int64 (n, resources); raise ValueError if they cannot be planned.
-
-    >>> check_costs(np.array([[1, 2], [0, 4]]), 2).sum(0).tolist()
-    [1, 6]
-    """
-    costs = np.ascontiguousarray(costs)
-    if costs.ndim != 2 or costs.shape[1] != resources:
-        raise ValueError(f"costs have shape {costs.shape}, needed are (samples, {resources})")
-    if costs.dtype.kind not in "iu" or (costs.size and costs.min() < 0):
-        columns = [checked_column(str(each), costs[:, each]) for each in range(resources)]
-        costs = np.stack(columns, axis=1)
-    if costs.size and int(costs.max()) * len(costs) >= 2**62:
-        raise ValueError(
-            f"the largest of {len(costs)} costs is {costs.max()}; the product of both must stay "
-            "below 2**62: use a larger unit"
-        )
-    return costs.astype(np.int64, copy=False)
 
 
 def _check_positive(name: str, value: object, more: str = "") -> None:

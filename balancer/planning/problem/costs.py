@@ -65,3 +65,23 @@ def checked_column(name: str, values: Sequence[Any] | np.ndarray) -> Int64:
         checked = [checked_cost(name, value, str(row)) for row, value in enumerate(given)]
         return np.array(checked, dtype=np.int64)
     return column.astype(np.int64, copy=False)
+
+
+def check_costs(costs: Int64, resources: int) -> Int64:
+    """Return costs as contiguous int64 (n, resources); raise ValueError if they cannot be planned.
+
+    >>> check_costs(np.array([[1, 2], [0, 4]]), 2).sum(0).tolist()
+    [1, 6]
+    """
+    costs = np.ascontiguousarray(costs)
+    if costs.ndim != 2 or costs.shape[1] != resources:
+        raise ValueError(f"costs have shape {costs.shape}, needed are (samples, {resources})")
+    if costs.dtype.kind not in "iu" or (costs.size and costs.min() < 0):
+        columns = [checked_column(str(each), costs[:, each]) for each in range(resources)]
+        costs = np.stack(columns, axis=1)
+    if costs.size and int(costs.max()) * len(costs) >= 2**62:
+        raise ValueError(
+            f"the largest of {len(costs)} costs is {costs.max()}; the product of both must stay "
+            "below 2**62: use a larger unit"
+        )
+    return costs.astype(np.int64, copy=False)

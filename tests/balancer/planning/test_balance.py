@@ -37,6 +37,8 @@ def balances(draw: st.DrawFn) -> Balance:
     names = st.dictionaries(st.text(max_size=3), st.integers(1, 2**70), max_size=3)
     budgets = {} if grouping in COUNTED else draw(names)
     bounded = bool(budgets) or grouping in COUNTED
+    if grouping == "auto":  # it decides about most of the others
+        return Balance("auto", budgets, None, draw(st.integers(1)), seed=draw(st.integers()))
     return Balance(
         grouping=grouping,
         budgets=budgets,

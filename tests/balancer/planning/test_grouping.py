@@ -136,7 +136,7 @@ def test_counted_groups_hold_four_each(group: Callable[[np.ndarray], GroupingRes
 
 
 def test_every_grouping_of_a_configuration_is_in_the_table() -> None:
-    assert set(BY_NAME) == set(GROUPINGS)
+    assert {*BY_NAME, "auto"} == set(GROUPINGS)
 
 
 def test_megatron_packs_in_order_and_fills_up_the_ranks() -> None:
