@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,13 @@ from ..balancer.transport.keys import peer_keys
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.dead_letter import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
+from .auto.choice import Choice
+from .auto.late import AutoSettings, LateAutoLoader
+from .auto.resolve import source_of
 from .balanced.arguments import check_plan, find_resources, make_plan
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader, Collate
+from .balanced.spare import SpareSample
 from .collate.buffers import BufferPool
 from .collate.layouts import COLLATE_BY_LAYOUT
 from .connect.embedded import WorkerStart
@@ -92,16 +96,21 @@ class BalancedSettings:
 
     def make(self, place: Place) -> BalancedLoader:
         """Return the balanced loader of a place; ValueError for what its ranks cannot do."""
-        torch, given, source = self.torch, self.given, self.source
         self.tell_unknown_costs(place)
         plan = make_plan(
-            given.balance,
+            self.given.balance,
             resources=self.resources,
             ranks=place.ranks,
-            batch_size=torch.batch_size,
-            drop_last=torch.drop_last,
+            batch_size=self.torch.batch_size,
+            drop_last=self.torch.drop_last,
             empty_microbatches=self.takes_empty,
         )
+        return self.make_planned(plan, place)
+
+    def make_planned(self, plan: PlanConfig, place: Place, auto: str = "") -> BalancedLoader:
+        """Return the balanced loader of a plan; `auto` is what balance="auto" has found for it."""
+        torch, given, source = self.torch, self.given, self.source
+        needs_spare = plan.empty_microbatches and not self.takes_empty and source is not None
         if source is not None and len(source) < place.ranks:
             raise ValueError(
                 f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
@@ -120,6 +129,8 @@ class BalancedSettings:
             data=_known_data(torch.dataset, source),
             growing=given.growing_data,
             shifts_labels=given.balance.layout != "torch",
+            auto=auto,
+            spare=SpareSample(source, plan.seed, given.shuffle) if needs_spare else None,
         )
 
 
@@ -134,6 +145,8 @@ def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> 
     checked_path(given.dead_letter)
     remote = isinstance(loader.dataset, RemoteDataset)
     source = None if remote else as_source(loader.dataset, given.cost, given.key)
+    if given.balance.grouping == "auto":
+        return _prepare_auto(loader, given, source)
     resources = find_resources(source, given.balance)
     check_plan(
         given.balance,
@@ -141,11 +154,53 @@ def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> 
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
     )
+    return LateBalancedLoader(given.ranks, _settings(loader, given, source, resources).make)
+
+
+def _settings(
+    loader: TorchDataLoader[Any],
+    given: BalancedArguments,
+    source: Source | None,
+    resources: tuple[str, ...],
+) -> BalancedSettings:
     collate = _pinned(loader.pin_memory, _collate(given.balance, given.collate_fn))
-    takes_empty = given.balance.layout != "torch" or _takes_nothing(given.collate_fn)
+    takes_empty = given.balance.layout != "torch"
+    if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
+        takes_empty = takes_empty or _takes_nothing(given.collate_fn)
     torch_arguments = _torch_arguments(loader)
-    settings = BalancedSettings(torch_arguments, given, source, resources, collate, takes_empty)
-    return LateBalancedLoader(given.ranks, settings.make)
+    return BalancedSettings(torch_arguments, given, source, resources, collate, takes_empty)
+
+
+def _prepare_auto(
+    loader: TorchDataLoader[Any], given: BalancedArguments, source: Source | None
+) -> LateBalancedLoader:
+    """Return what finds costs and work when the ranks are needed, and then makes the loader."""
+    whole = _settings(loader, given, source, ())
+    dataset, key = whole.torch.dataset, given.key
+
+    def build(choice: Choice, balance: Balance, plan: PlanConfig, place: Place) -> BalancedLoader:
+        source = source_of(choice, whole.source, dataset, key)
+        resolved = replace(given, balance=balance)
+        settings = replace(whole, given=resolved, source=source, resources=plan.resources)
+        return settings.make_planned(plan, place, choice.to_json())
+
+    settings = AutoSettings(
+        balance=given.balance,
+        source=source,
+        dataset=dataset,
+        key=key,
+        collate=(given.collate_fn or default_collate) if given.balance.layout == "torch" else None,
+        batch_size=loader.batch_size or 1,
+        drop_last=loader.drop_last,
+        shuffle=given.shuffle,
+        buffer_bytes=given.buffer_bytes,
+        name=given.name,
+        standalone=given.balancer is not None,
+        context=whole.torch.start.context,
+        begin=None,
+        build=build,
+    )
+    return LateAutoLoader(given.ranks, settings)
 
 
 def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments) -> JobSpec:

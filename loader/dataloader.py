@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..balancer.planning.problem.balance import Balance, GroupingName, as_balance
+from ..balancer.planning.problem.last_step import microbatches_of
 from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.batches.envelope import is_stateful
@@ -24,6 +25,7 @@ from .balanced.walking import Microbatches, Steps
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.position import is_stream
 from .plain.state import PlainState
+from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
     checked_shuffle,
     refuse_ignored,
@@ -35,7 +37,6 @@ from .remote_dataset import RemoteDataset
 from .step.info import BatchT, Step, StepInfo
 from .step.ranks import RankArguments
 from .step.skipped import make_left_out
-from .typed_loader import T, TypedLoader
 
 
 class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
@@ -189,10 +190,13 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """Return the number of batches; TypeError where it is not known beforehand."""
         if self._balanced is None:
             return super().__len__()
-        count = self._balanced.microbatches_per_step
+        count, plan = self._balanced.microbatches_per_step, self._balanced.plan
         if count == "auto":
             raise TypeError('with accumulate="auto" the number of microbatches is not known')
-        return self.num_steps * count
+        steps = self.num_steps
+        if plan.last_step != "whole":
+            return microbatches_of(plan, self._count()) * len(self._balanced.ranks)
+        return steps * count
 
     @property
     def num_steps(self) -> int:
@@ -200,9 +204,13 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         balanced = self._need_balance("num_steps")
         if balanced.plan.mode != "exact":
             raise TypeError(f"in mode {balanced.plan.mode!r} the number of steps is not known")
+        return balanced.plan.steps_of(self._count())
+
+    def _count(self) -> int:
+        """Return the number of samples; connects where only the workers know it."""
         dataset: Any = self.dataset
-        count = balanced.count() if isinstance(dataset, RemoteDataset) else len(dataset)
-        return balanced.plan.steps_of(count)
+        balanced = self._need_balance("a count")
+        return balanced.count() if isinstance(dataset, RemoteDataset) else len(dataset)
 
     def steps(self) -> Iterator[Step[BatchT]]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
@@ -272,7 +280,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """
         self._reopen_changed_data()
         if self._late is not None:
-            self._late.get_at_resume().load_state_dict(state)
+            self._late.get_at_resume(state).load_state_dict(state)
             return
         self._plain.load_state_dict(self, state, self.growing_data)
         if is_stream(self.dataset) or is_stateful(self.dataset):
@@ -315,7 +323,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         self._late.set_epoch(epoch)
         self._show_stand_ins()
         if ledger is not None:
-            self._late.get_at_resume().load_state_dict(ledger)
+            self._late.get_at_resume(ledger).load_state_dict(ledger)
 
     def _need_balance(self, what: str) -> BalancedLoader:
         self._refuse_plain(what)

@@ -89,6 +89,13 @@ def _check_batch_size(balance: Balance, batch_size: int | None) -> None:
     """Refuse a batch_size that decides about nothing, and budgets for steps that have no size."""
     if balance.grouping in COUNTED:
         return
+    if balance.grouping == "auto":
+        if batch_size is None:
+            raise ValueError(
+                'balance="auto" keeps batch_size samples a microbatch, and batch_size is None: '
+                "give batch_size, or balance=None for samples without batches"
+            )
+        return
     one = batch_size is None or batch_size == 1
     if balance.samples_per_step is not None and not one:
         raise ValueError(

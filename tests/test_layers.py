@@ -79,6 +79,7 @@ ORDER = (
     "loader.collate.equivalence",
     "loader.balanced",
     "loader.connect",
+    "loader.auto",
     "loader.plain",
     "loader.adapters",
     "loader",

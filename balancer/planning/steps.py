@@ -20,6 +20,7 @@ from .grouping.tall_row import waiting, with_tall_row
 from .kernels.arrays import Int64
 from .problem.balance import COUNTED
 from .problem.config import PlanConfig
+from .problem.last_step import last_kept, last_rows
 from .problem.loads import budget_array, common_unit, oversized
 from .problem.seeds import derive_seed
 from .problem.shuffle import permutation
@@ -91,7 +92,7 @@ def group_last(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
 
     Those that are left out are the last ones. Raises ValueError as `group_step` does.
     """
-    kept, rows = config.last_kept(len(costs)), config.last_rows(len(costs))
+    kept, rows = last_kept(config, len(costs)), last_rows(config, len(costs))
     groups = config.ranks * rows
     if config.grouping in COUNTED:
         # In the order given, cut into groups whose counts differ by one at most.

@@ -5,6 +5,7 @@ looked for at the first iteration, length or state, and must stay what they were
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from ..step.ranks import Place, RankArguments, check_same_place
 from .microbatches import BalancedLoader
@@ -13,14 +14,19 @@ from .microbatches import BalancedLoader
 class LateBalancedLoader:
     """Makes the balanced loader of a DataLoader at its first use."""
 
-    def __init__(self, arguments: RankArguments, make: Callable[[Place], BalancedLoader]) -> None:
-        """`make` returns the loader of a place; at once if the ranks are given as numbers."""
+    def __init__(
+        self,
+        arguments: RankArguments,
+        make: Callable[[Place], BalancedLoader],
+        at_once: bool = True,
+    ) -> None:
+        """`make` returns the loader of a place; `at_once` if the ranks are given as numbers."""
         self._arguments = arguments
         self._make = make
         self._epoch = 0
         self._place: Place | None = None
         self._loader: BalancedLoader | None = None
-        if arguments.are_given:
+        if at_once and arguments.are_given:
             self.get()
 
     @property
@@ -52,13 +58,20 @@ class LateBalancedLoader:
         )
         return loader
 
-    def get_at_resume(self) -> BalancedLoader:
-        """Return the loader for the ranks that this process has now; a former one is closed."""
-        place = self._arguments.find()
-        if self._loader is not None and place != self._place:
+    def get_at_resume(self, state: Any = None) -> BalancedLoader:  # noqa: ARG002
+        """Return the loader for the ranks that this process has now; a former one is closed.
+
+        state: the ledger that it will go on at.
+        """
+        if self._arguments.find() != self._place:
+            self.forget()
+        return self.get()
+
+    def forget(self) -> None:
+        """Close the loader, if there is one; the next use makes another, in the same epoch."""
+        if self._loader is not None:
             self._loader.close()
             self._epoch, self._loader = self._loader.epoch, None
-        return self.get()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs."""

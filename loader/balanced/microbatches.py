@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgpack
 
 from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import Batch, EpochPosition
 from ...balancer.protocol.rank_session import Arrival
@@ -50,7 +51,8 @@ class BalancedLoader:
     epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
     come from processes of this machine, and may be any Python objects. `data` returns which data
     there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
-    `collate` takes the label of a sample's first token away.
+    `collate` takes the label of a sample's first token away. `auto` is what balance="auto" has
+    found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
     """
 
     job: JobSpec
@@ -65,6 +67,8 @@ class BalancedLoader:
     local: bool = True
     growing: bool = False
     shifts_labels: bool = False
+    auto: str = ""
+    spare: Callable[[int, int], Any] | None = None
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see fetching.py.
@@ -171,7 +175,7 @@ class BalancedLoader:
         if data.samples is None:  # only the workers know
             loaded = None if self._loaded is None else self._loaded.samples
             data = replace(data, samples=loaded if self._counted is None else self._counted)
-        return write_position(self.job, epoch, position, data)
+        return write_position(self.job, epoch, position, data, self.auto)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
@@ -190,6 +194,9 @@ class BalancedLoader:
         """Log once how many samples at an epoch's end make no step, where that is known before."""
         plan, rest = self.plan, count % self.plan.samples_per_step
         if self._told is not None:
+            return
+        if plan.last_step != "whole" and plan.mode == "exact":
+            self._told = rest - last_kept(plan, rest)  # by the line at start
             return
         is_left = plan.mode == "exact" and not plan.drop_last and not plan.keeps_last(rest)
         self._told = rest if is_left else 0
@@ -232,7 +239,7 @@ class BalancedLoader:
         after = self._position_after(batch, kept.at, holes)
         if self._is_passed_over(batch):
             return PassedOver(after)
-        delivered = self._delivered(kept.arrival, after)
+        delivered = self._delivered(kept, after)
         info = delivered.info
         self._over_budget.take(info.over_budget, info.costs, info.keys)
         return Fetched(delivered, after)
@@ -302,8 +309,8 @@ class BalancedLoader:
         here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1)
         return ResumePosition(here, holes=holes)
 
-    def _delivered(self, arrival: Arrival, after: ResumePosition) -> Delivered:
-        batch = arrival.batch
+    def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
+        arrival, batch = kept.arrival, kept.arrival.batch
         samples = [
             decode(msgpack.unpackb(item.header), payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)
@@ -311,6 +318,8 @@ class BalancedLoader:
         if self.job.counts_labels:
             keys = [item.key for item in batch.items]
             self._labels.compare(samples, batch.weights.label_tokens, keys)
+        if not samples and self.spare is not None:
+            samples = [self.spare(self.epoch, kept.at.place.start)]
         return Delivered(self.collate(samples), self._info(batch, after))
 
     def _report_holes(self, kept: Kept) -> None:

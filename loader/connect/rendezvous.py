@@ -30,6 +30,8 @@ from ..step.ranks import Place, has_process_group
 # Who claimed a loader must have published its balancer's address after this long: longer than it
 # may take to start one.
 DEADLINE_S = 150.0
+# Reading a few hundred samples may take longer; whoever does it says so, and is known to be alive.
+FOUND_S = 1800.0
 POLL_S = 0.02
 # Whoever waits for peers longer than this looks if they have opened something else.
 DOUBT_PEERS_S = 5.0
@@ -173,29 +175,26 @@ class Rendezvous:
         """Give the others the balancer's address."""
         self._set(f"{self._key}/address", {"endpoint": endpoint})
 
-    def give_up(self, reason: str) -> None:
-        """Tell the others that this process takes no part, and why."""
-        self._set(f"{self._key}/failed", {"process": self._mine.process, "reason": reason})
+    def give_up(self, reason: str, task: str = "start its processes") -> None:
+        """Tell the others that this process takes no part, and why: it could not do its task."""
+        failed = {"process": self._mine.process, "reason": reason, "task": task}
+        self._set(f"{self._key}/failed", failed)
+
+    def share_found(self, found: Mapping[str, Any]) -> None:
+        """Give the others what this process has found out for all."""
+        self._set(f"{self._key}/found", found)
+
+    def wait_for_found(self, deadline_s: float = FOUND_S) -> Any:
+        """Return what the peer that claimed it has found; LoaderError if it cannot, or has died."""
+        self._wait_for("found", "found out what samples cost", deadline_s)
+        return self._get(f"{self._key}/found")
 
     def wait_for_address(self, deadline_s: float = DEADLINE_S) -> str:
         """Return the address of the balancer that a peer starts.
 
         Raises LoaderError if the peer cannot, has died, or is on another host.
         """
-        until = time.monotonic() + deadline_s
-        while not self._has(f"{self._key}/address"):
-            if reason := self._why_given_up():
-                raise LoaderError(reason)
-            if self.owner is None and self._has(f"{self._key}/owner"):
-                self.owner = Owner(**self._get(f"{self._key}/owner"))
-            if self.owner is not None and self.owner.has_ended():
-                raise LoaderError(f"{self.owner} ended while it started the balancer: {_RESTART}")
-            if time.monotonic() > until:
-                raise LoaderError(
-                    f"{self.owner or 'a process'} claimed this loader and has not started its "
-                    f"balancer within {deadline_s:.0f} s, is it alive? {_RESTART}"
-                )
-            time.sleep(POLL_S)
+        self._wait_for("address", "started its balancer", deadline_s)
         return self._checked(self._get(f"{self._key}/address"))
 
     def why_apart(self) -> str:
@@ -217,6 +216,23 @@ class Rendezvous:
             return ""
         self._check_at = time.monotonic() + DOUBT_PEERS_S
         return find_conflict(self._mine, self._read_opened(), is_waiting=True)
+
+    def _wait_for(self, what: str, task: str, deadline_s: float) -> None:
+        """Wait until a peer has published something; LoaderError if it never will."""
+        until = time.monotonic() + deadline_s
+        while not self._has(f"{self._key}/{what}"):
+            if reason := self._why_given_up():
+                raise LoaderError(reason)
+            if self.owner is None and self._has(f"{self._key}/owner"):
+                self.owner = Owner(**self._get(f"{self._key}/owner"))
+            if self.owner is not None and self.owner.has_ended():
+                raise LoaderError(f"{self.owner} ended while it {task}: {_RESTART}")
+            if time.monotonic() > until:
+                raise LoaderError(
+                    f"{self.owner or 'a process'} claimed this loader and has not "
+                    f"{task} within {deadline_s:.0f} s, is it alive? {_RESTART}"
+                )
+            time.sleep(POLL_S)
 
     def _checked(self, found: Mapping[str, str]) -> str:
         """Return the address, if it can be reached from here."""
@@ -241,7 +257,7 @@ class Rendezvous:
         if not self._has(f"{self._key}/failed"):
             return ""
         failed = self._get(f"{self._key}/failed")
-        return f"process {failed['process']} could not start its processes: {failed['reason']}"
+        return f"process {failed['process']} could not {failed['task']}: {failed['reason']}"
 
     def _read_opened(self) -> Iterable[Opened]:
         """Return what all processes have opened, as far as it has been recorded."""

@@ -29,9 +29,9 @@ START = ResumePosition(EpochPosition(0, 0, 0, 0))
 
 
 def write_position(
-    job: JobSpec, epoch: int, position: ResumePosition, data: KnownData
+    job: JobSpec, epoch: int, position: ResumePosition, data: KnownData, auto: str = ""
 ) -> dict[str, Any]:
-    """Return the ledger of a position as JSON values."""
+    """Return the ledger of a position as JSON values; `auto`: what balance="auto" has found."""
     plan, place = job.plan, position.place
     ledger = BalancedLedger(
         seed=plan.seed,
@@ -51,6 +51,7 @@ def write_position(
         served=position.served,
         holes=position.holes,
         label_tokens=job.label_tokens if job.counts_labels else "",
+        auto=auto,
     )
     return write_ledger(ledger)
 

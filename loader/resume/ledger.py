@@ -15,7 +15,7 @@ import msgspec
 from ...workers.batches.envelope import ReaderPosition
 from .check_digits import with_check_digits
 
-LEDGER_VERSION = 4
+LEDGER_VERSION = 5
 # Whole numbers that survive JSON wherever it is read.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
@@ -67,7 +67,7 @@ class BalancedLedger(PlannedLedger):
     microbatches every rank has been given; served: how many ranks of a process that plays them all
     have been given one more; holes: ordinals of the samples that could not be used, of all ranks,
     in the steps of this epoch that were begun; label_tokens: the resource that counts them, ""
-    where none does.
+    where none does; auto: what balance="auto" has found, "" of any other.
     """
 
     kind = "balanced"
@@ -79,6 +79,7 @@ class BalancedLedger(PlannedLedger):
     served: Count
     holes: tuple[Count, ...]
     label_tokens: str
+    auto: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def write_ledger(ledger: Ledger) -> dict[str, Any]:
     ...     step=2, before=2, given=3,
     ... )
     >>> [(name, value) for name, value in write_ledger(ledger).items() if name != "digest"][:4]
-    [('version', 4), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
+    [('version', 5), ('kind', 'sampler'), ('seed', 7), ('samples', 9)]
     """
     values = {field.name: getattr(ledger, field.name) for field in fields(ledger)}
     listed = {

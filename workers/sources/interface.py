@@ -157,6 +157,11 @@ class PlainSource:
         """Return whether a sample has to be loaded to learn its cost."""
         return self._measure is not None
 
+    @property
+    def knows_costs(self) -> bool:
+        """Return whether anybody has said what samples cost: else each counts as 1."""
+        return any(each is not None for each in (self._measure, self._table, self._probe))
+
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.dataset)

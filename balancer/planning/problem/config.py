@@ -206,22 +206,6 @@ class PlanConfig:
             least = self.ranks if self.last_step == "even" else 1
         return not self.drop_last and samples >= least
 
-    def last_rows(self, samples: int) -> int:
-        """Return the microbatches of each rank in a last step of `samples` samples."""
-        rows = self.least_microbatches // self.ranks
-        return rows if self.last_step == "whole" else max(1, min(rows, samples // self.ranks))
-
-    def last_kept(self, samples: int) -> int:
-        """Return how many of the `samples` samples of an epoch's last step are in it.
-
-        >>> PlanConfig(4, 64, 4, ("n",), (None,), last_step="even").last_kept(23)
-        16
-        """
-        if not self.keeps_last(samples):
-            return 0
-        whole = self.ranks * self.last_rows(samples)
-        return samples - samples % whole if self.last_step == "even" else samples
-
     def steps_of(self, samples: int) -> int:
         """Return the steps of an epoch of `samples` samples, in mode "exact".
 

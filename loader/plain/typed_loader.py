@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch.utils.data as torch_data
 
-from .step.info import BatchT
+from ..step.info import BatchT
 
 if TYPE_CHECKING:
     # torch's is generic too; most people write no parameter.

@@ -1,0 +1,157 @@
+"""A balanced loader whose costs and work are found when it is first needed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.shuffle import permutation
+from ...workers.sources.interface import PlainSource, Source, source_name
+from ..balanced.arguments import find_resources
+from ..balanced.late import LateBalancedLoader
+from ..balanced.microbatches import BalancedLoader
+from ..connect.rendezvous import Rendezvous, digest, open_meeting
+from ..resume.ledger import BalancedLedger
+from ..resume.reading import parse_ledger
+from ..step.ranks import Place, RankArguments, has_process_group
+from .choice import Choice
+from .first_samples import FIRST, Answer, Question
+from .resolve import padded_if_said, plan_of, said_work
+from .start_line import start_line, tell, warn_of_means
+from .worker import ask_worker
+
+Build = Callable[[Choice, Balance, PlanConfig, Place], BalancedLoader]
+
+
+@dataclass(slots=True)
+class AutoSettings:
+    """All that `auto` needs to find costs and to plan; `build` makes the loader of a plan.
+
+    collate: the user's, or torch's default. standalone: whether a balancer runs elsewhere.
+    """
+
+    balance: Balance
+    source: Source | None
+    dataset: Any
+    key: Callable[[int], str] | None
+    collate: Callable[[list[Any]], Any] | None
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    buffer_bytes: int
+    name: str
+    standalone: bool
+    context: BaseContext | None
+    begin: Callable[[int], None] | None
+    build: Build
+    choice: Choice | None = None
+    _told: bool = field(default=False, init=False)
+
+    def make(self, place: Place) -> BalancedLoader:
+        """Return the loader of a place, with costs that are found now unless they are known."""
+        told = None
+        if self.choice is None:
+            found = self._find(place)
+            self.choice, told = found.choice, found.forecast
+        balance, plan = self._plan(self.choice, place)
+        if 0 in place.played and not self._told:
+            count = None if self.source is None else len(self.source)
+            tell(start_line(self.choice, plan, told, count, self.batch_size))
+            warn_of_means(self.choice, balance)
+            self._told = True
+        return self.build(self.choice, balance, plan, place)
+
+    def _plan(self, choice: Choice, place: Place) -> tuple[Balance, PlanConfig]:
+        return plan_of(
+            choice,
+            self.balance,
+            ranks=place.ranks,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+        )
+
+    def _find(self, place: Place) -> Answer:
+        """Find the choice, or wait for the process that does; the same for all."""
+        if self.source is None:  # the workers elsewhere have the samples, and measure them
+            names = find_resources(None, self.balance)
+            said = "costs are those of the workers' transform"
+            return Answer(
+                Choice(None, names, padded_if_said(self.balance, names), True, said), None, 0
+            )
+        if place.is_alone or (self.standalone and not has_process_group()):
+            return self._ask(place, self.source)
+        settings = {
+            "balance": json.loads(self.balance.to_json()),
+            "batch_size": self.batch_size,
+            "shuffle": self.shuffle,
+            "ranks": place.ranks,
+        }
+        data = digest(source_name(self.source), str(len(self.source)))
+        peers = Rendezvous(
+            open_meeting(place), f"{self.name}/auto", place.played[0], data, json.dumps(settings)
+        )
+        if not peers.claim():
+            return Answer.from_values(peers.wait_for_found())
+        try:
+            found = self._ask(place, self.source)
+        except Exception as error:
+            peers.give_up(str(error), "find what samples cost")
+            raise
+        peers.share_found(found.to_values())
+        return found
+
+    def _ask(self, place: Place, source: Source) -> Answer:
+        order = permutation(len(source), self.balance.seed, 0, self.shuffle)
+        question = Question(
+            source=source,
+            dataset=self.dataset,
+            key=self.key,
+            order=tuple(order[:FIRST].tolist()),
+            knows_costs=not isinstance(source, PlainSource) or source.knows_costs,
+            collate=self.collate if said_work(self.balance) is None else None,
+            balance=self.balance,
+            ranks=place.ranks,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+        )
+        found = ask_worker(question, self.context, self.begin)
+        size = self._plan(found.choice, place)[1].samples_per_step
+        needed = size * found.held_bytes
+        if needed > self.buffer_bytes:
+            raise ValueError(
+                f"what samples cost is known when they are decoded, and a step's {size} samples of "
+                f"about {found.held_bytes:,} bytes do not fit into buffer_bytes="
+                f"{self.buffer_bytes:,}: give DataLoader(buffer_bytes={2 * needed}), or a dataset "
+                "with probe(index), or a table of costs: DataLoader(cost={...})"
+            )
+        return found
+
+
+class LateAutoLoader(LateBalancedLoader):
+    """Finds costs at the first use, or takes them from a ledger."""
+
+    def __init__(self, arguments: RankArguments, settings: AutoSettings) -> None:
+        super().__init__(arguments, settings.make, at_once=False)
+        self._settings = settings
+
+    def get_at_resume(self, state: Any = None) -> BalancedLoader:
+        """Return the loader for the ranks of now and the choice that a state has."""
+        if (choice := _choice_in(state)) is not None and choice != self._settings.choice:
+            self._settings.choice = choice
+            self.forget()
+        return super().get_at_resume(state)
+
+
+def _choice_in(state: Any) -> Choice | None:
+    """Return the choice in a ledger; None in anything else, which the loader says more about."""
+    try:
+        ledger = parse_ledger(state)
+    except ValueError:
+        return None
+    is_auto = isinstance(ledger, BalancedLedger) and ledger.auto
+    return Choice.from_json(ledger.auto) if is_auto else None

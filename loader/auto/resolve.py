@@ -1,0 +1,101 @@
+"""Turns a choice into what a user would have written: a Balance, its plan, and a source."""
+
+from dataclasses import replace
+from typing import Any
+
+from ...balancer.planning.problem.balance import ADD_UP, Balance, Work
+from ...balancer.planning.problem.config import PlanConfig
+from ...workers.discovery import ColumnCosts, FoundCosts, column_costs
+from ...workers.sources.interface import DEFAULT_COST, PlainSource, Probe, Source
+from ..balanced.arguments import make_plan
+from .choice import Choice
+
+NO_COST = tuple(DEFAULT_COST)
+
+
+class FoundSource(PlainSource):
+    """A data set whose costs were found: measured when loaded, or read from its columns."""
+
+    def __init__(self, dataset: Any, found: FoundCosts, key: Any) -> None:
+        """`found` measures a loaded sample, unless the data set's columns say as much."""
+        super().__init__(dataset, found.measure, key)
+        self._columns: ColumnCosts | None = column_costs(dataset, found)
+
+    @property
+    def decode_first(self) -> bool:
+        """Return whether a sample has to be loaded to learn its cost."""
+        return self._columns is None
+
+    def probe(self, index: int) -> Probe:
+        """Find the cost of a sample; SampleError where it is none."""
+        if self._columns is None:
+            return super().probe(index)
+        return Probe(self.key(index), self._columns.cost(index))
+
+
+def said_work(balance: Balance) -> Work | None:
+    """Return the work that the user has said, by a layout too; None where it is to be found."""
+    if balance.work == "padded":
+        return balance.work
+    return None if balance.layout == "torch" else balance.layout
+
+
+def padded_if_said(balance: Balance, resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the padded resources where the user has said how batches are made."""
+    padded = said_work(balance) == "padded"
+    return tuple(name for name in resources if padded and name not in ADD_UP)
+
+
+def source_of(choice: Choice, given: Source | None, dataset: Any, key: Any) -> Source | None:
+    """Return the source with the costs of a choice; `given` is what it would be without."""
+    found = choice.found
+    return FoundSource(dataset, found, key) if found is not None and found.resources else given
+
+
+def plan_of(
+    choice: Choice,
+    balance: Balance,
+    *,
+    ranks: int,
+    batch_size: int,
+    drop_last: bool,
+    shuffle: bool,
+) -> tuple[Balance, PlanConfig]:
+    """Return the balance that a choice stands for, and its plan for some ranks.
+
+    Where nothing varies microbatches have the samples of the reference order, batch_size each.
+    Raises ValueError for budgets of what samples do not cost, and whatever a plan refuses.
+    """
+    free = balance.counts == "free"
+    if choice.varies:
+        oversize = balance.oversize
+        if balance.budgets and not free and oversize == "alone":
+            oversize = "error"  # no microbatch of equal counts is for one sample
+        work: Work = "padded" if choice.padded else "packed"
+        resolved = replace(
+            balance, grouping="balanced", counts=balance.counts or "equal", work=work,
+            oversize=oversize,
+        )  # fmt: skip
+    else:
+        _refuse_budgets(balance, choice)
+        resolved = replace(
+            balance, grouping="fixed", partition="given", counts=None, work="packed", time_ns=None
+        )
+    plan = make_plan(
+        resolved,
+        resources=choice.resources or NO_COST,
+        ranks=ranks,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        empty_microbatches=True,
+    )
+    last: Any = "whole" if free else "even" if shuffle else "short"
+    return resolved, replace(plan, padded=choice.padded if choice.varies else (), last_step=last)
+
+
+def _refuse_budgets(balance: Balance, choice: Choice) -> None:
+    if balance.budgets:
+        raise ValueError(
+            f"budgets limit {', '.join(balance.budgets)}, but {choice.costs_said}: leave budgets, "
+            "or say what samples cost: DataLoader(cost=...)"
+        )

@@ -1,0 +1,81 @@
+"""Says once, on rank 0, what `auto` has found and what it will do."""
+
+import logging
+import sys
+
+from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.last_step import last_kept
+from ...balancer.protocol.job_spec import LABEL_TOKENS
+from .choice import Choice
+from .forecast import Outlook
+
+logger = logging.getLogger(__name__)
+
+
+def tell(text: str) -> None:
+    """Log a line at INFO; print it on standard error where the program has set up no logging."""
+    if logger.hasHandlers():
+        logger.info(text)
+    else:
+        sys.stderr.write(text + "\n")
+
+
+def start_line(
+    choice: Choice, plan: PlanConfig, told: Outlook | None, samples: int | None, batch_size: int
+) -> str:
+    """Return the line: costs, work, forecast, what gains nothing, and what is left out.
+
+    samples: of an epoch, None where only the workers know.
+    """
+    parts = [choice.costs_said, choice.work_said if choice.varies else "", _gain(plan, told)]
+    if not choice.varies:
+        parts.append(f"microbatches of {batch_size} in the reference order")
+    if told is None and choice.varies:
+        parts.append("no forecast")
+    parts += [_gains_nothing(choice, plan), _left_out(plan, samples)]
+    return 'balance="auto": ' + "; ".join(part for part in parts if part)
+
+
+def warn_of_means(choice: Choice, balance: Balance) -> None:
+    """Warn where a mean over a microbatch's tokens weighs short samples more."""
+    if balance.counts == "free" or not choice.padded or LABEL_TOKENS not in choice.resources:
+        return
+    logger.warning(
+        "microbatches have samples of like lengths and equal counts: a loss that is a mean over a "
+        "microbatch's tokens weighs the tokens of short samples more; exact is the sum of losses "
+        "in `for batch, info in loader.with_info(): cp.scale_loss(loss_sum, info).backward()`, "
+        'with Balance("auto", counts="free") if you like'
+    )
+
+
+def _gain(plan: PlanConfig, told: Outlook | None) -> str:
+    if told is None:
+        return ""
+    rows = plan.least_microbatches // plan.ranks
+    return (
+        f"step {told.time:.2f} of random order's, ranks wait {told.waiting:.0%} of it instead of "
+        f"{told.waited:.0%}, largest microbatch {told.largest:,} {told.resource} instead of "
+        f"{told.largest_random:,} (forecast from {told.samples} samples for {plan.ranks} ranks x "
+        f"{rows} microbatches)"
+    )
+
+
+def _gains_nothing(choice: Choice, plan: PlanConfig) -> str:
+    is_one = plan.equal_counts and plan.least_microbatches == plan.ranks and plan.mode == "exact"
+    if not (is_one and choice.padded):
+        return ""
+    return (
+        'one padded microbatch a step of equal counts cannot gain: counts="free" with weights '
+        'would, or a larger accumulate, or mode="window"'
+    )
+
+
+def _left_out(plan: PlanConfig, samples: int | None) -> str:
+    if samples is None or plan.mode != "exact":
+        return ""
+    rest = samples % plan.samples_per_step
+    left = rest - last_kept(plan, rest)
+    if not left:
+        return ""
+    return f"the last {left:,} of {samples:,} samples of each epoch stay out"

@@ -1,0 +1,103 @@
+"""Has a worker process, started as the loader's others are, answer what `auto` has to know."""
+
+import json
+import logging
+import select
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+import torch
+
+from ...workers.processes.pool import Pool, start_pool
+from ...workers.processes.pool_job import PoolJob, Report, WorkerSlot, describe_error
+from ...workers.processes.start_method import start_method
+from ..connect.rank_sockets import closed_sockets
+from .first_samples import Answer, Question, answer
+
+logger = logging.getLogger(__name__)
+LOG_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    question: Question
+    begin: Callable[[int], None] | None
+    result: str
+
+
+def ask_worker(
+    question: Question, context: BaseContext | None, begin: Callable[[int], None] | None = None
+) -> Answer:
+    """Return a worker's answer; ValueError with one line that says why there is none.
+
+    context: the loader's multiprocessing_context; begin: its worker_init_fn.
+    """
+    directory = tempfile.mkdtemp(prefix="counterpoise-")
+    try:
+        result = Path(directory) / "answer"
+        job = PoolJob(work=_work, payload=_Task(question, begin, str(result)), workers=1)
+        try:
+            with closed_sockets():
+                pool = start_pool(job, start_method(context))
+        except TypeError as error:  # what cannot be pickled, where processes start clean
+            raise ValueError(
+                f'{error}, or say how batches are made: Balance("auto", work="padded")'
+            ) from None
+        with pool:
+            reason = _wait_for_end(pool)
+        if not result.exists():
+            raise ValueError(f"the first samples could not be read: {reason}")
+        found = json.loads(result.read_text(encoding="utf-8"))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if "error" in found:
+        raise ValueError(found["error"])
+    return Answer.from_values(found)
+
+
+def _work(task: _Task, slot: WorkerSlot) -> None:
+    torch.set_num_threads(1)  # the threads of a forked trainer are not here
+    try:
+        if task.begin is not None:
+            task.begin(slot.index)
+        found = answer(task.question).to_values()
+    except Exception as error:
+        text = str(error) if isinstance(error, ValueError) else describe_error(error)
+        found = {"error": " ".join(text.split())}
+    part = Path(task.result + ".part")
+    part.write_text(json.dumps(found), encoding="utf-8")
+    part.rename(task.result)
+
+
+def _wait_for_end(pool: Pool) -> str:
+    """Wait until the worker has ended; return why, if that was not by itself."""
+    since, log_at = time.monotonic(), LOG_S
+    poller = select.poll()
+    poller.register(pool.fileno(), select.POLLIN)
+    reason = ""
+    while True:
+        for report in pool.poll_reports():
+            if report.event == "failed":
+                reason = report.message
+            if report.event == "exited" or (report.event == "failed" and report.worker is None):
+                return reason or _how(report)
+        poller.poll(1000)
+        if (waited := time.monotonic() - since) > log_at:
+            log_at *= 2
+            logger.warning(
+                'balance="auto" has read the first samples for %.0f s, to find what they cost',
+                waited,
+            )
+
+
+def _how(report: Report) -> str:
+    if report.signal:
+        name = signal.Signals(report.signal).name
+        return f"the process that read them was ended by {name}"
+    return f"the process that read them ended with status {report.code}"

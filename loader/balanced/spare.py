@@ -1,0 +1,46 @@
+"""Gives a real sample to a microbatch that has none, in loops that cannot take an empty one.
+
+It weighs nothing: no count has it, and scale_loss() makes its loss 0.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...balancer.planning.problem.shuffle import permutation
+from ...workers.sources.interface import SampleError, Source
+from ..step.errors import LoaderError
+
+# After so many broken samples in a row nobody expects a good one.
+TRIES = 100
+
+
+@dataclass(slots=True)
+class SpareSample:
+    """Loads the first sample of a step that is not broken, in this process; the last one is kept.
+
+    It follows from epoch and step alone, so that a resumed run has the same batches.
+    """
+
+    source: Source
+    seed: int
+    shuffle: bool
+    _at: tuple[int, int] | None = field(default=None, init=False)
+    _sample: Any = field(default=None, init=False, repr=False)
+
+    def __call__(self, epoch: int, start: int) -> Any:
+        """Return a sample for the step that begins at an ordinal; LoaderError if there is none."""
+        if self._at != (epoch, start):
+            self._sample, self._at = self._load(epoch, start), (epoch, start)
+        return self._sample
+
+    def _load(self, epoch: int, start: int) -> Any:
+        order = permutation(len(self.source), self.seed, epoch, self.shuffle)
+        for ordinal in range(start, start + min(TRIES, len(order))):
+            try:
+                return self.source.load(int(order[ordinal % len(order)]), epoch, self.seed)
+            except SampleError:
+                continue
+        raise LoaderError(
+            f"none of {TRIES} samples from ordinal {start} of epoch {epoch} can be loaded, and "
+            "collate_fn cannot make a batch of no samples: give drop_last=True"
+        )

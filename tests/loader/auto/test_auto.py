@@ -1,0 +1,191 @@
+"""`balance="auto"`: one argument changed, and the same samples in each step."""
+
+import logging
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler
+
+from counterpoise.loader import Balance, DataLoader
+from tests.loader.auto import auto_data as data
+from tests.loader.auto.auto_data import flat
+
+
+def make(dataset: Any, **changes: Any) -> DataLoader:
+    given: dict[str, Any] = {"batch_size": 8, "shuffle": True, "balance": "auto"}
+    return DataLoader(dataset, **{**given, "collate_fn": data.pad, **changes})
+
+
+def numbers(loader: DataLoader) -> list[list[int]]:
+    return [list(batch["number"]) for batch in loader]
+
+
+def line(caplog: pytest.LogCaptureFixture) -> str:
+    (found,) = [
+        r.getMessage()
+        for r in caplog.records
+        if r.name.endswith("auto.start_line") and r.levelno == logging.INFO
+    ]
+    return found
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "counterpoise.loader.auto.start_line")
+    return caplog
+
+
+def test_each_step_has_the_samples_of_torchs_loader_and_microbatches_their_size() -> None:
+    dataset = data.Texts(203)
+    for epoch in (0, 1):
+        loader = make(dataset, balance=Balance("auto", accumulate=4), virtual_ranks=2)
+        loader.set_epoch(epoch)
+        found = numbers(loader)
+        reference: DistributedSampler[Any] = DistributedSampler(range(203), 1, 0)
+        reference.set_epoch(epoch)
+        order = list(reference)
+        for step in range(3):
+            mine = found[step * 8 : step * 8 + 8]
+            assert [len(each) for each in mine] == [8] * 8
+            assert sorted(flat(mine)) == sorted(order[step * 64 : step * 64 + 64])
+        # 11 samples are left: one in each of the 8 microbatches, and three stay out.
+        assert [len(each) for each in found[24:]] == [1] * 8
+        assert len(loader) == len(found) == 32
+
+
+def test_padded_batches_are_planned_as_count_times_longest(said: Any) -> None:
+    dataset = data.Texts(256)
+    loader = make(dataset, balance=Balance("auto", accumulate=4), virtual_ranks=4)
+    plain = DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=data.pad)
+
+    def cost(batches: Any) -> int:
+        sizes = [batch["input_ids"].numel() for batch in batches]
+        return sum(max(sizes[k : k + 4]) for k in range(0, len(sizes), 4))
+
+    torch.manual_seed(0)
+    assert cost(loader) < 0.7 * cost(plain)
+    text = line(said)
+    assert "tokens (input_ids); tokens padded; step 0." in text
+    assert "for 4 ranks x 4 microbatches" in text
+    warning = [r.getMessage() for r in said.records if r.levelno == logging.WARNING]
+    assert len(warning) == 1
+    assert "cp.scale_loss(loss_sum, info).backward()" in warning[0]
+
+
+def test_packed_batches_are_planned_as_sums(said: Any) -> None:
+    dataset = data.Texts(256, labels=False)
+    loader = make(
+        dataset, balance=Balance("auto", accumulate=4), virtual_ranks=4, collate_fn=data.join
+    )
+    sizes = np.array([batch["input_ids"].numel() for batch in loader]).reshape(-1, 4)
+    assert 1 - sizes.mean() / sizes.max(axis=1).mean() < 0.1
+    assert "tokens add up" in line(said)
+    assert not [r for r in said.records if r.levelno == logging.WARNING]
+
+
+def test_workers_change_nothing() -> None:
+    dataset = data.Texts(70)
+    balance = Balance("auto", accumulate=2)
+    loaders = [make(dataset, balance=balance, num_workers=n, virtual_ranks=2) for n in (0, 1, 2)]
+    found = [numbers(loader) for loader in loaders]
+    assert found[0] == found[1] == found[2]
+    states = [loader.state_dict() for loader in loaders]
+    assert states[0] == states[1] == states[2]
+    assert '"padded":["tokens"]' in states[0]["auto"]
+
+
+def test_costs_that_the_data_say_are_taken_from_them(said: Any) -> None:
+    for dataset, more in (
+        (data.Probed(128), {}),
+        (data.Texts(128), {"cost": {"tokens": [data.Texts(1).length(k) for k in range(128)]}}),
+        (data.Texts(128), {"cost": lambda sample: {"tokens": len(sample["input_ids"])}}),
+    ):
+        said.clear()
+        loader = make(dataset, balance=Balance("auto", accumulate=2), virtual_ranks=2, **more)
+        found = numbers(loader)
+        assert line(said).startswith('balance="auto": tokens; tokens padded; step 0.')
+        assert sorted(flat(found)) == list(range(128))
+        reference = make(data.Texts(128), balance=Balance("auto", accumulate=2), virtual_ranks=2)
+        assert found == numbers(reference)
+
+
+def test_where_nothing_varies_the_reference_order_comes(said: Any) -> None:
+    dataset = data.Texts(41, equal=True)
+    loader = make(dataset, num_workers=1)
+    order = list(DistributedSampler(range(41), 1, 0, seed=0))
+    assert flat(numbers(loader)) == order
+    text = line(said)
+    assert "nothing in the samples varies in size; microbatches of 8 in the reference order" in text
+    torch_batches = make(dataset, balance=None, shuffle=False, sampler=order)
+    assert numbers(loader) != []
+    loader.set_epoch(0)
+    assert numbers(loader) == numbers(torch_batches)
+    two = make(dataset, virtual_ranks=2)
+    # row by row, and the last nine in two microbatches of four: one stays out
+    assert flat(numbers(two)) == order[:40]
+    assert two.step_info is not None
+
+
+def test_the_trainers_generators_are_not_touched(capfd: pytest.CaptureFixture[str]) -> None:
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    loader = make(data.Drawing(40), collate_fn=data.pad_noisily, num_workers=1)
+    assert len(loader) == 5
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert before == after
+
+
+def test_the_line_is_on_standard_error_where_no_logging_is_set_up(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda _: False)
+    assert len(make(data.Texts(40))) == 5
+    assert capfd.readouterr().err.startswith('balance="auto": tokens (input_ids); tokens padded;')
+
+
+def test_one_microbatch_a_step_says_what_would_gain(said: Any) -> None:
+    assert len(make(data.Texts(64), virtual_ranks=2)) == 8
+    assert "one padded microbatch a step of equal counts cannot gain" in line(said)
+
+
+def test_free_counts_let_microbatches_differ_and_keep_the_last_samples(said: Any) -> None:
+    balance = Balance("auto", accumulate=2, counts="free")
+    loader = make(data.Texts(67), balance=balance, virtual_ranks=2)
+    found, infos = [], []
+    for batch, info in loader.with_info():
+        found.append(batch["number"])
+        infos.append(info)
+    assert len({len(each) for each in found[:8]}) > 1
+    counted = [numbers[: info.samples] for numbers, info in zip(found, infos, strict=True)]
+    assert sorted(flat(counted)) == list(range(67))
+    # three samples for four microbatches: the fourth has a real sample that weighs nothing
+    assert sorted(info.samples for info in infos[8:]) == [0, 1, 1, 1]
+    empty = next(k for k in range(8, 12) if infos[k].samples == 0)
+    assert len(found[empty]) == 1
+    assert infos[empty].label_tokens == 0
+    assert "stay out" not in line(said)
+
+
+def test_in_the_datas_order_nothing_is_left_out() -> None:
+    loader = make(
+        data.Texts(67), shuffle=False, balance=Balance("auto", accumulate=2), virtual_ranks=2
+    )
+    found = numbers(loader)
+    assert sorted(flat(found[:4])) == list(range(32))
+    assert sorted(flat(found)) == list(range(67))
+    assert sorted(map(len, found[8:])) == [1, 2]
+    assert len(loader) == len(found) == 10
+
+
+def test_what_stays_out_is_said_at_the_start_and_not_again(said: Any) -> None:
+    loader = make(data.Texts(67), balance=Balance("auto", accumulate=2), virtual_ranks=2)
+    assert len(flat(numbers(loader))) == 66
+    assert "the last 1 of 67 samples of each epoch stay out" in line(said)
+    assert not [r for r in said.records if "left out" in r.getMessage()]
+    dropped = make(
+        data.Texts(67), balance=Balance("auto", accumulate=2), virtual_ranks=2, drop_last=True
+    )
+    assert len(flat(numbers(dropped))) == 64

@@ -1,0 +1,71 @@
+"""What `auto` has found stands in the ledger, and is taken from there."""
+
+import json
+from typing import Any
+
+import pytest
+
+from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader.auto import late
+from tests.loader.auto import auto_data as data
+
+
+def make(dataset: Any, virtual_ranks: int = 2, accumulate: int = 2, **more: Any) -> DataLoader:
+    return DataLoader(
+        dataset, batch_size=4, shuffle=True, balance=Balance("auto", accumulate=accumulate),
+        collate_fn=data.pad, virtual_ranks=virtual_ranks, **more,
+    )  # fmt: skip
+
+
+def test_a_resume_inside_a_step_goes_on_with_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = [list(batch["number"]) for batch in make(data.Texts(90))]
+    loader = make(data.Texts(90), num_workers=1)
+    batches = iter(loader)
+    first = [list(next(batches)["number"]) for _ in range(7)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader.close()
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("the first samples were read again")
+
+    monkeypatch.setattr(late, "ask_worker", never)
+    again = make(data.Texts(90))
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert first + [list(batch["number"]) for batch in again] == whole
+
+
+def test_the_choice_is_the_ledgers_whatever_the_first_samples_are_now() -> None:
+    loader = make(data.Texts(90))
+    next(iter(loader))
+    state = loader.state_dict()
+    other = make(data.Changed(90))
+    assert len(other) > 0
+    assert '"varies":false' in other.state_dict()["auto"]
+    other.load_state_dict(state)
+    assert other.state_dict()["auto"] == state["auto"]
+    assert next(iter(other))["input_ids"].shape == (4, 3)
+
+
+def test_other_ranks_of_the_same_global_batch_go_on_between_steps() -> None:
+    whole = [
+        sorted(n for b in step.microbatches for n in b["number"])
+        for step in make(data.Texts(96)).steps()
+    ]
+    loader = make(data.Texts(96))
+    steps = loader.steps()
+    next(steps), next(steps)
+    again = make(data.Texts(96), virtual_ranks=1, accumulate=4)
+    again.load_state_dict(loader.state_dict())
+    rest = [sorted(n for b in step.microbatches for n in b["number"]) for step in again.steps()]
+    assert rest == whole[2:]
+
+
+def test_a_copy_has_the_position_and_what_was_found() -> None:
+    import copy
+
+    loader = make(data.Texts(90))
+    next(iter(loader))
+    assert copy.deepcopy(loader).state_dict() == loader.state_dict()
