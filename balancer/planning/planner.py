@@ -26,6 +26,7 @@ from .problem.costs import check_costs
 from .problem.loads import budget_array, oversized
 from .problem.padded_work import padded_loads
 from .problem.seeds import derive_seed
+from .problem.timed import is_timed, timed_config, timed_costs
 from .steps import StepGroups, group_epoch, group_last, group_prefix, group_step
 
 WINDOW_STEPS = 4
@@ -44,6 +45,8 @@ class Planner:
     # The resources that are balanced, and the configuration with no others.
     _columns: tuple[int, ...] = field(init=False)
     _balanced: PlanConfig = field(init=False)
+    # That configuration before times took the place of costs; None: none did.
+    _untimed: PlanConfig | None = field(init=False)
 
     def __post_init__(self) -> None:
         config = self.config
@@ -51,7 +54,11 @@ class Planner:
         every = tuple(range(len(config.resources)))
         columns = every if self.order_ranks is not None else config.balanced_columns
         object.__setattr__(self, "_columns", columns)
-        object.__setattr__(self, "_balanced", config.only(columns))
+        balanced = config.only(columns)
+        # An ordering's function knows costs, and is given no times.
+        timed = self.order_ranks is None and is_timed(balanced)
+        object.__setattr__(self, "_untimed", balanced if timed else None)
+        object.__setattr__(self, "_balanced", timed_config(balanced) if timed else balanced)
 
     @property
     def window_samples(self) -> int:
@@ -82,6 +89,8 @@ class Planner:
             )
         self._refuse_oversize(window, costs)
         costs = np.ascontiguousarray(costs[:, self._columns])
+        if self._untimed is not None:
+            costs = timed_costs(self._untimed, costs)
         grouped = self._group(window, costs)
         budgets = budget_array(self._balanced.budgets)
         over = np.flatnonzero(oversized(costs[: grouped.used], budgets))

@@ -148,7 +148,7 @@ def group_prefix(config: PlanConfig, costs: Int64, seed: int) -> StepGroups:
         if groups <= wanted:
             break
         # The guess was too low: take a little less than the prefix that would fit in proportion.
-        used = min(used - 1, used * (wanted * 1023 // 1024) // groups)
+        used = max(1, min(used - 1, used * wanted * 1023 // (1024 * groups)))
     chosen = np.arange(groups, dtype=np.int64)
     group_of, chosen = split_largest(_sizes(costs[:used]), group_of, chosen, wanted)
     return _to_steps(config, costs[:used], group_of, chosen, seed)

@@ -35,7 +35,7 @@ class FoundSource(PlainSource):
 
 def said_work(balance: Balance) -> Work | None:
     """Return the work that the user has said, by a layout too; None where it is to be found."""
-    if balance.work == "padded":
+    if balance.work is not None:
         return balance.work
     return None if balance.layout == "torch" else balance.layout
 

@@ -72,7 +72,7 @@ def configuration(
     rows = accumulate_from if balance.accumulate == "auto" else balance.accumulate
     size = balance.samples_per_step
     if size is None:
-        if balance.work == "padded" and batch_size is None:
+        if balance.resolved_work == "padded" and batch_size is None:
             raise ValueError("work is 'padded': give samples_per_step, the size of a step")
         size = _usual_step(costs, budgets_of(balance, resources), ranks, rows, batch_size)
         size = size if empty_lists else max(size, ranks * rows)

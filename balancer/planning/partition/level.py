@@ -45,7 +45,7 @@ def level(config: PlanConfig, costs: Int64, group_of: Int64, cells: Int64) -> In
         ] * _SWEEPS
         effort = (_SEARCHES, _CANDIDATES, _TRIES, _NEAR)
     else:
-        contests, work = cells[:, None], _summed(config.resources, costs[inside], small)
+        contests, work = cells[:, None], _summed(config, costs[inside], small)
         # A column is guarded from its turn on; before, those ahead change it as they like. At last
         # the sum alone counts: a rank with a giant sample may have to give all else away.
         last = work.shape[1] - 1
@@ -64,7 +64,7 @@ def _coarsest_first(costs: Int64) -> Int64:
     return np.argsort(kinds, kind="stable")
 
 
-def _summed(resources: tuple[str, ...], costs: Int64, small: Int64) -> Int64:
+def _summed(config: PlanConfig, costs: Int64, small: Int64) -> Int64:
     """Return what counts once a step (n, columns): the work of a sample, as the last column.
 
     Before it come all resources but the finest, and their opposites: nobody may have much more of
@@ -73,16 +73,18 @@ def _summed(resources: tuple[str, ...], costs: Int64, small: Int64) -> Int64:
     """
     coarse = small[:, _coarsest_first(small)[:-1]]
     both = np.stack([coarse, -coarse], axis=2).reshape(len(small), -1)
-    return np.column_stack([both, _work(resources, costs, small)])
+    return np.column_stack([both, _work(config, costs, small)])
 
 
-def _work(resources: tuple[str, ...], costs: Int64, small: Int64) -> Int64:
+def _work(config: PlanConfig, costs: Int64, small: Int64) -> Int64:
     """Return each sample's work (n,), scaled: a tile as TILE_TOKENS tokens, as in all forecasts.
 
-    Of other resources nothing is known: the sums of all count alike.
+    By config.time_ns where it is given. Of other resources nothing is known: the sums of all count
+    alike.
     """
-    if sorted(resources) != ["tiles", "tokens"]:
+    weights = dict(config.time_ns)
+    if not weights and sorted(config.resources) != ["tiles", "tokens"]:
         return np.asarray(small.sum(axis=1))
-    weights = np.array([TILE_TOKENS if name == "tiles" else 1 for name in resources])
-    whole = (costs @ weights)[:, None]
+    weights = weights or {"tiles": TILE_TOKENS, "tokens": 1}
+    whole = (costs @ np.array([weights.get(name, 0) for name in config.resources]))[:, None]
     return scale_costs(whole, np.array([UNLIMITED]), len(costs))[0][:, 0]

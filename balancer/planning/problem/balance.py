@@ -92,13 +92,14 @@ class Balance:
         with no_sync while it accumulates). Loads are evened out for that, by "multi_resource".
     work: what a microbatch costs where a resource does not add up as tiles do: the sum of its
         samples ("packed"), or their number times the largest ("padded"), as a collate_fn that
-        pads makes it. Budgets count the same.
+        pads makes it. Budgets count the same. None: padded with layout "padded" (where grouping
+        and mode plan that), else packed.
     counts: "equal" puts the same number of samples into every microbatch (they differ by one at
         most), for loops that weigh microbatches alike; "free" lets numbers differ, for loops that
         weigh with StepInfo. None: free where grouping is "balanced", equal where it is "auto".
     time_ns: nanoseconds of work per unit of each resource, such as {"tokens": 40, "tiles": 9000},
-        and per "attention_pairs", longest times longest of each sample; for work "padded" only.
-        None: tiles count as 307 tokens, and other resources by their means.
+        and per "attention_pairs", longest times longest of each sample; what it does not name is
+        no work. None: tiles count as 307 tokens, and other resources by their means.
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
@@ -124,7 +125,7 @@ class Balance:
     partition: PartitionName = "multi_resource"
     ordering: OrderingName = "given"
     waits: Waits = "microbatch"
-    work: Work = "packed"
+    work: Work | None = None
     counts: Counts | None = None
     time_ns: Mapping[str, int] | None = None
     oversize: Oversize = "alone"
@@ -141,13 +142,20 @@ class Balance:
         object.__setattr__(self, "budgets", Budgets(self.budgets))
         if self.time_ns is not None:
             object.__setattr__(self, "time_ns", Budgets(self.time_ns))
-        padded, limited = self.work == "padded", bool(self.budgets)
+        padded, limited = self.resolved_work == "padded", bool(self.budgets)
         check_limits(self.grouping, self.mode, limited, padded)
         check_waits(self.waits, self.partition)
-        check_padded(self.grouping, self.mode, padded, timed=self.time_ns is not None)
+        check_padded(self.grouping, self.mode, padded)
+        check_timed(self.grouping, self.mode, timed=self.time_ns is not None)
         check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
         if self.grouping == "auto":
             _check_auto(self)
+
+    @property
+    def resolved_work(self) -> Work:
+        """The work that is planned: `work`, else what the layout makes of it."""
+        sums = self.grouping == "isf" or self.mode == "epoch"
+        return self.work or ("padded" if self.layout == "padded" and not sums else "packed")
 
     def __repr__(self) -> str:
         """Return the expression that makes this value; only what differs from the defaults."""
@@ -249,10 +257,17 @@ def check_limits(grouping: str, mode: str, limited: bool, padded: bool = False) 
         )
 
 
-def check_padded(grouping: str, mode: str, padded: bool, timed: bool) -> None:
-    """Raise ValueError where padded work cannot be planned, or times are given for nothing."""
-    if timed and not padded:
-        raise ValueError("time_ns weighs padded work: give work='padded' too, or leave time_ns out")
+def check_timed(grouping: str, mode: str, timed: bool) -> None:
+    """Raise ValueError where times are given to a plan that does not look at them."""
+    if timed and (grouping in (*COUNTED, "isf") or mode == "epoch"):
+        raise ValueError(
+            f"time_ns weighs what grouping 'balanced' plans in modes 'exact' and 'window', not "
+            f"{grouping!r} in {mode!r}: leave time_ns out"
+        )
+
+
+def check_padded(grouping: str, mode: str, padded: bool) -> None:
+    """Raise ValueError where padded work cannot be planned."""
     if padded and grouping == "isf":
         raise ValueError(
             "grouping 'isf' fills microbatches by sums, and work is 'padded': use grouping "
@@ -331,10 +346,10 @@ def _is_times(value: object) -> bool:
 Check = tuple[Callable[[object], bool], str]
 
 
-def _one_of(values: tuple[str, ...]) -> Check:
+def _one_of(values: tuple[str, ...], or_none: bool = False) -> Check:
     return (
-        lambda value: isinstance(value, str) and value in values,
-        f"are {', '.join(map(repr, values))}",
+        lambda value: (isinstance(value, str) and value in values) or (or_none and value is None),
+        f"are {', '.join(map(repr, values))}{' or None' * or_none}",
     )
 
 
@@ -358,11 +373,8 @@ OPTIONS: Mapping[str, Check] = {
     "partition": _one_of(PARTITIONS),
     "ordering": _one_of(ORDERINGS),
     "waits": _one_of(WAITS),
-    "work": _one_of(WORK),
-    "counts": (
-        lambda value: value is None or (isinstance(value, str) and value in COUNTS),
-        f"are {', '.join(map(repr, COUNTS))} or None",
-    ),
+    "work": _one_of(WORK, or_none=True),
+    "counts": _one_of(COUNTS, or_none=True),
     "time_ns": (
         _is_times,
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",

@@ -29,6 +29,7 @@ from .balance import (
     check_limits,
     check_option,
     check_padded,
+    check_timed,
     check_waits,
     is_positive,
 )
@@ -222,7 +223,9 @@ class PlanConfig:
         if self.empty_microbatches:
             del options["empty_microbatches"]
         if not self.padded:
-            del options["padded"], options["time_ns"]
+            del options["padded"]
+        if not (self.padded or self.time_ns):
+            del options["time_ns"]
         if self.counts is None:
             del options["counts"]
         if self.last_step == "whole":
@@ -252,7 +255,9 @@ def padded_of(balance: Balance, resources: tuple[str, ...]) -> tuple[str, ...]:
     >>> padded_of(Balance(work="padded"), ("tiles", "tokens"))
     ('tokens',)
     """
-    return tuple(n for n in resources if n not in ADD_UP) if balance.work == "padded" else ()
+    return (
+        tuple(n for n in resources if n not in ADD_UP) if balance.resolved_work == "padded" else ()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +361,10 @@ def _check_batch_size(config: PlanConfig) -> None:
 
 
 def _check_padded(config: PlanConfig) -> None:
-    check_padded(config.grouping, config.mode, bool(config.padded), timed=bool(config.time_ns))
+    check_padded(config.grouping, config.mode, bool(config.padded))
+    check_timed(config.grouping, config.mode, timed=bool(config.time_ns))
     check_counts(config.counts, config.grouping, config.mode, config.oversize, config.limited)
-    names = (*config.resources, *((ATTENTION_PAIRS,) if LLM in config.padded else ()))
+    names = (*config.resources, *((ATTENTION_PAIRS,) if LLM in config.resources else ()))
     for name, value in config.time_ns:
         _check_positive(f"time_ns of {name}", value)
         if name not in names:

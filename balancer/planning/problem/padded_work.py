@@ -46,6 +46,15 @@ def sample_times(config: PlanConfig, costs: Int64) -> SampleTimes:
     Without time_ns a tile counts as 307 tokens; other resources count by their means, alike.
     Integers throughout: where products would not fit in 64 bits, all times lose their last bits.
     """
+    times = resource_times(config, costs)
+    padded = [name in config.padded for name in config.resources]
+    return SampleTimes(
+        times[:, np.array(padded)].sum(axis=1), times[:, ~np.array(padded)].sum(axis=1)
+    )
+
+
+def resource_times(config: PlanConfig, costs: Int64) -> Int64:
+    """Return int64 (n, resources): what samples take of each resource, as in `sample_times`."""
     weights = dict(config.time_ns)
     if not weights and set(config.resources) <= {"tiles", LLM}:
         weights = {"tiles": TILE_TOKENS, LLM: 1}
@@ -59,15 +68,12 @@ def sample_times(config: PlanConfig, costs: Int64) -> SampleTimes:
         for name, top in zip(config.resources, largest, strict=True)
     )
     shift = max(0, most.bit_length() + len(costs).bit_length() - _MOST_BITS)
-    padded, added = np.zeros((2, len(costs)), dtype=np.int64)
+    times = np.zeros_like(costs)
     for column, name in enumerate(config.resources):
         square = pairs if name == LLM else 0
-        time = _time(costs[:, column], weights.get(name, 0), square, shift, largest[column])
-        if name in config.padded:
-            padded += time
-        else:
-            added += time
-    return SampleTimes(padded, added)
+        weight = weights.get(name, 0)
+        times[:, column] = _time(costs[:, column], weight, square, shift, largest[column])
+    return times
 
 
 def _time(values: Int64, weight: int, square: int, shift: int, largest: int) -> Int64:

@@ -207,13 +207,38 @@ def test_the_configuration_says_it_and_old_digests_stay() -> None:
 @pytest.mark.parametrize(("options", "words"), [
     ({"work": "padded", "grouping": "isf"}, "grouping 'isf' fills microbatches by sums"),
     ({"work": "padded", "mode": "epoch"}, "mode 'epoch' groups by sums"),
-    ({"time_ns": {"tokens": 3}}, "give work='padded' too"),
     ({"work": "padded", "time_ns": {}}, "time_ns is {}"),
     ({"counts": "free", "grouping": "fixed"}, "puts batch_size samples"),
     ({"counts": "equal", "grouping": "isf"}, "is planned by grouping 'balanced'"),
     ({"counts": "equal", "budgets": {"tokens": 9}}, "use oversize 'refuse' or 'error'"),
-    ({"work": "pakced"}, "allowed are 'packed', 'padded'"),
+    ({"work": "pakced"}, "allowed are 'packed', 'padded' or None"),
 ])  # fmt: skip
 def test_what_contradicts_itself_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Balance(**options)
+
+
+@pytest.mark.parametrize(("options", "work"), [
+    ({}, "packed"),
+    ({"layout": "padded"}, "padded"),
+    ({"layout": "packed"}, "packed"),
+    ({"layout": "padded", "work": "packed"}, "packed"),
+    ({"layout": "padded", "grouping": "isf"}, "packed"),
+    ({"layout": "padded", "mode": "epoch", "budgets": {"tokens": 9}}, "packed"),
+    ({"layout": "padded", "mode": "window"}, "padded"),
+    ({"work": "padded"}, "padded"),
+])  # fmt: skip
+def test_a_padded_layout_is_planned_as_padded_work(options: dict[str, Any], work: str) -> None:
+    balance = Balance(**options)
+    assert balance.resolved_work == work
+    resolved = PlanConfig.from_balance(
+        balance, ranks=1, resources=("tiles", "tokens"), samples_per_step=8
+    )
+    assert resolved.padded == (("tokens",) if work == "padded" else ())
+
+
+def test_a_window_whose_budgets_are_too_tight_for_a_step_still_has_a_sample() -> None:
+    chosen = config(1, 1, 2, mode="window", budgets=(3,))
+    planned = make_planner(chosen).plan(Window(0, 0, 0, np.array([[3], [3]]), last=True))
+    assert planned.consumed == 1
+    assert [m.ordinals for b in planned.batches for rank in b.ranks for m in rank] == [(0,)]
