@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import default_collate
+from torch.utils.data import DistributedSampler, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ..balancer.planning.problem.balance import Balance
@@ -47,6 +47,7 @@ class BalancedArguments:
     shuffle: bool
     collate_fn: Callable[[list[Any]], Any] | None
     ranks: RankArguments
+    follows: DistributedSampler[Any] | None
     name: str
     cost: Any
     key: Callable[[int], str] | None
@@ -154,7 +155,8 @@ def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> 
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
     )
-    return LateBalancedLoader(given.ranks, _settings(loader, given, source, resources).make)
+    make = _settings(loader, given, source, resources).make
+    return LateBalancedLoader(given.ranks, make, follows=given.follows)
 
 
 def _settings(
@@ -197,10 +199,10 @@ def _prepare_auto(
         name=given.name,
         standalone=given.balancer is not None,
         context=whole.torch.start.context,
-        begin=None,
+        begin=whole.torch.start.begin,
         build=build,
     )
-    return LateAutoLoader(given.ranks, settings)
+    return LateAutoLoader(given.ranks, settings, given.follows)
 
 
 def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments) -> JobSpec:
@@ -223,11 +225,12 @@ def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:
 
 def _torch_arguments(loader: TorchDataLoader[Any]) -> TorchArguments:
     context: Any = loader.multiprocessing_context
+    begin = loader.worker_init_fn if loader.num_workers else None
     return TorchArguments(
         dataset=loader.dataset,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
-        start=WorkerStart(loader.num_workers, loader.persistent_workers, context),
+        start=WorkerStart(loader.num_workers, loader.persistent_workers, context, begin),
         prefetch_factor=loader.prefetch_factor,
         timeout=loader.timeout,
     )

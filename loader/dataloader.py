@@ -19,6 +19,7 @@ from .adapters.recognition import RecognisedLoader
 from .adapters.stand_ins import stand_ins
 from .assembly import BalancedArguments, prepare_balanced
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
+from .balanced.given_order import read_order, with_rank, with_seed
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.walking import Microbatches, Steps
@@ -29,7 +30,6 @@ from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
     checked_shuffle,
     refuse_ignored,
-    refuse_own_order,
     refuse_without_balance,
     refuse_without_policy,
 )
@@ -137,12 +137,14 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
             )  # fmt: skip
             return
-        refuse_own_order(sampler, batch_sampler, worker_init_fn, generator)
-        wanted = as_balance(balance)
+        order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
+        wanted = with_seed(as_balance(balance), order)
         refuse_ignored(dataset, wanted, batch_size, cost, key)
         given = BalancedArguments(
-            balance=wanted, shuffle=checked_shuffle(shuffle, wanted.mode), collate_fn=collate_fn,
-            ranks=RankArguments(rank, ranks, virtual_ranks, process_group, topology), name=name,
+            balance=wanted, shuffle=checked_shuffle(order.shuffle, wanted.mode), name=name,
+            ranks=with_rank(
+                RankArguments(rank, ranks, virtual_ranks, process_group, topology), order
+            ), follows=order.follows, collate_fn=collate_fn,
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data,
@@ -280,7 +282,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         """
         self._reopen_changed_data()
         if self._late is not None:
-            self._late.get_at_resume(state).load_state_dict(state)
+            self._late.load_state_dict(state)
             return
         self._plain.load_state_dict(self, state, self.growing_data)
         if is_stream(self.dataset) or is_stateful(self.dataset):
@@ -323,7 +325,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         self._late.set_epoch(epoch)
         self._show_stand_ins()
         if ledger is not None:
-            self._late.get_at_resume(ledger).load_state_dict(ledger)
+            self._late.load_state_dict(ledger)
 
     def _need_balance(self, what: str) -> BalancedLoader:
         self._refuse_plain(what)

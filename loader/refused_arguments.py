@@ -25,20 +25,6 @@ def refuse_without_policy(on_error: str, dead_letter: str | None) -> None:
         )
 
 
-def refuse_own_order(sampler: Any, batch_sampler: Any, worker_init_fn: Any, generator: Any) -> None:
-    """Raise ValueError for torch's arguments that a balanced loader decides about."""
-    if sampler is not None or batch_sampler is not None:
-        raise ValueError(
-            "a balanced loader plans its own order: leave sampler and batch_sampler, and say "
-            "shuffle=True or shuffle=False"
-        )
-    if generator is not None or worker_init_fn is not None:
-        raise ValueError(
-            "what is random in a balanced loader follows from seed, epoch and key: give "
-            "Balance(seed=) instead of generator and worker_init_fn"
-        )
-
-
 def checked_shuffle(shuffle: bool | None, mode: str) -> bool:
     """Return whether a balanced loader shuffles; ValueError where nobody said so.
 

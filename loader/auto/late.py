@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from torch.utils.data import DistributedSampler
+
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.shuffle import permutation
@@ -135,8 +137,13 @@ class AutoSettings:
 class LateAutoLoader(LateBalancedLoader):
     """Finds costs at the first use, or takes them from a ledger."""
 
-    def __init__(self, arguments: RankArguments, settings: AutoSettings) -> None:
-        super().__init__(arguments, settings.make, at_once=False)
+    def __init__(
+        self,
+        arguments: RankArguments,
+        settings: AutoSettings,
+        follows: DistributedSampler[Any] | None = None,
+    ) -> None:
+        super().__init__(arguments, settings.make, at_once=False, follows=follows)
         self._settings = settings
 
     def get_at_resume(self, state: Any = None) -> BalancedLoader:

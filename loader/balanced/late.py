@@ -7,6 +7,8 @@ looked for at the first iteration, length or state, and must stay what they were
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils.data import DistributedSampler
+
 from ..step.ranks import Place, RankArguments, check_same_place
 from .microbatches import BalancedLoader
 
@@ -19,8 +21,13 @@ class LateBalancedLoader:
         arguments: RankArguments,
         make: Callable[[Place], BalancedLoader],
         at_once: bool = True,
+        follows: DistributedSampler[Any] | None = None,
     ) -> None:
-        """`make` returns the loader of a place; `at_once` if the ranks are given as numbers."""
+        """`make` returns the loader of a place; `at_once` if the ranks are given as numbers.
+
+        `follows` is the user's sampler, whose epoch is read at each iteration.
+        """
+        self._follows = follows
         self._arguments = arguments
         self._make = make
         self._epoch = 0
@@ -49,6 +56,8 @@ class LateBalancedLoader:
 
     def get_at_iteration(self) -> BalancedLoader:
         """Return the loader; ValueError if this process' ranks have changed since it was made."""
+        if self._follows is not None:
+            self.set_epoch(self._follows.epoch)
         loader, place = self.get(), self._arguments.find()
         check_same_place(
             self._place,
@@ -73,9 +82,18 @@ class LateBalancedLoader:
             self._loader.close()
             self._epoch, self._loader = self._loader.epoch, None
 
+    def load_state_dict(self, state: Any) -> None:
+        """Continue at a ledger; ValueError if the loader of this process' ranks cannot."""
+        loader = self.get_at_resume(state)
+        loader.load_state_dict(state)
+        if self._follows is not None:
+            self._follows.set_epoch(loader.epoch)
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs."""
         self._epoch = epoch
+        if self._follows is not None:
+            self._follows.set_epoch(epoch)
         if self._loader is not None:
             self._loader.set_epoch(epoch)
 

@@ -5,7 +5,7 @@ their own, started as torch would start them: anew for every run (so that they h
 it is then), or once if they are persistent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -17,7 +17,13 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...workers.daemon.loop import local_identity, local_name, run_worker
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, start_pool
-from ...workers.processes.pool_job import PoolEndedError, PoolJob, Report, WorkerSlot
+from ...workers.processes.pool_job import (
+    PoolEndedError,
+    PoolJob,
+    Report,
+    WorkerSlot,
+    locate_error,
+)
 from ...workers.processes.start_method import start_method
 from ...workers.sources.interface import Source
 from .balancer_process import EmbeddedBalancer
@@ -31,20 +37,25 @@ _torch_worker: Any = _utils.worker
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """The arguments of a worker's process."""
+    """The arguments of a worker's process; `begin` is the loader's worker_init_fn."""
 
     job: JobSpec
     source: Source
     endpoint: str
+    begin: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """The way in which a loader's workers are started; `context` is its multiprocessing_context."""
+    """The way in which a loader's workers are started; `context` is its multiprocessing_context.
+
+    begin: its worker_init_fn, which each worker calls with its number.
+    """
 
     workers: int
     persistent: bool = False
     context: BaseContext | None = None
+    begin: Callable[[int], None] | None = None
 
     def start(self, config: WorkerConfig) -> Pool:
         """Start workers as torch would now; see `start_pool` for errors."""
@@ -139,9 +150,19 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     _torch_worker._worker_info = _torch_worker.WorkerInfo(
         id=slot.index, num_workers=slot.workers, seed=seed, dataset=config.source
     )
+    if config.begin is not None:
+        _begin(config.begin, slot.index)
     handler = SourceHandler(config.source, config.job.resources, seed, local=True)
     identity = local_identity(slot.index, slot.incarnation)
     reason = run_worker(config.endpoint, identity, handler)
     if reason:
         # Another process of the same data would be turned away, too.
         raise PoolEndedError(reason)
+
+
+def _begin(begin: Callable[[int], None], number: int) -> None:
+    """Run the user's worker_init_fn; what it raises would be raised in another worker, too."""
+    try:
+        begin(number)
+    except Exception as error:
+        raise PoolEndedError(f"worker_init_fn raised {locate_error(error)}") from error

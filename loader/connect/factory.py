@@ -163,7 +163,7 @@ class ConnectionFactory:
         balancer: EmbeddedBalancer | None,
         peers: Rendezvous | None = None,
     ) -> LocalConnection:
-        config = WorkerConfig(self.job, source, endpoint)
+        config = WorkerConfig(self.job, source, endpoint, self.start.begin)
         processes = LocalProcesses(self.start, config, balancer)
         return LocalConnection(processes, endpoint, self._party(), self.job, self.prefetch, peers)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from counterpoise import Balance, DataLoader
@@ -175,8 +176,8 @@ def test_bad_data_is_refused_in_one_line(tmp_path, source, reason):
         ([1, 2], {"rank": 2, "ranks": 2, "virtual_ranks": None}, "rank is 2, allowed are 0 to 1"),
         (
             [1, 2],
-            {"worker_init_fn": print},
-            r"give Balance\(seed=\) instead of generator",
+            {"generator": torch.Generator().manual_seed(4), "seed": 3},
+            r"Balance\(seed=3\) and the seed of sampler or generator, 4, contradict",
         ),
         ([1, 2], {"sampler": [0, 1]}, "a balanced loader plans its own order"),
         ([1, 2], {"balancer": "tcp://127.0.0.1:1"}, "workers elsewhere cannot read a list"),
