@@ -29,6 +29,7 @@ _HOMES = {
     "loss_rule": "loader",
     "scale_loss": "loader",
     "sched": "",
+    "time_ns": "sched",
     "workers": "",
 }
 

@@ -17,6 +17,7 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
+from .sched import time_ns
 from .workers import TarDataset, VisionLanguage
 
 __version__: str
@@ -42,5 +43,6 @@ __all__ = [
     "loss_rule",
     "scale_loss",
     "sched",
+    "time_ns",
     "workers",
 ]

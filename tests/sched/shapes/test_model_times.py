@@ -1,0 +1,68 @@
+"""Times of tokens, pairs and tiles follow from a configuration as from the layers' shapes."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import counterpoise as cp
+from counterpoise.sched.shapes.layers import TransformerLayer, Vocabulary, vit_layer
+
+LLAMA = {
+    "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 160, "hidden_act": "silu",
+    "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000,
+}  # fmt: skip
+VISION = {
+    "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 96, "hidden_act": "gelu",
+    "num_attention_heads": 4, "image_size": [56, 56], "patch_size": 14,
+}  # fmt: skip
+
+
+def test_operations_are_those_of_the_layers_and_a_step_is_three_forwards() -> None:
+    layer = TransformerLayer(64, 160, matrices=3, key_values=2 * 16)
+    found = cp.time_ns(LLAMA)
+    forward = 3 * layer.forward_flops(tokens=1, pairs=0) + Vocabulary(64, 1000).forward_flops(1)
+    assert found == {
+        "tokens": 3 * forward,
+        "attention_pairs": 3 * 3 * layer.forward_flops(tokens=0, pairs=1),
+    }
+
+
+def test_a_tile_is_a_sequence_of_patches_of_the_encoder() -> None:
+    found = cp.time_ns({"text_config": LLAMA, "vision_config": VISION})
+    assert found.pop("tiles") == 3 * 2 * vit_layer(32, 96).forward_flops(tokens=16, pairs=256)
+    assert found == cp.time_ns(LLAMA)
+    any_size = {**VISION, "image_size": None}
+    assert "tiles" not in cp.time_ns({"text_config": LLAMA, "vision_config": any_size})
+
+
+@pytest.mark.parametrize(("change", "of_tokens"), [
+    ({"head_dim": 16}, 64 * (2 * 64 + 2 * 16)),
+    ({"hidden_act": "gelu"}, -64 * 160),
+    ({"hidden_act": "gelu", "model_type": "gemma2"}, 0),
+    ({"num_experts_per_tok": 2, "moe_intermediate_size": 100}, 3 * 64 * (200 - 160)),
+    ({"num_key_value_heads": None}, 64 * 2 * (64 - 16)),
+    ({"intermediate_size": None}, 3 * 64 * (256 - 160)),
+])  # fmt: skip
+def test_shapes_that_differ_count_as_they_are(change: dict[str, Any], of_tokens: int) -> None:
+    found = cp.time_ns({**LLAMA, **change})
+    wide = 1 + ("head_dim" in change)
+    assert found["attention_pairs"] == wide * cp.time_ns(LLAMA)["attention_pairs"]
+    assert found["tokens"] - cp.time_ns(LLAMA)["tokens"] == 6 * 3 * of_tokens
+
+
+def test_flash_attention_leaves_out_half_of_the_pairs() -> None:
+    config = SimpleNamespace(**LLAMA, _attn_implementation="flash_attention_2")
+    assert cp.time_ns(config)["attention_pairs"] * 2 == cp.time_ns(LLAMA)["attention_pairs"]
+
+
+@pytest.mark.parametrize("config", [{}, None, {"hidden_size": 8}, {"hidden_size": "8"}, object()])
+def test_a_configuration_without_shapes_says_what_to_give(config: Any) -> None:
+    with pytest.raises(ValueError, match=r"needed are hidden_size.*Balance\(time_ns="):
+        cp.time_ns(config)
+
+
+def test_a_balance_takes_them_for_work_of_both_kinds() -> None:
+    times = cp.time_ns(LLAMA)
+    assert cp.Balance(time_ns=times).time_ns == times
+    assert cp.Balance(work="padded", time_ns=times).resolved_work == "padded"
