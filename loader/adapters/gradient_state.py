@@ -33,6 +33,13 @@ class AccelerateFeed:
         gather_padded()
         return cls(PartialState().device)
 
+    @staticmethod
+    def accumulated() -> int:
+        """Return the batches that accelerate accumulates."""
+        from accelerate.state import GradientState
+
+        return int(GradientState().num_steps)
+
     def begin(self, loader: Any, accumulate: int | str) -> None:
         """Begin an iteration; ValueError if accelerate accumulates another number of batches.
 

@@ -2,6 +2,7 @@
 
 import logging
 
+from .auto_loader import adopt_accumulation
 from .gradient_state import AccelerateFeed
 
 logger = logging.getLogger(__name__)
@@ -42,3 +43,4 @@ class RecognisedLoader:
         """Do from now on what accelerate's own loaders do; accelerator.prepare sets this."""
         if prepared and self.is_balanced and self._accelerate is None:
             self._accelerate = AccelerateFeed.prepared()
+            adopt_accumulation(self, AccelerateFeed.accumulated())

@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 from .accelerate import check_step, prepare_accelerate
+from .auto_loader import adopt_accumulation, adopt_weights, weighs_equally
 from .packed_model import check_keeps_apart, for_model, is_packed, is_packing
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
@@ -21,10 +22,13 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
 
     A balanced loader is used as it is, its ledger is saved in and loaded from checkpoints; a plain
     one, and `eval_loader`, are sharded as by accelerate and keep our workers. Packed batches get
-    hf_kwargs, and the model is checked for it. Raises ValueError for gradient_accumulation_steps
-    that is not the loader's accumulate, for a loss that is not normalised by the tokens of the
-    whole step, for a model that does not keep packed samples apart, for a balanced or packed
-    eval_loader, and in modes "window" and "epoch" for TrainingArguments without max_steps.
+    hf_kwargs, and the model is checked for it. With balance="auto" the accumulation is Trainer's,
+    and counts are free where its losses are normalised by the tokens of the whole step.
+
+    Raises ValueError for gradient_accumulation_steps that is not the loader's accumulate, for a
+    train_sampling_strategy by length, for a loss that is not normalised by the tokens of the whole
+    step, for a model that does not keep packed samples apart, for a balanced or packed eval_loader,
+    and in modes "window" and "epoch" for TrainingArguments without max_steps.
     """
     if not isinstance(loader, RecognisedLoader):
         raise ValueError(
@@ -37,8 +41,14 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         prepared = prepare_accelerate(trainer.accelerator, loader)
         trainer.get_train_dataloader = lambda: prepared
         return trainer
+    _check_strategy(trainer)
+    normalises = _why_not_normalised(trainer) == ""
+    adopt_accumulation(loader, trainer.args.gradient_accumulation_steps)
+    if normalises:
+        adopt_weights(loader)
+    elif not weighs_equally(loader):  # means of equal counts may be averaged
+        raise ValueError(_why_not_normalised(trainer))
     check_step(loader, trainer.args.gradient_accumulation_steps, "gradient_accumulation_steps")
-    _check_loss(trainer)
     feed = with_known_epochs(loader, trainer.args.max_steps)
     _give_packed(trainer, loader)
     trainer.args.ignore_data_skip = True  # the ledger says where to go on
@@ -62,19 +72,31 @@ def _attach_evaluation(trainer: Any, loader: Any) -> None:
     trainer.get_eval_dataloader = lambda *_, **__: prepared
 
 
-def _check_loss(trainer: Any) -> None:
-    """Raise ValueError unless losses are divided by the label tokens of all microbatches."""
-    if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
+def _check_strategy(trainer: Any) -> None:
+    """Raise ValueError where Trainer is to choose samples by length itself."""
+    strategy = getattr(trainer.args, "train_sampling_strategy", "random")
+    if strategy not in ("random", "sequential"):
         raise ValueError(
+            f"train_sampling_strategy={strategy!r} makes batches by length, and so does a balanced "
+            "loader: one of the two has to go; leave train_sampling_strategy of TrainingArguments, "
+            "or attach_trainer() and balance"
+        )
+
+
+def _why_not_normalised(trainer: Any) -> str:
+    """Return why losses are not divided by the label tokens of all microbatches; "" if they are."""
+    if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
+        return (
             f"the loss of {type(trainer.model).__name__} is a mean over one microbatch, and those "
             "of a step differ in tokens: let its forward take **kwargs with num_items_in_batch and "
             "divide the sum of losses by it, or give Trainer(compute_loss_func=...), which gets it"
         )
     if not trainer.args.average_tokens_across_devices and trainer.args.world_size > 1:
-        raise ValueError(
+        return (
             "average_tokens_across_devices=False divides by the tokens of one rank, and ranks "
             "differ: leave it True in TrainingArguments"
         )
+    return ""
 
 
 def _give_packed(trainer: Any, loader: Any) -> None:

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from torch.utils.data import DistributedSampler
 
-from ...balancer.planning.problem.balance import Balance
+from ...balancer.planning.problem.balance import DEFAULTS, Balance, Counts
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.shuffle import permutation
 from ...workers.sources.interface import PlainSource, Source, source_name
@@ -33,6 +33,7 @@ class AutoSettings:
     """All that `auto` needs to find costs and to plan; `build` makes the loader of a plan.
 
     collate: the user's, or torch's default. standalone: whether a balancer runs elsewhere.
+    ignores_labels: whether a microbatch that weighs nothing has labels of -100.
     """
 
     balance: Balance
@@ -50,6 +51,7 @@ class AutoSettings:
     begin: Callable[[int], None] | None
     build: Build
     choice: Choice | None = None
+    ignores_labels: bool = False
     _told: bool = field(default=False, init=False)
 
     def make(self, place: Place) -> BalancedLoader:
@@ -64,7 +66,23 @@ class AutoSettings:
             tell(start_line(self.choice, plan, told, count, self.batch_size))
             warn_of_means(self.choice, balance)
             self._told = True
-        return self.build(self.choice, balance, plan, place)
+        loader = self.build(self.choice, balance, plan, place)
+        if loader.spare is not None:
+            loader.spare.ignores_labels = self.ignores_labels
+        return loader
+
+    def adopt(self, accumulate: int, counts: Counts | None, ignores_labels: bool) -> bool:
+        """Take what a framework says where the user has not; return whether that is another plan.
+
+        accumulate: the microbatches of a step in this process; counts: None leaves them.
+        """
+        given, self.ignores_labels = self.balance, ignores_labels or self.ignores_labels
+        if given.accumulate == DEFAULTS.accumulate and accumulate > 1:
+            self.balance = replace(given, accumulate=accumulate)
+        if given.counts is None and counts is not None:
+            self.balance = replace(self.balance, counts=counts)
+        self._told = self._told and self.balance == given
+        return self.balance != given
 
     def _plan(self, choice: Choice, place: Place) -> tuple[Balance, PlanConfig]:
         return plan_of(
@@ -152,6 +170,20 @@ class LateAutoLoader(LateBalancedLoader):
             self._settings.choice = choice
             self.forget()
         return super().get_at_resume(state)
+
+    @property
+    def counts(self) -> Counts:
+        """What the plan does with the numbers of samples."""
+        return self._settings.balance.counts or "equal"
+
+    def adopt(
+        self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False
+    ) -> None:
+        """Take what a framework says where the user has not; before the first batch."""
+        played = self._arguments.virtual_ranks or 1
+        rows = accumulate // played if accumulate % played == 0 else 1
+        if self._settings.adopt(rows, counts, ignores_labels):
+            self.forget()
 
 
 def _choice_in(state: Any) -> Choice | None:

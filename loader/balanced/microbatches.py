@@ -35,6 +35,7 @@ from ..step.turns import OneCaller
 from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
 from .label_check import LabelCheck
 from .over_budget import OverBudget
+from .spare import SpareSample
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class BalancedLoader:
     growing: bool = False
     shifts_labels: bool = False
     auto: str = ""
-    spare: Callable[[int, int], Any] | None = None
+    spare: SpareSample | None = None
     caller: OneCaller = field(default_factory=OneCaller, repr=False)
     epoch: int = 0
     # What next() has returned. It moves by one assignment, see fetching.py.
@@ -319,7 +320,8 @@ class BalancedLoader:
             keys = [item.key for item in batch.items]
             self._labels.compare(samples, batch.weights.label_tokens, keys)
         if not samples and self.spare is not None:
-            samples = [self.spare(self.epoch, kept.at.place.start)]
+            spared = self.collate([self.spare(self.epoch, kept.at.place.start)])
+            return Delivered(self.spare.weightless(spared), self._info(batch, after))
         return Delivered(self.collate(samples), self._info(batch, after))
 
     def _report_holes(self, kept: Kept) -> None:

@@ -3,11 +3,15 @@
 It weighs nothing: no count has it, and scale_loss() makes its loss 0.
 """
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ...balancer.planning.problem.shuffle import permutation
 from ...workers.sources.interface import SampleError, Source
+from ...workers.sources.labels import IGNORED
 from ..step.errors import LoaderError
 
 # After so many broken samples in a row nobody expects a good one.
@@ -19,11 +23,13 @@ class SpareSample:
     """Loads the first sample of a step that is not broken, in this process; the last one is kept.
 
     It follows from epoch and step alone, so that a resumed run has the same batches.
+    ignores_labels: its labels become -100, for losses that are sums over labels.
     """
 
     source: Source
     seed: int
     shuffle: bool
+    ignores_labels: bool = False
     _at: tuple[int, int] | None = field(default=None, init=False)
     _sample: Any = field(default=None, init=False, repr=False)
 
@@ -32,6 +38,12 @@ class SpareSample:
         if self._at != (epoch, start):
             self._sample, self._at = self._load(epoch, start), (epoch, start)
         return self._sample
+
+    def weightless(self, batch: Any) -> Any:
+        """Return the batch of a spare sample, without labels where losses are sums over them."""
+        if self.ignores_labels and isinstance(batch, MutableMapping) and "labels" in batch:
+            batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+        return batch
 
     def _load(self, epoch: int, start: int) -> Any:
         order = permutation(len(self.source), self.seed, epoch, self.shuffle)

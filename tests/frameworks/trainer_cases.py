@@ -147,6 +147,12 @@ def attach_errors(folder: str) -> list[str]:
     ]
 
 
+def sampling_by_length(folder: str) -> str:
+    """What attach_trainer says where Trainer is to make batches by length."""
+    made = trainer(folder, train_sampling_strategy="batch_rebalance")
+    return error_of(lambda: cp.adapters.attach_trainer(made, balanced()))
+
+
 def evaluated(folder: str, count: int) -> list[int]:
     """The samples that metrics are computed of in an evaluation."""
     found: list[int] = []
