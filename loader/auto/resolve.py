@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from ...balancer.planning.problem.balance import ADD_UP, Balance, Work
+from ...balancer.planning.problem.balance import ADD_UP, ATTENTION_PAIRS, LLM, Balance, Work
 from ...balancer.planning.problem.config import PlanConfig
 from ...workers.discovery import ColumnCosts, FoundCosts, column_costs
 from ...workers.sources.interface import DEFAULT_COST, PlainSource, Probe, Source
@@ -74,7 +74,7 @@ def plan_of(
         work: Work = "padded" if choice.padded else "packed"
         resolved = replace(
             balance, grouping="balanced", counts=balance.counts or "equal", work=work,
-            oversize=oversize,
+            oversize=oversize, time_ns=_times_of(balance, choice),
         )  # fmt: skip
     else:
         _refuse_budgets(balance, choice)
@@ -91,6 +91,13 @@ def plan_of(
     )
     last: Any = "whole" if free else "even" if shuffle else "short"
     return resolved, replace(plan, padded=choice.padded if choice.varies else (), last_step=last)
+
+
+def _times_of(balance: Balance, choice: Choice) -> dict[str, int] | None:
+    """Return the times of what samples cost: cp.time_ns(model.config) may name more."""
+    names = {*choice.resources, *([ATTENTION_PAIRS] if LLM in choice.resources else [])}
+    times = {name: time for name, time in (balance.time_ns or {}).items() if name in names}
+    return times or None
 
 
 def _refuse_budgets(balance: Balance, choice: Choice) -> None:

@@ -91,7 +91,7 @@ def test_trainer_has_free_counts_and_its_mean_over_tokens(
     for _, trained in found:
         assert_close(trained, weights)
     ours, expected = (by_step(each) for each in ([p for rank, _ in found for p in rank], seen))
-    # 4 samples are left for the last step's 6 microbatches: two have one of them that weighs nothing
+    # 4 samples are left for 6 microbatches: two have one of them that weighs nothing
     last = max(expected)
     assert sorted(set(ours.pop(last))) == expected.pop(last)
     assert ours == expected
