@@ -228,9 +228,10 @@ class Rendezvous:
             if self.owner is not None and self.owner.has_ended():
                 raise LoaderError(f"{self.owner} ended while it {task}: {_RESTART}")
             if time.monotonic() > until:
+                owner = self.owner or "a process"
                 raise LoaderError(
-                    f"{self.owner or 'a process'} claimed this loader and has not "
-                    f"{task} within {deadline_s:.0f} s, is it alive? {_RESTART}"
+                    f"{owner} claimed this loader and has not {task} within {deadline_s:.0f} s, "
+                    f"is it alive? {_RESTART}"
                 )
             time.sleep(POLL_S)
 
