@@ -41,8 +41,9 @@ FUZZ ?=
 fuzz: $(STAMP)
 	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.fuzz $(TARGET) $(if $(filter command line environment,$(origin RUNS)),--runs $(RUNS)) $(FUZZ)
 
-# Small changes of planning and schedules that their tests should notice: hours on one core. Verdicts
-# are kept in mutants.jsonl, and a run goes on from there. MUTANTS='--first 60 --module sched/checking'.
+# Small changes of planning and schedules that their tests should notice: half an hour on one core.
+# Verdicts are kept in mutants.jsonl, and a run goes on from there; MUTANTS=--again tries survivors
+# again, MUTANTS='--first 60 --module sched/checking' some.
 MUTANTS ?=
 mutants: $(STAMP)
 	PYTHONPATH=$(VENV)/typing nice $(BIN)/python -m tests.mutation $(MUTANTS)

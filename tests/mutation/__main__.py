@@ -8,19 +8,24 @@ object; the exit status is 1 if fewer than 90 % of the others were noticed.
 
 import argparse
 import json
+import os
 import random
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.mutation.equivalents import EQUIVALENTS
-from tests.mutation.operators import Mutant, mutants_of, mutated
-from tests.mutation.planting import ROOT, measure, preload, try_mutant
+from tests.mutation.log import Log
+from tests.mutation.operators import Mutant, mutants_of
+from tests.mutation.planting import preload
+from tests.mutation.session import ROOT
 from tests.mutation.table import TRIED, Tried
+from tests.mutation.trying import try_with
 
-COUNT, LEAST, GOAL = 620, 15, 0.9
+COUNT, LEAST, GOAL = 650, 15, 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,12 @@ class Chosen:
 
     mutant: Mutant
     tried: Tried
+
+
+@cache
+def all_of(module: str) -> list[Mutant]:
+    """Return all mutants of a module, `folder/name` below the root."""
+    return mutants_of(module, (ROOT / f"{module}.py").read_text())
 
 
 def sample(count: int, seed: int, least: int = LEAST) -> list[Chosen]:
@@ -42,8 +53,7 @@ def sample(count: int, seed: int, least: int = LEAST) -> list[Chosen]:
     for tried in TRIED:
         for name in tried.modules:
             module = f"{tried.folder}/{name}"
-            source = (ROOT / f"{module}.py").read_text()
-            found = [Chosen(mutant, tried) for mutant in mutants_of(module, source)]
+            found = [Chosen(mutant, tried) for mutant in all_of(module)]
             draw.shuffle(found)
             chosen += found[:least]
             rest += found[least:]
@@ -55,26 +65,23 @@ def sample(count: int, seed: int, least: int = LEAST) -> list[Chosen]:
 
 def try_all(chosen: list[Chosen], kept: Path) -> list[dict[str, Any]]:
     """Try mutants that are not in the kept file, and add them to it; return all verdicts."""
-    known = {line["name"]: line for line in map(json.loads, kept.read_text().splitlines())}
-    preload(with_torch=any("runtime" in each.tried.folder for each in chosen))
-    tests_s: dict[tuple[Any, ...], dict[str, float]] = {}
-    for number, each in enumerate(chosen):
-        mutant, tried = each.mutant, each.tried
-        if mutant.name in known:
-            continue
-        setting = tried.tests, tried.as_python
-        if setting not in tests_s:
-            tests_s[setting] = measure(*setting)
-        tree = mutated((ROOT / f"{mutant.module}.py").read_text(), mutant.number)
-        verdict = try_mutant(mutant.module, tree, tried.tests, tests_s[setting], tried.as_python)
-        known[mutant.name] = {
-            "name": mutant.name, "module": mutant.module, "outcome": verdict.outcome,
-            "by": verdict.by, "cpu_s": verdict.cpu_s,
-        }  # fmt: skip
-        with kept.open("a") as file:
-            file.write(json.dumps(known[mutant.name]) + "\n")
-        print(f"{number + 1}/{len(chosen)} {verdict.outcome} {mutant.name}", file=sys.stderr)
-    return [known[each.mutant.name] for each in chosen]
+    done = {line["name"] for line in read(kept)}
+    left = [each for each in chosen if each.mutant.name not in done]
+    preload(*(["torch"] if any("runtime" in each.tried.folder for each in left) else []))
+    settings: dict[tuple[tuple[str, ...], bool], list[Mutant]] = {}
+    for each in left:
+        tests = each.tried.tests, each.tried.as_python
+        settings.setdefault(tests, []).append(each.mutant)
+    log = Log(kept, os.dup(2))
+    for (tests, as_python), mutants in settings.items():
+        try_with(tests, as_python, mutants, log)
+    verdicts = {line["name"]: line for line in read(kept)}
+    return [verdicts[each.mutant.name] for each in chosen]
+
+
+def read(kept: Path) -> list[dict[str, Any]]:
+    """Return the verdicts in a kept file."""
+    return [json.loads(line) for line in kept.read_text().splitlines()]
 
 
 def report(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -103,12 +110,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=COUNT, help="mutants in the sample")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, help="try only the first ones of the sample")
-    parser.add_argument("--module", default="", help="only modules with this in their path")
+    parser.add_argument(
+        "--module", action="append", default=[], help="only modules with this in their path"
+    )
     parser.add_argument("--kept", type=Path, default=Path("mutants.jsonl"), help="verdicts so far")
     parser.add_argument("--again", action="store_true", help="try survivors again")
     asked = parser.parse_args()
     chosen = sample(asked.count, asked.seed)[: asked.first]
-    chosen = [each for each in chosen if asked.module in each.mutant.module]
+    if asked.module:
+        chosen = [x for x in chosen if any(part in x.mutant.module for part in asked.module)]
     asked.kept.touch()
     if asked.again:
         lines = asked.kept.read_text().splitlines()

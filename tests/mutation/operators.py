@@ -7,6 +7,7 @@ and what is raised: these say things and decide nothing, or no test should hold 
 
 import ast
 import copy
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,13 +29,17 @@ LEFT_ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change: its number in the module, where it is, and the line before and after it."""
+    """One change: its number in the module, where it is, and the line before and after it.
+
+    lines: the first and the last line of the statement (of its head, where it has a body).
+    """
 
     module: str
     number: int
     function: str
     before: str
     after: str
+    lines: tuple[int, int]
     occurrence: int = 0
 
     @property
@@ -53,12 +58,10 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
     found: list[Mutant] = []
     seen: dict[str, int] = {}
     for number, change in enumerate(_changes(ast.parse(source), "")):
-        mutant = Mutant(module, number, change.function, change.before, change.after)
+        mutant = Mutant(module, number, change.function, change.before, change.after, change.lines)
         occurrence = seen.get(mutant.name, 0)
         seen[mutant.name] = occurrence + 1
-        found.append(
-            Mutant(module, number, change.function, change.before, change.after, occurrence)
-        )
+        found.append(dataclasses.replace(mutant, occurrence=occurrence))
     return found
 
 
@@ -109,6 +112,7 @@ class _Change:
     function: str
     before: str
     after: str
+    lines: tuple[int, int]
 
 
 def _changes(node: ast.AST, function: str) -> Iterator[_Change]:
@@ -131,13 +135,20 @@ def _changes(node: ast.AST, function: str) -> Iterator[_Change]:
 def _changes_of_statement(
     statement: ast.stmt, parent: ast.AST, field: str, index: int, function: str
 ) -> Iterator[_Change]:
-    before = _first_line(statement)
+    before, lines = _first_line(statement), _lines(statement)
     for edit in _edits(statement):
-        yield _Change(edit, function or "<module>", before, edit.line(statement))
+        yield _Change(edit, function or "<module>", before, edit.line(statement), lines)
     for replacement in _instead(statement):
         edit = _Edit(parent, field, index, ast.copy_location(replacement, statement))
         after = ast.unparse(replacement)
-        yield _Change(edit, function or "<module>", before, after)
+        yield _Change(edit, function or "<module>", before, after, lines)
+
+
+def _lines(statement: ast.stmt) -> tuple[int, int]:
+    """Return the first and the last line of a statement, or of the head of one with a body."""
+    body = getattr(statement, "body", None)
+    last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
+    return statement.lineno, max(statement.lineno, last)
 
 
 def _first_line(statement: ast.stmt) -> str:

@@ -32,7 +32,10 @@ def with_tall_row(costs: Int64, ranks: int, accumulate: int, seed: int) -> Int64
     # What a group of a short row holds if the tall row is full.
     height = max((accumulate * UNIT - tallest) // (accumulate - 1), 1)
     short = ranks * (accumulate - 1)
-    made = [make(costs, sizes, ranks, short, height, seed) for make in (_together, _apart)]
+    made = [
+        _together(costs, sizes, ranks, short, height, seed),
+        _apart(costs, sizes, ranks, short, seed),
+    ]
     whole = [each for each in made if each is not None and _is_filled(each, short + ranks)]
     return min(whole, key=lambda each: waiting(costs, each, ranks), default=None)
 
@@ -60,45 +63,33 @@ def _together(
     inside = np.full(ranks, sizes[large[0]] // unit)
     inside[: len(large)] = room[: len(large)] // unit
     rest = np.setdiff1d(np.arange(len(sizes)), large)
-    return _filled_up(costs, large, rest, inside, np.arange(short), short, seed)
-
-
-def _apart(
-    costs: Int64, sizes: Int64, ranks: int, short: int, height: int, seed: int
-) -> Int64 | None:
-    """Give the short rows the smallest samples and the tall row all others.
-
-    Good where a giant is longer than nearly all other work: the short rows then cost next to
-    nothing.
-    """
-    descending = np.argsort(-sizes, kind="stable")
-    large, rest = descending[:ranks], descending[ranks:][::-1]
-    room = sizes[large[0]] - sizes[large]
-    cut = max(short, int(np.searchsorted(np.cumsum(sizes[rest]), short * height)))
-    small, others = rest[:cut], rest[cut:]
-    unit = max(1, int(room.sum()) // max(1, len(others) // 2))
-    nothing = np.empty(0, dtype=np.int64)
-    group_of = _filled_up(costs, large, others, room // unit, nothing, short, seed)
-    if group_of is not None:
-        group_of[small] = _grouped(costs[small], short, seed)
+    # The parts that short rows and the groups of the tall row get.
+    parts = np.concatenate([np.arange(short), short + np.repeat(np.arange(ranks), inside)])
+    if len(rest) < len(parts):
+        return None
+    group_of = np.empty(len(costs), dtype=np.int64)
+    group_of[large] = short + np.arange(len(large))
+    group_of[rest] = parts[_grouped(costs[rest], len(parts), seed)]
     return group_of
 
 
-def _filled_up(
-    costs: Int64, large: Int64, rest: Int64, inside: Int64, alone: Int64, short: int, seed: int
-) -> Int64 | None:
-    """Return group_of with `large` samples in the first groups of the tall row and `rest` in parts.
+def _apart(costs: Int64, sizes: Int64, ranks: int, short: int, seed: int) -> Int64 | None:
+    """Give the short rows the smallest samples and the tall row all others, each grouped alone.
 
-    The parts are the groups `alone`, and inside[r] for the r-th group of the tall row, whose groups
-    are numbered from `short` on. Samples of neither kind get group 0. None: fewer samples than
-    parts.
+    As few are small as leave the tall row room for the others in every resource. Good where giants
+    differ in size, or are longer than nearly all other work.
     """
-    parts = np.concatenate([alone, short + np.repeat(np.arange(len(inside)), inside)])
-    if len(rest) < len(parts) or not len(parts):
-        return None
-    group_of = np.zeros(len(costs), dtype=np.int64)
-    group_of[large] = short + np.arange(len(large))
-    group_of[rest] = parts[_grouped(costs[rest], len(parts), seed)]
+    unit = common_unit(costs, short + ranks)
+    ascending = np.argsort(sizes, kind="stable")
+    sums = np.cumsum(unit[ascending], axis=0)
+    # What does not fit in the tall row, of each resource.
+    rest = sums[-1] - ranks * sizes.max()
+    enough = max(int(np.searchsorted(sums[:, r], rest[r])) for r in range(len(rest)))
+    cut = max(short, min(enough, len(costs) - ranks))
+    small, others = ascending[:cut], ascending[cut:]
+    group_of = np.empty(len(costs), dtype=np.int64)
+    group_of[small] = _grouped(costs[small], short, seed)
+    group_of[others] = short + _grouped(costs[others], ranks, seed)
     return group_of
 
 

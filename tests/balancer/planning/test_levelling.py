@@ -15,7 +15,8 @@ from counterpoise.balancer.planning.problem.config import PlanConfig, Window
 from counterpoise.balancer.planning.problem.loads import group_loads
 from counterpoise.balancer.planning.problem.shuffle import permutation
 from counterpoise.tools.bench.baselines.step_greedy import greedy_rows, loads_of
-from counterpoise.tools.bench.planning.bounds import least_slowest
+from counterpoise.tools.bench.planning.bounds import least_rows, least_slowest
+from counterpoise.tools.inputs.image_sizes import read_image_sizes
 
 WORK = np.array([307, 1])
 
@@ -46,8 +47,8 @@ def efficiency_once(work: np.ndarray) -> float:
     return float(work.sum() / len(work) / work.sum(axis=(1, 2)).max())
 
 
-def bound(costs: np.ndarray, ranks: int) -> float:
-    least = sum(least_slowest(costs[:, k], ranks) * int(WORK[k]) for k in range(2))
+def bound(costs: np.ndarray, ranks: int, accumulate: int) -> float:
+    least = sum(least_rows(costs[:, k], ranks, accumulate) * int(WORK[k]) for k in range(2))
     return float((costs @ WORK).sum() / ranks / least)
 
 
@@ -62,8 +63,25 @@ def test_a_step_is_as_even_as_promised_and_no_greedy_is_better(
         ours = efficiency(plan(costs, ranks, accumulate))
         short = loads_of(costs, greedy_rows(costs, ranks, accumulate), ranks, accumulate)
         assert ours >= efficiency(short * WORK)
-        found.append(ours - min(least, bound(costs, ranks) - 0.005))
+        found.append(ours - min(least, bound(costs, ranks, accumulate) - 0.005))
     assert np.mean(found) >= 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "accumulate", "least"), [(8, 16, 0.99), (128, 4, 0.975), (128, 16, 0.99)]
+)
+def test_steps_with_giants_are_as_even_as_promised_or_as_can_be(
+    data: Path, ranks: int, accumulate: int, least: float
+) -> None:
+    path = data / "metadata" / "samples.npz"
+    if not path.is_file():
+        pytest.skip("no samples.npz here")
+    every = read_image_sizes(path)[0].costs
+    for draw in range(2):
+        order = permutation(len(every), 0, draw)[: 8 * ranks * accumulate]
+        costs = np.ascontiguousarray(every[order])
+        found = efficiency(plan(costs, ranks, accumulate))
+        assert found >= min(least, bound(costs, ranks, accumulate) - 0.005)
 
 
 def test_once_a_step_ranks_wait_for_almost_nothing(data: Path) -> None:

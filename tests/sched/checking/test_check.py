@@ -140,6 +140,12 @@ def test_a_memory_limit_holds_exactly(name: str) -> None:
     assert "[" in text
 
 
+def test_the_pass_that_goes_over_the_limit_is_marked_on_each_rank() -> None:
+    # ranks 0 to 3 hold 4, 3, 2 and 1; the third forward is the first too many
+    found = problems(schedule("1f1b", ranks=4, microbatches=8), limit=2)
+    assert [problem.culprits for problem in found] == [((0, 2),), ((1, 2),)]
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from counterpoise.balancer.planning.ordering.evaluator import PipelineEvaluator
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
 from counterpoise.balancer.planning.problem.loads import group_loads
-from counterpoise.tools.bench.planning.bounds import least_pipeline_time, least_slowest
+from counterpoise.tools.bench.planning.bounds import (
+    least_pipeline_time,
+    least_rows,
+    least_slowest,
+)
 from counterpoise.tools.bench.planning.step import STRATEGIES, StepCase
 from counterpoise.tools.inputs.cost_tables import synthetic
 
@@ -34,6 +38,27 @@ def test_a_giant_and_a_pair_of_large_ones_are_bounds() -> None:
     assert least_slowest(np.array([90, 1, 1, 1]), 4) == 90
     assert least_slowest(np.array([50, 50, 50, 1]), 2) == 100
     assert least_slowest(np.zeros(0, dtype=np.int64), 2) == 0
+
+
+@given(st.lists(st.integers(0, 9), min_size=4, max_size=6))
+def test_no_rows_with_a_sample_in_each_microbatch_are_lower(sizes: list[int]) -> None:
+    """Every assignment to 2 ranks x 2 microbatches."""
+    best = None
+    for where in product(range(4), repeat=len(sizes)):
+        if len(set(where)) == 4:
+            a, b, c, d = (
+                sum(s for s, at in zip(sizes, where, strict=True) if at == k) for k in range(4)
+            )
+            best = min(max(a, b) + max(c, d), best or 10**9)
+    assert best is not None
+    assert least_slowest(np.array(sizes), 2) <= least_rows(np.array(sizes), 2, 2) <= best
+
+
+def test_short_rows_beside_a_giant_cost_their_smallest_samples() -> None:
+    assert least_rows(np.array([90, 2, 2, 1, 1, 1]), 2, 3) == 1 + 2 + 90
+    assert least_rows(np.array([90, 2, 2, 1, 1, 1]), 2, 1) == 90
+    with pytest.raises(ValueError, match="leave some of 2 x 4 empty"):
+        least_rows(np.array([90, 2, 2, 1, 1, 1]), 2, 4)
 
 
 @pytest.mark.parametrize("seed", range(3))

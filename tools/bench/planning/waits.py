@@ -26,7 +26,7 @@ from ...console.reporting import emit, progress_console
 from ...inputs.cost_tables import CostTable, read_costs
 from ...inputs.image_sizes import read_image_sizes
 from ..baselines.step_greedy import greedy_rows, loads_of, single_key
-from .bounds import least_slowest
+from .bounds import least_rows, least_slowest
 
 WORK = np.array([TILE_TOKENS, 1])  # of a tile and of a token, in tokens
 
@@ -143,7 +143,7 @@ def _measure(
         order = permutation(len(costs), seed, draw)
         case = SpreadCase(np.ascontiguousarray(costs[order[:size]]), ranks, accumulate, seed + draw)
         whole = float((case.costs @ WORK).sum())
-        least = [least_slowest(case.costs[:, k], ranks) * int(WORK[k]) for k in range(2)]
+        least = [least_rows(case.costs[:, k], ranks, accumulate) * int(WORK[k]) for k in range(2)]
         best = least_slowest(case.costs @ WORK, ranks)
         found["bound"].append([whole, sum(least) * ranks, best * ranks, 0.0])
         for name, strategy in STRATEGIES.items():
