@@ -94,6 +94,7 @@ ORDER = (
     "tools.analyze.page",
     "tools.analyze",
     "tools.bench.bubbles",
+    "tools.bench.coordinator",
     "tools.bench.loading",
     "tools.bench.planning",
     "tools.bench.runtime",

@@ -31,7 +31,6 @@ from ..protocol.messages import (
 from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
 from .effects import Send
 from .notices import send_pong
-from .peers.records import WorkerPeer
 from .rank_checks import RankChecks
 from .rank_handlers import RankHandlers
 from .run.doubted_results import LayoutCheck
@@ -54,6 +53,11 @@ PROBE_SHARER_S = 1.0
 NO_LEASE = 0
 # The next tick is due this long after a deadline, so that it has passed then.
 MARGIN_S = 0.01
+# A tick looks at all peers, leases and requests. So it finds the next deadline exactly, and after a
+# message, which may have brought one, the next tick comes this soon, but no message has its own.
+TICK_S = 0.1
+# Microbatches that were lost on their way can be made again after some time: looked at so often.
+LOOK_AGAIN_S = 1.0
 
 
 class Coordinator:
@@ -83,6 +87,9 @@ class Coordinator:
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
         self._rank_checks = RankChecks(self.runs)
         self.handlers = {**self.workers.table(), **self.ranks.table()}
+        self._ticked_at = self._looked_at = -math.inf
+        self._deadline = math.inf
+        self._has_changed = False
 
     # --- events in, effects out
 
@@ -122,11 +129,14 @@ class Coordinator:
         self._expire_leases()
         self._admit_postponed()
         self._rank_checks.check()
-        for rank in self.state.ranks.values():
-            is_shared = bool(self.state.sharers.others(rank))
-            if now - rank.sent_at > (PROBE_SHARER_S if is_shared else KEEPALIVE_S):
-                send_pong(self.runs, rank.peer)
-        return self._settle()
+        self._keep_ranks_alive()
+        if now >= self._looked_at + LOOK_AGAIN_S:
+            self._looked_at = now
+            self.state.requests.look_at_all()
+        self._help_slow_workers()
+        sent = self._settle()
+        self._ticked_at, self._deadline, self._has_changed = now, self._find_deadline(), False
+        return sent
 
     def stop(self) -> list[Send]:
         """Return what to send before the balancer ends: ranks wait for the one that follows."""
@@ -139,10 +149,16 @@ class Coordinator:
 
     def next_deadline(self) -> float:
         """Return the latest time at which `tick` must be called."""
+        if self._has_changed:
+            return min(self._deadline, self._ticked_at + TICK_S)
+        return self._deadline
+
+    def _find_deadline(self) -> float:
+        """Return when the passing of time alone has a consequence."""
         state = self.state
         heard_at = min((w.heard_at for w in state.workers.values()), default=math.inf)
         keepalives = (
-            r.sent_at + (PROBE_SHARER_S if state.sharers.others(r) else KEEPALIVE_S)
+            r.sent_at + (PROBE_SHARER_S if state.sharers.may_share(r) else KEEPALIVE_S)
             for r in state.ranks.values()
         )
         lease = state.run.next_deadline() if state.run else math.inf
@@ -157,7 +173,8 @@ class Coordinator:
     def _apply(self, peer: bytes, event: str, content: object = None) -> bool:
         """Apply an event to a peer, by the table; return False if there is no row for it."""
         states = self.state.peer_states
-        row = COORDINATOR.get((states.get(peer, ABSENT), event))
+        before = states.get(peer, ABSENT)
+        row = COORDINATOR.get((before, event))
         if row is None:
             return False
         outcome = self.handlers[row.action](peer, content) or Outcome.DONE
@@ -168,6 +185,8 @@ class Coordinator:
             states.pop(peer, None)
         else:
             states[peer] = after
+        if after != before:
+            self.state.update_worker(peer)
         return True
 
     # --- time
@@ -176,6 +195,14 @@ class Coordinator:
         """Return how long a worker may be silent: never longer than a lease lasts."""
         timeout_s, run = self.state.heartbeat_timeout_s, self.state.run
         return min(timeout_s, run.job.lease_s) if run else timeout_s
+
+    def _keep_ranks_alive(self) -> None:
+        """Send ranks something now and then: see KEEPALIVE_S."""
+        state = self.state
+        for rank in state.ranks.values():
+            silent_s = state.now - rank.sent_at
+            if silent_s > KEEPALIVE_S or (silent_s > PROBE_SHARER_S and state.sharers.others(rank)):
+                send_pong(self.runs, rank.peer)
 
     def _check_heartbeats(self) -> None:
         """Lose workers whose heartbeat timed out; send the others something now and then."""
@@ -199,7 +226,7 @@ class Coordinator:
             state.diagnostics.record_expired(state.now)
             state.send(lease.worker, Revoke(lease.number))
             if lease.worker in state.workers:
-                state.workers[lease.worker].unresponsive = True
+                state.set_unresponsive(state.workers[lease.worker], True)
                 self.workers.send_job(lease.worker)
 
     def _admit_postponed(self) -> None:
@@ -211,6 +238,7 @@ class Coordinator:
     # --- settling
 
     def _settle(self) -> list[Send]:
+        self._has_changed = True
         self.runs.guard(lambda run: run.plan_ahead())
         self._answer_requests()
         self._revoke_useless_leases()
@@ -224,16 +252,29 @@ class Coordinator:
         run = state.run
         if run is None:
             return
-        for request, peer in state.requests.of_run(run.number):
-            end = run.epoch_end(request.step)
-            # Sending a microbatch may fail the run, and then fails the requests after it.
-            if state.failure is not None:
-                self.runs.finish(peer, state.failure)
-            elif end is not None:
-                self.runs.finish(peer, EpochEnd(request.run, end, run.feed.left_out))
-            elif not self._send_batch(run, request, peer):
-                continue
-            state.requests.remove(request, peer)
+        self._look_at_changes(run)
+        # Sending a microbatch may fail the run, and then all requests fail.
+        while requests := state.requests.take(run.number):
+            for request, peer in requests:
+                end = run.epoch_end(request.step)
+                if state.failure is not None:
+                    self.runs.finish(peer, state.failure)
+                elif end is not None:
+                    self.runs.finish(peer, EpochEnd(request.run, end, run.feed.left_out))
+                elif not self._send_batch(run, request, peer):
+                    continue
+                state.requests.remove(request, peer)
+
+    def _look_at_changes(self, run: EpochRun) -> None:
+        """Look at the requests for what may have become ready."""
+        requests = self.state.requests
+        complete, steps = run.delivery.planned.take_changed()
+        for place in complete:
+            requests.look_at(*place)
+        for step in steps:
+            requests.look_at_step(step)
+        if run.take_end():
+            requests.look_at_all()
 
     def _send_batch(self, run: EpochRun, request: RequestBatch, peer: bytes) -> bool:
         """Send a microbatch if it is ready; one that cannot be used ends the run."""
@@ -260,21 +301,26 @@ class Coordinator:
             self.state.send(lease.worker, Revoke(lease.number))
 
     def _grant_leases(self) -> None:
-        """Grant one lease after another to the workers with the fewest, until none takes any."""
-        run = self.state.run
-        if run is None or self.state.failure is not None:
+        """Grant one lease after another to the worker with the fewest, until there is no work."""
+        state, run = self.state, self.state.run
+        if run is None or state.failure is not None:
             return
-        ready = self.state.assignable_workers()
-        idle = [w for w in ready if run.granter.may_have_another(w.peer)]
-        while idle:
-            idle.sort(key=lambda worker: run.leases.count(worker.peer))
-            served: list[WorkerPeer] = []
-            for worker in idle:
-                lease = run.granter.grant(worker.peer, self.state.now, len(ready))
-                if lease is not None:
-                    self.state.send(worker.peer, lease)
-                    served.append(worker)
-            idle = served
+        while (peer := state.pool.next_free(run.leases.count)) is not None:
+            lease = run.granter.grant(peer, state.now, state.pool.assignable)
+            if lease is None:
+                return
+            state.send(peer, lease)
+
+    def _help_slow_workers(self) -> None:
+        """Grant workers that have nothing to do what others are slow with."""
+        state, run = self.state, self.state.run
+        if run is None or state.failure is not None:
+            return
+        for peer in state.pool.idle(run.leases.count):
+            lease = run.granter.grant_shared(peer, state.now)
+            if lease is None:
+                return
+            state.send(peer, lease)
 
     def _say_goodbye(self) -> None:
         """Answer ranks that have left, once no other rank needs this balancer's run."""

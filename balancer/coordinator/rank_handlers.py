@@ -214,6 +214,7 @@ class RankHandlers:
             self._keep_progress(state.run, rank)
             self.runs.stop()
         self.runs.apply_progress(rank)
+        state.requests.look_at_peers(each.peer for each in state.sharers.others(rank))
         self.runs.start_next()
 
     def _keep_progress(self, run: EpochRun, behind: RankPeer) -> None:
@@ -247,8 +248,10 @@ class RankHandlers:
         if not is_own or run is None or run.number != ack.run:
             return
         rank.taken.move_on(ack.rank, run.position_after(ack.rank, ack.step, ack.microbatch))
-        if self.state.sharers.others(rank):
+        others = self.state.sharers.others(rank)
+        if others:
             self.runs.forget_taken((ack.rank,))
+            self.state.requests.look_at_peers(each.peer for each in others)
         else:
             run.acknowledge(ack.rank, ack.step, ack.microbatch)
 
@@ -289,7 +292,9 @@ class RankHandlers:
         self._continue_without()
 
     def _forget(self, peer: bytes) -> None:
-        self.state.sharers.remove(self.state.ranks.pop(peer))
+        rank = self.state.ranks.pop(peer)
+        self.state.requests.look_at_peers(each.peer for each in self.state.sharers.others(rank))
+        self.state.sharers.remove(rank)
         self.state.requests.remove_peer(peer)
 
     def confirm_loss(self, peer: bytes, _: object = None) -> None:

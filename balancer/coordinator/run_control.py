@@ -41,7 +41,11 @@ class RunControl:
         planner = state.plan_with(state.job.plan)
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = state.check_layout if state.job.source else None
-        state.run = EpochRun(start, state.job, order, planner, state.last_lease, check)
+        state.run = EpochRun(
+            start, state.job, order, planner, state.last_lease, check, state.pool.note
+        )
+        state.requests.look_at_all()
+        state.pool.note_all()
         for rank in state.ranks.values():
             self.apply_progress(rank)
 
@@ -156,6 +160,7 @@ class RunControl:
     def fail(self, kind: str, reason: str) -> None:
         """Fail the run, and report it to all ranks."""
         self.state.failure = RunFailed(kind, reason)
+        self.state.requests.look_at_all()
         for rank in self.state.ranks.values():
             self.finish(rank.peer, self.state.failure)
 

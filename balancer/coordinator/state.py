@@ -20,6 +20,7 @@ from .peers.launches import LaunchHistory
 from .peers.records import RankPeer, WorkerPeer
 from .peers.requests import PendingRequests
 from .peers.sharers import Sharers
+from .peers.worker_pool import WorkerPool
 from .run.doubted_results import LayoutCheck
 from .run.epoch import EpochRun
 from .run.planning_feed import WindowPlanner
@@ -89,8 +90,7 @@ class CoordinatorState:
         self.plan_with = plan_with
         self.heartbeat_timeout_s = heartbeat_timeout_s
         # Samples of the data set, and the fingerprint of its reader, as the first worker reported.
-        self.count = 0
-        self.fingerprint = ""
+        self.count, self.fingerprint = 0, ""
         self.run: EpochRun | None = None
         self.failure: RunFailed | None = None
 
@@ -104,6 +104,7 @@ class CoordinatorState:
         self.launches = LaunchHistory()
         self.requests = PendingRequests()
         self.sharers = Sharers()
+        self.pool = WorkerPool()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
 
@@ -121,22 +122,38 @@ class CoordinatorState:
         """Return a peer's protocol state."""
         return self.peer_states.get(peer, ABSENT)
 
+    def add_worker(self, worker: WorkerPeer) -> None:
+        """Record a worker process that has said hello."""
+        self.workers[worker.peer] = worker
+        self.pool.add(worker)
+
+    def remove_worker(self, peer: bytes) -> WorkerPeer | None:
+        """Forget a worker process and return it, None if it is not known."""
+        worker = self.workers.pop(peer, None)
+        if worker is not None:
+            self.pool.remove(worker)
+        return worker
+
     def workers_ready(self) -> int:
         """Return how many workers have the source open."""
-        return sum(self.state_of(peer) == W_READY for peer in self.workers)
+        return self.pool.ready
 
-    def assignable_workers(self) -> list[WorkerPeer]:
-        """Return the workers that can be leased samples: ready and not unresponsive."""
-        return [
-            worker
-            for worker in self.workers.values()
-            if self.state_of(worker.peer) == W_READY and not worker.unresponsive
-        ]
+    def update_worker(self, peer: bytes) -> None:
+        """Bring the pool up to date after a change of a worker, or of its state."""
+        worker = self.workers.get(peer)
+        is_ready = worker is not None and self.state_of(peer) == W_READY
+        is_assignable = is_ready and worker is not None and not worker.unresponsive
+        self.pool.update(peer, is_ready, is_assignable)
+
+    def set_unresponsive(self, worker: WorkerPeer, value: bool) -> None:
+        """Record whether a worker gets no more work before it shows a result."""
+        if worker.unresponsive != value:
+            worker.unresponsive = value
+            self.update_worker(worker.peer)
 
     def absent_ranks(self, run: EpochRun) -> tuple[int, ...]:
         """Return the ranks of a run that no connected process plays."""
-        present = {number for rank in self.ranks.values() for number in rank.hello.ranks}
-        return tuple(sorted(set(range(run.job.ranks)) - present))
+        return self.sharers.absent(run.job.ranks)
 
     def missing_ranks(self) -> tuple[int, ...]:
         """Return the ranks that are absent while others have started a later run."""

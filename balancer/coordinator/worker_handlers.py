@@ -98,7 +98,7 @@ class WorkerHandlers:
             self._reject(peer, hello.name, reason)
             self.lose(peer)
             return Outcome.REFUSED
-        same_name = [w for w in state.workers.values() if w.hello.name == hello.name]
+        same_name = state.pool.named(hello.name)
         if any(old.hello.incarnation > hello.incarnation for old in same_name):
             # This process was replaced, and goes on after a pause: its successor stays.
             state.send(peer, Bye())
@@ -111,7 +111,7 @@ class WorkerHandlers:
                 self.apply(old.peer, Event.REPLACED)
         self._see(hello.name, hello.incarnation)
         stats = WorkerStats(state.now)
-        state.workers[peer] = WorkerPeer(peer, hello, state.now, state.now, stats=stats)
+        state.add_worker(WorkerPeer(peer, hello, state.now, state.now, stats=stats))
         if state.job is None:
             return Outcome.NO_JOB
         self.send_job(peer)
@@ -136,7 +136,7 @@ class WorkerHandlers:
         reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
         if reason:
             self._reject(peer, state.workers[peer].hello.name, reason)
-            state.workers.pop(peer)
+            state.remove_worker(peer)
             self._fail_without_workers()
             return Outcome.REFUSED
         state.workers[peer].fingerprint = ready.fingerprint
@@ -153,7 +153,7 @@ class WorkerHandlers:
     def confirm(self, peer: bytes, ready: WorkerReady) -> None:
         """Lease samples again to a worker that has answered: it is not stuck with a sample."""
         if ready.number == self.state.last_welcome:
-            self.state.workers[peer].unresponsive = False
+            self.state.set_unresponsive(self.state.workers[peer], False)
 
     def report_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
         """Turn away a worker that could not open the source, if others could.
@@ -238,7 +238,7 @@ class WorkerHandlers:
 
     def _count_results(self, peer: bytes, **counts: int) -> None:
         worker = self.state.workers[peer]
-        worker.unresponsive = False
+        self.state.set_unresponsive(worker, False)
         worker.stats.add(self.state.now, **counts)
 
     # --- leaving
@@ -250,10 +250,10 @@ class WorkerHandlers:
 
     def release(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that says goodbye or was ended, and return its leases."""
-        worker = self.state.workers.pop(peer)
+        worker = self.state.remove_worker(peer)
         if self.state.run is not None:
             self.state.run.lost_leases.return_worker(peer)
-        if not worker.failure:
+        if worker is not None and not worker.failure:
             self._fail_without_workers()
 
     def release_ended(self, peer: bytes, ended: WorkersEnded) -> None:
@@ -274,7 +274,7 @@ class WorkerHandlers:
 
     def lose(self, peer: bytes, _: object = None) -> None:
         """Forget a worker that is silent, unreachable or replaced, and return its leases."""
-        worker = self.state.workers.pop(peer, None)
+        worker = self.state.remove_worker(peer)
         if worker is None:
             return
         self.state.diagnostics.record_lost(worker.hello.name, self.state.now)
@@ -295,11 +295,10 @@ class WorkerHandlers:
         """
         state = self.state
         self._see(heartbeat.name, heartbeat.incarnation)
-        process = heartbeat.name, heartbeat.incarnation
         senders = [
             worker
-            for worker in state.workers.values()
-            if (worker.hello.name, worker.hello.incarnation) == process
+            for worker in state.pool.named(heartbeat.name)
+            if worker.hello.incarnation == heartbeat.incarnation
         ]
         for worker in senders:
             worker.heard_at = worker.heartbeat_at = state.now
@@ -344,7 +343,7 @@ class WorkerHandlers:
         for lease in lost:
             state.send(worker.peer, Revoke(lease.number))
         if lost or worker.unresponsive:
-            worker.unresponsive = True
+            state.set_unresponsive(worker, True)
             self.send_job(worker.peer)
 
     def _see(self, name: str, incarnation: int) -> None:

@@ -155,7 +155,9 @@ class _Shell:
         if not self.gate.closed_for_s(time.monotonic()):
             self.authenticator.answer_requests()
         self.log_faults(time.monotonic())
-        self.send_all(self.coordinator.tick(time.monotonic()))
+        now = time.monotonic()
+        if now >= self.coordinator.next_deadline():
+            self.send_all(self.coordinator.tick(now))
         self.trimmer.trim_if_idle(time.monotonic())
 
     def _wait(self) -> None:

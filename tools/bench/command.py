@@ -8,6 +8,10 @@ BENCHES = {
         "bubbles.command",
         "Encoder work in the bubbles: Optimus' algorithm and ours.",
     ),
+    "coordinator": (
+        "coordinator.command",
+        "The coordinator's CPU time, by ranks and workers.",
+    ),
     "faults": ("faults", "Faults, simulated or real: is every batch the same?"),
     "loader": ("loading.loader", "Samples per second against torch's DataLoader."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),

@@ -32,8 +32,9 @@ class PendingStep:
 
     `unsettled` samples may still turn out to be holes: if the step `waits_for_holes`, none of it is
     sent before all are settled, as the loss weights leave the holes out. It `is_settled` once it is
-    decided what its microbatches are: they do not change then. `untaken` microbatches are left; all
-    ranks have taken those before `front`. `holes` are the ordinals of the step's holes.
+    decided what its microbatches are: they do not change then. `taken` is how many of its
+    microbatches each rank has taken, `untaken_at` how many ranks have not taken each; all ranks
+    have taken those before `front`. `holes` are the ordinals of the step's holes.
     """
 
     number: int
@@ -42,7 +43,8 @@ class PendingStep:
     waits_for_holes: bool
     unsettled: int = 0
     is_settled: bool = False
-    untaken: int = 0
+    taken: list[int] = field(default_factory=list)
+    untaken_at: list[int] = field(default_factory=list)
     front: int = 0
     holes: set[int] = field(default_factory=set)
     weights: dict[tuple[int, int], Weights] = field(default_factory=dict)
@@ -51,6 +53,22 @@ class PendingStep:
     def is_blocked(self) -> bool:
         """True if the step cannot be sent yet, because its holes are not known."""
         return self.waits_for_holes and self.unsettled > 0
+
+    @property
+    def untaken(self) -> int:
+        """How many microbatches are left."""
+        return sum(self.untaken_at)
+
+    def take(self, rank: int, end: int) -> None:
+        """Count a rank's microbatches before `end` as taken."""
+        for microbatch in range(self.taken[rank], end):
+            self.untaken_at[microbatch] -= 1
+        self.taken[rank] = max(self.taken[rank], end)
+
+    def move_front(self) -> None:
+        """Move the front past microbatches that all ranks have taken."""
+        while self.front < len(self.untaken_at) and not self.untaken_at[self.front]:
+            self.front += 1
 
     def samples(self) -> Iterator[Sample]:
         """Return all samples, rank by rank."""
@@ -82,7 +100,8 @@ def plan_step(
                 sample.step, sample.microbatch, sample.rank = number, m, r
     microbatches = [[_microbatch(samples) for samples in batches] for batches in ranks]
     step = PendingStep(number, after, microbatches, waits_for_holes)
-    step.untaken = sum(map(len, microbatches))
+    step.taken = [0] * len(ranks)
+    step.untaken_at = [len(ranks)] * len(microbatches[0])
     step.unsettled = sum(not sample.settled for sample in step.samples())
     step.holes = {sample.ordinal for sample in step.samples() if sample.reason}
     return step

@@ -179,6 +179,7 @@ class DeliveryTracker:
             step.is_settled = True
             if not self.may_be_empty:
                 self._fill_empty(step)
+            self.planned.note_step(step.number)
         self._catch_up(step, self.progress)
 
     def _fill_empty(self, step: PendingStep) -> None:
@@ -288,9 +289,9 @@ class DeliveryTracker:
         for rank in () if step.is_blocked else ranks:
             if 0 <= rank < len(step.ranks):
                 self._take_before(step, rank)
-        while step.front < len(step.ranks[0]) and all(r[step.front].taken for r in step.ranks):
-            step.front += 1
-        if not step.untaken and self.steps.pop(step.number, None) is not None:
+        step.move_front()
+        is_taken = step.front == len(step.untaken_at)
+        if is_taken and self.steps.pop(step.number, None) is not None:
             # One that joins late may need the step again: not for its holes, at least.
             self._known_steps.add(step.number)
             self._known_holes |= step.holes
@@ -302,12 +303,11 @@ class DeliveryTracker:
         if number < step.number:
             return
         end = microbatch if number == step.number else len(batches)
-        for batch in batches[:end]:
-            if not batch.taken:
-                for sample in batch.samples:
-                    self._settle(sample)
-                self._forget(batch)
-                step.untaken -= 1
+        for batch in batches[step.taken[rank] : end]:
+            for sample in batch.samples:
+                self._settle(sample)
+            self._forget(batch)
+        step.take(rank, end)
 
     def _forget(self, batch: PendingMicrobatch) -> None:
         batch.taken = True

@@ -1,6 +1,10 @@
-"""The microbatches that ranks have asked for and not been sent."""
+"""The microbatches that ranks have asked for and not been sent.
 
-from dataclasses import dataclass
+A request is *looked at* when it has come and when something has changed that may make it ready:
+those who change that say so by `look_at_...`. So no message has to walk all open requests.
+"""
+
+from collections.abc import Iterable
 
 from ...protocol.messages import RequestBatch
 
@@ -11,70 +15,113 @@ MAX_REQUESTS = 1024
 Key = tuple[int, int, int, int, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRequest:
-    """The peer that asked for a microbatch, and the time of its first request."""
-
-    peer: bytes
-    since: float
-
-
 class PendingRequests:
     """The open requests of all ranks, of one run or of several."""
 
     def __init__(self) -> None:
-        self._requests: dict[Key, PendingRequest] = {}
+        # The time of each first request, in total, by peer, by step and by microbatch of a step.
+        self._since: dict[Key, float] = {}
+        self._of_peer: dict[bytes, dict[Key, None]] = {}
+        self._of_step: dict[int, dict[tuple[int, int], dict[Key, None]]] = {}
+        self._to_look_at: dict[Key, None] = {}
+        self._run = -1
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._since)
 
     def add(self, peer: bytes, request: RequestBatch, now: float) -> None:
         """Record a request, unless the peer has too many; a repeated one keeps its time."""
         key = _key(request, peer)
-        if key in self._requests:
-            return
-        if sum(pending.peer == peer for pending in self._requests.values()) < MAX_REQUESTS:
-            self._requests[key] = PendingRequest(peer, now)
+        own = self._of_peer.setdefault(peer, {})
+        if key not in self._since:
+            if len(own) >= MAX_REQUESTS:
+                return
+            self._since[key] = now
+            own[key] = None
+            places = self._of_step.setdefault(request.step, {})
+            places.setdefault((request.microbatch, request.rank), {})[key] = None
+        self._to_look_at[key] = None
+
+    # --- what has changed
+
+    def look_at(self, step: int, microbatch: int, rank: int) -> None:
+        """Look at the requests for a microbatch."""
+        places = self._of_step.get(step)
+        if places is not None:
+            self._to_look_at.update(places.get((microbatch, rank), {}))
+
+    def look_at_step(self, step: int) -> None:
+        """Look at the requests for all microbatches of a step."""
+        for keys in self._of_step.get(step, {}).values():
+            self._to_look_at.update(keys)
+
+    def look_at_peers(self, peers: Iterable[bytes]) -> None:
+        """Look at the requests of some peers."""
+        for peer in peers:
+            self._to_look_at.update(self._of_peer.get(peer, {}))
+
+    def look_at_all(self) -> None:
+        """Look at all requests."""
+        self._to_look_at.update(dict.fromkeys(self._since))
+
+    def take(self, run: int) -> list[tuple[RequestBatch, bytes]]:
+        """Return, once, a run's requests to look at, nearest first; forget those of former runs."""
+        if run != self._run:
+            self._run = run
+            for key in [key for key in self._since if key[0] < run]:
+                self._forget(key)
+            self.look_at_all()
+        if not self._to_look_at:
+            return []
+        found = sorted(key for key in self._to_look_at if key[0] == run)
+        self._to_look_at.clear()
+        return [(_request(key), key[4]) for key in found]
+
+    def remove(self, request: RequestBatch, peer: bytes) -> None:
+        """Forget a request that was answered."""
+        self._forget(_key(request, peer))
+
+    def remove_peer(self, peer: bytes) -> None:
+        """Forget all that a peer has asked for."""
+        for key in list(self._of_peer.get(peer, ())):
+            self._forget(key)
+
+    # --- questions
 
     def nearest_of_peers(self, run: int) -> dict[bytes, tuple[RequestBatch, float]]:
         """Return each peer's nearest request in a run, and since when it is open."""
         nearest: dict[bytes, tuple[RequestBatch, float]] = {}
-        for (number, step, microbatch, rank, _), pending in self._in_order():
-            if number == run:
-                request = RequestBatch(run, rank, step, microbatch)
-                nearest.setdefault(pending.peer, (request, pending.since))
+        for peer in self._of_peer:
+            request = self.nearest_of(peer, run)
+            if request is not None:
+                nearest[peer] = (request, self._since[_key(request, peer)])
         return nearest
 
     def nearest_of(self, peer: bytes, run: int) -> RequestBatch | None:
         """Return a peer's nearest request in a run, None if it has none."""
-        own = [key for key in self._requests if key[0] == run and key[4] == peer]
-        if not own:
-            return None
-        _, step, microbatch, rank, _ = min(own)
-        return RequestBatch(run, rank, step, microbatch)
+        own = [key for key in self._of_peer.get(peer, ()) if key[0] == run]
+        return _request(min(own)) if own else None
 
-    def of_run(self, run: int) -> list[tuple[RequestBatch, bytes]]:
-        """Return a run's requests, nearest first, and forget those of the runs before."""
-        if not self._requests:
-            return []
-        self._requests = {key: each for key, each in self._requests.items() if key[0] >= run}
-        return [
-            (RequestBatch(run, rank, step, microbatch), pending.peer)
-            for (number, step, microbatch, rank, _), pending in self._in_order()
-            if number == run
-        ]
-
-    def remove(self, request: RequestBatch, peer: bytes) -> None:
-        """Forget a request that was answered."""
-        del self._requests[_key(request, peer)]
-
-    def remove_peer(self, peer: bytes) -> None:
-        """Forget all that a peer has asked for."""
-        self._requests = {key: each for key, each in self._requests.items() if each.peer != peer}
-
-    def _in_order(self) -> list[tuple[Key, PendingRequest]]:
-        return sorted(self._requests.items(), key=lambda item: item[0])
+    def _forget(self, key: Key) -> None:
+        del self._since[key]
+        self._to_look_at.pop(key, None)
+        _, step, microbatch, rank, peer = key
+        del self._of_peer[peer][key]
+        if not self._of_peer[peer]:
+            del self._of_peer[peer]
+        places = self._of_step[step]
+        keys = places[microbatch, rank]
+        del keys[key]
+        if not keys:
+            del places[microbatch, rank]
+        if not places:
+            del self._of_step[step]
 
 
 def _key(request: RequestBatch, peer: bytes) -> Key:
     return request.run, request.step, request.microbatch, request.rank, peer
+
+
+def _request(key: Key) -> RequestBatch:
+    run, step, microbatch, rank, _ = key
+    return RequestBatch(run, rank, step, microbatch)

@@ -50,7 +50,20 @@ class Sharers:
     def remove(self, rank: RankPeer) -> None:
         """Remove a process."""
         for number in rank.hello.ranks:
-            self._of_rank[number].pop(rank.peer, None)
+            of_rank = self._of_rank.get(number, {})
+            of_rank.pop(rank.peer, None)
+            if not of_rank:
+                self._of_rank.pop(number, None)
+
+    def absent(self, ranks: int) -> tuple[int, ...]:
+        """Return those of the ranks below `ranks` that no connected process plays."""
+        if len(self._of_rank) >= ranks:
+            return ()
+        return tuple(number for number in range(ranks) if number not in self._of_rank)
+
+    def may_share(self, rank: RankPeer) -> bool:
+        """Return whether others play a rank of this process, in whatever run."""
+        return any(len(self._of_rank.get(number, ())) > 1 for number in rank.hello.ranks)
 
     def lose(self, rank: RankPeer, now: float) -> None:
         """Remember a process that cannot be reached, if others share its rank in its run."""

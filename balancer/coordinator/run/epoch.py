@@ -4,6 +4,8 @@ A run joins the planning feed (what to probe, when to plan), the delivery (what 
 ready) and the leases (who does it). Nothing here sends a message.
 """
 
+from collections.abc import Callable
+
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import (
@@ -46,8 +48,11 @@ class EpochRun:
         planner: WindowPlanner,
         last_lease: int = 0,
         check_layout: LayoutCheck | None = None,
+        note_leases: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         """`last_lease` is the number of the last lease that was granted before.
+
+        `note_leases` is told each worker the number of whose leases has changed.
 
         With `check_layout` workers are doubted: what they send must be readable, and samples' names
         must agree.
@@ -68,10 +73,12 @@ class EpochRun:
         self.feed = PlanningFeed(
             begin.epoch, order, begin.start, planner, len(job.resources), self.delivery
         )
-        self.leases = LeaseTable(job.lease_s, last_lease)
+        self.leases = LeaseTable(job.lease_s, last_lease, note_leases)
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
         self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery)
         self.lost_leases = LostLeases(self.leases, self.feed, self.delivery, self.failed)
+
+        self._end_is_known = False
 
     # --- planning
 
@@ -224,6 +231,12 @@ class EpochRun:
         if not self.feed.ended or step < self.feed.step:
             return None
         return self.feed.step
+
+    def take_end(self) -> bool:
+        """Return, once, whether it is known by now where the epoch ends."""
+        is_new = self.feed.ended and not self._end_is_known
+        self._end_is_known = self.feed.ended
+        return is_new
 
     def waiting_reason(self) -> str:
         """Return in a few words what the run waits for."""

@@ -3,11 +3,10 @@
 from ...protocol.messages import Lease, SampleRef
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
-from .leases import GrantedLease, LeaseTable
+from .lease_index import GrantedLease
+from .leases import LeaseTable
 from .planning_feed import PlanningFeed
 
-# Leases that a worker has at a time: one to work on, one to go on with.
-LEASES_PER_WORKER = 2
 # Samples in a lease.
 PROBE_SAMPLES = 16
 DECODE_SAMPLES = 4
@@ -28,27 +27,19 @@ class LeaseGranter:
         self.feed = feed
         self.delivery = delivery
 
-    def may_have_another(self, worker: bytes) -> bool:
-        """Return whether a worker has fewer leases than it may."""
-        return self.leases.count(worker) < LEASES_PER_WORKER
-
     def grant(self, worker: bytes, now: float, workers: int = 1) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
         `workers` are those that share the samples to probe.
         """
-        if not self.may_have_another(worker):
-            return None
         for kind in self._kinds():
             samples = self._next_samples(kind, workers)
             if samples:
                 return self._message(self.leases.grant(worker, kind, samples, now))
-        return self._grant_shared(worker, now)
+        return None
 
-    def _grant_shared(self, worker: bytes, now: float) -> Lease | None:
+    def grant_shared(self, worker: bytes, now: float) -> Lease | None:
         """Grant an idle worker the samples of a slow one as well; the first result counts."""
-        if self.leases.count(worker):
-            return None
         slow = self.leases.slowest(now - HELP_AFTER_S)
         if slow is None:
             return None

@@ -12,38 +12,28 @@ result of a later lease.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from ..delivery.sample import Sample
-
-
-@dataclass(slots=True)
-class GrantedLease:
-    """A lease: its open samples by ordinal, in the order of work.
-
-    `shown_at` is when the worker last showed a result; `shared` if another worker has been leased
-    the same samples as well. `granted` are the ordinals that it was granted with.
-    """
-
-    number: int
-    kind: str
-    worker: bytes
-    deadline: float
-    samples: dict[int, Sample] = field(default_factory=dict)
-    shown_at: float = 0.0
-    shared: bool = False
-    granted: frozenset[int] = frozenset()
+from .lease_index import GrantedLease, LeaseIndex
 
 
 class LeaseTable:
     """All leases, by number. Methods named `take_...` remove and return leases."""
 
-    def __init__(self, lease_s: float = math.inf, last: int = 0) -> None:
-        """`lease_s` is how long a lease lasts without a result; numbers continue after `last`."""
+    def __init__(
+        self,
+        lease_s: float = math.inf,
+        last: int = 0,
+        note_change: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        """`lease_s` is how long a lease lasts without a result; numbers continue after `last`.
+
+        `note_change` is told each worker the number of whose leases has changed.
+        """
         self.lease_s = lease_s
         self.last = last
-        self._leases: dict[int, GrantedLease] = {}
-        self._expired_but_usable: dict[int, GrantedLease] = {}
+        self._leases = LeaseIndex(note_change)
+        self._expired_but_usable = LeaseIndex()
         self._useless: list[GrantedLease] = []
 
     def __len__(self) -> int:
@@ -67,7 +57,7 @@ class LeaseTable:
         lease.granted = frozenset(lease.samples)
         if shared is not None:
             lease.shared = shared.shared = True
-        self._leases[self.last] = lease
+        self._leases.add(lease)
         return lease
 
     def complete(
@@ -82,12 +72,9 @@ class LeaseTable:
         lease = leases.get(number)
         if lease is None or lease.worker != worker:
             return None
-        self.renew(worker, now)
-        for each in self.of_worker(worker):
-            each.shown_at = now
-        sample = lease.samples.pop(ordinal, None)
-        if not lease.samples:
-            del leases[number]
+        for each in self._leases.of_worker(worker):
+            each.deadline, each.shown_at = now + self.lease_s, now
+        sample = leases.pop_sample(lease, ordinal)
         if sample is None:
             return None
         # Only then can somebody else have been leased the same sample.
@@ -111,7 +98,7 @@ class LeaseTable:
 
     def remove_samples(self, is_useless: Callable[[Sample], bool]) -> None:
         """Take samples off all leases that nobody needs any more."""
-        for lease in list(self._leases.values()):
+        for lease in list(self._leases):
             for sample in [each for each in lease.samples.values() if is_useless(each)]:
                 self._remove_sample(lease, sample)
 
@@ -124,7 +111,7 @@ class LeaseTable:
 
     def take_expired(self, now: float) -> list[GrantedLease]:
         """Take the leases whose deadline has passed; they are still usable."""
-        return self._expire([held for held in self._leases.values() if held.deadline <= now])
+        return self._expire([held for held in self._leases if held.deadline <= now])
 
     def take_without_result(self, worker: bytes, since: float) -> list[GrantedLease]:
         """Take a worker's leases without a result since a time; they are still usable."""
@@ -137,9 +124,12 @@ class LeaseTable:
         way to the worker or back.
         """
         self._forget_expired(worker, number)
+        first = self._leases.first(worker)
+        if first is None or first >= number:
+            return []
         skipped = [held for held in self.of_worker(worker) if held.number < number]
         for lease in skipped:
-            del self._leases[lease.number]
+            self._leases.pop(lease.number)
         return skipped
 
     def take_of_worker(self, worker: bytes) -> list[GrantedLease]:
@@ -147,16 +137,16 @@ class LeaseTable:
         self._forget_expired(worker)
         lost = self.of_worker(worker)
         for lease in lost:
-            del self._leases[lease.number]
+            self._leases.pop(lease.number)
         return lost
 
     def take(self, number: int) -> GrantedLease | None:
         """Take one lease, None if there is none of this number."""
-        return self._leases.pop(number, None)
+        return self._leases.pop(number)
 
     def clear(self) -> list[GrantedLease]:
         """Take all leases."""
-        leases = list(self._leases.values())
+        leases = list(self._leases)
         self._leases.clear()
         self._expired_but_usable.clear()
         return leases
@@ -165,19 +155,19 @@ class LeaseTable:
 
     def of_worker(self, worker: bytes) -> list[GrantedLease]:
         """Return a worker's leases, oldest first."""
-        return [held for held in self._leases.values() if held.worker == worker]
+        return self._leases.of_worker(worker)
 
     def count(self, worker: bytes) -> int:
         """Return how many leases a worker has."""
-        return sum(held.worker == worker for held in self._leases.values())
+        return self._leases.count(worker)
 
     def count_per_worker(self) -> Counter[bytes]:
         """Return how many leases each worker has."""
-        return Counter(held.worker for held in self._leases.values())
+        return Counter(dict(self._leases.workers()))
 
     def is_leased(self, sample: Sample) -> bool:
         """Return whether a sample is on a lease that has not expired."""
-        return any(sample.ordinal in held.samples for held in self._leases.values())
+        return self._leases.holds_sample(sample.ordinal)
 
     def slowest(self, before: float) -> GrantedLease | None:
         """Return the lease without a result for longest, if its last is not after `before`.
@@ -187,7 +177,7 @@ class LeaseTable:
         """
         waiting = [
             held
-            for held in self._leases.values()
+            for held in self._leases
             if held.shown_at <= before
             and not held.shared
             and not any(sample.crash_count for sample in held.samples.values())
@@ -196,29 +186,32 @@ class LeaseTable:
 
     def next_deadline(self) -> float:
         """Return the earliest deadline, infinity if there is none."""
-        return min((held.deadline for held in self._leases.values()), default=math.inf)
+        return min((held.deadline for held in self._leases), default=math.inf)
 
     # --- inside
 
     def _expire(self, leases: list[GrantedLease]) -> list[GrantedLease]:
         for lease in leases:
-            self._expired_but_usable[lease.number] = self._leases.pop(lease.number)
+            self._leases.pop(lease.number)
+            self._expired_but_usable.add(lease)
         return leases
 
     def _forget_expired(self, worker: bytes, before: float = math.inf) -> None:
         """Forget a worker's expired leases: no result of them can come any more."""
-        expired = self._expired_but_usable
-        for lease in [held for held in expired.values() if held.worker == worker]:
+        if not self._expired_but_usable:
+            return
+        for lease in self._expired_but_usable.of_worker(worker):
             if lease.number < before:
-                del expired[lease.number]
+                self._expired_but_usable.pop(lease.number)
 
     def _take_from_others(self, kind: str, sample: Sample) -> None:
-        for lease in [*self._leases.values(), *self._expired_but_usable.values()]:
-            if lease.kind == kind and sample.ordinal in lease.samples:
-                self._remove_sample(lease, sample)
+        for leases in (self._leases, self._expired_but_usable):
+            for lease in leases.with_sample(sample.ordinal):
+                if lease.kind == kind:
+                    self._remove_sample(lease, sample)
 
     def _remove_sample(self, lease: GrantedLease, sample: Sample) -> None:
-        del lease.samples[sample.ordinal]
-        if not lease.samples and self._expired_but_usable.pop(lease.number, None) is None:
-            del self._leases[lease.number]
+        leases = self._leases if lease.number in self._leases else self._expired_but_usable
+        leases.pop_sample(lease, sample.ordinal)
+        if not lease.samples and leases is self._leases:
             self._useless.append(lease)

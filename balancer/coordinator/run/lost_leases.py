@@ -11,7 +11,8 @@ from ...protocol.parts import IDLE, WorkInProgress
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
 from .failed_samples import FailedSamples
-from .leases import GrantedLease, LeaseTable
+from .lease_index import GrantedLease
+from .leases import LeaseTable
 from .planning_feed import PlanningFeed
 from .poison_samples import (
     PoisonSampleDetector,

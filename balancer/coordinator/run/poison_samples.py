@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ...protocol.parts import WorkInProgress
 from ..delivery.sample import Sample
-from .leases import GrantedLease
+from .lease_index import GrantedLease
 
 
 @dataclass(frozen=True, slots=True)

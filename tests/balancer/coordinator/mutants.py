@@ -40,9 +40,7 @@ MUTANTS = (
     ),
     mutant(
         "lease numbers start again with every run",
-        edit("coordinator.run_control:RunControl.start_next",
-             "EpochRun(start, state.job, order, planner, state.last_lease, check)",
-             "EpochRun(start, state.job, order, planner, 0, check)"),
+        edit("coordinator.run_control:RunControl.start_next", "state.last_lease", "0"),
         seed=0,
     ),
     mutant(
@@ -53,8 +51,19 @@ MUTANTS = (
     ),
     mutant(
         "a result is taken from any lease, any number of times",
-        edit("coordinator.run.leases:LeaseTable.complete",
-             "lease.samples.pop(ordinal, None)", "lease.samples.get(ordinal)"),
+        edit("coordinator.run.lease_index:LeaseIndex.pop_sample",
+             """
+             if sample is not None:
+                 self._forget_sample(lease, ordinal)
+             if not lease.samples:
+                 self.pop(lease.number)
+             return sample
+             """,
+             """
+             if sample is not None:
+                 lease.samples[ordinal] = sample
+             return sample
+             """),
         seed=16,
     ),
     mutant(
@@ -128,9 +137,9 @@ MUTANTS = (
     mutant(
         "a late worker is never forgiven",
         edit("coordinator.worker_handlers:WorkerHandlers._count_results",
-             "worker.unresponsive = False", ""),
+             "self.state.set_unresponsive(worker, False)", ""),
         edit("coordinator.worker_handlers:WorkerHandlers.confirm",
-             "self.state.workers[peer].unresponsive = False", ""),
+             "self.state.set_unresponsive(self.state.workers[peer], False)", "pass"),
         seed=15,
     ),
     mutant(
@@ -193,7 +202,7 @@ MUTANTS = (
     mutant(
         "an acknowledgement is of its own microbatch only",
         edit("coordinator.delivery.tracker:DeliveryTracker._take_before",
-             "batches[:end]", "batches[max(0, end - 1) : end]"),
+             "batches[step.taken[rank] : end]", "batches[max(0, end - 1) : end]"),
         seed=24,
     ),
     mutant(
@@ -212,11 +221,9 @@ MUTANTS = (
     mutant(
         "a batch that was asked for again is not sent again",
         edit("coordinator.peers.requests:PendingRequests.add",
+             "own = self._of_peer.setdefault(peer, {})",
              """
-             if key in self._requests:
-                 return
-             """,
-             """
+             own = self._of_peer.setdefault(peer, {})
              seen = self.__dict__.setdefault("seen", set())
              if key in seen:
                  return

@@ -312,7 +312,7 @@ def test_a_rank_that_is_there_may_take_its_time_between_epochs():
 def test_a_rank_cannot_ask_or_acknowledge_for_another():
     cluster = started()
     cluster.send(b"r0", RequestBatch(0, 1, 0, 0), Ack(0, 1, 0, 0), Ack(0, -1, 0, 0))
-    assert cluster.coordinator.state.requests.of_run(0) == []
+    assert cluster.coordinator.state.requests.nearest_of(b"r0", 0) is None
 
 
 def test_a_rank_is_told_now_and_then_that_the_balancer_is_there():

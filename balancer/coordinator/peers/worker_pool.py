@@ -1,0 +1,105 @@
+"""The workers that can be leased samples, and which of them have room for another lease.
+
+Kept up to date by those who change a worker or its leases, so that no message has to walk all
+workers.
+"""
+
+from collections.abc import Callable
+
+from .records import WorkerPeer
+
+# Leases that a worker has at a time: one to work on, one to go on with.
+LEASES_PER_WORKER = 2
+
+
+class WorkerPool:
+    """Workers: by name, ready, assignable, and by how many leases those with room have.
+
+    >>> pool = WorkerPool()
+    >>> pool.update(b"a", is_ready=True, is_assignable=True)
+    >>> leases = {b"a": 1}
+    >>> pool.next_free(leases.__getitem__)
+    b'a'
+    >>> leases[b"a"] = 2
+    >>> pool.note(b"a")
+    >>> pool.next_free(leases.__getitem__) is None
+    True
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, dict[bytes, WorkerPeer]] = {}
+        self._ready: set[bytes] = set()
+        self._assignable: dict[bytes, None] = {}
+        # Workers that may have room, by the number of leases that they had when last looked at.
+        self._free: tuple[dict[bytes, None], ...] = tuple({} for _ in range(LEASES_PER_WORKER))
+        self._changed: dict[bytes, None] = {}
+
+    def add(self, worker: WorkerPeer) -> None:
+        """Add a worker process that has said hello."""
+        self._by_name.setdefault(worker.hello.name, {})[worker.peer] = worker
+
+    def remove(self, worker: WorkerPeer) -> None:
+        """Remove a worker process."""
+        named = self._by_name[worker.hello.name]
+        del named[worker.peer]
+        if not named:
+            del self._by_name[worker.hello.name]
+        self.update(worker.peer, is_ready=False, is_assignable=False)
+
+    def named(self, name: str) -> list[WorkerPeer]:
+        """Return the worker processes of a name: one, but for those that replace each other."""
+        return list(self._by_name.get(name, {}).values())
+
+    @property
+    def ready(self) -> int:
+        """How many workers have the source open."""
+        return len(self._ready)
+
+    @property
+    def assignable(self) -> int:
+        """How many workers can be leased samples: ready and not unresponsive."""
+        return len(self._assignable)
+
+    def update(self, peer: bytes, is_ready: bool, is_assignable: bool) -> None:
+        """Record what a worker is now; one that has gone is neither."""
+        if is_ready:
+            self._ready.add(peer)
+        else:
+            self._ready.discard(peer)
+        if is_assignable == (peer in self._assignable):
+            return
+        if is_assignable:
+            self._assignable[peer] = None
+        else:
+            del self._assignable[peer]
+        self.note(peer)
+
+    def note(self, peer: bytes) -> None:
+        """Note that the number of a worker's leases has changed."""
+        self._changed[peer] = None
+
+    def note_all(self) -> None:
+        """Note that no worker has a lease any more."""
+        self._changed.update(self._assignable)
+
+    def next_free(self, count: Callable[[bytes], int]) -> bytes | None:
+        """Return a worker with the fewest leases that may have another, None if there is none.
+
+        `count` returns how many leases a worker has. It is returned again until that changes.
+        """
+        for peer in self._changed:
+            self._place(peer, count(peer))
+        self._changed.clear()
+        return next((peer for free in self._free for peer in free), None)
+
+    def idle(self, count: Callable[[bytes], int]) -> list[bytes]:
+        """Return the workers without a lease."""
+        self.next_free(count)
+        return list(self._free[0])
+
+    def _place(self, peer: bytes, leases: int) -> None:
+        for number, free in enumerate(self._free):
+            if number == leases and peer in self._assignable:
+                free[peer] = None
+            else:
+                free.pop(peer, None)

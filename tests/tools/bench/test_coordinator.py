@@ -1,0 +1,91 @@
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.tools.bench.coordinator.command import command
+from counterpoise.tools.bench.coordinator.driven import Driven, TimedPlanner
+
+
+def lines_per_message(monkeypatch, ranks, workers):
+    """Run an epoch; return the lines of Python that the coordinator runs for a message of it.
+
+    A loop counts as many lines as it has rounds, a comprehension too. Planning is left out, and so
+    are ticks, whose number follows the time.
+    """
+    driven = Driven(ranks, workers, steps=1, samples_per_step=384)
+    lines = messages = 0
+
+    def count(frame, event, _):
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    def handle(*given):
+        nonlocal messages
+        if driven.spent is driven.joining:
+            return Coordinator.handle(driven.coordinator, *given)
+        messages += 1
+        sys.settrace(count)
+        try:
+            return Coordinator.handle(driven.coordinator, *given)
+        finally:
+            sys.settrace(None)
+
+    def plan(planner, window):
+        trace = sys.gettrace()
+        sys.settrace(None)
+        planned = planner._planner.plan(window)
+        sys.settrace(trace)
+        return planned
+
+    monkeypatch.setattr(TimedPlanner, "plan", plan)
+    monkeypatch.setattr(driven.coordinator, "handle", handle)
+    driven.run()
+    assert driven.delivered == 384
+    return lines / messages
+
+
+def test_no_message_costs_more_for_more_ranks_workers_or_leases(monkeypatch):
+    few, many = lines_per_message(monkeypatch, 8, 16), lines_per_message(monkeypatch, 192, 512)
+    # It costs less: fewer of the messages bring samples. With one walk over all workers or all
+    # requests a message it is 1.1 to 2.2 times as much.
+    assert many < few
+
+
+def test_a_run_reports_each_cell():
+    found = CliRunner().invoke(
+        command,
+        [
+            "--cells",
+            "1x1,3x2",
+            "--rounds",
+            "1",
+            "--steps",
+            "2",
+            "--samples-per-step",
+            "48",
+            "--json",
+        ],
+    )
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout.splitlines()[-1])
+    assert [(each["ranks"], each["workers"]) for each in report["cells"]] == [(1, 1), (3, 2)]
+    for cell in report["cells"]:
+        assert cell["us_per_sample"] > 0 < cell["us_per_message"]
+        assert cell["messages"]["DecodeDone"] == 96
+
+
+@pytest.mark.parametrize("cells", ["", "3", "0x1", "axb", "1x2x3"])
+def test_other_cells_are_refused(cells):
+    found = CliRunner().invoke(command, ["--cells", cells])
+    assert found.exit_code == 2
+    assert "not like" in found.output or "at least" in found.output
+
+
+def test_a_step_needs_a_sample_for_every_rank():
+    found = CliRunner().invoke(command, ["--cells", "8x1", "--samples-per-step", "4"])
+    assert found.exit_code == 2
+    assert "--samples-per-step" in found.output
