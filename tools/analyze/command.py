@@ -20,6 +20,7 @@ from .model.machine import GB, MODELS, PipelineMachine
 from .model.report import Json, ReportOptions, make_report
 from .model.strategies import STRATEGIES, Plan
 from .page.document import headline, render_page
+from .page.steps import padded_advice
 from .scan.options import ScanOptions
 from .scan.rows import Rows
 from .scan.run import on_cores, on_ray, scan_all
@@ -189,7 +190,8 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
         progress.update(task, total=1, completed=1, live="")
     report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
     _write(out, rows, report)
-    padded = [] if report["padded"] is None else [_padded(report["padded"])]
+    found = report["padded"]
+    padded = [] if found is None else [_padded(found), _advice(found)]
     emit(report, as_json, _table(report), _waits(report), *padded, _settings(report, out))
 
 
@@ -316,14 +318,25 @@ def _waits(report: Json) -> Table:
 
 def _padded(found: Json) -> Table:
     """Return what plans of padded batches take, and the line to change in a loop that pads."""
+    names = {"random": "random", "equal": 'counts="equal"', "free": 'counts="free"'}
     table = Table(
         title=f"a step of padded batches, over random order's ({found['steps']} steps)",
-        caption=found["change"] or "no plan gains 3 %: more accumulation or mode='window' may",
+        title_justify="left",
     )
-    names = {"random": "random", "equal": 'counts="equal"', "free": 'counts="free"'}
     for name in names.values():
         table.add_column(name, justify="right")
     table.add_row(*(f"{100 * found['time'][name]:.0f} %" for name in names))
+    return table
+
+
+def _advice(found: Json) -> Table:
+    """Return the lines to change in a loop that pads, none of them wrapped."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, overflow="ignore")
+    for line in padded_advice(found):
+        words, _, code = line.rpartition(": ")
+        for part in (f"{words}:", f"    {code}") if code.startswith("balance=") else (line,):
+            table.add_row(Text(part))
     return table
 
 

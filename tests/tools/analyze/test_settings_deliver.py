@@ -106,8 +106,7 @@ def test_analyze_forecasts_padded_loops_and_prints_the_line() -> None:
     times = found["time"]
     assert times["random"] == 1
     assert times["free"] < 0.6 * times["equal"] + 0.2 < times["equal"] < 0.7
-    assert found["change"] == (
-        'balance=Balance(work="padded", counts="free", accumulate=4, samples_per_step=128)'
-    )
+    assert found["change"] == 'balance=Balance("auto", counts="free", accumulate=4)'
+    assert found["change_equal"] == 'balance=Balance("auto", accumulate=4)'
     alike = CostTable(("tokens",), np.full((300, 1), 7), np.zeros(300, np.int64))
     assert padded_figures(alike, Plan(ranks=2, accumulate=2, batch_size=4))["change"] == ""

@@ -21,8 +21,9 @@ def padded_figures(table: CostTable, plan: Plan) -> dict[str, Any]:
     """Return the time of steps by each plan over that of random order, and the line to change.
 
     "random": the samples as they come; "equal" and "free": Balance(work="padded") with these
-    counts. Time is count x longest and tiles, the most of any rank, after every microbatch. The
-    line is empty where no plan gains 3 %.
+    counts. Time is count x longest and tiles, the most of any rank, after every microbatch.
+    "change" is the line that gains most, "change_equal" that for loops that weigh microbatches
+    alike; empty where no plan gains 3 %.
     """
     size, rows = plan.ranks * plan.accumulate * plan.batch_size, plan.accumulate
     order = permutation(len(table.costs), plan.seed, 0)
@@ -45,7 +46,7 @@ def padded_figures(table: CostTable, plan: Plan) -> dict[str, Any]:
             found[counts] += _time(table, plan, costs, group_of)
     whole = found["random"] or 1
     times = {name: time / whole for name, time in found.items()}
-    return {"steps": len(steps), "time": times, "change": _change(times, plan)}
+    return {"steps": len(steps), "time": times, **_changes(times, plan)}
 
 
 def _time(table: CostTable, plan: Plan, costs: Int64, group_of: Int64) -> int:
@@ -57,12 +58,16 @@ def _time(table: CostTable, plan: Plan, costs: Int64, group_of: Int64) -> int:
     return int(tops[0]) * plan.tile_tokens + int(tops[1])
 
 
-def _change(times: dict[str, float], plan: Plan) -> str:
-    """Return the argument that gains most, for a loop that weighs microbatches if need be."""
-    best = min(times, key=lambda name: times[name])
-    if times[best] > 1 - LEAST_GAIN:
-        return ""
-    return (
-        f'balance=Balance(work="padded", counts="{best}", accumulate={plan.accumulate}, '
-        f"samples_per_step={plan.ranks * plan.accumulate * plan.batch_size})"
-    )
+def _changes(times: dict[str, float], plan: Plan) -> dict[str, str]:
+    """Return the argument that gains most, and that for a loop that weighs microbatches alike."""
+    gains = {name: times[name] <= 1 - LEAST_GAIN for name in ("equal", "free")}
+    equal = _line("equal", plan) if gains["equal"] else ""
+    is_free_better = gains["free"] and times["free"] <= times["equal"] - LEAST_GAIN
+    return {"change": _line("free", plan) if is_free_better else equal, "change_equal": equal}
+
+
+def _line(counts: Counts, plan: Plan) -> str:
+    """Return the argument as it stands in a loop: "auto" finds costs and work by itself."""
+    options = [f'counts="{counts}"'] if counts == "free" else []
+    options += [f"accumulate={plan.accumulate}"] if plan.accumulate > 1 else []
+    return f'balance=Balance("auto", {", ".join(options)})' if options else 'balance="auto"'

@@ -20,7 +20,9 @@ from .steps import Json
 from .widths import both_widths
 
 # In the page's order. The name is the section's id and its template in templates/sections/.
-SECTIONS: dict[str, Callable[[Json], Json]] = {
+# None in place of values leaves a section out.
+SECTIONS: dict[str, Callable[[Json], Json | None]] = {
+    "padded": steps.padded,
     "waiting": steps.waiting,
     "grid": steps.grid,
     "padding": steps.padding,
@@ -80,8 +82,10 @@ def render_page(report: Json) -> str:
     environment = _environment()
     sections = []
     for name, values in SECTIONS.items():
-        template = environment.get_template(f"sections/{name}.html.j2")
-        sections.append(Markup(template.render(report=report, **values(report))))
+        found = values(report)
+        if found is not None:
+            template = environment.get_template(f"sections/{name}.html.j2")
+            sections.append(Markup(template.render(report=report, **found)))
     page = environment.get_template("page.html.j2").render(
         report=report,
         headline=headline(report),
