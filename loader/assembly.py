@@ -111,7 +111,9 @@ class BalancedSettings:
     def make_planned(self, plan: PlanConfig, place: Place, auto: str = "") -> BalancedLoader:
         """Return the balanced loader of a plan; `auto` is what balance="auto" has found for it."""
         torch, given, source = self.torch, self.given, self.source
-        needs_spare = plan.empty_microbatches and not self.takes_empty and source is not None
+        spare = None
+        if plan.empty_microbatches and not self.takes_empty and source is not None:
+            spare = SpareSample(source, plan.seed, given.shuffle)
         if source is not None and len(source) < place.ranks:
             raise ValueError(
                 f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
@@ -131,7 +133,7 @@ class BalancedSettings:
             growing=given.growing_data,
             shifts_labels=given.balance.layout != "torch",
             auto=auto,
-            spare=SpareSample(source, plan.seed, given.shuffle) if needs_spare else None,
+            spare=spare,
         )
 
 
@@ -191,7 +193,7 @@ def _prepare_auto(
         source=source,
         dataset=dataset,
         key=key,
-        collate=(given.collate_fn or default_collate) if given.balance.layout == "torch" else None,
+        collate=given.collate_fn or default_collate,
         batch_size=loader.batch_size or 1,
         drop_last=loader.drop_last,
         shuffle=given.shuffle,

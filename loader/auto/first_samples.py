@@ -5,6 +5,7 @@ or end the process.
 """
 
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -40,7 +41,7 @@ class Question:
     """What is to be found: of which samples, for which plan.
 
     order: the indices of the first samples in epoch 0's order. knows_costs: `source` says what they
-    cost. collate: None where a layout makes the batches.
+    cost. collate: tried where nobody has said how batches are made.
     """
 
     source: Source
@@ -48,7 +49,7 @@ class Question:
     key: Callable[[int], str] | None
     order: tuple[int, ...]
     knows_costs: bool
-    collate: Callable[[list[Any]], Any] | None
+    collate: Callable[[list[Any]], Any]
     balance: Balance
     ranks: int
     batch_size: int
@@ -75,10 +76,8 @@ class Answer:
     def from_values(cls, values: dict[str, Any]) -> "Answer":
         """Return the answer that was made into JSON values."""
         told = values["forecast"]
-        choice = {k: tuple(v) if isinstance(v, list) else v for k, v in values["choice"].items()}
-        return cls(
-            Choice(**choice), None if told is None else Outlook(**told), values["held_bytes"]
-        )
+        choice = Choice.from_json(json.dumps(values["choice"]))
+        return cls(choice, None if told is None else Outlook(**told), values["held_bytes"])
 
 
 def answer(question: Question) -> Answer:

@@ -55,11 +55,11 @@ def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | Non
             tops.append([int(each.max()) for each in loads])
     if not before or not np.sum(before):
         return None
-    step, waiting = _step_and_waiting(np.array(now))
-    step_random, waited = _step_and_waiting(np.array(before))
+    time, waiting = _step_and_waiting(np.array(now))
+    time_random, waited = _step_and_waiting(np.array(before))
     largest, largest_random = np.max(tops, axis=0).tolist()
     name = config.resources[column]
-    ratio = step / step_random
+    ratio = time / time_random
     return Outlook(ratio, waiting, waited, name, largest, largest_random, len(costs))
 
 
@@ -83,9 +83,10 @@ def _times(config: PlanConfig, costs: Int64, group_of: Int64, rows: int) -> Int6
     """Return the times (rows, ranks) of a step's microbatches, in the planner's unit."""
     columns = config.balanced_columns
     times = sample_times(config.only(columns), np.ascontiguousarray(costs[:, columns]))
-    both = np.stack([times.padded, times.added], axis=1)
-    loads = padded_loads(both, group_of, config.ranks * rows, (0,))
-    return loads.sum(axis=1).reshape(rows, config.ranks)
+    parts = np.stack([times.padded, times.added], axis=1)
+    loads = padded_loads(parts, group_of, config.ranks * rows, (0,))
+    both: Int64 = loads.sum(axis=1).reshape(rows, config.ranks)
+    return both
 
 
 def _step_and_waiting(times: Int64) -> tuple[float, float]:

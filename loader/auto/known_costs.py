@@ -13,7 +13,7 @@ from ...workers.discovery import FoundWork, find_costs, recognise_work
 def work_of_columns(
     columns: Mapping[str, Int64],
     samples: Sequence[Any],
-    collate: Callable[[list[Any]], Any] | None,
+    collate: Callable[[list[Any]], Any],
     batch_size: int,
 ) -> tuple[tuple[str, ...], str]:
     """Return which costs are padded, and in words how batches hold each.

@@ -40,7 +40,7 @@ class AutoSettings:
     source: Source | None
     dataset: Any
     key: Callable[[int], str] | None
-    collate: Callable[[list[Any]], Any] | None
+    collate: Callable[[list[Any]], Any]
     batch_size: int
     drop_last: bool
     shuffle: bool
@@ -132,7 +132,7 @@ class AutoSettings:
             key=self.key,
             order=tuple(order[:FIRST].tolist()),
             knows_costs=not isinstance(source, PlainSource) or source.knows_costs,
-            collate=self.collate if said_work(self.balance) is None else None,
+            collate=self.collate if said_work(self.balance) is None else list,
             balance=self.balance,
             ranks=place.ranks,
             batch_size=self.batch_size,
@@ -192,5 +192,6 @@ def _choice_in(state: Any) -> Choice | None:
         ledger = parse_ledger(state)
     except ValueError:
         return None
-    is_auto = isinstance(ledger, BalancedLedger) and ledger.auto
-    return Choice.from_json(ledger.auto) if is_auto else None
+    if not isinstance(ledger, BalancedLedger) or not ledger.auto:
+        return None
+    return Choice.from_json(ledger.auto)

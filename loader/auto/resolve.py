@@ -67,6 +67,7 @@ def plan_of(
     Raises ValueError for budgets of what samples do not cost, and whatever a plan refuses.
     """
     free = balance.counts == "free"
+    last: Any = "whole" if free else "even" if shuffle else "short"
     if choice.varies:
         oversize = balance.oversize
         if balance.budgets and not free and oversize == "alone":
@@ -87,9 +88,8 @@ def plan_of(
         ranks=ranks,
         batch_size=batch_size,
         drop_last=drop_last,
-        empty_microbatches=True,
+        empty_microbatches=last != "even",  # broken samples leave none empty there
     )
-    last: Any = "whole" if free else "even" if shuffle else "short"
     return resolved, replace(plan, padded=choice.padded if choice.varies else (), last_step=last)
 
 

@@ -44,12 +44,13 @@ def resumed() -> Any:
     first = [numbers_of(next(batches)) for _ in range(3)]
     state = loader.state_dict()
     again = _make(balance=cp.Balance("auto", accumulate=2), num_workers=1)
-    asked, late.ask_worker = late.ask_worker, None  # type: ignore[assignment]
+    module: Any = late
+    asked, module.ask_worker = module.ask_worker, None
     try:
         again.load_state_dict(state)
         rest = [numbers_of(batch) for batch in again]
     finally:
-        late.ask_worker = asked
+        module.ask_worker = asked
     return first, rest
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import (
 
 from counterpoise.loader import Balance, DataLoader, LoaderError
 
-DATA = list(range(24))
+DATA: Any = list(range(24))
 
 
 def make(**more: Any) -> DataLoader:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from counterpoise.workers.sources.interface import Probe
+from counterpoise.workers.sources.interface import Probe, SampleError
 
 
 class Texts:
@@ -57,6 +57,15 @@ class Broken(Texts):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         raise KeyError(f"no row {index}")
+
+
+class SomeBroken(Texts):
+    """Every third sample cannot be read."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index % 3 == 0:
+            raise SampleError(str(index), "it is torn")
+        return super().__getitem__(index)
 
 
 class Drawing(Texts):

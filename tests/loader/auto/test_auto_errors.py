@@ -103,3 +103,14 @@ def test_a_remote_dataset_has_the_costs_of_its_workers() -> None:
         balance=Balance("auto", layout="padded"), balancer="tcp://127.0.0.1:5555",
     )  # fmt: skip
     assert '"padded":["tokens"]' in loader.state_dict()["auto"]
+
+
+def test_broken_samples_leave_no_microbatch_empty() -> None:
+    balance = Balance("auto", accumulate=2)
+    loader = make(
+        data.SomeBroken(67), batch_size=2, balance=balance, virtual_ranks=2, on_error="skip"
+    )
+    found = numbers(loader)
+    assert all(found)
+    assert sorted(flat(found)) == [k for k in sorted(flat(found)) if k % 3]
+    assert len(flat(found)) >= 44 - 3
