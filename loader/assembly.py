@@ -30,6 +30,7 @@ from .collate.layouts import COLLATE_BY_LAYOUT
 from .connect.embedded import WorkerStart
 from .connect.factory import ConnectionFactory
 from .remote_dataset import RemoteDataset
+from .step.batch_labels import find_label_source
 from .step.ranks import Place, RankArguments
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class BalancedSettings:
     resources: tuple[str, ...]
     collate: Collate
     takes_empty: bool
+    label_tokens: str
 
     def tell_unknown_costs(self, place: Place) -> None:
         """Log, on rank 0, that samples count alike because nobody said what they cost."""
@@ -118,7 +120,7 @@ class BalancedSettings:
             raise ValueError(
                 f"{len(source)} samples cannot feed {place.ranks} ranks: use fewer ranks"
             )
-        job = _job(torch.dataset, plan, given)
+        job = _job(torch.dataset, plan, given, self.label_tokens)
         return BalancedLoader(
             job=job,
             ranks=place.played,
@@ -172,7 +174,11 @@ def _settings(
     if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
         takes_empty = takes_empty or _takes_nothing(given.collate_fn)
     torch_arguments = _torch_arguments(loader)
-    return BalancedSettings(torch_arguments, given, source, resources, collate, takes_empty)
+    # balance="auto" reads no sample here, and finds its resources later
+    labels = given.balance.label_tokens or LABEL_TOKENS
+    if given.balance.grouping != "auto":
+        labels = find_label_source(source, given.balance, resources, given.collate_fn)
+    return BalancedSettings(torch_arguments, given, source, resources, collate, takes_empty, labels)
 
 
 def _prepare_auto(
@@ -207,14 +213,14 @@ def _prepare_auto(
     return LateAutoLoader(given.ranks, settings, given.follows)
 
 
-def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments) -> JobSpec:
+def _job(dataset: Any, plan: PlanConfig, given: BalancedArguments, label_tokens: str) -> JobSpec:
     return JobSpec(
         plan=plan,
         source=_description(dataset) if given.balancer else {},
         shuffle=given.shuffle,
         on_error=given.on_error,
         buffer_bytes=given.buffer_bytes,
-        label_tokens=given.balance.label_tokens or LABEL_TOKENS,
+        label_tokens=label_tokens,
     )
 
 

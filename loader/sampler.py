@@ -94,7 +94,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_sampled(wanted, accumulate_from)
         check_order(shuffle, wanted.mode)
         self._costs, names = checked_columns(costs)
-        check_label_tokens(wanted, names)
+        check_label_tokens(wanted, names, has_batches=False)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
         self._data = KnownData(_Costs(names, self._costs), len(self._costs))
         self._arguments = RankArguments(rank, ranks, None, process_group, topology)

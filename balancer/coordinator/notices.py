@@ -6,6 +6,8 @@ from .state import CoordinatorState
 
 # Characters of a process' name that are quoted.
 MAX_NAME = 200
+# Ranks that are named one by one.
+MAX_RANKS = 8
 
 
 def send_pong(runs: RunControl, peer: bytes, ping: Ping | None = None) -> None:
@@ -17,7 +19,7 @@ def send_pong(runs: RunControl, peer: bytes, ping: Ping | None = None) -> None:
     state = runs.state
     held = state.run.delivery.budget.held_bytes if state.run else 0
     number, clock_us = ping.number if ping else 0, state.diagnostics.clock_us(state.now)
-    waiting = held_back_reason(state, peer) or waiting_reason(state)
+    waiting = label_reason(state, peer) or held_back_reason(state, peer) or waiting_reason(state)
     pong = Pong(state.workers_ready(), held, waiting, number, clock_us)
     state.send(peer, pong)
     if state.failure is not None and peer in state.ranks:
@@ -39,6 +41,20 @@ def held_back_reason(state: CoordinatorState, peer: bytes) -> str:
         f"{name:.{MAX_NAME}}, which shares this rank and {where} than step "
         f"{slowest.reached(nearest.rank)[0]}"
     )
+
+
+def label_reason(state: CoordinatorState, peer: bytes) -> str:
+    """Return which ranks' label tokens a process waits for, "" if for none."""
+    rank = state.ranks.get(peer)
+    if rank is None or rank.started is None or state.job is None:
+        return ""
+    found = state.labels.waits_for(peer, rank.started.run, state.job.ranks)
+    if found is None:
+        return ""
+    step, missing = found
+    names = {r: each.hello.name for each in state.ranks.values() for r in each.hello.ranks}
+    of = ", ".join(f"{r} ({names.get(r) or 'not here':.{MAX_NAME}})" for r in missing[:MAX_RANKS])
+    return f"the label tokens of step {step} from rank {of}"
 
 
 def waiting_reason(state: CoordinatorState) -> str:

@@ -17,6 +17,7 @@ from ..protocol.job_spec import JobSpec, from_json, to_json
 from ..protocol.messages import (
     Ack,
     GetStatus,
+    LabelCount,
     PeerRejected,
     Ping,
     RankBye,
@@ -65,6 +66,7 @@ class RankHandlers:
             Action.START_RUN: self.start_run,
             Action.RECORD_REQUEST: self.record_request,
             Action.ACKNOWLEDGE: self.acknowledge,
+            Action.ADD_LABELS: self.add_labels,
             Action.IDENTIFY_RANK: self.identify,
             Action.ANSWER_PING: self.answer_ping,
             Action.REPORT_STATUS: self.report_status,
@@ -236,7 +238,7 @@ class RankHandlers:
             if rank.started is not None and request.run > rank.started.run:
                 self.state.send(peer, UnknownPeer())
 
-    def identify(self, peer: bytes, _: RequestBatch) -> None:
+    def identify(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
         """Ask an unknown rank to introduce itself again, unless it was replaced."""
         replaced = self.state.launches.is_replaced(peer)
         self.state.send(peer, REPLACED if replaced else UnknownPeer())
@@ -254,6 +256,26 @@ class RankHandlers:
             self.state.requests.look_at_peers(each.peer for each in others)
         else:
             run.acknowledge(ack.rank, ack.step, ack.microbatch)
+
+    def add_labels(self, peer: bytes, message: LabelCount) -> None:
+        """Add up label tokens that ranks have counted; answer all who have once all ranks have."""
+        state, rank = self.state, self.state.ranks[peer]
+        if not (state.job and state.job.counts_batches and message.rank in rank.hello.ranks):
+            return
+        other = state.labels.add(peer, message)
+        if other is not None:
+            self.runs.fail(
+                "data",
+                f"processes that share rank {message.rank} count {message.tokens} and {other} "
+                f"label tokens in its batches of step {message.step}: let collate_fn make the same "
+                "batch of the same samples",
+            )
+            return
+        is_new = state.labels.settle(message, state.job.ranks, state.ranks)
+        answer = state.labels.answer(message)
+        if answer is not None:
+            for each in state.labels.who_counted(message) if is_new else [peer]:
+                state.send(each, answer)
 
     def answer_ping(self, peer: bytes, ping: Ping) -> None:
         """Answer a rank that waits."""
@@ -296,6 +318,7 @@ class RankHandlers:
         self.state.requests.look_at_peers(each.peer for each in self.state.sharers.others(rank))
         self.state.sharers.remove(rank)
         self.state.requests.remove_peer(peer)
+        self.state.labels.remove(peer)
 
     def confirm_loss(self, peer: bytes, _: object = None) -> None:
         """Record that a process that was lost still cannot be reached."""

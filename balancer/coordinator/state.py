@@ -16,6 +16,7 @@ from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Message, RankHello, RunFailed
 from ..protocol.transitions import ABSENT, W_READY, State
 from .effects import Send
+from .peers.label_totals import LabelTotals
 from .peers.launches import LaunchHistory
 from .peers.records import RankPeer, WorkerPeer
 from .peers.requests import PendingRequests
@@ -102,7 +103,7 @@ class CoordinatorState:
         # Ranks that said goodbye, and are answered when no other needs this balancer's run.
         self.leaving: set[bytes] = set()
         self.launches = LaunchHistory()
-        self.requests = PendingRequests()
+        self.requests, self.labels = PendingRequests(), LabelTotals()
         self.sharers = Sharers()
         self.pool = WorkerPool()
         # Since when ranks have started one run at different positions.

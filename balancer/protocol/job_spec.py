@@ -15,6 +15,8 @@ MAX_MICROBATCHES = 1 << 16
 MAX_SAMPLES_PER_STEP = 1 << 24
 MAX_SOURCE_DEPTH = 32
 LABEL_TOKENS = "label_tokens"
+# In place of a resource: ranks count label tokens in the batches that they collate.
+IN_BATCHES = "batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class JobSpec:
     plan: how to balance. source: a JSON-able description for remote workers; empty where workers
     are born with theirs. buffer_bytes: the most bytes of decoded payload held. lease_s: seconds a
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
-    label_tokens: the resource that counts the tokens with a label, if samples cost it.
+    label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
+    no resource of that name): ranks count them in their batches.
     """
 
     plan: PlanConfig
@@ -73,6 +76,16 @@ class JobSpec:
     def counts_labels(self) -> bool:
         """Return True if label tokens are counted."""
         return self.label_tokens in self.resources
+
+    @property
+    def counts_batches(self) -> bool:
+        """Return True if ranks count label tokens in their batches, and the balancer adds up."""
+        return self.label_tokens == IN_BATCHES and not self.counts_labels
+
+    @property
+    def label_source(self) -> str:
+        """Return what counts label tokens: a resource or "batch"; "" if nothing does."""
+        return self.label_tokens if self.counts_labels or self.counts_batches else ""
 
 
 def _check_extent(plan: PlanConfig) -> None:

@@ -28,7 +28,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 # --- worker to coordinator
@@ -219,6 +219,18 @@ class Ack(ArrayRecord, frozen=True):
     microbatch: Integer
 
 
+class LabelCount(ArrayRecord, frozen=True):
+    """The label tokens that a rank has counted in the batches of a step, and asks for the total.
+
+    Only where nobody can count them before a batch is collated; see JobSpec.counts_batches.
+    """
+
+    run: Integer
+    rank: Integer
+    step: Integer
+    tokens: Cost
+
+
 class Ping(ArrayRecord, frozen=True):
     """Ask for a Pong with the same number; ahead_us and error_us as in WorkerHeartbeat."""
 
@@ -272,6 +284,14 @@ class Batch(ArrayRecord, frozen=True):
     items: tuple[BatchItem, ...]
     holes: tuple[Hole, ...]
     step_holes: tuple[Integer, ...] = ()
+
+
+class LabelTotal(ArrayRecord, frozen=True):
+    """The label tokens of a step on all ranks, once each of them has sent its LabelCount."""
+
+    run: Integer
+    step: Integer
+    tokens: Integer
 
 
 class EpochEnd(ArrayRecord, frozen=True):
@@ -343,9 +363,28 @@ FromWorker = (
     | WorkerBye
 )
 ToWorker = Welcome | Lease | Revoke | UnknownPeer | PeerRejected | Bye
-FromRank = RankHello | StartRun | RequestBatch | Ack | Ping | GetStatus | WorkersEnded | RankBye
+FromRank = (
+    RankHello
+    | StartRun
+    | RequestBatch
+    | Ack
+    | LabelCount
+    | Ping
+    | GetStatus
+    | WorkersEnded
+    | RankBye
+)
 ToRank = (
-    Ready | Batch | EpochEnd | RunFailed | Pong | BalancerStops | UnknownPeer | PeerRejected | Bye
+    Ready
+    | Batch
+    | LabelTotal
+    | EpochEnd
+    | RunFailed
+    | Pong
+    | BalancerStops
+    | UnknownPeer
+    | PeerRejected
+    | Bye
 )
 ToOthers = HeartbeatAck | StatusReport
 BetweenShells = ClearPayloadOffer

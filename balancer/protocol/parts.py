@@ -65,6 +65,8 @@ class EpochPosition(ArrayRecord, frozen=True):
 
 
 NO_PLACE = EpochPosition(-1, -1, -1, -1)
+# The label tokens that ranks count are kept for this many steps, on both sides.
+COUNTED_STEPS = 32
 
 # What a worker works on: (lease, ordinal of the sample).
 WorkInProgress = tuple[int, int]

@@ -19,6 +19,8 @@ from .messages import (
     Bye,
     EpochEnd,
     EpochPosition,
+    LabelCount,
+    LabelTotal,
     Message,
     PeerRejected,
     Ping,
@@ -31,6 +33,7 @@ from .messages import (
     UnknownPeer,
     WorkersEnded,
 )
+from .parts import COUNTED_STEPS
 from .transitions import BEGIN, RANK, Outcome, RankAction
 
 Position = tuple[int, int, int]
@@ -44,6 +47,48 @@ class Arrival:
 
     batch: Batch
     payloads: tuple[object, ...]
+
+
+class LabelCounts:
+    """The label tokens that a process has counted in its batches, and the totals of all ranks.
+
+    A rank counts those of a whole step, and hands out nothing of it before the balancer has
+    answered with the total. So it is at most one step ahead of another rank, and a balancer that
+    was restarted needs the counts of two steps; processes that share a rank may be further apart.
+    """
+
+    def __init__(self) -> None:
+        # By (run, step): of runs before this one too, whose last step others may still be at.
+        self._sent: dict[tuple[int, int], tuple[LabelCount, ...]] = {}
+        self._totals: dict[tuple[int, int], int] = {}
+
+    def count(self, run: int, step: int, tokens: Mapping[int, int]) -> tuple[Message, ...]:
+        """Return what tells the balancer the label tokens of a step, by rank; it is kept."""
+        sent = tuple(LabelCount(run, rank, step, found) for rank, found in tokens.items())
+        self._sent[run, step] = sent
+        while len(self._sent) > COUNTED_STEPS:
+            oldest = min(self._sent)
+            del self._sent[oldest]
+            self._totals.pop(oldest, None)
+        return sent
+
+    def store(self, message: LabelTotal) -> None:
+        """Store the total of a step that was counted here."""
+        if (message.run, message.step) in self._sent:
+            self._totals[message.run, message.step] = message.tokens
+
+    def total(self, run: int, step: int) -> int | None:
+        """Return the label tokens of a step on all ranks, None while that is not known."""
+        return self._totals.get((run, step))
+
+    def unanswered(self) -> list[Message]:
+        """Return the counts of steps whose total is not known."""
+        open_steps = (each for at, each in self._sent.items() if at not in self._totals)
+        return [count for counts in open_steps for count in counts]
+
+    def all(self) -> list[Message]:
+        """Return all counts that are kept: a new balancer has none."""
+        return [count for counts in self._sent.values() for count in counts]
 
 
 class RankSession:
@@ -90,6 +135,7 @@ class RankSession:
         self._start_run: StartRun | None = None
         self._acks: dict[int, Ack] = {}
         self._reintroduction: list[Message] = []
+        self._labels = LabelCounts()
         self._has_returned = False
         # The position that all ranks of this process have reached, and the holes of its step.
         self.here = EpochPosition(0, 0, 0, 0)
@@ -103,6 +149,7 @@ class RankSession:
         return {
             RankAction.STORE_READY: self._store_ready,
             RankAction.STORE_BATCH: self._store_batch,
+            RankAction.STORE_LABELS: self._labels.store,
             RankAction.STORE_END: self._store_end,
             RankAction.STORE_STATUS: self._store_status,
             RankAction.AWAIT_RESTART: self._await_restart,
@@ -173,11 +220,11 @@ class RankSession:
         """Return all unanswered messages and a ping, to repeat when the balancer is silent."""
         self._has_returned = False
         again: list[Message] = [self.hello] if self.state == "joining" else []
-        return [*again, Ping(), *self._open_messages()]
+        return [*again, Ping(), *self._open_messages(), *self._labels.unanswered()]
 
     def reattach(self) -> list[Message]:
         """Return what a balancer must be told over a new connection."""
-        return [self.hello, *self._open_messages()]
+        return [self.hello, *self._open_messages(), *self._labels.unanswered()]
 
     def take(self) -> tuple[Arrival, list[Message]] | None:
         """Return the next microbatch in order and its acknowledgement, if it has arrived."""
@@ -208,6 +255,14 @@ class RankSession:
         self._arrived.pop(position, None)
         self._next = self._after(position)
         return [ack]
+
+    def count_labels(self, step: int, tokens: Mapping[int, int]) -> Sequence[Message]:
+        """Return what tells the balancer how many label tokens each rank here has in a step."""
+        return self._labels.count(self.run, step, tokens)
+
+    def label_total(self, step: int) -> int | None:
+        """Return the label tokens of a step on all ranks; None before the balancer's answer."""
+        return self._labels.total(self.run, step)
 
     def has_next(self) -> bool:
         """Return True if `take` will return a microbatch."""
@@ -245,6 +300,7 @@ class RankSession:
             known = tuple(self._known)
             begun = structs.replace(self._start_run, here=self.here, holes=holes, known=known)
             self._reintroduction = [self.hello, begun, *self._open_messages()]
+            self._reintroduction += self._labels.all()
         return Outcome.DONE
 
     def _request(self, position: Position) -> RequestBatch:

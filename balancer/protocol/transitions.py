@@ -78,6 +78,7 @@ class Action(StrEnum):
     START_RUN = "start run"
     RECORD_REQUEST = "record request"
     ACKNOWLEDGE = "acknowledge"
+    ADD_LABELS = "add labels"
     IDENTIFY_RANK = "identify rank"
     ANSWER_PING = "answer ping"
     REPORT_STATUS = "report status"
@@ -104,6 +105,7 @@ class RankAction(StrEnum):
     BEGIN = "begin"
     STORE_READY = "store ready"
     STORE_BATCH = "store batch"
+    STORE_LABELS = "store labels"
     STORE_END = "store end"
     STORE_STATUS = "store status"
     AWAIT_RESTART = "await restart"
@@ -210,6 +212,9 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     (R_RUNNING, "StartRun"): _to(Action.START_RUN, R_RUNNING),
     (R_RUNNING, "RequestBatch"): _to(Action.RECORD_REQUEST, R_RUNNING),
     (R_RUNNING, "Ack"): _to(Action.ACKNOWLEDGE, R_RUNNING),
+    (R_RUNNING, "LabelCount"): _to(Action.ADD_LABELS, R_RUNNING),
+    (ABSENT, "LabelCount"): _to(Action.IDENTIFY_RANK, ABSENT),
+    (R_ATTACHED, "LabelCount"): _to(Action.IDENTIFY_RANK, R_ATTACHED),
     (ABSENT, "RequestBatch"): _to(Action.IDENTIFY_RANK, ABSENT),
     (R_ATTACHED, "RequestBatch"): _to(Action.IDENTIFY_RANK, R_ATTACHED),
     (ABSENT, "Ping"): _to(Action.ANSWER_PING, ABSENT),
@@ -254,6 +259,7 @@ RANK: dict[tuple[State, str], Transition[RankAction]] = {
     (ATTACHED, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
     (RUNNING, "Ready"): _to(RankAction.STORE_READY, RUNNING),
     (RUNNING, "Batch"): _to(RankAction.STORE_BATCH, RUNNING),
+    (RUNNING, "LabelTotal"): _to(RankAction.STORE_LABELS, RUNNING),
     (RUNNING, "EpochEnd"): _to(RankAction.STORE_END, RUNNING),
     # A rank that has not begun a run has nothing that it could tell a new balancer.
     (RUNNING, "UnknownPeer"): Transition(

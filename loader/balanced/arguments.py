@@ -9,6 +9,7 @@ from typing import Any, ParamSpec
 
 from ...balancer.planning.problem.balance import COUNTED, OPTIONS, Balance
 from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
 
@@ -82,12 +83,19 @@ def check_plan(
     )
 
 
-def check_label_tokens(balance: Balance, resources: tuple[str, ...]) -> None:
-    """Raise ValueError where nothing counts what is said to count label tokens."""
-    if balance.label_tokens not in (None, *resources):
+def check_label_tokens(
+    balance: Balance, resources: tuple[str, ...], has_batches: bool = True
+) -> None:
+    """Raise ValueError where nothing counts what is said to count label tokens.
+
+    has_batches: whether there is a loader, which can count them in its batches.
+    """
+    counted = (*resources, IN_BATCHES) if has_batches else resources
+    if balance.label_tokens not in (None, *counted):
         raise ValueError(
             f"label_tokens is {balance.label_tokens!r}, but samples cost {', '.join(resources)}: "
             "name one of these, or let cost() or probe() give it"
+            + (', or count them in batches: label_tokens="batch"' if has_batches else "")
         )
 
 
@@ -104,7 +112,8 @@ def find_resources(
     """
     if source is None:
         named = (*balance.budgets, *filter(None, [balance.label_tokens]))
-        extra = dict.fromkeys(name for name in named if name not in DEFAULT_RESOURCES)
+        known = (*DEFAULT_RESOURCES, IN_BATCHES)
+        extra = dict.fromkeys(name for name in named if name not in known)
         return (*DEFAULT_RESOURCES, *extra)
     offered = getattr(source, "resources", None)
     if offered is not None:

@@ -7,7 +7,7 @@ again: a microbatch is fetched *at* a position, and at the same position it is t
 unpacked once. The source is told of it (`release`) when it is unpacked; until then it has it, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +55,11 @@ class MicrobatchSource(Protocol):
 
     def release(self, arrival: Arrival) -> None:
         """Release a microbatch, and ask for those after it; does nothing the second time."""
+
+    def add_up_labels(
+        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
+    ) -> int:
+        """Return a step's label tokens on all ranks; `tokens` are those of each rank here."""
 
     def close(self) -> None:
         """Tell the balancer that this rank leaves."""

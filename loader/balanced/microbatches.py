@@ -5,7 +5,7 @@ timing are behind a connection, which is opened at first use.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -29,11 +29,13 @@ from ..resume.balanced_position import (
     write_position,
 )
 from ..resume.ledger import BalancedLedger
+from ..step.batch_labels import count_label_tokens_of
 from ..step.errors import LoaderError
 from ..step.info import StepInfo
+from ..step.label_check import LabelCheck
 from ..step.turns import OneCaller
+from .counted_steps import beginning
 from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
-from .label_check import LabelCheck
 from .over_budget import OverBudget
 from .spare import SpareSample
 
@@ -189,7 +191,10 @@ class BalancedLoader:
 
     def _start(self) -> None:
         """Begin the run at the loader's position; nothing that was returned is decoded again."""
-        self.open().begin(self.epoch, *_to_begin(self.position))
+        at = self.position
+        # Label tokens that are counted in batches: of a step that was begun, in all of them again.
+        at = beginning(at) if self.job.counts_batches else at
+        self.open().begin(self.epoch, *_to_begin(at))
 
     def _tell_what_will_be_left_out(self, count: int) -> None:
         """Log once how many samples at an epoch's end make no step, where that is known before."""
@@ -223,6 +228,14 @@ class BalancedLoader:
             source.recover(self.epoch, *_to_begin(at))
             self._tell_what_will_be_left_out(self.count())
             return source.next(self.timeout_s)
+        except LoaderError:
+            self.close()
+            raise
+
+    def add_up_labels(self, step: int, tokens: Mapping[int, int]) -> int:
+        """Return a step's label tokens on all ranks; LoaderError ends all processes."""
+        try:
+            return self.open().add_up_labels(step, tokens, self.timeout_s)
         except LoaderError:
             self.close()
             raise
@@ -322,7 +335,10 @@ class BalancedLoader:
         if not samples and self.spare is not None:
             spared = self.collate([self.spare(self.epoch, kept.at.place.start)])
             return Delivered(self.spare.weightless(spared), self._info(batch, after))
-        return Delivered(self.collate(samples), self._info(batch, after))
+        collated, info = self.collate(samples), self._info(batch, after)
+        if self.job.counts_batches:
+            info = replace(info, label_tokens=count_label_tokens_of(collated, samples))
+        return Delivered(collated, info)
 
     def _report_holes(self, kept: Kept) -> None:
         """Write each hole to the dead-letter file, once."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from ..resume.balanced_position import ResumePosition
 from ..step.info import Step, StepInfo
+from .counted_steps import CountedSteps
 from .fetching import Delivered, Fetched, Fetcher
 from .microbatches import BalancedLoader
 
@@ -21,7 +22,9 @@ class Microbatches(Iterator[Delivered]):
         self._loader = loader
         self._generation = -1  # of none, if it cannot begin
         self._generation = loader.begin()
-        self._fetcher = Fetcher(loader.receive, loader.unpack, loader.release)
+        self._fetch = Fetcher(loader.receive, loader.unpack, loader.release).fetch
+        if loader.job.counts_batches:
+            self._fetch = CountedSteps(self._fetch, loader.add_up_labels).fetch
         self._epoch = loader.epoch
         self._over = False
 
@@ -41,7 +44,7 @@ class Microbatches(Iterator[Delivered]):
         while not self._over:
             loader.check_current(self._generation)
             # An exception may have come between the end of the epoch and the next line but three.
-            fetched = self._fetcher.fetch(at) if loader.epoch == self._epoch else None
+            fetched = self._fetch(at) if loader.epoch == self._epoch else None
             if isinstance(fetched, Fetched):
                 return fetched
             if fetched is not None:  # whole steps are passed over: nothing waits to be returned

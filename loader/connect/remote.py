@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -139,6 +139,21 @@ class Connection:
                 self._send(messages)
                 self._send(self.session.new_requests())
 
+    def add_up_labels(
+        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
+    ) -> int:
+        """Send the label tokens of a step's batches, by rank; wait for the total of all ranks."""
+        self._sockets.refuse_forked_copy()
+        with self._sockets.lock:
+            self._drain()
+            if self.session.label_total(step) is None:
+                self._send(self.session.count_labels(step, tokens))
+                self._wait(lambda: self.session.label_total(step) is not None, timeout_s)
+            total = self.session.label_total(step)
+        if total is None:
+            self._fail("the label tokens of all ranks did not come")
+        return total
+
     def recover(
         self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
     ) -> None:
@@ -231,7 +246,7 @@ class Connection:
             )
         return f"has not answered for {silent_s:.0f} s: is it running, and is the address right?"
 
-    def _send(self, messages: list[Message]) -> None:
+    def _send(self, messages: Sequence[Message]) -> None:
         link = self._sockets.link()
         for message in messages:
             link.send(self._timed(message) if isinstance(message, Ping) else message)

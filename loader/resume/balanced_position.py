@@ -50,7 +50,7 @@ def write_position(
         ranks=plan.ranks,
         served=position.served,
         holes=position.holes,
-        label_tokens=job.label_tokens if job.counts_labels else "",
+        label_tokens=job.label_source,
         auto=auto,
     )
     return write_ledger(ledger)
@@ -71,7 +71,7 @@ def read_position(
         "shuffle": job.shuffle,
         "mode": plan.mode,
         "samples_per_step": plan.samples_per_step,
-        "label_tokens": job.label_tokens if job.counts_labels else "",
+        "label_tokens": job.label_source,
     }
     check_same(ledger, current)
     _check_plan(ledger, plan, played)

@@ -66,8 +66,9 @@ class BalancedLedger(PlannedLedger):
     window_step: the first step of the window that `step` is in; microbatch: how many of the step's
     microbatches every rank has been given; served: how many ranks of a process that plays them all
     have been given one more; holes: ordinals of the samples that could not be used, of all ranks,
-    in the steps of this epoch that were begun; label_tokens: the resource that counts them, ""
-    where none does; auto: what balance="auto" has found, "" of any other.
+    in the steps of this epoch that were begun; label_tokens: the resource that counts them,
+    "batch" where ranks count them in their batches, "" where nothing does; auto: what
+    balance="auto" has found, "" of any other.
     """
 
     kind = "balanced"

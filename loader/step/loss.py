@@ -55,8 +55,8 @@ def scale_loss(
         raise ValueError(
             f"step {info.step} has no {per}s to average over ({info.step_samples} samples, "
             f"{info.step_label_tokens} label tokens); leave its optimizer step out or raise "
-            "samples_per_step; or nothing counts label tokens: a cost 'label_tokens' does, or the "
-            "one that Balance(label_tokens=...) names"
+            "samples_per_step; or nothing counts label tokens: a cost 'label_tokens' does, the one "
+            "that Balance(label_tokens=...) names, or the loader with label_tokens='batch'"
         )
     if here == 0:
         return _nothing(loss_sum, info, per)

@@ -42,6 +42,18 @@ def test_lightning_divides_once_and_each_info_is_that_of_its_batch(
             assert np.abs(ours - theirs).max() <= 1e-6 * np.abs(theirs).max()
 
 
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_ranks_that_count_in_their_batches_all_know_the_same_total(two: Pool, named: bool) -> None:
+    ranks = two.run(f"{CASES}:counted_in_batches", named=named)
+    for step in range(4):
+        own = [[each for each in rank if each[0] == step] for rank in ranks]
+        total = sum(each[1] for rank in own for each in rank)
+        for rank in own:
+            assert len(rank) == 3
+            counted = sum(each[1] for each in rank)
+            assert [each[2:] for each in rank] == [(each[1], counted, total) for each in rank]
+
+
 def test_infos_stay_with_their_batches_where_lightning_fetches_ahead(one: Pool) -> None:
     (matching,) = one.run(f"{CASES}:lightning_ahead")
     assert len(matching) > 8

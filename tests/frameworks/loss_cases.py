@@ -10,6 +10,7 @@ import counterpoise as cp
 
 from .lightning_cases import Module, trainer
 from .tiny import KEPT, VOCABULARY, Texts, TinyModel, collate, numbers_of
+from .tiny import cost as tiny_cost
 
 
 class Arrays(Texts):
@@ -37,6 +38,24 @@ def loader(accumulate: Any = 3, ranks: int | None = None, **options: Any) -> Any
     )  # fmt: skip
     KEPT.append(made)
     return made
+
+
+def counted_in_batches(named: bool) -> list[tuple[int, ...]]:
+    """(step, own label tokens, those of this rank, of all) of each batch that collate made."""
+    given: dict[str, Any] = {"cost": {"tokens": Texts().lengths}} if named else {"cost": tiny_cost}
+    balance = cp.Balance(
+        budgets={"tokens": 400}, samples_per_step=24, accumulate=3,
+        label_tokens="batch" if named else None,
+    )  # fmt: skip
+    made = cp.DataLoader(
+        Texts(), balance=balance, collate_fn=collate, shuffle=True, num_workers=1, **given
+    )
+    KEPT.append(made)
+    return [
+        (info.step, int(batch["labels"][:, 1:].ne(-100).sum()), info.label_tokens,
+         info.rank_label_tokens, info.step_label_tokens)
+        for batch, info in made.with_info()
+    ]  # fmt: skip
 
 
 def llama(attention: str) -> LlamaForCausalLM:

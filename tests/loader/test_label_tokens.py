@@ -1,9 +1,11 @@
 """Label tokens: who counts them, the same for all ranks, checked against labels that are there."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, difference, to_json
@@ -138,3 +140,119 @@ def test_ranks_and_ledgers_must_agree_on_who_counts() -> None:
     assert state["label_tokens"] == "targets"
     with pytest.raises(ValueError, match="label_tokens was 'targets' and is 'label_tokens'"):
         loader(with_targets).load_state_dict(state)
+
+
+# --- labels that only collate_fn makes
+
+
+def shifted(samples: list[Any]) -> dict[str, Any]:
+    """Collate as Hugging Face's collators do: labels are made of the tokens, -100 fills up."""
+    longest = max(len(sample["input_ids"]) for sample in samples)
+    labels = torch.full((len(samples), longest), -100)
+    for row, sample in enumerate(samples):
+        tokens = torch.as_tensor(sample["input_ids"])
+        labels[row, : len(tokens)] = torch.where(tokens % 3 == 1, -100, tokens)
+    return {"labels": labels, "names": [sample["name"] for sample in samples]}
+
+
+class Unlabelled(Texts):
+    """Samples of which collate_fn makes the labels."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {name: v for name, v in super().__getitem__(index).items() if name != "labels"}
+
+
+def made_of(batch: dict[str, Any]) -> int:
+    return int((batch["labels"][:, 1:] != -100).sum())
+
+
+def collated(ranks: int = 2, **changes: Any) -> DataLoader[Any, Any]:
+    named = {"budgets": {"tokens": 20}, "samples_per_step": 8, "seed": 1, "accumulate": 3}
+    options: dict[str, Any] = named | changes
+    given = {"cost": cost} if "label_tokens" not in changes else {"cost": TABLE}
+    return DataLoader(
+        Unlabelled(), balance=Balance(**options), shuffle=True, virtual_ranks=ranks,
+        collate_fn=shifted, **given,
+    )  # fmt: skip
+
+
+TABLE = {"tokens": [2 + index % 7 for index in range(COUNT)]}
+
+
+@pytest.mark.parametrize("changes", [{}, {"label_tokens": "batch"}], ids=["found", "named"])
+def test_labels_that_only_collate_fn_makes_are_counted_in_the_batches(changes: Any) -> None:
+    given = collated(**changes)
+    assert given.state_dict()["label_tokens"] == "batch"
+    seen = [(info, made_of(batch)) for batch, info in given.with_info()]
+    given.close()
+    assert len({info.step for info, _ in seen if info.step_label_tokens}) == COUNT // 8
+    for info, here in seen:
+        step = [(each, count) for each, count in seen if each.step == info.step]
+        assert info.label_tokens == here
+        assert info.step_label_tokens == sum(count for _, count in step)
+        assert info.rank_label_tokens == sum(c for each, c in step if each.rank == info.rank)
+
+
+def test_steps_and_batches_have_the_same_counts() -> None:
+    one, other = collated(), collated()
+    by_batch = [info for _, info in one.with_info()]
+    assert [info for step in other.steps() for info in step.infos] == by_batch
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("taken", [1, 3, 5, 6, 7])
+def test_the_rest_of_a_step_that_is_resumed_has_the_counts_of_the_whole_step(taken: int) -> None:
+    first = collated()
+    iterator = first.with_info()
+    walk = iter(iterator)
+    for _ in range(taken):
+        next(walk)
+    state = first.state_dict()
+    expected = [(info, batch["names"]) for batch, info in walk]
+    second = collated()
+    second.load_state_dict(state)
+    assert [(info, batch["names"]) for batch, info in second.with_info()] == expected
+    first.close()
+    second.close()
+
+
+def test_a_collate_fn_that_raises_in_the_middle_of_a_step_is_called_again() -> None:
+    fails = iter([False, False, True, False, True] + [False] * 100)
+
+    def raising(samples: list[Any]) -> dict[str, Any]:
+        if samples and next(fails):
+            raise OSError("now and then")
+        return shifted(samples)
+
+    def fixed(collate_fn: Any) -> DataLoader[Any, Any]:
+        balance = Balance("fixed", accumulate=2, seed=1, label_tokens="batch")
+        return DataLoader(
+            Unlabelled(), balance=balance, batch_size=2, shuffle=True, virtual_ranks=2,
+            collate_fn=collate_fn,
+        )  # fmt: skip
+
+    given, expected = fixed(raising), fixed(shifted)
+    walk, seen = iter(given.with_info()), []
+    while len(seen) < COUNT // 2:
+        with contextlib.suppress(OSError):
+            seen.append(next(walk)[1])
+    assert seen == [info for _, info in expected.with_info()]
+
+
+def test_packed_batches_count_what_their_samples_have() -> None:
+    given = loader(cost, label_tokens="batch", layout="packed")
+    counted = sum(info.label_tokens for _, info in given.with_info())
+    assert counted == sum(map(count, map(Texts().__getitem__, range(COUNT))))
+    given.close()
+
+
+def test_classes_are_no_label_tokens() -> None:
+    def classes(samples: list[Any]) -> dict[str, Any]:
+        return {"labels": torch.tensor([len(sample["input_ids"]) for sample in samples])}
+
+    given = DataLoader(
+        Unlabelled(), balance=Balance("fixed"), batch_size=4, shuffle=True, virtual_ranks=2,
+        cost=cost, collate_fn=classes,
+    )  # fmt: skip
+    assert given.state_dict()["label_tokens"] == ""

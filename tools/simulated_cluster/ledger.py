@@ -29,6 +29,11 @@ class SimulatedLedger:
         return self.epoch, self.place.step, self.place.microbatch, self.served
 
     @property
+    def is_between_steps(self) -> bool:
+        """Return whether nothing of a step has been taken."""
+        return not self.place.microbatch and not self.served
+
+    @property
     def holes_of_window(self) -> tuple[int, ...]:
         """Holes of the window that the place is in; windows before are not planned again."""
         return tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)

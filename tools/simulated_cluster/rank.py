@@ -1,9 +1,9 @@
 """A process of a simulated trainer: stands for loader/connect/remote.py and the training loop."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ...balancer.protocol.messages import Message
+from ...balancer.protocol.messages import Batch, Message
 from ...balancer.protocol.rank_session import RankSession
 from .ledger import SimulatedLedger
 
@@ -17,6 +17,15 @@ def party_name(rank: int, sharer: int) -> str:
     ('rank 1', 'rank 1, sharer 2')
     """
     return f"rank {rank}, sharer {sharer}" if sharer else f"rank {rank}"
+
+
+def label_tokens(key: str) -> int:
+    """Return the label tokens that collating a sample makes, in a simulation.
+
+    >>> label_tokens("k23")
+    2
+    """
+    return int(key[1:]) % 7
 
 
 @dataclass(slots=True)
@@ -34,6 +43,9 @@ class RankProcess:
     done: bool = False
     heard_at: float = 0.0
     slow_until: float = 0.0
+    # Label tokens of the step's batches, by rank; whether the step's total is waited for.
+    labels: dict[int, int] = field(default_factory=dict)
+    counted: tuple[int, int] | None = None
 
     @property
     def peer(self) -> bytes:
@@ -49,6 +61,14 @@ class RankProcess:
         """Send messages to the balancer."""
         for message in messages:
             self.deliver(self.party, self.peer, message)
+
+    def count_labels(self, batch: Batch) -> None:
+        """Count a batch's label tokens; after a step's last batch, send those of the whole step."""
+        here = sum(label_tokens(item.key) for item in batch.items)
+        self.labels[batch.rank] = self.labels.get(batch.rank, 0) + here
+        if batch.rank == self.ranks[-1] and batch.microbatch + 1 == batch.microbatches:
+            self.send(list(self.session.count_labels(batch.step, self.labels)))
+            self.labels, self.counted = {}, (self.ledger.epoch, batch.step)
 
     def begin(self) -> None:
         """Begin a run at the ledger's position."""

@@ -77,6 +77,10 @@ class Trainer:
                 self.world.network.sever(party)
                 del self.world.peers[process.peer], self.processes[process.peer]
 
+    @property
+    def _counts_labels(self) -> bool:
+        return self.world.settings.job.counts_batches
+
     def _seat(self, rank: int, sharer: int) -> int:
         """Return the number in the outcome of a rank's process among those that share it."""
         return sharer * self.world.settings.job.ranks + rank
@@ -115,7 +119,17 @@ class Trainer:
         whole = len(self.processes) == len(settings.processes) * settings.sharers
         if whole and self.world.now >= self.disk_full_until:
             behind = min(self.processes.values(), key=lambda process: process.ledger.mark)
-            self._ledgers.append(behind.ledger)
+            if not self._counts_labels or self._have_totals(behind.ledger):
+                self._ledgers.append(behind.ledger)
+
+    def _have_totals(self, ledger: SimulatedLedger) -> bool:
+        """Return whether a loader that counts label tokens could have handed out up to a ledger.
+
+        It hands out nothing of a step before its total has come, and then all; here, where batches
+        are recorded as they come, ledgers inside steps are left out.
+        """
+        waiting = (p for p in self.processes.values() if p.counted is not None)
+        return ledger.is_between_steps and all(p.ledger.mark > ledger.mark for p in waiting)
 
     def _wait(self, process: RankProcess) -> None:
         """Repeat the requests of a process that waits, until it is done."""
@@ -146,13 +160,28 @@ class Trainer:
         # A rank that was rejected or let go asks for nothing, but has what came before.
         if session.state == "running":
             process.send(session.new_requests())
-        if process.training:
+        if process.training or not self._has_total(process):
             return
         taken = session.take() if not self._leaves(process) else None
         if taken is not None:
             self._train(process, *taken)
         elif session.at_end() or self._leaves(process):
             self._end_epoch(process)
+
+    def _has_total(self, process: RankProcess) -> bool:
+        """Return whether no total of label tokens is waited for; record one that has come."""
+        if process.counted is None:
+            return True
+        epoch, step = process.counted
+        total = process.session.label_total(step)
+        if total is None:
+            return False
+        for rank in process.ranks:
+            seat = self._seat(rank, process.sharer)
+            self.world.outcome.label_totals[seat, epoch, step] = total
+        process.counted = None
+        self._save()
+        return True
 
     def _has_begun(self, process: RankProcess) -> bool:
         """Begin the first run once the balancer is ready for it; return whether it has begun."""
@@ -182,6 +211,8 @@ class Trainer:
     def _train(self, process: RankProcess, arrival: Arrival, messages: list[Message]) -> None:
         self._record(process, arrival.batch, arrival.payloads)
         process.send(messages)
+        if self._counts_labels:
+            process.count_labels(arrival.batch)
         process.training = True
         slow = SLOW if self.world.now < process.slow_until else 1.0
         train_s = self.world.settings.train_s * slow
@@ -199,7 +230,7 @@ class Trainer:
         outcome.delivered[seat].append((batch.step, batch.microbatch, keys, payloads))
         outcome.details[seat].append((batch.weights, holes, process.ledger))
         outcome.holes += holes
-        if batch.microbatch + 1 == batch.microbatches:
+        if batch.microbatch + 1 == batch.microbatches and not self._counts_labels:
             self._save()
 
     def _trained(self, process: RankProcess) -> None:

@@ -79,12 +79,14 @@ class SimulationResult:
 
     What was delivered to the second of those that share rank r of R is at R + r, and so on.
     details: beside each delivered microbatch its weights, its holes, and the ledger after it.
+    label_totals: by (number as in delivered, epoch, step), where ranks count label tokens.
     probed: samples measured by workers, without those whose costs were kept. leased: samples in
     leases to decode. expired: leases that the last balancer has seen expire.
     """
 
     delivered: dict[int, list[Given]] = field(default_factory=dict)
     details: dict[int, list[Details]] = field(default_factory=dict)
+    label_totals: dict[tuple[int, int, int], int] = field(default_factory=dict)
     probed: int = 0
     leased: int = 0
     expired: int = 0

@@ -106,7 +106,9 @@ class Balance:
     layout: "torch" (collate_fn makes the batch), "padded" or "packed".
     label_tokens: the resource that counts the tokens with a label, by which a loss per token is
         divided; None: "label_tokens", where samples cost that. Loaders compare it with the labels
-        that samples of the first steps have.
+        that samples of the first steps have. "batch": loaders count them in the batches that
+        collate_fn makes, and have a step's batches before they hand out its first; also with None,
+        where cost is a function and collate_fn makes labels that no sample has.
     pad_id, dummy_tile: the padding token, and the side in pixels of the zero tile that a batch
         without images gets (0: none), in layouts "padded" and "packed".
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
-from ..step.errors import LoaderError
+from .errors import LoaderError
 
 # Microbatches of a process that are compared; what is counted wrong is so in the first ones.
 COMPARED = 16
