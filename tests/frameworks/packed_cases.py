@@ -37,7 +37,7 @@ def packing(kind: str) -> Any:
 
 
 def trained(folder: str, kind: str) -> Any:
-    """The weights after four packed steps under Trainer, and after the same samples one by one."""
+    """(weights after four packed steps under Trainer, and of one by one; the model's arguments)."""
     made = trainer(folder, max_steps=4)
     cp.adapters.attach_trainer(made, packing(kind)).train()
     alone = model().train()
@@ -50,7 +50,7 @@ def trained(folder: str, kind: str) -> Any:
             alone(input_ids=ids, labels=ids, num_items_in_batch=tokens).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    return weights(made), [each.detach().numpy() for each in alone.parameters()]
+    return weights(made), [each.detach().numpy() for each in alone.parameters()], made.names
 
 
 class NoPositions(torch.nn.Module):

@@ -30,9 +30,11 @@ class Noting(Trainer):
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         self.seen: list[tuple[int, list[int]]] = []
+        self.names: set[tuple[str, ...]] = set()
 
     def training_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         self.seen.append((self.state.global_step, numbers_of(inputs)))
+        self.names.add(tuple(sorted(inputs)))
         return super().training_step(model, inputs, *args, **named)
 
 

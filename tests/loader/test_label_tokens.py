@@ -221,7 +221,7 @@ def test_a_collate_fn_that_raises_in_the_middle_of_a_step_is_called_again() -> N
     fails = iter([False, False, True, False, True] + [False] * 100)
 
     def raising(samples: list[Any]) -> dict[str, Any]:
-        if samples and next(fails):
+        if len(samples) > 0 and next(fails):
             raise OSError("now and then")
         return shifted(samples)
 

@@ -1,5 +1,6 @@
 """check_equivalence finds nothing in a model that is right, and each fault by its name."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,32 @@ def test_a_fault_is_found_and_named(fault: str, cause: str, differing: set[str])
     if fault != "padding":  # it sees what is after it in a pack, too
         assert others.isdisjoint(found.causes)
     assert f"* {cause}" in str(found)
+
+
+class LikeHuggingFace(nn.Module):
+    """Gives its own loss, a mean over label tokens, and perhaps a z-loss over all tokens."""
+
+    def __init__(self, z_loss: float) -> None:
+        super().__init__()
+        self.inner, self.z_loss = Tiny(), z_loss
+
+    def forward(self, input_ids: Tensor, labels: Any = None, **told: Any) -> Any:
+        logits = self.inner({"input_ids": input_ids, **told})
+        output = SimpleNamespace(logits=logits, loss=None)
+        if labels is not None:
+            targets = labels[:, 1:].flatten()
+            output.loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets)
+            output.loss = output.loss + self.z_loss * logits.logsumexp(-1).square().mean()
+        return output
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_a_loss_of_its_own_that_is_not_the_cross_entropy_is_named(z_loss: float) -> None:
+    given = loader()
+    found = check_equivalence(LikeHuggingFace(z_loss).double(), given)
+    given.close()
+    assert found.ok is (z_loss == 0.0)
+    assert (named.NOT_PLAIN in found.causes) is (z_loss > 0.0)
 
 
 def test_dropout_is_named_and_the_rest_is_compared_without_it() -> None:
