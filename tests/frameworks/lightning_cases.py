@@ -37,6 +37,9 @@ class Module(LightningModule):
         self.seen.append(numbers_of(batch))
         return self.model(**batch)
 
+    def validation_step(self, batch: Any, _: int) -> None:  # type: ignore[override]
+        self.seen.append(numbers_of(batch))
+
     def predict_step(self, batch: Any, _: int) -> list[int]:
         return numbers_of(batch)
 
@@ -50,6 +53,19 @@ def fitted(kind: str, epochs: int = 1) -> list[list[int]]:
     loader = balanced() if kind == "balanced" else plain(shuffle=True)
     trainer(max_epochs=epochs).fit(module, loader)
     return module.seen
+
+
+def evaluated(framework: str, count: int) -> list[list[int]]:
+    """The samples of each batch of an evaluation with a balanced loader."""
+    loader = balanced(count=count, step=10, shuffle=False)
+    if framework == "lightning":
+        module = Module()
+        trainer().validate(module, loader, verbose=False)
+        return module.seen
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto")
+    fabric.launch()
+    return [numbers_of(batch) for batch in fabric.setup_dataloaders(loader)]
 
 
 def alone(epochs: int = 1) -> list[list[int]]:

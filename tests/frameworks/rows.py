@@ -72,6 +72,16 @@ def test_lightning_trains_on_the_planned_microbatches(two: Pool, epochs: int) ->
     assert Counter(flat(expected)) == Counter(list(range(96)) * epochs)
 
 
+@pytest.mark.parametrize("framework", ["lightning", "fabric"])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
+def test_lightning_and_fabric_evaluate_every_sample_once(
+    one: Pool, two: Pool, framework: str, ranks: int
+) -> None:
+    pool = {1: one, 2: two}[ranks]
+    found = pool.run("lightning_cases:evaluated", framework=framework, count=91)
+    assert Counter(flat(found)) == Counter(range(91))
+
+
 def test_fabric_hands_out_the_planned_microbatches(two: Pool) -> None:
     assert two.run("lightning_cases:set_up", kind="balanced") == two.run("lightning_cases:alone")
 
