@@ -37,7 +37,7 @@ class Module(LightningModule):
         self.seen.append(numbers_of(batch))
         return self.model(**batch)
 
-    def validation_step(self, batch: Any, _: int) -> None:  # type: ignore[override]
+    def validation_step(self, batch: Any, _: int) -> None:
         self.seen.append(numbers_of(batch))
 
     def predict_step(self, batch: Any, _: int) -> list[int]:
