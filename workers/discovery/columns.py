@@ -1,12 +1,13 @@
 """`column_costs`: costs of a Hugging Face data set from its Arrow columns, without decoding."""
 
+import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...balancer.protocol.job_spec import LABEL_TOKENS
-from ..sources.labels import IGNORED
+from ..sources.labels import count_label_tokens
 from .costs import FoundCosts, FoundResource
 from .finding import TOKEN_IDS
 
@@ -37,8 +38,7 @@ class ColumnCosts:
         if self.found.label_tokens:
             labels = table.column("labels")[row]
             values = labels.values if labels.is_valid else None
-            kept = [] if values is None else values.to_numpy(zero_copy_only=False)[1:]
-            costs[LABEL_TOKENS] = sum(1 for _ in kept) and int((kept != IGNORED).sum())
+            costs[LABEL_TOKENS] = 0 if values is None else count_label_tokens(values)
         return costs
 
     def _row(self, index: int) -> int:
@@ -58,7 +58,7 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     transform, whose samples are not what its columns are.
     """
     library = sys.modules.get("datasets")
-    if library is None or not isinstance(dataset, getattr(library, "Dataset", ())):
+    if library is None or not isinstance(dataset, _dataset_type(library)):
         return None
     given = dataset.format
     if given["type"] == "custom" or not found.found:
@@ -70,6 +70,10 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     labelled = not found.label_tokens or _is_list_of_numbers(types.get("labels"))
     known = {name: column for name, column in columns.items() if column is not None}
     return ColumnCosts(dataset, found, known) if labelled and len(known) == len(columns) else None
+
+
+def _dataset_type(library: Any) -> Any:
+    return getattr(library, "Dataset", ())
 
 
 def _column_of(
@@ -94,25 +98,24 @@ def _size(value: Any) -> int:
     return 0 if values is None else len(values)
 
 
-def _is_list(kind: Any) -> bool:
-    import pyarrow
+def _types() -> Any:
+    """Return pyarrow.types: there where a data set of Arrow is, and imported only then."""
+    return importlib.import_module("pyarrow.types")
 
-    types = pyarrow.types
+
+def _is_list(kind: Any) -> bool:
+    types = _types()
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _is_list_of_numbers(kind: Any) -> bool:
-    import pyarrow
-
     if kind is None or not _is_list(kind):
         return False
     while _is_list(kind):
         kind = kind.value_type
-    types = pyarrow.types
+    types = _types()
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def _is_integer(kind: Any) -> bool:
-    import pyarrow
-
-    return kind is not None and bool(pyarrow.types.is_integer(kind))
+    return kind is not None and bool(_types().is_integer(kind))

@@ -85,9 +85,10 @@ class FoundCosts:
         found = []
         for each in self.found:
             one = work.of(each.name)
-            if one is None or one.work != "constant":
-                more = {} if one is None else {"multiple": one.multiple, "limit": one.limit}
-                found.append(replace(each, **more))
+            if one is None:
+                found.append(each)
+            elif one.work != "constant":
+                found.append(replace(each, multiple=one.multiple, limit=one.limit))
         return replace(self, found=tuple(found))
 
     def to_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def _check_form(samples: Sequence[Any]) -> None:
     if not samples:
         raise ValueError("no samples to find costs in: the data set is empty")
     forms = [form_of(sample) for sample in samples]
-    first = next((form for form in forms if form != "empty"), "empty")
+    first = next((form for form in forms if form != "empty"), forms[0])
     for ordinal, form in enumerate(forms):
         if form not in (first, "empty"):
             one, other = samples[forms.index(first)], samples[ordinal]
