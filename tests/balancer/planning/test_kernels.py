@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,6 +157,21 @@ def test_place(seed: int, samples: int, groups: int) -> None:
     assert np.array_equal(loads[:found], group_loads(costs, group_of, found))
 
 
+@pytest.mark.parametrize("seed", [5, 10, 41, 46, 52, 66])
+def test_place_ranks_groups_that_it_opens(seed: int) -> None:
+    # steps in which a wrong score of a new group sends a later sample elsewhere
+    generator = np.random.default_rng(seed)
+    samples, groups = int(generator.integers(5, 40)), 1 + seed % 4
+    costs, budgets = generator.integers(0, 100, (samples, 2)), np.array([120, 110])
+    order = np.argsort(-costs.sum(axis=1), kind="stable")
+    group_of = np.empty(samples, dtype=np.int64)
+    loads = np.zeros((samples + groups, 2), dtype=np.int64)
+    found = place(order, costs, budgets, groups, group_of, loads)
+    expected = plain_place(order.tolist(), costs.tolist(), budgets.tolist(), groups)
+    assert (group_of.tolist(), found) == expected
+    assert found > groups
+
+
 def plain_assign(rows: np.ndarray, order: np.ndarray, deviations: np.ndarray) -> list[list[int]]:
     ranks = rows.shape[1]
     gathered = [[0] * deviations.shape[1] for _ in range(ranks)]
@@ -214,6 +230,33 @@ def test_run_and_two_opt(seed: int, ranks: int, count: int) -> None:
                 if (time := plain_run(pipeline, trial)) < best:
                     current, best, better = trial, time, True
     assert pipeline.two_opt(order, 10**6).tolist() == current
+
+
+def plain_two_opt(pipeline: PipelineEvaluator, most: int) -> list[int]:
+    """One sweep over all pairs, with at most `most` makespans."""
+    order = list(range(5))
+    best, done = plain_run(pipeline, order), 1
+    for a, b in combinations(range(5), 2):
+        if done == most:
+            break
+        trial = order.copy()
+        trial[a], trial[b] = trial[b], trial[a]
+        done += 1
+        if (time := plain_run(pipeline, trial)) < best:
+            order, best = trial, time
+    return order
+
+
+def test_two_opt_stops_when_its_makespans_are_used_up() -> None:
+    found = set()
+    for seed in range(6):
+        costs = np.random.default_rng(seed).integers(0, 90, (3, 5))
+        pipeline = PipelineEvaluator.one_forward_one_backward(3, costs)
+        for most in range(1, 11):
+            expected = plain_two_opt(pipeline, most)
+            assert pipeline.two_opt(np.arange(5), most).tolist() == expected
+            found.add(tuple(expected))
+    assert len(found) > 10
 
 
 def arrays_of(arguments: tuple[Any, ...]) -> Iterator[Any]:

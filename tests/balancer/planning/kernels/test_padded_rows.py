@@ -134,3 +134,16 @@ def test_the_tops_of_two_rows_are_the_least_and_cut_the_samples(ranks: int) -> N
             held = sizes[row_of == row]
             assert len(plain_cut(held, np.full(len(held), len(held)), most)) <= ranks
     assert lowered
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranks", "tops"),
+    [([2, 2, 1, 1, 1, 1, 1, 1], 1, (6, 4)), ([3, 3, 3, 2, 1, 1], 2, (6, 1))],
+)
+def test_two_tops_that_leave_no_room_are_found(
+    sizes: list[int], ranks: int, tops: tuple[int, int]
+) -> None:
+    stop = np.full(len(sizes), len(sizes))
+    top = padded.least_top(np.array(sizes), stop, 2 * ranks)
+    for points in (7, 2 * top):
+        assert padded.best_tops(np.array(sizes), stop, ranks, top, top, points) == tops

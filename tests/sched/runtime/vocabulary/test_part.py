@@ -103,6 +103,10 @@ def test_passes_outside_a_step_are_refused() -> None:
     (part, _) = parts(VocabParallel(nn.Linear(HIDDEN, SIZE)))
     with pytest.raises(RuntimeError, match="call begin before passes are run"):
         run([part], "S0", {"CX": torch.zeros(1, 8)})
+    part.begin(step_data((2, 3)))
+    assert part.finish() is None
+    with pytest.raises(RuntimeError, match="call begin before passes are run"):
+        run([part], "S0", {"CX": torch.zeros(1, 8)})
 
 
 @pytest.mark.parametrize("base", ["1f1b", "v-half", "interleaved"])
