@@ -29,4 +29,7 @@ EQUIVALENTS: dict[str, str] = {
     "best, found = (np.int64(0), (-1, 1, -1))": _NONE,
     f"{_KERNELS}/swap:best_exchange: from_low = -1 if moves and count[high] > 1 else 0 -> "
     "from_low = -2 if moves and count[high] > 1 else 0": "the same move is tried twice",
+    f"{_KERNELS}/excess:excess_after: over, under = (min(max(left - MEAN, 0), _MOST), "
+    "min(max(right - MEAN, 0), _MOST)) -> over, under = (min(max(left - MEAN, 1), _MOST), "
+    "min(max(right - MEAN, 0), _MOST))": "accepted: one more in squares of about 2**40",
 }
