@@ -62,7 +62,7 @@ class StandIn(torch.nn.Module):
         return {"loss": self.weight.sum() * labels.sum() / kwargs["num_items_in_batch"]}
 
 
-class Clock(TrainerCallback):  # type: ignore[misc]
+class Clock(TrainerCallback):
     """Notes when optimizer steps end."""
 
     def __init__(self) -> None:

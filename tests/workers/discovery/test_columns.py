@@ -3,6 +3,7 @@
 Where datasets is installed its own Dataset is tested, else one that has of it what is used.
 """
 
+import importlib
 import importlib.util
 import pickle
 import sys
@@ -31,7 +32,7 @@ class StandIn:
         table = pyarrow.table(columns)
         self.data = SimpleNamespace(table=table, schema=table.schema)
         self._indices = None if chosen is None else pyarrow.table({"indices": chosen})
-        self.format = {"type": None, "columns": list(columns)}
+        self.format: dict[str, Any] = {"type": None, "columns": list(columns)}
 
     def __len__(self) -> int:
         return len(self.data.table) if self._indices is None else len(self._indices)
@@ -54,9 +55,7 @@ class StandIn:
 def library(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what makes a data set of columns."""
     if importlib.util.find_spec("datasets"):
-        import datasets
-
-        return datasets.Dataset.from_dict
+        return importlib.import_module("datasets").Dataset.from_dict
     module = ModuleType("datasets")
     module.Dataset = StandIn  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", module)

@@ -132,9 +132,11 @@ def test_a_list_that_holds_itself_is_looked_into_only_so_far() -> None:
 
 
 def _damaged(given: Any) -> Any:
-    for change in ({"name": 5}, {"multiple": 0}, {"limit": 0}, {"fields": [5]}):
+    changes: list[dict[str, Any]] = [{"name": 5}, {"multiple": 0}, {"limit": 0}, {"fields": [5]}]
+    for change in changes:
         yield {**given, "found": [{**given["found"][0], **change}]}
-    for change in ({"kind": "x"}, {"path": [1.5]}, {"optional": 1}):
+    of_field: list[dict[str, Any]] = [{"kind": "x"}, {"path": [1.5]}, {"optional": 1}]
+    for change in of_field:
         field = {**given["found"][0]["field"], **change}
         yield {**given, "found": [{**given["found"][0], "field": field}]}
     yield from ({}, [], None, {**given, "label_tokens": 1}, {"found": 5, "label_tokens": True})
