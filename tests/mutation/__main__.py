@@ -70,8 +70,8 @@ def try_all(chosen: list[Chosen], kept: Path) -> list[dict[str, Any]]:
     preload(*(["torch"] if any("runtime" in each.tried.folder for each in left) else []))
     settings: dict[tuple[tuple[str, ...], bool], list[Mutant]] = {}
     for each in left:
-        tests = each.tried.tests, each.tried.as_python
-        settings.setdefault(tests, []).append(each.mutant)
+        setting = each.tried.tests, each.tried.as_python
+        settings.setdefault(setting, []).append(each.mutant)
     log = Log(kept, os.dup(2))
     for (tests, as_python), mutants in settings.items():
         try_with(tests, as_python, mutants, log)

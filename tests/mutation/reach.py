@@ -23,7 +23,7 @@ class Reached:
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
     def _call(self, frame: FrameType, *_: object) -> Any:
         code = frame.f_code

@@ -25,9 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_S = 3.0
 # Of a test with parameters the lines of so many cases are noted, and mutants are tried with these.
 CASES = 6
-OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no")
 # The alarm is trial.py's: pytest-timeout would take it.
-OPTIONS += ("--timeout=0",)
+OPTIONS = (
+    "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", "--timeout=0",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,9 @@ def test_of(name: str) -> str:
 def collect(tests: Sequence[str], as_python: bool, use: Callable[[Session], None]) -> None:
     """Collect tests in this process, and hand them to a function."""
     if as_python:
-        import numba
+        from numba.core import config
 
-        numba.config.DISABLE_JIT = 1
+        vars(config)["DISABLE_JIT"] = 1  # numba sets its options in a way that mypy cannot see
     os.chdir(ROOT)
     session = Session(use)
     status = pytest.main([*OPTIONS, *tests], plugins=[session])

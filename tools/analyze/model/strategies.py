@@ -48,7 +48,7 @@ class Plan:
     tile_tokens: int = TILE_TOKENS
     seed: int = 0
     waits: Waits = DEFAULTS.waits
-    work: Work = DEFAULTS.work
+    work: Work = DEFAULTS.resolved_work
 
     @property
     def samples_per_step(self) -> int:
