@@ -196,7 +196,7 @@ def named(error: Exception, what: str) -> Outcome:
     text = str(error)
     names = {field for kind in KINDS.values() for field in kind.told} | {
         *("version", "kind", "check", "holes", "digest", "planner", "ranks", "worker_seed"),
-        *("sampler", "readers", "num_workers"),
+        *("sampler", "readers", "num_workers", "auto", "label_tokens"),
     }
     is_named = any(re.search(rf"\b{name}\b", text) for name in names)
     return Outcome("refused" if is_named and "\n" not in text else "unclear", what, text)

@@ -36,7 +36,7 @@ from .balance import (
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
-PLANNER_VERSION = 3
+PLANNER_VERSION = 4
 MOST_RESOURCES = 32
 # Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
 # in what they do wait for.
