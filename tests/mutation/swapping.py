@@ -18,7 +18,8 @@ def functions_of(files: Collection[str]) -> dict[Place, list[FunctionType]]:
     """Return the functions of this process that are defined in some files."""
     found: dict[Place, list[FunctionType]] = defaultdict(list)
     for each in gc.get_objects():
-        if isinstance(each, FunctionType) and each.__code__.co_filename in files:
+        # By type(): isinstance() asks proxies of objects that are gone.
+        if type(each) is FunctionType and each.__code__.co_filename in files:
             found[_place(each.__code__)].append(each)
     return found
 

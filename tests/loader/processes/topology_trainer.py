@@ -99,10 +99,12 @@ def killed(rank: int, folder: Path, meet: Any) -> Any:
         batches = iter(loader)
     next(batches)
     if rank == 3:
-        (folder / "died").write_text(str(time.monotonic()))
+        write(time.monotonic(), folder / "died.json")
         os.kill(os.getpid(), signal.SIGKILL)
+    while not (folder / "died.json").exists():  # the epoch is short, and process 3 may be slow
+        time.sleep(0.01)
     reason = attempt(lambda: [next(batches) for _ in range(COUNT)])
-    return reason, time.monotonic() - float((folder / "died").read_text())
+    return reason, time.monotonic() - float((folder / "died.json").read_text())
 
 
 def main(folder: str, world: str) -> None:
@@ -122,8 +124,8 @@ def main(folder: str, world: str) -> None:
     os._exit(0)  # the group has lost a member, and must not be torn down
 
 
-def write(came: dict[str, Any], path: Path) -> None:
-    path.with_suffix(".part").write_text(json.dumps(came))
+def write(value: Any, path: Path) -> None:
+    path.with_suffix(".part").write_text(json.dumps(value))
     path.with_suffix(".part").rename(path)
 
 
