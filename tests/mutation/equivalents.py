@@ -1,6 +1,7 @@
 """Mutants that no test can notice, or need not, by name, each with the reason."""
 
 _KERNELS = "balancer/planning/kernels"
+_FILLING = "sched/bubble_filling"
 _SCRATCH = "room for the kernel, of which it uses no more"
 _NONE = "a first number below 0 says that there is none, and nothing else is read"
 
@@ -32,4 +33,14 @@ EQUIVALENTS: dict[str, str] = {
     f"{_KERNELS}/excess:excess_after: over, under = (min(max(left - MEAN, 0), _MOST), "
     "min(max(right - MEAN, 0), _MOST)) -> over, under = (min(max(left - MEAN, 1), _MOST), "
     "min(max(right - MEAN, 0), _MOST))": "accepted: one more in squares of about 2**40",
+    f"{_FILLING}/problem/jit_place:place: at[s] = c -> pass": (
+        "stretches that were passed end before the last kernel does, so nothing more fits them"
+    ),
+    f"{_FILLING}/results/drift:_guest_means: "
+    "for total, starts in zip(sums, (p.forward, p.backward), strict=True): -> "
+    "for total, starts in zip(sums, (p.forward, p.backward), strict=False):": "both are pairs",
+    f"{_FILLING}/solve/pipelines:enough: wait = int(work.release.max(initial=0)) -> "
+    "wait = int(work.release.max(initial=1))": (
+        "accepted: a bisection begins a nanosecond a kernel higher"
+    ),
 }

@@ -109,13 +109,14 @@ def test_a_shard_inside_a_module_has_the_modules_prefix() -> None:
     assert all(torch.equal(other.state_dict()[name], state[name]) for name in state)
 
 
-def test_a_tied_weight_may_be_saved_under_one_name() -> None:
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "output.weight"])
+def test_a_tied_weight_may_be_saved_under_one_name(name: str) -> None:
     plain = Plain(True, False, 0)
-    state = OrderedDict({"embed_tokens.weight": plain.embed_tokens.weight})
+    state = OrderedDict({name: plain.embed_tokens.weight})
     (shard,) = divide(Plain(True, False, 1), 1)
     shard.load_state_dict(state)
     assert_same(shard.state_dict(), plain)
-    assert list(state) == ["embed_tokens.weight"]
+    assert list(state) == [name]
 
 
 def test_rows_that_do_not_fit_are_refused_with_what_would() -> None:
@@ -137,3 +138,8 @@ def test_parts_of_different_layers_are_not_joined() -> None:
     parts = [divide(Plain(False, bias, 0), 2)[0].state_dict() for bias in (True, False)]
     with pytest.raises(ValueError, match="rank 1 has"):
         join_state_dicts(parts)
+
+
+def test_shards_are_made_on_the_device_that_is_named() -> None:
+    for shard in divide(Plain(False, True, 0), 2, device="meta"):
+        assert {parameter.device.type for parameter in shard.parameters()} == {"meta"}

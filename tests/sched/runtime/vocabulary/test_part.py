@@ -68,6 +68,8 @@ def test_a_step_of_algorithm_2_with_embedding() -> None:
     nothing, loss = [part.finish() for part in every]
     assert nothing is None
     assert error(loss, total.detach()) <= 1e-6
+    with pytest.raises(RuntimeError, match="no step is running"):
+        every[0].finish()
     total.backward()
     shards = [module for part in every for module in part.modules()]
     for name, wanted in (("lm_head", head.weight.grad), ("embedding", embedding.weight.grad)):

@@ -1,0 +1,55 @@
+"""Pieces of logits, the precision of products, and what small choices are by default."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from counterpoise.sched.runtime.vocabulary import LossOptions
+from counterpoise.sched.runtime.vocabulary.gradients import WeightGradients
+from counterpoise.sched.runtime.vocabulary.logits import column_pieces, multiply, token_pieces
+
+
+@pytest.mark.parametrize(
+    ("tokens", "columns", "piece", "sizes"),
+    [
+        (5, 10, 20, [2, 2, 1]),
+        (5, 1, 4, [4, 1]),
+        (2, 10, 9, [1, 1]),
+        (0, 10, 9, []),
+        (3, 0, 2, [2, 1]),
+    ],
+)
+def test_tokens_come_in_pieces_that_hold_so_many_logits(
+    tokens: int, columns: int, piece: int, sizes: list[int]
+) -> None:
+    found = list(token_pieces(tokens, columns, piece))
+    assert [each.stop - each.start for each in found] == sizes
+    assert [n for each in found for n in range(each.start, each.stop)] == list(range(tokens))
+
+
+def test_columns_come_in_pieces_of_whole_multiples_of_128() -> None:
+    sizes = [each.stop - each.start for each in column_pieces(4, 1000, piece=4 * 500)]
+    assert sizes == [384, 384, 232]
+    assert [each.stop for each in column_pieces(4, 200, piece=1)] == [128, 200]
+
+
+def test_products_of_low_precision_are_summed_in_single_precision() -> None:
+    a = torch.full((1, 1024), 1.0, dtype=torch.bfloat16)
+    b = torch.full((1024, 1), 1.0078125, dtype=torch.bfloat16)
+    found = multiply(a, b)
+    assert found.dtype == torch.float32
+    assert found.item() == 1032.0
+    assert multiply(a.double(), b.double()).dtype == torch.float64
+
+
+def test_only_parameters_that_are_trained_have_gradients_to_add() -> None:
+    some = torch.zeros(2)
+    wanted = [WeightGradients(w, b).wanted for w in (None, some) for b in (None, some)]
+    assert wanted == [False, True, True, True]
+
+
+def test_labels_are_ignored_as_torch_ignores_them() -> None:
+    default = inspect.signature(F.cross_entropy).parameters["ignore_index"].default
+    assert LossOptions().ignore_index == default
