@@ -29,7 +29,7 @@ _HOMES = {
     "loss_rule": "loader",
     "scale_loss": "loader",
     "sched": "",
-    "time_ns": "sched",
+    "time_ns": "balancer",
     "workers": "",
 }
 

@@ -1,7 +1,7 @@
 # The names that __init__.py imports lazily, for editors and type checkers.
 
 from . import balancer, loader, sched, workers
-from .balancer import Balance
+from .balancer import Balance, time_ns
 from .loader import (
     BalancedBatchSampler,
     DataLoader,
@@ -17,7 +17,6 @@ from .loader import (
     loss_rule,
     scale_loss,
 )
-from .sched import time_ns
 from .workers import TarDataset, VisionLanguage
 
 __version__: str

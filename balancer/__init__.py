@@ -3,6 +3,7 @@
 from .planning.planner import Planner, make_planner
 from .planning.problem.balance import Balance
 from .planning.problem.config import GlobalBatch, Microbatch, PlanConfig, Planned, Window
+from .planning.problem.model_times import time_ns
 from .planning.problem.shuffle import permutation
 from .planning.warmup import compile_kernels
 
@@ -17,4 +18,5 @@ __all__ = [
     "compile_kernels",
     "make_planner",
     "permutation",
+    "time_ns",
 ]

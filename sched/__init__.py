@@ -9,7 +9,6 @@ from .ir.passes import NO_MICROBATCH, Pass, format_pass, parse_pass
 from .ir.problem import Problem
 from .ir.program import Barrier, Edge, Program, format_program, parse_program, place
 from .ir.registry import Schedule, register, schedule, schedules
-from .shapes.model_times import time_ns
 from .simulation.cost_profile import (
     CostFunction,
     CostProfile,
@@ -58,7 +57,6 @@ __all__ = [
     "schedule",
     "schedules",
     "simulate",
-    "time_ns",
     "unit_costs",
     "vocabulary",
     "with_step_end",

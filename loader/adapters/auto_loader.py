@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...balancer.planning.problem.model_times import known_time_ns
 from ..auto.late import LateAutoLoader
 
 
@@ -20,6 +21,13 @@ def adopt_weights(loader: Any) -> None:
     late = _late(loader)
     if late is not None:
         late.adopt(counts="free", ignores_labels=True)
+
+
+def adopt_times(loader: Any, model: Any) -> None:
+    """Weigh costs as a model takes them, where its configuration says how it is made."""
+    late, config = _late(loader), getattr(model, "config", None)
+    if late is not None and (times := known_time_ns(config)) is not None:
+        late.adopt_times(times, type(config).__name__)
 
 
 def weighs_equally(loader: Any) -> bool:

@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from .accelerate import check_step, prepare_accelerate
-from .auto_loader import adopt_accumulation, adopt_weights, weighs_equally
+from .auto_loader import adopt_accumulation, adopt_times, adopt_weights, weighs_equally
 from .packed_model import check_keeps_apart, for_model, is_packed, is_packing
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
@@ -23,7 +23,8 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     A balanced loader is used as it is, its ledger is saved in and loaded from checkpoints; a plain
     one, and `eval_loader`, are sharded as by accelerate and keep our workers. Packed batches get
     hf_kwargs, and the model is checked for it. With balance="auto" the accumulation is Trainer's,
-    and counts are free where its losses are normalised by the tokens of the whole step.
+    counts are free where its losses are normalised by the tokens of the whole step, and tokens and
+    pairs of attention are weighed by cp.time_ns(model.config) where that is a transformer's.
 
     Raises ValueError for gradient_accumulation_steps that is not the loader's accumulate, for a
     train_sampling_strategy by length, for a loss that is not normalised by the tokens of the whole
@@ -44,6 +45,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
     _check_strategy(trainer)
     normalises = _why_not_normalised(trainer) == ""
     adopt_accumulation(loader, trainer.args.gradient_accumulation_steps)
+    adopt_times(loader, trainer.model)
     if normalises:
         adopt_weights(loader)
     elif not weighs_equally(loader):  # means of equal counts may be averaged

@@ -7,7 +7,7 @@ or end the process.
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ class Question:
     batch_size: int
     drop_last: bool
     shuffle: bool
+    model_times: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def answer(question: Question) -> Answer:
         batch_size=question.batch_size,
         drop_last=question.drop_last,
         shuffle=question.shuffle,
+        model_times=question.model_times,
     )
     told = forecast(plan, rows, question.batch_size) if choice.varies else None
     return Answer(choice, told, held)

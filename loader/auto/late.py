@@ -1,7 +1,7 @@
 """A balanced loader whose costs and work are found when it is first needed."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -33,7 +33,8 @@ class AutoSettings:
     """All that `auto` needs to find costs and to plan; `build` makes the loader of a plan.
 
     collate: the user's, or torch's default. standalone: whether a balancer runs elsewhere.
-    ignores_labels: whether a microbatch that weighs nothing has labels of -100.
+    ignores_labels: whether a microbatch that weighs nothing has labels of -100. model_times: what
+    the model takes of each resource, where a framework has told; model: whose times they are.
     """
 
     balance: Balance
@@ -52,6 +53,8 @@ class AutoSettings:
     build: Build
     choice: Choice | None = None
     ignores_labels: bool = False
+    model_times: Mapping[str, int] | None = None
+    model: str = ""
     _told: bool = field(default=False, init=False)
 
     def make(self, place: Place) -> BalancedLoader:
@@ -63,7 +66,8 @@ class AutoSettings:
         balance, plan = self._plan(self.choice, place)
         if 0 in place.played and not self._told:
             count = None if self.source is None else len(self.source)
-            tell(start_line(self.choice, plan, told, count, self.batch_size))
+            whose = self.model if balance.time_ns and self.balance.time_ns is None else ""
+            tell(start_line(self.choice, plan, told, count, self.batch_size, whose))
             warn_of_means(self.choice, balance)
             self._told = True
         loader = self.build(self.choice, balance, plan, place)
@@ -84,6 +88,13 @@ class AutoSettings:
         self._told = self._told and self.balance == given
         return self.balance != given
 
+    def adopt_times(self, times: Mapping[str, int], model: str) -> bool:
+        """Take what a model takes, where the user has not said; return whether that is news."""
+        is_news = self.balance.time_ns is None and times != self.model_times
+        self.model_times, self.model = times, model
+        self._told = self._told and not is_news
+        return is_news
+
     def _plan(self, choice: Choice, place: Place) -> tuple[Balance, PlanConfig]:
         return plan_of(
             choice,
@@ -92,6 +103,7 @@ class AutoSettings:
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             shuffle=self.shuffle,
+            model_times=self.model_times,
         )
 
     def _find(self, place: Place) -> Answer:
@@ -109,6 +121,7 @@ class AutoSettings:
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
             "ranks": place.ranks,
+            "model_times": dict(self.model_times or {}),
         }
         data = digest(source_name(self.source), str(len(self.source)))
         peers = Rendezvous(
@@ -138,6 +151,7 @@ class AutoSettings:
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             shuffle=self.shuffle,
+            model_times=self.model_times,
         )
         found = ask_worker(question, self.context, self.begin)
         size = self._plan(found.choice, place)[1].samples_per_step
@@ -183,6 +197,11 @@ class LateAutoLoader(LateBalancedLoader):
         played = self._arguments.virtual_ranks or 1
         rows = accumulate // played if accumulate % played == 0 else 1
         if self._settings.adopt(rows, counts, ignores_labels):
+            self.forget()
+
+    def adopt_times(self, times: Mapping[str, int], model: str) -> None:
+        """Take the times of a model, by its configuration's name; before the first batch."""
+        if self._settings.adopt_times(times, model):
             self.forget()
 
 

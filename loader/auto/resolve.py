@@ -1,10 +1,11 @@
 """Turns a choice into what a user would have written: a Balance, its plan, and a source."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ...balancer.planning.problem.balance import ADD_UP, ATTENTION_PAIRS, LLM, Balance, Work
-from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.config import NO_WORK, PlanConfig
 from ...workers.discovery import ColumnCosts, FoundCosts, column_costs
 from ...workers.sources.interface import DEFAULT_COST, PlainSource, Probe, Source
 from ..balanced.arguments import make_plan
@@ -60,28 +61,17 @@ def plan_of(
     batch_size: int,
     drop_last: bool,
     shuffle: bool,
+    model_times: Mapping[str, int] | None = None,
 ) -> tuple[Balance, PlanConfig]:
     """Return the balance that a choice stands for, and its plan for some ranks.
 
-    Where nothing varies microbatches have the samples of the reference order, batch_size each.
-    Raises ValueError for budgets of what samples do not cost, and whatever a plan refuses.
+    model_times: what a model takes, used where the user has said no times and it has one for all
+    that samples cost. Where nothing varies microbatches have the samples of the reference order,
+    batch_size each. Raises ValueError for budgets of what samples do not cost, and whatever a plan
+    refuses.
     """
-    free = balance.counts == "free"
-    last: Any = "whole" if free else "even" if shuffle else "short"
-    if choice.varies:
-        oversize = balance.oversize
-        if balance.budgets and not free and oversize == "alone":
-            oversize = "error"  # no microbatch of equal counts is for one sample
-        work: Work = "padded" if choice.padded else "packed"
-        resolved = replace(
-            balance, grouping="balanced", counts=balance.counts or "equal", work=work,
-            oversize=oversize, time_ns=_times_of(balance, choice),
-        )  # fmt: skip
-    else:
-        _refuse_budgets(balance, choice)
-        resolved = replace(
-            balance, grouping="fixed", partition="given", counts=None, work="packed", time_ns=None
-        )
+    last: Any = "whole" if balance.counts == "free" else "even" if shuffle else "short"
+    resolved = _resolved(choice, balance, model_times)
     plan = make_plan(
         resolved,
         resources=choice.resources or NO_COST,
@@ -93,10 +83,32 @@ def plan_of(
     return resolved, replace(plan, padded=choice.padded if choice.varies else (), last_step=last)
 
 
-def _times_of(balance: Balance, choice: Choice) -> dict[str, int] | None:
+def _resolved(choice: Choice, balance: Balance, model_times: Mapping[str, int] | None) -> Balance:
+    """Return what a user would have written who knows the choice."""
+    if not choice.varies:
+        _refuse_budgets(balance, choice)
+        return replace(
+            balance, grouping="fixed", partition="given", counts=None, work="packed", time_ns=None
+        )
+    oversize = balance.oversize
+    if balance.budgets and balance.counts != "free" and oversize == "alone":
+        oversize = "error"  # no microbatch of equal counts is for one sample
+    return replace(
+        balance, grouping="balanced", counts=balance.counts or "equal", oversize=oversize,
+        work="padded" if choice.padded else "packed",
+        time_ns=_times_of(balance, choice, model_times),
+    )  # fmt: skip
+
+
+def _times_of(
+    balance: Balance, choice: Choice, model_times: Mapping[str, int] | None
+) -> dict[str, int] | None:
     """Return the times of what samples cost: cp.time_ns(model.config) may name more."""
+    given = balance.time_ns
+    if given is None and {*choice.resources} - {*NO_WORK} <= set(model_times or ()):
+        given = model_times
     names = {*choice.resources, *([ATTENTION_PAIRS] if LLM in choice.resources else [])}
-    times = {name: time for name, time in (balance.time_ns or {}).items() if name in names}
+    times = {name: time for name, time in (given or {}).items() if name in names}
     return times or None
 
 

@@ -1,16 +1,20 @@
-"""Has a worker process, started as the loader's others are, answer what `auto` has to know."""
+"""Has a worker process, started as the loader's others are, answer what `auto` has to know.
+
+It answers in memory of the trainer that has no name in a file system: a trainer that is killed
+leaves nothing behind.
+"""
 
 import json
 import logging
+import os
 import select
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,10 +42,9 @@ def ask_worker(
 
     context: the loader's multiprocessing_context; begin: its worker_init_fn.
     """
-    directory = tempfile.mkdtemp(prefix="counterpoise-")
-    try:
-        result = Path(directory) / "answer"
-        job = PoolJob(work=_work, payload=_Task(question, begin, str(result)), workers=1)
+    with os.fdopen(os.memfd_create("counterpoise-auto"), "rb") as result:
+        task = _Task(question, begin, f"/proc/{os.getpid()}/fd/{result.fileno()}")
+        job = PoolJob(work=_work, payload=task, workers=1)
         try:
             with closed_sockets():
                 pool = start_pool(job, start_method(context))
@@ -51,28 +54,30 @@ def ask_worker(
             ) from None
         with pool:
             reason = _wait_for_end(pool)
-        if not result.exists():
-            raise ValueError(f"the first samples could not be read: {reason}")
-        found = json.loads(result.read_text(encoding="utf-8"))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        told = result.read()
+    if not told.endswith(b"\n"):  # a worker that ended while it wrote has not answered
+        raise ValueError(f"the first samples could not be read: {reason}")
+    found = json.loads(told)
     if "error" in found:
         raise ValueError(found["error"])
     return Answer.from_values(found)
 
 
 def _work(task: _Task, slot: WorkerSlot) -> None:
+    # Opened first: the trainer may be killed later, and another process get its number.
+    with Path(task.result).open("w", encoding="utf-8") as result:
+        result.write(json.dumps(_answer_or_error(task, slot)) + "\n")
+
+
+def _answer_or_error(task: _Task, slot: WorkerSlot) -> dict[str, Any]:
     torch.set_num_threads(1)  # the threads of a forked trainer are not here
     try:
         if task.begin is not None:
             task.begin(slot.index)
-        found = answer(task.question).to_values()
+        return answer(task.question).to_values()
     except Exception as error:
         text = str(error) if isinstance(error, ValueError) else describe_error(error)
-        found = {"error": " ".join(text.split())}
-    part = Path(task.result + ".part")
-    part.write_text(json.dumps(found), encoding="utf-8")
-    part.rename(task.result)
+        return {"error": " ".join(text.split())}
 
 
 def _wait_for_end(pool: Pool) -> str:

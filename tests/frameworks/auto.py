@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.frameworks.pool import Pool
-from tests.frameworks.trainer import assert_close, by_step
+from tests.frameworks.trainer import assert_close
 
 
 @pytest.fixture(scope="module")
@@ -63,39 +63,16 @@ def test_a_byte_budget_too_small_for_a_step_is_the_same_error_on_each_rank(two: 
     assert all("give DataLoader(buffer_bytes=" in text for text in found)
 
 
-@pytest.mark.parametrize(
-    ("framework", "accumulate"),
-    [
-        ("by_hand", 2),
-        ("accelerate", 3),
-        ("lightning", 2),
-        *[pytest.param(each, 1, marks=pytest.mark.long) for each in ("by_hand", "accelerate")],
-    ],
-)
-def test_a_loop_written_for_torch_keeps_its_mean_over_samples(
-    one: Pool, two: Pool, framework: str, accumulate: int
-) -> None:
-    named = {"accumulate": accumulate, "epochs": 2}
-    found = two.run("auto_cases:trained", framework=framework, **named)
-    ((seen, weights),) = one.run("auto_cases:reference", ranks=2, **named)
-    assert by_step([pair for rank, _ in found for pair in rank]) == by_step(seen)
-    for _, trained in found:
-        assert_close(trained, weights)
-
-
-def test_trainer_has_free_counts_and_its_mean_over_tokens(
-    one: Pool, two: Pool, tmp_path: Path
-) -> None:
-    found = two.run("auto_cases:hf_trainer", folder=str(tmp_path), accumulate=3)
-    ((seen, weights),) = one.run("auto_cases:hf_reference", ranks=2, accumulate=3)
-    for _, trained in found:
-        assert_close(trained, weights)
-    ours, expected = (by_step(each) for each in ([p for rank, _ in found for p in rank], seen))
-    # 4 samples are left for 6 microbatches: two have one of them that weighs nothing
-    last = max(expected)
-    assert sorted(set(ours.pop(last))) == expected.pop(last)
-    assert ours == expected
-    assert len({len(some) for _, some in found[0][0]}) > 1
+def test_a_checkpoint_of_trainer_inside_an_epoch_goes_on_exactly(two: Pool, tmp_path: Path) -> None:
+    # an epoch has 4 steps, the last of them short
+    found = two.run("auto_cases:hf_resumed", folder=str(tmp_path), at=2, steps=7)
+    for (taken, weights), (again, resumed), _ in found:
+        assert again == taken
+        assert {step for step, _ in again} == {2, 3, 4, 5, 6}
+        assert_close(resumed, weights)
+    lines = [line for _, _, told in found for line in told]
+    assert lines
+    assert all("times computed from LlamaConfig; step 0." in line for line in lines)
 
 
 def test_trainers_own_sampling_by_length_or_ours(one: Pool, tmp_path: Path) -> None:

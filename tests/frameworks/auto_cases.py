@@ -3,14 +3,12 @@
 import os
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 
 import counterpoise as cp
 from counterpoise.loader.auto import late
 
 from .tiny import KEPT, Texts, collate, numbers_of
-from .training_cases import Pairs, Whole, sgd, weights
 
 
 def _make(**more: Any) -> Any:
@@ -93,129 +91,21 @@ def small_budget() -> str:
     return "no error"
 
 
-# Loops as they are written for torch: the mean of a microbatch's losses, and no weights.
-
-
-def _mean(model: Any, batch: Any) -> Any:
-    return model(batch) / len(numbers_of(batch))
-
-
-def by_hand(accumulate: int, epochs: int) -> tuple[Pairs, list[np.ndarray]]:
-    """DDP with accumulation; `samples` as torch's sampler gives them."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    model, done, seen = Whole(), 0, []
-    wrapped: Any = DistributedDataParallel(model) if dist.is_initialized() else model
-    optimizer = sgd(model)
-    loader = _make(balance=cp.Balance("auto", accumulate=accumulate), count=96, num_workers=1)
-    for _ in range(epochs):
-        for number, batch in enumerate(loader):
-            seen.append((done, numbers_of(batch)))
-            (_mean(wrapped, batch) / accumulate).backward()
-            if (number + 1) % accumulate == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                done += 1
-    return seen, weights(model)
-
-
-def accelerate(accumulate: int, epochs: int) -> tuple[Pairs, list[np.ndarray]]:
-    """accelerate's loop, which knows its accumulation by itself."""
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(gradient_accumulation_steps=accumulate)
-    model = Whole()
-    loader = _make(balance="auto", count=96, num_workers=1)
-    wrapped, optimizer, loader = accelerator.prepare(model, sgd(model), loader)
-    done, seen = 0, []
-    for _ in range(epochs):
-        for batch in loader:
-            seen.append((done, numbers_of(batch)))
-            with accelerator.accumulate(wrapped):
-                accelerator.backward(_mean(wrapped, batch))
-                optimizer.step()
-                optimizer.zero_grad()
-            done += accelerator.sync_gradients
-    return seen, weights(model)
-
-
-def lightning(accumulate: int, epochs: int) -> tuple[Pairs, list[np.ndarray]]:
-    """Lightning's Trainer, automatic optimization."""
-    from lightning import LightningModule
-
-    from .lightning_cases import trainer
-
-    class Module(LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.whole = Whole()
-            self.seen: Pairs = []
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            self.seen.append((self.trainer.global_step, numbers_of(batch)))
-            return _mean(self.whole, batch)
-
-        def configure_optimizers(self) -> Any:
-            return sgd(self.whole)
-
-    module = Module()
-    loader = _make(balance=cp.Balance("auto", accumulate=accumulate), count=96, num_workers=1)
-    trainer(max_epochs=epochs, accumulate_grad_batches=accumulate).fit(module, loader)
-    return module.seen, weights(module.whole)
-
-
-def trained(framework: str, accumulate: int, epochs: int) -> Any:
-    """Return what a loop has trained on by optimizer step, and the weights."""
-    return globals()[framework](accumulate, epochs)
-
-
-def reference(ranks: int, accumulate: int, epochs: int) -> tuple[Pairs, list[np.ndarray]]:
-    """One process over the steps of torch's sampler, a mean over the samples of the step."""
-    from torch.utils.data import DistributedSampler
-
-    data, model, seen = Texts(96), Whole(), []
-    optimizer, size, done = sgd(model), 4 * ranks * accumulate, 0
-    order: Any = DistributedSampler(data, 1, 0, seed=0)
-    for epoch in range(epochs):
-        order.set_epoch(epoch)
-        numbers = list(order)
-        for start in range(0, len(numbers), size):
-            some = numbers[start : start + size]
-            seen.append((done, some))
-            (model(collate([data[k] for k in some])) / size).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            done += 1
-    return seen, weights(model)
-
-
-def hf_trainer(folder: str, accumulate: int) -> Any:
-    """(samples by step, weights) of transformers' Trainer, whose losses are token means."""
+def hf_resumed(folder: str, at: int, steps: int) -> Any:
+    """(samples and weights without a pause; the same after a checkpoint; the line at the start)."""
     from .trainer_cases import trainer, weights
 
-    made = trainer(folder, accumulate)
-    loader = _make(count=76, num_workers=int(dist.is_initialized()))
-    cp.adapters.attach_trainer(made, loader).train()
-    return made.seen, weights(made)
-
-
-def hf_reference(ranks: int, accumulate: int) -> Any:
-    """A loop of one process over the same samples: the mean over the step's label tokens."""
-    import torch
-    from torch.utils.data import DistributedSampler
-
-    from .trainer_cases import model
-
-    data, made, seen = Texts(76), model(), []
-    optimizer, size = torch.optim.SGD(made.parameters(), lr=0.1), 4 * ranks * accumulate
-    made.train()
-    numbers: list[int] = list(DistributedSampler(data, 1, 0, seed=0))
-    for step, start in enumerate(range(0, len(numbers), size)):
-        some = numbers[start : start + size]
-        seen.append((step, some))
-        batch = collate([data[k] for k in some])
-        tokens = int(batch["labels"][:, 1:].ne(-100).sum())
-        made(**batch, num_items_in_batch=tokens).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return seen, [each.detach().numpy() for each in made.parameters()]
+    made, lines = [], list[str]()
+    module: Any = late
+    told, module.tell = module.tell, lines.append
+    for more in ({"save_strategy": "steps", "save_steps": at}, {}):
+        each = trainer(folder, 3, max_steps=steps, **more)
+        loader = _make(count=76, num_workers=int(dist.is_initialized()))
+        cp.adapters.attach_trainer(each, loader)
+        made.append(each)
+    module.tell = told
+    first, again = made
+    first.train()
+    again.train(resume_from_checkpoint=f"{folder}/checkpoint-{at}")
+    taken = [pair for pair in first.seen if pair[0] >= at]
+    return (taken, weights(first)), (again.seen, weights(again)), lines

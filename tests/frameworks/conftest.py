@@ -6,6 +6,7 @@ import pytest
 
 for name in (
     "auto",
+    "auto_training",
     "damage",
     "loss",
     "packed",

@@ -145,7 +145,7 @@ class Balance:
         if self.time_ns is not None:
             object.__setattr__(self, "time_ns", Budgets(self.time_ns))
         padded, limited = self.resolved_work == "padded", bool(self.budgets)
-        check_limits(self.grouping, self.mode, limited, padded)
+        check_limits(self.grouping, self.mode, limited, padded or self.counts == "equal")
         check_waits(self.waits, self.partition)
         check_padded(self.grouping, self.mode, padded)
         check_timed(self.grouping, self.mode, timed=self.time_ns is not None)
@@ -244,15 +244,18 @@ def check_option(name: str, value: object) -> None:
         raise ValueError(f"{name} is {value!r}, allowed {allowed}")
 
 
-def check_limits(grouping: str, mode: str, limited: bool, padded: bool = False) -> None:
-    """Raise ValueError where grouping and mode do not go with budgets, or with none."""
+def check_limits(grouping: str, mode: str, limited: bool, fixes_size: bool = False) -> None:
+    """Raise ValueError where grouping and mode do not go with budgets, or with none.
+
+    fixes_size: whether samples_per_step says what a step holds, as for padded work.
+    """
     if grouping in COUNTED:
         if limited:
             raise ValueError(
                 f"grouping {grouping!r} puts batch_size samples into a microbatch and cannot hold "
                 "budgets: give none, or use grouping 'balanced'"
             )
-    elif mode != "exact" and not limited and not padded and grouping != "auto":
+    elif mode != "exact" and not limited and not fixes_size and grouping != "auto":
         raise ValueError(
             f"mode {mode!r} needs a budget, such as budgets={{'tokens': 4096}}: "
             "without one, use mode 'exact'"

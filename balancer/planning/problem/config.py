@@ -98,7 +98,7 @@ class PlanConfig:
             check_option(name, getattr(self, name))
         _check_resources(self.resources)
         _check_budgets(self)
-        check_limits(self.grouping, self.mode, self.limited, bool(self.padded))
+        check_limits(self.grouping, self.mode, self.limited, self.fixes_step_size)
         check_waits(self.waits, self.partition)
         _check_padded(self)
         _check_batch_size(self)

@@ -168,6 +168,18 @@ def test_a_window_keeps_the_samples_per_step_where_budgets_are_loose(
         assert start == step * asked
 
 
+def test_a_window_of_equal_counts_needs_no_budgets_and_evens_out_single_microbatches() -> None:
+    config = replace(BASE, mode="window", counts="equal", accumulate=1, budgets=(None, None))
+    costs = costs_of(40 * 3 * 4)
+    batches, _ = epoch(replace(config, samples_per_step=24), costs)
+    assert Counter(len(m.ordinals) for b in batches for r in b.ranks for m in r) == {8: 60}
+    assert {o for b in batches for r in b.ranks for m in r for o in m.ordinals} == set(range(480))
+    tokens = [[costs[list(rank[0].ordinals), 1].sum() for rank in b.ranks] for b in batches]
+    in_order = costs[:, 1].reshape(-1, 3, 8).sum(axis=2)
+    assert np.max(tokens, axis=1).sum() / np.mean(tokens, axis=1).sum() < 1.03
+    assert in_order.max(axis=1).sum() / in_order.mean(axis=1).sum() > 1.1
+
+
 def test_full_microbatches_decide_where_budgets_hold_about_what_was_asked_for() -> None:
     config, costs = replace(BASE, mode="window", ranks=4, accumulate_from=8), costs_of(9000)
     whole = epoch(replace(config, samples_per_step=500), costs)[0][:-1]

@@ -24,6 +24,17 @@ class Samples:
         return {"input_ids": np.arange(1 + index % 7), "pixels": np.zeros((index % 5, 3000))}
 
 
+class Deadly(Samples):
+    """Samples that end the trainer of whoever reads one."""
+
+    def __init__(self):
+        self.trainer = os.getpid()
+
+    def __getitem__(self, index):
+        os.kill(self.trainer, signal.SIGKILL)
+        return super().__getitem__(index)
+
+
 def tokens(sample):
     """Return what a sample costs."""
     return {"tokens": len(sample["input_ids"])}
@@ -85,6 +96,13 @@ def kill_supervisor(loader):
     list(loader.steps())
 
 
+def die_in_trial(_):
+    """Killed while a worker finds out what samples cost."""
+    from counterpoise.loader import DataLoader
+
+    len(DataLoader(Deadly(), batch_size=2, shuffle=True, balance="auto", virtual_ranks=1))
+
+
 def reopen(loader):
     """Open and close loaders; no file descriptor may be left."""
     from counterpoise.loader import DataLoader
@@ -116,6 +134,7 @@ ENDS = {
     "a fork's end": (fork_and_go_on, "fork", 0),
     "no fork server": (kill_fork_server, "forkserver", 0),
     "no supervisor": (kill_supervisor, "fork", 1),
+    "the trial of auto": (die_in_trial, "fork", -signal.SIGKILL),
     "many loaders": (reopen, "fork", 0),
 }
 

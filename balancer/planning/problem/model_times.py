@@ -43,6 +43,23 @@ def time_ns(config: Any) -> dict[str, int]:
     return found | ({"tiles": tile} if tile else {})
 
 
+def known_time_ns(config: Any) -> dict[str, int] | None:
+    """Return `time_ns` of a configuration that says it is a transformer's; None of any other.
+
+    Attention heads are what tells: layers and widths other models have, too.
+
+    >>> known_time_ns({"hidden_size": 8, "num_hidden_layers": 2}) is None
+    True
+    """
+    text = next((t for name in _TEXT if (t := _get(config, name)) is not None), config)
+    if not isinstance(_get(text, "num_attention_heads"), int):
+        return None
+    try:
+        return time_ns(config)
+    except ValueError:
+        return None
+
+
 def _layer(config: Any) -> tuple[int, int]:
     """Return the multiply-adds of a layer's forward, per token and per pair of positions."""
     hidden = int(_needed(config, "hidden_size"))

@@ -1,0 +1,47 @@
+"""`balance="auto"` in four loops written for torch: gradients as of one process."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frameworks.pool import Pool
+from tests.frameworks.trainer import assert_close, by_step
+
+CASES = "auto_loops"
+FRAMEWORKS = ("by_hand", "accelerate", "lightning", "trainer")
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("framework", "per", "accumulate"),
+    [
+        *[(framework, "sample", 2) for framework in FRAMEWORKS],
+        *[(framework, "token", 3) for framework in FRAMEWORKS],
+        *[pytest.param(each, "sample", 1, marks=LONG) for each in FRAMEWORKS],
+        *[pytest.param(each, "token", 1, marks=LONG) for each in FRAMEWORKS],
+    ],
+)
+def test_a_loop_written_for_torch_has_the_gradients_of_one_process(
+    one: Pool, two: Pool, tmp_path: Path, framework: str, per: str, accumulate: int
+) -> None:
+    # of 76 samples 4 are left for the 6 microbatches of the last step: two have a sample that
+    # another has, and weigh nothing
+    count = 76 if per == "token" else 96
+    named: dict[str, Any] = {
+        "framework": framework, "per": per, "accumulate": accumulate, "count": count,
+        "epochs": 1 if framework == "trainer" else 2,
+    }  # fmt: skip
+    found = two.run(f"{CASES}:trained", folder=str(tmp_path), **named)
+    ((seen, gradients),) = one.run(f"{CASES}:reference", ranks=2, **named)
+    assert len(gradients) == len(by_step(seen))
+    for _, ours in found:
+        for mine, theirs in zip(ours, gradients, strict=True):
+            assert_close(mine, theirs)
+    steps = by_step([pair for rank, _ in found for pair in rank])
+    expected = by_step(seen)
+    for step in [n for n, some in expected.items() if len(some) < 2 * accumulate]:
+        steps[step] = sorted(set(steps[step]))
+    assert steps == expected
+    if per == "sample":
+        assert {len(some) for rank, _ in found for _, some in rank} == {4}
