@@ -1,6 +1,8 @@
 """Pipeline schedules: generate programs, check them, simulate them, and transform them."""
 
 from . import generators as generators
+from .bubble_filling.plan.executable import EncoderTimes
+from .bubble_filling.results.between_passes import with_encoders
 from .checking.checker import check, problems
 from .generators.blocks import Pace
 from .generators.vocabulary import vocabulary
@@ -30,6 +32,7 @@ __all__ = [
     "CostProfile",
     "Costs",
     "Edge",
+    "EncoderTimes",
     "Kind",
     "Need",
     "Pace",
@@ -59,5 +62,6 @@ __all__ = [
     "simulate",
     "unit_costs",
     "vocabulary",
+    "with_encoders",
     "with_step_end",
 ]

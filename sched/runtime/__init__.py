@@ -1,14 +1,14 @@
 """Run schedules on real tensors: the one package of `sched` that imports torch."""
 
 from .checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
-from .encoders import EncoderLayers
+from .encoders import EncoderSpec
 from .execution import PipelineStalledError
 from .links import PeerLostError
 from .pipeline import Pipeline, StepResult
 from .vocabulary import LossOptions, VocabParallel
 
 __all__ = [
-    "EncoderLayers",
+    "EncoderSpec",
     "LossOptions",
     "PeerLostError",
     "Pipeline",

@@ -18,7 +18,7 @@ from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
 from .checkpoint import RankState, load_model, load_optimizer, own_state
 from .compiled import Pipelines
-from .encoders import EncoderLayers, entry_ranks
+from .encoders import EncoderSpec, rank_encoders
 from .execution import Board, Walker, drive, explain, timelines_folder, walk, write_step
 from .gradients import (
     EarlierGradients,
@@ -32,7 +32,7 @@ from .links import Groups, ProcessGroupLinks, gather_objects, wait_for
 from .parts import ModelPart, StepData
 from .parts.reading import WEIGHTS, Reading, StepOfMicrobatches
 from .programs import CompiledProgram, Programs
-from .stage import LossFunction, Running, StageOptions
+from .stage import LossFunction, Merging, Running, StageOptions, merging_for
 from .stage.agreement import ModelFacts, agree, facts_of, without_training
 from .start import (
     all_come,
@@ -66,12 +66,14 @@ class Pipeline:
     with the fields `inputs`, the others with the hidden states; every one gets the fields `extras`
     by keyword, and returns one tensor. `loss`: called with the last stage's output and the fields
     `labels`, returns the sum over the microbatch; with `vocabulary`, which has a loss of its own,
-    it is left out. `encoder`: this rank's layers of an encoder, for a schedule with encoder passes.
-    `weigh`: "token", "sample", or a function of a microbatch's info: what its loss
+    it is left out. `encoders`: the same on every rank, for a schedule with encoder passes; the
+    copies of their layers start with the first rank's values, and get the sum of all copies'
+    gradients. `weigh`: "token", "sample", or a function of a microbatch's info: what its loss
     counts. `hidden`: the last dimension of the hidden states, whose others are the microbatch's
     tokens, or a function from its info to their whole shape; `dtype`: their precision.
     `deadline_s`: how long a rank waits for another one. `running`: the fields of StageOptions
-    (`inputs`, `extras`, `labels`, `recompute`, `autocast`, `split`, `shift_labels`). `shared`: this
+    (`inputs`, `extras`, `labels`, `recompute`, `autocast`, `split`, `shift_labels`, `merge`,
+    `embedding`). `shared`: this
     rank's copies of parameters that other pipeline ranks hold, too (tied or replicated layers), by
     names that are the same on all of them; they start with the first rank's values, get the sum
     of all copies' gradients, and count once in the norm. `timelines`: a folder to which every
@@ -91,7 +93,7 @@ class Pipeline:
         hidden: int | Callable[[Any], tuple[int, ...]],
         loss: LossFunction | None = None,
         vocabulary: VocabParallel | None = None,
-        encoder: EncoderLayers | None = None,
+        encoders: Sequence[EncoderSpec] = (),
         weigh: str | Callable[[Any], float] = "token",
         dtype: torch.dtype = torch.float32,
         deadline_s: float = 300.0,
@@ -108,7 +110,8 @@ class Pipeline:
         self._make = cache(generator_of(schedule, self._place.ranks, options or {}))
         # Which stages and channels there are does not depend on the number of microbatches.
         probe = self._make(_PROBE * self._place.ranks)
-        self._modules, self._encoder = dict(stages), encoder
+        self._modules = dict(stages)
+        self._encoders = rank_encoders(encoders, probe, self._place.rank)
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
         self._reading = self._read_with(hidden, dtype, weigh)
@@ -143,7 +146,9 @@ class Pipeline:
 
         Returns also the `id` of all parameters whose gradients are whole after the last pass only.
         """
-        shared = SharedParameters(self.rank, parameters, self._facts.shared, self._groups.sharers)
+        copies = self._encoders.parameters()
+        every = {**{n: copies[n] for n in copies if n in self._facts.shared}, **parameters}
+        shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
         shared.copy_values()
         several = in_several([*self._modules.values()])
         return shared, several | {id(p) for p in parameters.values()}
@@ -161,7 +166,7 @@ class Pipeline:
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its shard of the vocabulary, encoder layers."""
         shard = () if self._vocabulary is None else tuple(self._vocabulary.modules())
-        return (*self._modules.values(), *shard, *self._encoder_layers())
+        return (*self._modules.values(), *shard, *self._encoders.modules())
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
@@ -180,9 +185,7 @@ class Pipeline:
             wanted |= set(self._options.labels)
         if self._vocabulary is not None:
             wanted |= set(self._vocabulary.fields.values())
-        if self._encoder is not None and rank in entry_ranks(probe):
-            wanted |= set(self._encoder.inputs)
-        return frozenset(wanted)
+        return frozenset(wanted | self._encoders.fields(rank))
 
     def step(self, step: StepOfMicrobatches) -> StepResult:
         """Run forward and backward of a step; its gradients, summed over replicas, go to `.grad`.
@@ -270,7 +273,7 @@ class Pipeline:
             load_optimizer(self._modules, self._shard, optimizer, state)
 
     def _refuse_encoder(self) -> None:
-        if self._encoder is not None:
+        if self._encoders.specs:
             raise ValueError(
                 "checkpoints of pipelines do not hold encoder layers yet; save their state dicts "
                 "and the optimizer's by yourself"
@@ -305,7 +308,10 @@ class Pipeline:
     def _agree(self, probe: Program, shared: Mapping[str, nn.Parameter] | None) -> ModelFacts:
         """Return what all ranks' modules say of the model together."""
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
-        facts = facts_of(self._modules, embedding, self._encoder_layers(), shared)
+        encoders = self._encoders
+        facts = facts_of(
+            self._modules, embedding, shared, encoders.trained(), encoders.parameters()
+        )
         place, limit_s = self._place, start_deadline(self.deadline_s)
         return agree(facts, probe, place.group, place.replicas, place.device, limit_s)
 
@@ -318,7 +324,8 @@ class Pipeline:
             self._modules,
             self._options,
             self._vocabulary,
-            self._encoder,
+            self._encoders,
+            self._merging(),
             self._facts,
         )
         first = programs.of(probe.microbatches).program
@@ -326,8 +333,10 @@ class Pipeline:
         groups, board = meet(first, programs.channels, place, self.deadline_s, sharers)
         return groups, board, programs
 
-    def _encoder_layers(self) -> tuple[nn.Module, ...]:
-        return () if self._encoder is None else tuple(self._encoder.layers.values())
+    def _merging(self) -> Merging | None:
+        embedded = self._shard is not None and self._shard.embedding is not None
+        options, first = self._options, self._modules.get(0)
+        return merging_for(options.merge, options.embedding, first, embedded=embedded)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -360,7 +369,7 @@ class Pipeline:
 
     def _reduced_late(self) -> Iterator[nn.Parameter]:
         """Yield the parameters whose gradients are whole only when all passes are over."""
-        modules = [*self._encoder_layers()]
+        modules = self._encoders.modules()
         if self._shard is not None:
             modules.append(self._shard)
         yield from (p for module in modules for p in module.parameters())

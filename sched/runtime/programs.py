@@ -17,12 +17,12 @@ from .compiled import (
     with_reductions,
     with_whole_last_backward,
 )
-from .encoders import EncoderLayers
+from .encoders import EncoderPart, RankEncoders, refuse_without_backward, trained_program
 from .links import Channel, channels_of
 from .parts import ModelPart, StepData, TensorSpec
-from .stage import StageOptions, Stages
+from .stage import Merging, StageOptions, Stages
 from .stage.agreement import ModelFacts, without_training
-from .start import compile_all, encoder_part, trained_program
+from .start import compile_all
 from .vocabulary import VocabularyPart
 
 
@@ -56,7 +56,8 @@ class Programs:
     modules: Mapping[int, nn.Module]
     options: StageOptions
     vocabulary: VocabularyPart | None
-    encoder: EncoderLayers | None
+    encoders: RankEncoders
+    merging: Merging | None
     facts: ModelFacts
     channels: Sequence[Channel] = ()
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
@@ -82,7 +83,8 @@ class Programs:
             )
         check(program)
         facts = self.facts if training else without_training(self.facts)
-        program = trained_program(program, self.facts)
+        placement = self.encoders.placed(program)
+        program = trained_program(program, placement, self.facts.lowest)
         if training:
             if self.options.split:
                 program = with_whole_last_backward(program, facts.sharded)
@@ -101,11 +103,15 @@ class Programs:
                 "schedule that always uses the same channels"
             )
         pipelines = Pipelines(lists, collectives(program))
-        encoder = encoder_part(program, self.encoder, self.rank, self.options)
-        own = (Stages(program, self.modules, self.options), self.vocabulary, encoder)
+        specs, calling = self.encoders.specs, self.options.calling
+        encoder = EncoderPart(program, self.rank, specs, placement, calling)
+        if training:
+            refuse_without_backward(encoder)
+        stages = Stages(program, self.modules, self.options, encoder.joints, self.merging)
+        own = (stages, self.vocabulary, encoder)
         parts = {kind: part for part in own if part is not None for kind in part.kinds}
-        edges = _no_edges if encoder is None else encoder.edge_specs
-        return CompiledProgram(program, pipelines, parts, edges, self._precision(program))
+        precision = self._precision(program)
+        return CompiledProgram(program, pipelines, parts, encoder.edge_specs, precision)
 
     def _precision(self, program: Program) -> dict[str, torch.dtype]:
         """Return the precision of the last stage's output for the vocabulary layers.
@@ -116,9 +122,3 @@ class Programs:
             return {}
         sent = (b for b in program.barriers if (b.source, b.after) == ("last", "F"))
         return {barrier.name: self.options.autocast for barrier in sent}
-
-
-def _no_edges(infos: Sequence[Any]) -> dict[Value, TensorSpec]:
-    """Return what edges carry in a program without encoders."""
-    del infos
-    return {}

@@ -21,9 +21,7 @@ from .compiled import (
     compile_program,
     lowered,
     with_deliveries,
-    without_encoder_backward,
 )
-from .encoders import EncoderLayers, EncoderPart
 from .execution import Board, BoardSeat, PipelineStalledError
 from .links import Channel, Groups, PeerLostError, call_roll, gather_objects, make_groups
 from .stage import LossFunction, StageOptions
@@ -149,31 +147,6 @@ def vocabulary_part(
         labels=options.labels[0],
         words=options.inputs[0] if options.inputs else "input_ids",
     )
-
-
-def encoder_part(
-    program: Program, encoder: EncoderLayers | None, rank: int, options: StageOptions
-) -> EncoderPart | None:
-    """Return the rank's part of a program's encoder passes, None for a program without any.
-
-    Raises ValueError if the program and `encoder` do not go together.
-    """
-    runs = any(item.kind[:2] in ("EF", "EB") for row in program.ranks for item in row)
-    if runs != (encoder is not None):
-        raise ValueError(
-            "encoder passes and encoder= go together: "
-            + (
-                "give EncoderLayers on every rank of this schedule"
-                if runs
-                else f"the schedule {program.name!r} has no encoder passes; fill it with some"
-            )
-        )
-    return None if encoder is None else EncoderPart(program, rank, encoder, options.calling)
-
-
-def trained_program(program: Program, facts: ModelFacts) -> Program:
-    """Return the program without what nobody trains: the backward of frozen encoders."""
-    return program if facts.encoder else without_encoder_backward(program)
 
 
 def tokens_by(hidden: int) -> Callable[[Any], tuple[int, ...]]:

@@ -212,7 +212,14 @@ def plan_problem(
         most=room if backward else None,
         forward_layers=_kernel_counts(forward, splitting, costs),
         backward_layers=_kernel_counts(backward, splitting, costs),
+        encoders=_encoder_layers(setup, plan),
     )
+
+
+def _encoder_layers(setup: FillSetup, plan: EncoderPlan) -> tuple[tuple[int, bool], ...]:
+    """Return each encoder's layers on a stage, and whether it is trained."""
+    stacks = setup.encoder_stacks(plan.tensor)
+    return tuple((stack.layers // plan.stages, stack.trainable) for stack in stacks)
 
 
 def _checked_memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:

@@ -67,7 +67,8 @@ class FillProblem:
     microbatch and stage before any splitting; efficiency is measured against it. `fixed`:
     microbatch i must be the language model's i-th; else the encoders' order decides. `most`: the
     microbatches that a pipeline's memory holds. `forward_layers`, `backward_layers`: the number of
-    kernels of each layer of a stage, where known. Frozen encoders have none backward.
+    kernels of each layer of a stage, where known. Frozen encoders have none backward. `encoders`:
+    of each encoder, its layers on a stage and whether it is trained; one by default.
     """
 
     gaps: Gaps
@@ -81,6 +82,7 @@ class FillProblem:
     most: int | None = None
     forward_layers: tuple[int, ...] = ()
     backward_layers: tuple[int, ...] = ()
+    encoders: tuple[tuple[int, bool], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the microbatches fit the pipelines."""
@@ -92,6 +94,18 @@ class FillProblem:
                 f"not the {self.microbatches} of a step; recompute activations or use a larger "
                 f"pp_enc or tp_enc"
             )
+
+    def layers_of_encoders(self) -> tuple[tuple[range, bool], ...]:
+        """Return the numbers of each encoder's layers on a stage, and whether it is trained.
+
+        On a stage layers are numbered encoder by encoder.
+        """
+        one = ((len(self.forward_layers), bool(self.backward_layers)),)
+        found, start = [], 0
+        for count, trained in self.encoders or one:
+            found.append((range(start, start + count), trained))
+            start += count
+        return tuple(found)
 
     @property
     def microbatches(self) -> int:

@@ -8,8 +8,9 @@ are in the order of their planned ends: whatever a pass needs ends before it, so
 together have no cycle, however long passes really take.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ...ir.passes import Pass
 from ...ir.program import Edge, Program
 from ..plan.encoder_plans import Host
 from ..problem.gaps import Ints
-from ..problem.instance import EncoderPipeline, FilledSchedule, FillProblem, lengths
+from ..problem.instance import EncoderPipeline, FilledSchedule, lengths
 
 
 def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> Program:
@@ -50,16 +51,12 @@ def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, i
     problem = filled.problem
     forward = p.forward + lengths(problem.forward, p.ranks, p.microbatches)
     backward = p.backward + lengths(problem.backward, p.ranks, p.backward_order)
-    forward_numbers, backward_numbers = _numbers(problem)
+    encoders = problem.layers_of_encoders()
+    every = [number for layers, _ in encoders for number in layers]
+    trained = [number for layers, yes in encoders for number in layers if yes]
     sizes, back = problem.forward_layers, problem.backward_layers
-    yield from _layers("EF", p, forward, p.microbatches, sizes, forward_numbers)
-    yield from _layers("EB", p, backward, p.backward_order, back, backward_numbers[::-1])
-
-
-def _numbers(problem: FillProblem) -> tuple[range, range]:
-    """Return the numbers of a rank's layers, and of those that have a backward: the last ones."""
-    count = len(problem.forward_layers)
-    return range(count), range(count - len(problem.backward_layers), count)
+    yield from _layers("EF", p, forward, p.microbatches, sizes, every)
+    yield from _layers("EB", p, backward, p.backward_order, back, trained[::-1])
 
 
 def _layers(
@@ -68,7 +65,7 @@ def _layers(
     ends: Ints,
     order: tuple[int, ...],
     sizes: tuple[int, ...],
-    numbers: range,
+    numbers: list[int],
 ) -> Iterator[tuple[int, int, Pass]]:
     if not ends.size:
         return
@@ -80,29 +77,30 @@ def _layers(
 
 
 def _edges(filled: FilledSchedule, host: Host, p: EncoderPipeline) -> Iterator[Edge]:
-    forward, backward = _numbers(filled.problem)
     place = dict(zip(p.microbatches, p.position, strict=True))
     entered = sorted(
         (slot.start_ns, slot.what)
         for slot in host.timeline.ranks[host.gaps.first_rank]
         if slot.what.stage == 0 and slot.what.kind == "F"
     )
-    end = layer_kind("EF", forward[-1])
-    for microbatch in p.microbatches:
-        for here, there in zip(p.ranks, p.ranks[1:], strict=False):
-            entry = Pass(there, layer_kind("EF", 0), microbatch)
-            yield Edge(Pass(here, end, microbatch), entry)
-        yield Edge(Pass(p.ranks[-1], end, microbatch), entered[place[microbatch]][1])
-    if not backward:
-        return
-    high, low = layer_kind("EB", backward[-1]), layer_kind("EB", backward[0])
     row = host.program.ranks[host.gaps.first_rank]
     gradients = {item.microbatch: item for item in row if _ends(item)}
-    for microbatch in p.backward_order:
-        number = entered[place[microbatch]][1].microbatch
-        yield Edge(gradients[number], Pass(p.ranks[-1], high, microbatch))
-        for here, there in zip(p.ranks[::-1], p.ranks[-2::-1], strict=False):
-            yield Edge(Pass(here, low, microbatch), Pass(there, high, microbatch))
+    for microbatch in p.microbatches:
+        enters = entered[place[microbatch]][1]
+        for layers, trained in filled.problem.layers_of_encoders():
+            yield from _hops("EF", p.ranks, layers, microbatch)
+            yield Edge(Pass(p.ranks[-1], layer_kind("EF", layers[-1]), microbatch), enters)
+            if trained:
+                top = Pass(p.ranks[-1], layer_kind("EB", layers[-1]), microbatch)
+                yield Edge(gradients[enters.microbatch], top)
+                yield from _hops("EB", p.ranks[::-1], layers[::-1], microbatch)
+
+
+def _hops(direction: str, ranks: Sequence[int], layers: range, microbatch: int) -> Iterator[Edge]:
+    """Yield the edges of an encoder from rank to rank: from its last layer there to its first."""
+    for here, there in pairwise(ranks):
+        last = Pass(here, layer_kind(direction, layers[-1]), microbatch)
+        yield Edge(last, Pass(there, layer_kind(direction, layers[0]), microbatch))
 
 
 def _ends(item: Pass) -> bool:

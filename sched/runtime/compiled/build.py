@@ -77,10 +77,12 @@ def _edge_ends(program: Program) -> _EdgeEnds:
 def lowered(program: Program) -> Program:
     """Return the program with messages, unchanged if it has some; do it once for all ranks.
 
-    A program whose stages are all on one rank has none, and lowering it again adds none.
+    A program whose stages are all on one rank has none, but its collectives tell that it is.
     """
-    if any(item.kind[:5] in ("SEND_", "RECV_") for row in program.ranks for item in row):
-        return program
+    barriers = {barrier.name for barrier in program.barriers}
+    for item in (item for row in program.ranks for item in row):
+        if item.kind[:5] in ("SEND_", "RECV_") or item.kind in barriers:
+            return program
     return lower(program)
 
 

@@ -2,7 +2,8 @@
 
 EF keeps its input, if a layer below waits for its gradient, and the edge of its graph; EB starts
 there. A layer without an EB in the program makes no graph. Features reach the language model
-detached, so that a stage's backward ends at them; their gradient comes back along an edge.
+detached, so that a stage's backward ends at them; their gradient comes back along an edge. A
+microbatch without features is not encoded: most encoders do not take none, and nothing is learnt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +18,12 @@ from ...ir.passes import Pass
 from ...ir.program import Program
 from ..compiled.ops import Value
 from ..parts.interface import Given, Made
+from ..parts.joints import Joint, unpack
 from ..parts.step_data import StepData, TensorSpec
 from ..stage.calling import Calling, call_module
-from .layers import EncoderLayers
-from .routes import EncoderRoutes, find_routes, layer_number
+from .placement import EncoderPlacement, LayerPlace, is_encoder
+from .routes import EncoderRoutes, find_joints, find_routes, value_of
+from .spec import EncoderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +39,41 @@ class EncoderPart:
     """Runs the encoder passes of one rank.
 
     `program`: says which they are, and what they take. `calling`: as for stages. Raises ValueError
-    if a layer is missing, or trained without a backward.
+    for edges and joints that do not fit.
     """
 
     program: Program
     rank: int
-    encoder: EncoderLayers
+    encoders: Sequence[EncoderSpec]
+    placement: EncoderPlacement
     calling: Calling = field(default_factory=Calling)
     kinds: frozenset[str] = frozenset()
     routes: EncoderRoutes = field(init=False)
+    joints: Mapping[tuple[int, int], Joint] = field(init=False)
     _data: StepData = field(default_factory=lambda: StepData((), ()))
+    # By encoder and its microbatch: the features, and the value that brings their gradient.
+    _made: Mapping[tuple[int, int], Value] = field(default_factory=dict)
+    _packed: Mapping[tuple[int, int], Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find out what the passes work on, and compare them with the layers."""
-        self.routes = find_routes(self.program)
-        own = [item for item in self.program.ranks[self.rank] if item.kind[:2] in ("EF", "EB")]
-        self.kinds = frozenset(item.kind for item in own)
-        _compare(self.rank, self.kinds, self.encoder.layers)
+        self.routes = find_routes(self.program, self.placement)
+        names = [encoder.name for encoder in self.encoders]
+        self.joints = find_joints(self.program, self.placement, names)
+        self._made = {(encoder, v.microbatch): v for v, encoder in self.routes.features.items()}
+        encoded = {number: own for own, number in self.routes.number.items()}
+        self._packed = {
+            (encoder, encoded[value.microbatch]): value
+            for value, several in self.routes.gradients.items()
+            for encoder in several
+        }
+        row = self.program.ranks[self.rank]
+        self.kinds = frozenset(item.kind for item in row if is_encoder(item))
+        _refuse_mixed(self.routes, self.encoders)
 
     def edge_specs(self, infos: Sequence[Any]) -> dict[Value, TensorSpec]:
         """Return the sizes of what edges carry in a step of microbatches with these infos."""
-        return self.routes.specs(self.encoder, infos)
+        return self.routes.specs(self.encoders, infos)
 
     def begin(self, data: StepData) -> None:
         """Take the step's microbatches."""
@@ -64,9 +81,13 @@ class EncoderPart:
 
     def run(self, what: Pass, given: Given) -> Made:
         """Run one layer's EF or EB."""
-        if what.kind.startswith("EF"):
-            return self._forward(what, given)
-        return self._backward(what, given)
+        place = self.placement.layer(what)
+        features = self._made[place.encoder, what.microbatch]
+        if 0 in self._data.edges[features].shape:
+            return self._nothing(what, place)
+        if is_encoder(what, "EF"):
+            return self._forward(what, place, given)
+        return self._backward(what, place, given)
 
     def finish(self) -> Tensor | None:
         """Return None: encoders have no loss."""
@@ -74,76 +95,108 @@ class EncoderPart:
 
     def modules(self) -> Iterable[nn.Module]:
         """Return this rank's layers."""
-        return self.encoder.layers.values()
+        for encoder, spec in enumerate(self.encoders):
+            for number in self.placement.on_rank(self.rank, encoder):
+                yield layer_of(spec, number)
 
-    def _forward(self, what: Pass, given: Given) -> Made:
-        microbatch = self._data.microbatches[self.routes.number[what.microbatch]]
+    def _nothing(self, what: Pass, place: LayerPlace) -> Made:
+        """Return what a microbatch without features makes: what another rank waits for, empty."""
+        value = value_of(what)
+        if value not in self._data.edges:
+            return {}
+        module = layer_of(self.encoders[place.encoder], place.number)
+        near = next((p.device for p in module.parameters()), torch.device("cpu"))
+        return {value.name: self._data.edges[value].empty(near).zero_()}
+
+    def _forward(self, what: Pass, place: LayerPlace, given: Given) -> Made:
+        spec = self.encoders[place.encoder]
         back = Pass(what.stage, f"EB{what.kind[2:]}", what.microbatch)
         x = None
-        if what in self.routes.entries:
-            inputs = [microbatch.fields[name] for name in self.encoder.inputs]
+        if place.number == 0:
+            fields = self._data.microbatches[self.routes.number[what.microbatch]].fields
+            inputs = [fields[name] for name in spec.inputs]
         else:
-            (x,) = _results(given, "EF")
+            x = _result(given, "EF", along_edge=place.lowest)
             x = x.detach().requires_grad_(back in self.routes.wanted)
             inputs = [x]
-        module = self.encoder.layers[layer_number(what.kind)]
         with torch.set_grad_enabled(back in self.routes.backward):
-            output = call_module(module, inputs, {}, self.calling, what)
+            output = call_module(layer_of(spec, place.number), inputs, {}, self.calling, what)
         _check_size(what, output, self._data)
         edge = get_gradient_edge(output) if output.requires_grad else None
         kept = _Kept(x if back in self.routes.wanted else None, edge)
         result = output.detach()
         return {what.kind: result, f"X_{what.kind}": result, f"encoder{what.kind[2:]}": kept}
 
-    def _backward(self, what: Pass, given: Given) -> Made:
+    def _backward(self, what: Pass, place: LayerPlace, given: Given) -> Made:
         kept: _Kept = given[f"encoder{what.kind[2:]}"]
-        gradients = _results(given, "EB")
-        if not gradients:
-            raise RuntimeError(f"{what} has no gradient of its output; check the program's edges")
         if kept.edge is not None:
-            # What went to several stages or layers gets a gradient from each.
-            gradient = gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(0)
-            torch.autograd.backward([kept.edge], [gradient])
+            torch.autograd.backward([kept.edge], [self._gradient(what, place, given)])
         if kept.input is None:
             return {}
         found = kept.input.grad
         found = torch.zeros_like(kept.input) if found is None else found
         return {what.kind: found, f"X_{what.kind}": found}
 
+    def _gradient(self, what: Pass, place: LayerPlace, given: Given) -> Tensor:
+        """Return the gradient of a layer's result."""
+        if not self.placement.is_last(what):
+            return _result(given, "EB", along_edge=place.highest)
+        # From the language model, with the gradients of the other encoders' features.
+        value = self._packed[place.encoder, what.microbatch]
+        several = self.routes.gradients[value]
+        shapes = [self._data.edges[self._made[one, what.microbatch]].shape for one in several]
+        packed: Tensor = given[value.name][0]
+        return unpack(packed, shapes, several.index(place.encoder))
 
-def _results(given: Given, start: str) -> list[Tensor]:
-    """Return the results of the layer beside this one, and those that edges bring."""
-    found: list[Tensor] = []
-    for name, value in given.items():
-        if name.startswith("X_"):
-            found += value
-        elif name.startswith(start):
-            found.append(value)
-    return found
 
-
-def _compare(rank: int, kinds: frozenset[str], layers: Mapping[int, nn.Module]) -> None:
-    """Raise ValueError if a layer is missing, or is trained and has no backward."""
-    wanted = {layer_number(kind) for kind in kinds}
-    if set(layers) != wanted:
-        raise ValueError(
-            f"rank {rank} has the encoder layers {sorted(layers)}, the schedule runs "
-            f"{sorted(wanted)} there; give a module for each"
-        )
-    back = {layer_number(kind) for kind in kinds if kind.startswith("EB")}
-    for number in sorted(wanted - back):
-        if any(p.requires_grad for p in layers[number].parameters()):
+def refuse_without_backward(part: EncoderPart) -> None:
+    """Raise ValueError if a layer of a rank is trained and its passes have no backward."""
+    for item in part.program.ranks[part.rank]:
+        back = Pass(item.stage, f"EB{item.kind[2:]}", item.microbatch)
+        if not is_encoder(item, "EF") or back in part.routes.backward:
+            continue
+        place = part.placement.layer(item)
+        spec = part.encoders[place.encoder]
+        if any(p.requires_grad for p in layer_of(spec, place.number).parameters()):
             raise ValueError(
-                f"encoder layer {number} of rank {rank} is trained, but the schedule has no "
-                "backward of it; freeze it, or fill a schedule with that layer trained"
+                f"layer {place.number} of the encoder {spec.name!r} is trained, but the schedule "
+                f"has no {back}; freeze it, or fill a schedule with that layer trained"
             )
+
+
+def layer_of(spec: EncoderSpec, number: int) -> nn.Module:
+    """Return a layer of this rank. Raises ValueError if the rank was not given it."""
+    module = spec.modules[number]
+    if module is None:
+        raise ValueError(
+            f"the schedule runs layer {number} of the encoder {spec.name!r} on this rank; give its "
+            "module, not None"
+        )
+    return module
+
+
+def _result(given: Given, direction: str, *, along_edge: bool) -> Tensor:
+    """Return the result of the layer beside this one: on this rank, or that an edge brings."""
+    start = f"X_{direction}" if along_edge else direction
+    found: Any = next(value for name, value in given.items() if name.startswith(start))
+    tensor: Tensor = found[0] if along_edge else found
+    return tensor
+
+
+def _refuse_mixed(routes: EncoderRoutes, encoders: Sequence[EncoderSpec]) -> None:
+    """Raise ValueError if gradients that travel as one value differ in precision."""
+    for several in set(routes.gradients.values()):
+        kinds = {encoders[encoder].dtype for encoder in several}
+        if len(kinds) > 1:
+            names = ", ".join(f"{encoders[e].name}: {encoders[e].dtype}" for e in several)
+            raise ValueError(f"encoders that are trained have one precision, got {names}")
 
 
 def _check_size(what: Pass, output: Tensor, data: StepData) -> None:
     """Raise ValueError if what edges carry has not the size that other ranks were promised."""
-    spec = data.edges.get(Value(f"X_{what.kind}", what.stage, what.microbatch))
+    spec = data.edges.get(value_of(what))
     if spec is not None and (tuple(output.shape), output.dtype) != (spec.shape, spec.dtype):
         raise ValueError(
             f"{what} made {tuple(output.shape)} {output.dtype}, the plan says {spec.shape} "
-            f"{spec.dtype}; give EncoderLayers the true shapes and precision"
+            f"{spec.dtype}; give EncoderSpec the true tokens, width, hidden and precision"
         )

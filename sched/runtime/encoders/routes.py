@@ -3,129 +3,182 @@
 Encoders number the microbatches by themselves; the edge to a stage's F says which of the language
 model's microbatches one is. An edge carries one of two things: features (or their gradient), where
 an encoder meets the language model, and hidden states (or their gradient) between two ranks of an
-encoder.
+encoder. The gradients of several encoders' features leave a B as one value.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...ir.kinds import BACKWARD, layer_kind
+from ...ir.kinds import BACKWARD
 from ...ir.passes import Pass
 from ...ir.program import Edge, Program
 from ..compiled.ops import Value
+from ..parts.joints import Joint
 from ..parts.step_data import TensorSpec
-from .layers import EncoderLayers
+from .placement import EncoderPlacement, is_encoder
+from .spec import EncoderSpec
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderRoutes:
     """The routes of features and gradients that a program's edges describe.
 
-    `number`: by the encoders' number of a microbatch, that of the language model. `features`,
-    `hidden`: by value that edges carry, the language model's number of the microbatch. `entries`:
-    the forwards that take fields and no result. `wanted`: the backwards whose input gradient a
-    layer below waits for. `backward`: all backwards.
+    `number`: by the encoders' number of a microbatch, that of the language model. `features`: by
+    value, the encoder. `gradients`: by value, the encoders whose features' gradients it is.
+    `hidden`: by value that goes from one rank of an encoder to the next, the encoder. `backward`:
+    all backwards. `wanted`: those whose input gradient a layer below waits for.
     """
 
     number: Mapping[int, int]
     features: Mapping[Value, int]
+    gradients: Mapping[Value, tuple[int, ...]]
     hidden: Mapping[Value, int]
-    entries: frozenset[Pass]
-    wanted: frozenset[Pass]
     backward: frozenset[Pass]
+    wanted: frozenset[Pass]
 
-    def specs(self, layers: EncoderLayers, infos: Sequence[Any]) -> dict[Value, TensorSpec]:
+    def specs(
+        self, encoders: Sequence[EncoderSpec], infos: Sequence[Any]
+    ) -> dict[Value, TensorSpec]:
         """Return the size of everything that edges carry in a step."""
-        features = {v: layers.features_spec(infos[number]) for v, number in self.features.items()}
-        hidden = {v: layers.hidden_spec(infos[number]) for v, number in self.hidden.items()}
-        return features | hidden
+        found = {}
+        for value, encoder in self.features.items():
+            found[value] = encoders[encoder].features_spec(infos[self.number[value.microbatch]])
+        for value, encoder in self.hidden.items():
+            found[value] = encoders[encoder].hidden_spec(infos[self.number[value.microbatch]])
+        for value, several in self.gradients.items():
+            info = infos[value.microbatch]
+            parts = [encoders[encoder].features_spec(info) for encoder in several]
+            size = sum(width * tokens for tokens, width in (part.shape for part in parts))
+            found[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)
+        return found
 
 
-def find_routes(program: Program) -> EncoderRoutes:
+def find_routes(program: Program, placement: EncoderPlacement) -> EncoderRoutes:
     r"""Return the routes of a program's encoders.
 
-    Raises ValueError if a microbatch's features reach no F, or F of two microbatches, or if an F
-    gets features from two encoder passes.
+    Raises ValueError if an edge joins what does not fit together, if a microbatch's features reach
+    no F, or F of two microbatches, or if an F gets other than one encoder pass' of each encoder.
 
     >>> from counterpoise.sched import parse_program
+    >>> from .placement import place_encoders
     >>> text = "placement: 0\nmicrobatches: 2\nedges: 0EF1->0F0\n0: 0EF1 0F0 0F1"
-    >>> find_routes(parse_program(text)).number
+    >>> program = parse_program(text)
+    >>> find_routes(program, place_encoders(program, [1])).number
     {1: 0}
     """
     items = {item for row in program.ranks for item in row}
-    forwards, backward = ({p for p in items if _is(p, way)} for way in ("EF", "EB"))
-    number = _numbers(program, forwards)
-    inside = [edge for edge in program.edges if all(_is(end, "E") for end in edge)]
-    features = _features(program)
-    hidden = {_value(source): number[source.microbatch] for source, _ in inside}
-    # What has a layer below it: on its own rank, or on another one along an edge.
-    upper = {item for item in items if _below(item) in items}
-    hops_from, hops_to = {edge.source for edge in inside}, {edge.target for edge in inside}
+    for edge in program.edges:
+        _check_edge(edge, placement)
+    number = _numbers(program, placement, {item for item in items if is_encoder(item, "EF")})
+    inside = [edge.source for edge in program.edges if all(map(is_encoder, edge))]
+    backward = {item for item in items if is_encoder(item, "EB")}
+    reached = {_key(item, placement) for item in backward}
     return EncoderRoutes(
         number=number,
-        features=features,
-        # What goes to both has the features' size.
-        hidden={value: hidden[value] for value in hidden.keys() - features.keys()},
-        entries=frozenset(forwards - upper - hops_to),
-        wanted=frozenset(backward & (upper | hops_from)),
+        features={value_of(e.source): _encoder(e.source, placement) for e in _features(program)},
+        gradients=_gradients(program, placement),
+        hidden={value_of(source): _encoder(source, placement) for source in inside},
         backward=frozenset(backward),
+        wanted=frozenset(b for b in backward if _below(_key(b, placement)) in reached),
     )
 
 
-def _features(program: Program) -> dict[Value, int]:
-    """Return the values that go between encoders and the language model, with its numbers."""
-    joints = [e for e in program.edges if e.target.kind == "F" or e.source.kind in BACKWARD]
-    return {_value(edge.source): _joined(edge) for edge in joints}
+def find_joints(
+    program: Program, placement: EncoderPlacement, names: Sequence[str]
+) -> dict[tuple[int, int], Joint]:
+    """Return where features enter the language model, by stage and microbatch.
 
-
-def entry_ranks(program: Program) -> frozenset[int]:
-    """Return the ranks that need an encoder's fields: those on which encoders begin."""
-    return frozenset(item.stage for item in find_routes(program).entries)
-
-
-def layer_number(kind: str) -> int:
-    """Return the number of the layer whose pass a kind is.
-
-    >>> layer_number("EF"), layer_number("EF_A"), layer_number("EB_AB")
-    (0, 0, 27)
+    `names`: of the encoders. Raises ValueError if an F gets features of some encoders only.
     """
-    number = 0
-    for letter in kind[3:]:
-        number = 26 * number + ord(letter) - ord("A") + 1
-    return max(0, number - 1)
+    takes: dict[tuple[int, int], dict[int, str]] = {}
+    for source, target in _features(program):
+        brought = takes.setdefault((target.stage, target.microbatch), {})
+        brought[_encoder(source, placement)] = f"X_{source.kind}"
+    returned = {
+        (source.stage, source.microbatch, _encoder(target, placement))
+        for source, target in program.edges
+        if source.kind in BACKWARD
+    }
+    found = {}
+    for place, brought in takes.items():
+        if missing := [name for n, name in enumerate(names) if n not in brought]:
+            raise ValueError(
+                f"{Pass(place[0], 'F', place[1])} gets no features of {', '.join(missing)}; add an "
+                "edge from the last layer's EF"
+            )
+        every = range(len(names))
+        back = tuple((*place, encoder) in returned for encoder in every)
+        found[place] = Joint(tuple(names), tuple(brought[encoder] for encoder in every), back)
+    return found
 
 
-def _is(item: Pass, direction: str) -> bool:
-    """Return whether a pass is an encoder's: "EF", "EB", or "E" for both."""
-    return item.kind[:2] in ("EF", "EB") and item.kind.startswith(direction)
-
-
-def _below(item: Pass) -> Pass | None:
-    """Return the same pass of the layer below on the same rank, None for others and the lowest."""
-    layer = layer_number(item.kind) if _is(item, "E") else 0
-    return replace(item, kind=layer_kind(item.kind[:2], layer - 1)) if layer else None
-
-
-def _value(source: Pass) -> Value:
+def value_of(source: Pass) -> Value:
+    """Return the value that edges take from a pass."""
     return Value(f"X_{source.kind}", source.stage, source.microbatch)
 
 
-def _joined(edge: Edge) -> int:
-    """Return the language model's number of the microbatch of an edge to or from it."""
-    return (edge.target if edge.target.kind == "F" else edge.source).microbatch
+def _features(program: Program) -> Iterator[Edge]:
+    """Yield the edges from encoders to the language model."""
+    return (e for e in program.edges if e.target.kind == "F" and is_encoder(e.source, "EF"))
 
 
-def _numbers(program: Program, forwards: set[Pass]) -> dict[int, int]:
-    number: dict[int, int] = {}
-    taken: dict[Pass, Pass] = {}
+def _gradients(program: Program, placement: EncoderPlacement) -> dict[Value, tuple[int, ...]]:
+    found: dict[Value, set[int]] = {}
     for source, target in program.edges:
-        if target.kind != "F" or not _is(source, "EF"):
-            continue
-        if taken.setdefault(target, source) != source:
+        if source.kind in BACKWARD:
+            found.setdefault(value_of(source), set()).add(_encoder(target, placement))
+    return {value: tuple(sorted(encoders)) for value, encoders in found.items()}
+
+
+def _encoder(item: Pass, placement: EncoderPlacement) -> int:
+    return placement.layer(item).encoder
+
+
+def _key(item: Pass, placement: EncoderPlacement) -> tuple[int, int, int]:
+    """Return encoder, layer and microbatch of a pass."""
+    place = placement.layer(item)
+    return place.encoder, place.number, item.microbatch
+
+
+def _below(key: tuple[int, int, int]) -> tuple[int, int, int]:
+    return key[0], key[1] - 1, key[2]
+
+
+def _check_edge(edge: Edge, placement: EncoderPlacement) -> None:
+    """Raise ValueError for an edge that joins passes which do not follow each other."""
+    if not _fits(edge, placement):
+        raise ValueError(
+            f"the edge {edge} leads neither from a layer of an encoder to its next one, nor from "
+            "its last one to an F, nor from a B or I back to it; fill the schedule again"
+        )
+
+
+def _fits(edge: Edge, placement: EncoderPlacement) -> bool:
+    source, target = edge
+    if is_encoder(source) and is_encoder(target):
+        # Backwards go down.
+        low, high = edge if is_encoder(source, "EF") else edge[::-1]
+        below = _below(_key(high, placement)) == _key(low, placement)
+        return source.kind[:2] == target.kind[:2] and below
+    if is_encoder(source, "EF"):
+        return target.kind == "F" and placement.is_last(source)
+    if is_encoder(target, "EB"):
+        return source.kind in BACKWARD and placement.is_last(target)
+    return not (is_encoder(source) or is_encoder(target))
+
+
+def _numbers(
+    program: Program, placement: EncoderPlacement, forwards: Iterable[Pass]
+) -> dict[int, int]:
+    number: dict[int, int] = {}
+    taken: dict[tuple[Pass, int], Pass] = {}
+    for source, target in _features(program):
+        at = target, _encoder(source, placement)
+        if taken.setdefault(at, source) != source:
             raise ValueError(
-                f"{target} gets features from {taken[target]} and from {source}; give each F the "
-                "features of one encoder pass"
+                f"{target} gets features from {taken[at]} and from {source}; give each F the "
+                "features of one pass of each encoder"
             )
         if number.setdefault(source.microbatch, target.microbatch) != target.microbatch:
             raise ValueError(

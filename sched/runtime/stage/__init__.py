@@ -1,14 +1,18 @@
 """Run the stages of a model: forward, backward, and a backward split into two passes."""
 
 from .deferral import DeferredGradients, defer_linear_layers, deferring
+from .merging import Merge, Merging, merging_for
 from .modules import LossFunction, Running, StageOptions, Stages
 
 __all__ = [
     "DeferredGradients",
     "LossFunction",
+    "Merge",
+    "Merging",
     "Running",
     "StageOptions",
     "Stages",
     "defer_linear_layers",
     "deferring",
+    "merging_for",
 ]

@@ -18,16 +18,18 @@ from ..links import gather_objects
 class RankFacts:
     """The stages of one rank: each with whether it is trained and whether FSDP2 shards it.
 
-    `embedding`: whether an input embedding that is divided over the ranks is trained. `encoder`:
-    whether any encoder layer of the rank is. `shared`: what the parameters are like that other
-    ranks have too. `names`: of the stages' other ones.
+    `embedding`: whether an input embedding that is divided over the ranks is trained. `encoders`:
+    by name, which of the layers that the rank runs are. `shared`: what the parameters are like that
+    other ranks have too. `copies`: the same for encoders' parameters, of which other ranks may have
+    copies. `names`: of the stages' other ones.
     """
 
     trained: Mapping[int, bool]
     sharded: Mapping[int, bool]
     embedding: bool = False
-    encoder: bool = False
+    encoders: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
 
 
@@ -36,15 +38,15 @@ class ModelFacts:
     """The facts that all ranks know.
 
     `input_gradient`: for each stage whether the gradient of its input is wanted, and at the end,
-    whether that of the last stage's output is. `sharded`: the stages that FSDP2 shards. `encoder`:
-    whether any encoder layer is trained. `shared`: the ranks that have each shared parameter.
-    `unclear`: names of parameters that mean different ones on different ranks, which no checkpoint
-    can hold.
+    whether that of the last stage's output is. `sharded`: the stages that FSDP2 shards. `lowest`:
+    of each encoder the lowest layer that is trained, None if it is frozen. `shared`: the ranks that
+    have each shared parameter, encoders' included. `unclear`: names of parameters that mean
+    different ones on different ranks, which no checkpoint can hold.
     """
 
     input_gradient: tuple[bool, ...]
     sharded: tuple[int, ...]
-    encoder: bool = False
+    lowest: tuple[int | None, ...] = ()
     shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     unclear: tuple[str, ...] = ()
 
@@ -57,12 +59,15 @@ def is_trained(modules: Iterable[nn.Module]) -> bool:
 def facts_of(
     stages: Mapping[int, nn.Module],
     embedding: nn.Module | None = None,
-    encoder: Iterable[nn.Module] = (),
     shared: Mapping[str, nn.Parameter] | None = None,
+    encoders: Mapping[str, Mapping[int, bool]] | None = None,
+    copies: Mapping[str, nn.Parameter] | None = None,
 ) -> RankFacts:
-    """Return what a rank tells the others of its stages, and of its encoder's layers.
+    """Return what a rank tells the others of its stages, and of its encoders' layers.
 
-    Raises ValueError for a shared parameter that is in none of its stages, or in a sharded one.
+    `encoders`: by name, which layers it runs, and whether they are trained. `copies`: their
+    parameters. Raises ValueError for a shared parameter that is in none of its stages, or in a
+    sharded one.
     """
     shared = shared or {}
     _refuse_elsewhere(stages, shared)
@@ -71,8 +76,9 @@ def facts_of(
         {stage: is_trained([module]) for stage, module in stages.items()},
         {stage: is_sharded(module) for stage, module in stages.items()},
         embedding is not None and is_trained([embedding]),
-        is_trained(encoder),
+        encoders or {},
         {name: _likeness(p) for name, p in shared.items()},
+        {name: _likeness(p) for name, p in (copies or {}).items()},
         frozenset(
             name
             for module in stages.values()
@@ -143,25 +149,45 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
                 f"{list(wanted)} on it; give each rank a module for each of its stages"
             )
     sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
-    encoder = any(facts.encoder for facts in everyone)
+    lowest = _lowest_trained(everyone)
     counts = Counter(name for facts in everyone for name in facts.names)
     unclear = tuple(sorted(name for name, count in counts.items() if count > 1))
-    flows = tuple(_flows(everyone, program))
-    return ModelFacts(flows, tuple(sharded), encoder, _shared(everyone), unclear)
+    encoded = any(number is not None for number in lowest)
+    flows = tuple(_flows(everyone, program, encoded))
+    return ModelFacts(flows, tuple(sharded), lowest, _shared(everyone), unclear)
+
+
+def _lowest_trained(everyone: Sequence[RankFacts]) -> tuple[int | None, ...]:
+    """Return the lowest trained layer of each encoder. Raises ValueError if ranks name others."""
+    names = [list(facts.encoders) for facts in everyone]
+    for rank, found in enumerate(names):
+        if found != names[0]:
+            raise ValueError(
+                f"rank {rank} has the encoders {found}, rank 0 {names[0]}; give every rank the "
+                "same in one order"
+            )
+    layers = [
+        [n for facts in everyone for n, yes in facts.encoders[name].items() if yes]
+        for name in names[0]
+    ]
+    return tuple(min(numbers, default=None) for numbers in layers)
 
 
 def _shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that have each shared parameter."""
+    """Return the ranks that have each shared parameter, or a copy of an encoder's."""
     found: dict[str, tuple[int, ...]] = {}
-    for name in sorted({name for facts in everyone for name in facts.shared}):
-        ranks = tuple(rank for rank, facts in enumerate(everyone) if name in facts.shared)
-        likeness = {everyone[rank].shared[name]: rank for rank in ranks}
+    given = [{**facts.copies, **facts.shared} for facts in everyone]
+    for name in sorted({name for own in given for name in own}):
+        ranks = tuple(rank for rank, own in enumerate(given) if name in own)
+        likeness = {given[rank][name]: rank for rank in ranks}
         if len(likeness) > 1:
             which = ", ".join(f"{what} on rank {rank}" for what, rank in likeness.items())
             raise ValueError(
                 f"the shared parameter {name!r} is {which}; ranks share parameters of one shape "
                 "and precision, all trained or all frozen"
             )
+        if len(ranks) < 2 and name in everyone[ranks[0]].copies:
+            continue  # the only encoder pipeline
         if len(ranks) < 2:
             raise ValueError(
                 f"only rank {ranks[0]} gives the shared parameter {name!r}; every rank that has a "
@@ -171,12 +197,14 @@ def _shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _flows(everyone: Sequence[RankFacts], program: Program) -> Iterator[bool]:
-    """Yield for each stage whether anything before it is trained, and at the end for its output."""
+def _flows(everyone: Sequence[RankFacts], program: Program, encoded: bool) -> Iterator[bool]:
+    """Yield for each stage whether anything before it is trained, and at the end for its output.
+
+    `encoded`: whether any encoder is trained; then every F that gets features returns gradients.
+    """
     trained = {stage: yes for facts in everyone for stage, yes in facts.trained.items()}
-    encoder = any(facts.encoder for facts in everyone)
     # Stages whose features' gradients an edge takes back to an encoder.
-    back = {e.source.stage for e in program.edges if encoder and e.source.kind in BACKWARD}
+    back = {e.source.stage for e in program.edges if encoded and e.source.kind in BACKWARD}
     yield (flows := any(facts.embedding for facts in everyone))
     for stage in range(program.stages):
         flows = flows or trained[stage] or stage in back

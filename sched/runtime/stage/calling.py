@@ -1,13 +1,13 @@
 """Call a module as a pass does: with autocast, and kept or recomputed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...ir.passes import Pass
@@ -35,7 +35,7 @@ def grad_mode(enabled: bool) -> AbstractContextManager[Any]:
 
 
 def call_module(
-    module: nn.Module,
+    module: Callable[..., Any],
     inputs: Sequence[Tensor],
     extras: Mapping[str, Tensor],
     calling: Calling,

@@ -5,8 +5,8 @@ will enter; not the output, whose memory is free once it has been sent. I keeps 
 that it put off. Without anything to train at or before a stage, F makes no graph and backward
 passes do nothing.
 
-What an edge of the program brings to an F, such as an encoder's features, is the last argument of
-the stage's module. Its gradient, where the program takes it somewhere, is a result of the backward.
+The features that edges bring to an F are leaves of its graph (`merging.py` says what becomes of
+them). Their gradients, where the program takes them back, are a result of the backward.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,9 +23,11 @@ from ...ir.passes import Pass
 from ...ir.program import Program
 from ..gradients.sharded import begin_step, last_backward
 from ..parts.interface import Given, Made
+from ..parts.joints import Joint, pack
 from ..parts.step_data import MicrobatchData, StepData
 from .calling import NOTHING, Calling, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
+from .merging import Merge, Merging
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
 LossFunction = Callable[..., Tensor]
@@ -41,6 +43,8 @@ class Running(TypedDict, total=False):
     autocast: torch.dtype | None
     split: bool
     shift_labels: bool
+    merge: Merge | None
+    embedding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,10 @@ class StageOptions:
     weight gradients off; without, I is a whole backward. `shift_labels`: whether each label stands
     at its own token's place, as in the loader's batches and for Hugging Face's models, and is to be
     moved to the token before, which predicts it; the first label of each sample must be one that
-    the loss ignores.
+    the loss ignores. `merge`: called with the embeddings, the encoders' features by name, and the
+    fields of the microbatch that this rank has, returns what the first stage goes on with; without,
+    its module gets the features as its last arguments. `embedding`: the name of the layer in the
+    first stage's module whose output is meant, if it is not the only `nn.Embedding` there.
     """
 
     inputs: tuple[str, ...] = ("input_ids",)
@@ -65,6 +72,8 @@ class StageOptions:
     autocast: torch.dtype | None = None
     split: bool = True
     shift_labels: bool = False
+    merge: Merge | None = None
+    embedding: str = ""
 
     @property
     def calling(self) -> Calling:
@@ -80,7 +89,7 @@ class _Kept(NamedTuple):
     """
 
     input: Tensor | None
-    features: Tensor | None
+    features: tuple[Tensor, ...]
     edge: GradientEdge | None
     gradient: Tensor | None = None
 
@@ -90,17 +99,19 @@ class Stages:
     """The stages of one rank, as a part of the executor.
 
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
+    `joints`: where encoders' features enter. `merging`: what becomes of them.
     """
 
     program: Program
     modules_by_stage: Mapping[int, nn.Module]
     options: StageOptions
+    joints: Mapping[tuple[int, int], Joint] = field(default_factory=dict)
+    merging: Merging | None = None
     kinds: frozenset[str] = frozenset("FBIW")
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
     _split: frozenset[tuple[int, int]] = frozenset()
     _last: Mapping[int, int] = field(default_factory=dict)
-    _returned: frozenset[tuple[int, int]] = frozenset()
     _calling: Calling = field(default_factory=Calling)
     # The names of what brings the first stage's input, and the gradient of the last one's output.
     _entries: tuple[str, ...] = ()
@@ -121,12 +132,6 @@ class Stages:
             for item in row
             if item.kind in BACKWARD
         }
-        # The stages and microbatches whose features' gradients an edge takes to their encoder.
-        self._returned = frozenset(
-            (edge.source.stage, edge.source.microbatch)
-            for edge in self.program.edges
-            if edge.source.kind in BACKWARD
-        )
         self._calling = self.options.calling
         self._entries = ("F", *_before(self.program, "first", ["F"]))
         self._exits = ("B", *_before(self.program, "last", BACKWARD))
@@ -166,14 +171,12 @@ class Stages:
         x = _first(given, self._entries)
         if x is not None:
             x = x.detach().requires_grad_(wanted)
-        features = _features(what, given) if self.program.edges else None
-        returned = (what.stage, what.microbatch) in self._returned
-        if features is not None:
-            features = features.detach().requires_grad_(returned)
+        joint = self.joints.get((what.stage, what.microbatch))
+        features = joint.features(given) if joint is not None else []
         loss = self.options.loss if what.stage == self.program.stages - 1 else None
         gradient = None
         with grad_mode(trained), self._mode(what, DeferredGradients):
-            output = self._call(what, [x, features], microbatch)
+            output = self._call(what, x, features, microbatch)
             if loss is None:
                 _check_size(what, output, microbatch)
             else:
@@ -183,18 +186,25 @@ class Stages:
                 self._losses.append(output.detach())
                 gradient = torch.ones_like(output)
         edge = get_gradient_edge(output) if output.requires_grad else None
-        kept = _Kept(x if wanted else None, features if returned else None, edge, gradient)
+        returned = tuple(tensor for tensor in features if tensor.requires_grad)
+        kept = _Kept(x if wanted else None, returned, edge, gradient)
         return {"F": output.detach(), "activation": kept}
 
     def _call(
-        self, what: Pass, given: Sequence[Tensor | None], microbatch: MicrobatchData
+        self,
+        what: Pass,
+        x: Tensor | None,
+        features: Sequence[Tensor],
+        microbatch: MicrobatchData,
     ) -> Tensor:
-        inputs = [tensor for tensor in given if tensor is not None]
-        if given[0] is None:
-            inputs = [*(microbatch.fields[name] for name in self.options.inputs), *inputs]
-        extras = {name: microbatch.fields[name] for name in self.options.extras}
-        module = self.modules_by_stage[what.stage]
-        return call_module(module, inputs, extras, self._calling, what)
+        fields = microbatch.fields
+        inputs = [x] if x is not None else [fields[name] for name in self.options.inputs]
+        extras = {name: fields[name] for name in self.options.extras}
+        module: Callable[..., Tensor] = self.modules_by_stage[what.stage]
+        if features and self.merging is not None:
+            names = self.joints[what.stage, what.microbatch].names
+            module = self.merging.around(module, names, fields, embedded=x is not None)
+        return call_module(module, [*inputs, *features], extras, self._calling, what)
 
     def _backward(self, what: Pass, given: Given) -> Made:
         kept: _Kept = given["activation"]
@@ -212,8 +222,8 @@ class Stages:
         made: dict[str, Any] = {"weight": pending}
         if kept.input is not None:
             made["B"] = _gradient_of(kept.input)
-        if kept.features is not None:
-            made[f"X_{what.kind}"] = _gradient_of(kept.features)
+        if kept.features:
+            made[f"X_{what.kind}"] = pack([_gradient_of(leaf) for leaf in kept.features])
         return made
 
     def _mode(
@@ -237,16 +247,6 @@ def _first(given: Given, names: Iterable[str]) -> Tensor | None:
             found: Tensor = given[name]
             return found
     return None
-
-
-def _features(what: Pass, given: Given) -> Tensor | None:
-    """Return what edges bring to an F, None without any. Raises ValueError for several."""
-    found = [
-        tensor for name, brought in given.items() if name.startswith("X_") for tensor in brought
-    ]
-    if len(found) > 1:
-        raise ValueError(f"edges bring {len(found)} results to {what}; give each F at most one")
-    return found[0] if found else None
 
 
 def _gradient_of(leaf: Tensor) -> Tensor:

@@ -27,21 +27,28 @@ _IMPORTED_ONCE = (
 
 
 @functools.cache
-def make_mesh(ranks: int) -> DeviceMesh:
+def make_mesh(ranks: int, replicas: int | None = None) -> DeviceMesh:
     """Return the mesh of the pool's processes with that many pipeline ranks.
 
-    Made once: gloo's threads of a mesh stay, and wake up a hundred times a second.
+    `replicas`: of each pipeline, by default as many as there are processes for; with fewer, the
+    other processes do the same in meshes of their own. Made once: gloo's threads of a mesh stay,
+    and wake up a hundred times a second.
     """
-    return init_device_mesh("cpu", (WORLD // ranks, ranks), mesh_dim_names=("dp", "pp"))
+    world = dist.get_world_size()
+    if replicas in (None, world // ranks):
+        return init_device_mesh("cpu", (world // ranks, ranks), mesh_dim_names=("dp", "pp"))
+    sizes = world // (replicas * ranks), replicas, ranks
+    every = init_device_mesh("cpu", sizes, mesh_dim_names=("jobs", "dp", "pp"))
+    return every["dp", "pp"]
 
 
-def _serve(rank: int, port: int, pipe: Connection) -> None:
+def _serve(rank: int, world: int, port: int, pipe: Connection) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     keep_groups()
     where = f"tcp://127.0.0.1:{port}"
     dist.init_process_group(
-        "gloo", where, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60)
+        "gloo", where, rank=rank, world_size=world, timeout=timedelta(seconds=60)
     )
     while (task := pipe.recv()) is not None:
         function, arguments = task
@@ -53,9 +60,9 @@ def _serve(rank: int, port: int, pipe: Connection) -> None:
 
 
 class Pool:
-    """WORLD processes that run one function at a time, all of them together."""
+    """Processes that run one function at a time, all of them together."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: int = WORLD) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -64,9 +71,9 @@ class Pool:
         context.set_forkserver_preload([*_IMPORTED_ONCE])
         self.pipes: list[Connection] = []
         self.processes = []
-        for rank in range(WORLD):
+        for rank in range(world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, port, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, world, port, theirs), daemon=True)
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)

@@ -11,7 +11,7 @@ from counterpoise.sched import (
     simulate,
     unit_costs,
 )
-from counterpoise.sched.runtime.compiled import Op, compile_program, with_reductions
+from counterpoise.sched.runtime.compiled import Op, compile_program, lowered, with_reductions
 from counterpoise.sched.runtime.compiled.memory import live_counts
 
 
@@ -23,6 +23,13 @@ def all_programs():
                 options = {} if inputs is None else {"inputs": inputs}
                 program = schedule(known.name, ranks=ranks, microbatches=2 * ranks, **options)
                 yield pytest.param(program, id=f"{known.name}-{ranks}-{inputs}")
+
+
+@pytest.mark.parametrize("name", ["1f1b", "1f1b-alg2", "zbv"])
+def test_a_program_of_one_rank_is_lowered_once(name) -> None:
+    program = lowered(schedule(name, ranks=1, microbatches=2))
+    assert lowered(program) == program
+    assert_sound(compile_program(program, 0))
 
 
 def lists_of(program: Program, wanted=None) -> list[tuple[Op, ...]]:

@@ -1,8 +1,8 @@
-"""A small encoder in front of a small language model, programs that run both, and one process."""
+"""Small encoders in front of a small language model, programs that run both, and one process."""
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,68 +11,96 @@ from torch import Tensor, nn
 
 from counterpoise.sched import Edge, Pass, Program, schedule
 from counterpoise.sched.ir.kinds import layer_kind
-from counterpoise.sched.runtime.compiled import (
-    collectives,
-    compile_program,
-    without_encoder_backward,
+from counterpoise.sched.runtime.compiled import collectives, compile_program
+from counterpoise.sched.runtime.encoders import (
+    EncoderPart,
+    EncoderSpec,
+    place_encoders,
+    trained_program,
 )
-from counterpoise.sched.runtime.encoders import EncoderLayers, EncoderPart
 from counterpoise.sched.runtime.execution import Walker, walk
 from counterpoise.sched.runtime.links import Loopback
 from counterpoise.sched.runtime.parts import MicrobatchData, ModelPart, StepData, TensorSpec
 from counterpoise.sched.runtime.stage import StageOptions, Stages
 from tests.sched.runtime.models import HIDDEN, WORDS, make_stages, total_loss
 
-# Of a tile, between two layers of the encoder, and of its features.
-PIXELS, ENCODED, FEATURES = 5, 6, 3
+# Of an input, between two layers of an encoder, and of its features.
+INPUTS, ENCODED = 5, 6
+# By encoder: the field that it takes, and the resource that its tokens are counted by.
+FIELDS = {"vision": ("pixels", "tiles"), "audio": ("sounds", "clips")}
 
 
 class First(nn.Module):
-    """The first stage: the first words are added to the features, which are of as many tiles."""
+    """A first stage that merges by itself."""
 
     def __init__(self, rest: nn.Module) -> None:
         super().__init__()
         self.embedding, self.block = rest.children()
-        self.project = nn.Linear(FEATURES, HIDDEN)
 
-    def forward(self, ids: Tensor, features: Tensor) -> Tensor:
-        x = self.embedding(ids)
-        some = len(features)
-        return self.block(torch.cat([x[:some] + self.project(features), x[some:]]))
+    def forward(self, ids: Tensor, *features: Tensor) -> Tensor:
+        named = dict(zip(FIELDS, features, strict=False))
+        found: Tensor = self.block(merge(self.embedding(ids), named, {}))
+        return found
+
+
+def merge(embeddings: Tensor, features: Mapping[str, Tensor], fields: Mapping[str, Any]) -> Tensor:
+    """Add the first encoder's features to the first words, the second one's to the last ones."""
+    del fields
+    vision, audio = features["vision"], features.get("audio")
+    some = len(vision)
+    embeddings = torch.cat([embeddings[:some] + vision, embeddings[some:]])
+    if audio is None:
+        return embeddings
+    rest = len(embeddings) - len(audio)
+    return torch.cat([embeddings[:rest], embeddings[rest:] + audio])
 
 
 class Layer(nn.Module):
-    """An encoder layer; none of its gradients is put off."""
+    """An encoder layer; it takes no empty tensors, as many encoders do not."""
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__()
         self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, out)
 
     def forward(self, x: Tensor) -> Tensor:
+        assert len(x), "an encoder was called without anything to encode"
         return torch.tanh(self.linear(self.norm(x)))
 
 
 @dataclass(frozen=True)
 class Model:
-    """Encoder layers from the pixels up, and the language model's stages."""
+    """The encoders' layers from the inputs up, and the language model's stages."""
 
-    encoder: list[nn.Module]
+    encoders: list[list[nn.Module]]
     stages: list[nn.Module]
 
     def pieces(self) -> list[nn.Module]:
-        return [*self.encoder, *self.stages]
+        return [*itertools.chain(*self.encoders), *self.stages]
 
-    def __call__(self, ids: Tensor, pixels: Tensor) -> Tensor:
-        x: Tensor = self.stages[0](ids, nn.Sequential(*self.encoder)(pixels))
-        return nn.Sequential(*self.stages[1:])(x)
+    def __call__(self, sample: "Sample") -> Tensor:
+        embedding, *blocks = self.stages[0].children()
+        named = dict(zip(FIELDS, map(encode, self.encoders, sample.inputs()), strict=False))
+        x = merge(embedding(sample.ids), named, {})
+        return nn.Sequential(*blocks, *self.stages[1:])(x)
 
 
-def make_model(layers: int, stages: int, dtype: torch.dtype = torch.float64) -> Model:
+def encode(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
+    found: Tensor = nn.Sequential(*layers)(x) if len(x) else x.new_zeros(0, HIDDEN)
+    return found
+
+
+def make_model(
+    layers: Sequence[int], stages: int, dtype: torch.dtype = torch.float64, *, merges: bool = True
+) -> Model:
+    """Return a model with encoders of so many layers; `merges`: whether its first stage does."""
     made = make_stages(stages)
-    made[0] = First(made[0])
-    widths = [PIXELS, *[ENCODED] * (layers - 1), FEATURES]
-    encoder: list[nn.Module] = [Layer(a, b) for a, b in itertools.pairwise(widths)]
-    return Model([layer.to(dtype) for layer in encoder], [stage.to(dtype) for stage in made])
+    if merges:
+        made[0] = First(made[0])
+    encoders: list[list[nn.Module]] = []
+    for count in layers:
+        widths = [INPUTS, *[ENCODED] * (count - 1), HIDDEN]
+        encoders.append([Layer(a, b).to(dtype) for a, b in itertools.pairwise(widths)])
+    return Model(encoders, [stage.to(dtype) for stage in made])
 
 
 @dataclass(frozen=True)
@@ -82,44 +110,64 @@ class Sample:
     ids: Tensor
     labels: Tensor
     pixels: Tensor
+    sounds: Tensor
+
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        return self.pixels, self.sounds
 
     @property
     def costs(self) -> dict[str, int]:
-        return {"tokens": len(self.ids), "tiles": len(self.pixels)}
+        return {"tokens": len(self.ids), "tiles": len(self.pixels), "clips": len(self.sounds)}
 
 
 def make_samples(count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Sample]:
-    """Microbatches of different sizes; the second has no tile."""
+    """Microbatches of different sizes; some have no images, some no sounds, one has none."""
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     found = []
     for number in range(count):
         tokens = draw.randint(4, 9)
-        tiles = 0 if number == 1 else draw.randint(1, 4)
+        tiles = 0 if number % 4 == 1 else draw.randint(1, 4)
+        clips = 0 if number % 3 == 1 else draw.randint(1, 3)
         ids, labels = (torch.randint(WORDS, (tokens,), generator=generator) for _ in range(2))
-        pixels = torch.randn(tiles, PIXELS, generator=generator, dtype=dtype)
-        found.append(Sample(ids, labels, pixels))
+        pixels, sounds = (
+            torch.randn(n, INPUTS, generator=generator, dtype=dtype) for n in (tiles, clips)
+        )
+        found.append(Sample(ids, labels, pixels, sounds))
     return found
 
 
-def features(info: Any) -> tuple[int, ...]:
-    return info.costs["tiles"], FEATURES
+def specs_of(
+    model: Model, dtype: torch.dtype = torch.float32, fields: Mapping[str, str] | None = None
+) -> list[EncoderSpec]:
+    """Describe a model's encoders; `fields`: other names of the fields that they take."""
 
+    def spec(name: str, layers: list[nn.Module]) -> EncoderSpec:
+        given, resource = FIELDS[name]
+        return EncoderSpec(
+            name,
+            layers,
+            tokens={resource: 1},
+            width=HIDDEN,
+            inputs=((fields or {}).get(given, given),),
+            hidden=lambda info: (info.costs[resource], ENCODED),
+            dtype=dtype,
+        )
 
-def hidden(info: Any) -> tuple[int, ...]:
-    return info.costs["tiles"], ENCODED
+    return [spec(name, layers) for name, layers in zip(FIELDS, model.encoders, strict=False)]
 
 
 def encoded(
-    name: str, ranks: int, microbatches: int, *, width: int = 1, layers: int = 1
+    name: str, ranks: int, microbatches: int, *, width: int = 1, layers: Sequence[int] = (1,)
 ) -> Program:
-    """Encoder pipelines of `width` ranks with `layers` layers each, beside a schedule's passes.
+    """Encoder pipelines of `width` ranks with so many layers each, beside a schedule's passes.
 
     The encoders number the microbatches in the reverse of the language model's order.
     """
     base = schedule(name, ranks=ranks, microbatches=microbatches)
     groups = [range(first, first + width) for first in range(0, ranks, width)]
-    forward = [layer_kind("EF", n) for n in range(layers)]
-    backward = [layer_kind("EB", n) for n in reversed(range(layers))]
+    count, ends = sum(layers), list(itertools.accumulate(layers))
+    forward = [layer_kind("EF", n) for n in range(count)]
+    backward = [layer_kind("EB", n) for n in reversed(range(count))]
     first = base.ranks[base.placement[0]]
     gradient = {p.microbatch: p for p in first if p.stage == 0 and p.kind in "BI"}
     rows, edges = [], []
@@ -128,36 +176,39 @@ def encoded(
         before = [Pass(rank, kind, m) for m in own for kind in forward]
         after = [Pass(rank, kind, m) for m in own[::-1] for kind in backward]
         rows.append((*before, *row, *after))
-        for m in own:
+        for m, (size, end) in itertools.product(own, zip(layers, ends, strict=True)):
             number = microbatches - 1 - m
-            top, low = Pass(rank, forward[-1], m), Pass(rank, backward[-1], m)
+            low, top = end - size, end - 1
+            up, down = Pass(rank, layer_kind("EF", top), m), Pass(rank, layer_kind("EB", top), m)
             if rank == group[-1]:
-                edges.append(Edge(top, Pass(0, "F", number)))
-                edges.append(Edge(gradient[number], Pass(rank, backward[0], m)))
+                edges.append(Edge(up, Pass(0, "F", number)))
+                edges.append(Edge(gradient[number], down))
             else:
-                edges.append(Edge(top, Pass(rank + 1, forward[0], m)))
-                edges.append(Edge(Pass(rank + 1, low.kind, m), Pass(rank, backward[0], m)))
+                edges.append(Edge(up, Pass(rank + 1, layer_kind("EF", low), m)))
+                edges.append(Edge(Pass(rank + 1, layer_kind("EB", low), m), down))
     return replace(base, ranks=tuple(map(tuple, rows)), edges=tuple(edges))
 
 
-def layers_of(model: Model, rank: int, width: int) -> dict[int, nn.Module]:
-    """The layers of a rank of an encoder pipeline of so many ranks, of a copy of the encoder."""
-    each = len(model.encoder) // width
-    return dict(enumerate(model.encoder[each * (rank % width) : each * (rank % width + 1)]))
-
-
-def reference(model: Model, samples: Sequence[Sample]) -> float:
+def reference(model: Model, samples: Sequence[Sample], total: int = 0) -> float:
     """Leave the gradients of one process on the model, and return the loss."""
-    total, weight = 0.0, 1 / sum(len(sample.ids) for sample in samples)
+    found, weight = 0.0, 1 / (total or sum(len(sample.ids) for sample in samples))
     for sample in samples:
-        loss = total_loss(model(sample.ids, sample.pixels), sample.labels) * weight
-        loss.backward()
-        total += loss.item()
-    return total
+        loss = total_loss(model(sample), sample.labels) * weight
+        if loss.requires_grad:  # a frozen language model learns nothing without an encoder's input
+            loss.backward()
+        found += loss.item()
+    return found
 
 
 def is_trained(pieces: Sequence[nn.Module]) -> bool:
     return any(p.requires_grad for piece in pieces for p in piece.parameters())
+
+
+def lowest_trained(model: Model) -> list[int | None]:
+    return [
+        next((n for n, layer in enumerate(layers) if is_trained([layer])), None)
+        for layers in model.encoders
+    ]
 
 
 def run_program(
@@ -172,28 +223,24 @@ def run_program(
     The stages are those of the first.
     """
     ranks, stages = len(program.ranks), models[0].stages
-    encoded = is_trained(models[0].encoder)
-    if not encoded:
-        program = without_encoder_backward(program)
+    placement = place_encoders(program, [len(layers) for layers in models[0].encoders])
+    lowest = lowest_trained(models[0])
+    encoded = any(number is not None for number in lowest)
+    program = trained_program(program, placement, lowest)
     wanted = [False, *(encoded or is_trained(stages[: n + 1]) for n in range(len(stages)))]
     weight = 1 / sum(len(sample.ids) for sample in samples)
     microbatches = [
-        MicrobatchData(
-            {"ids": s.ids, "labels": s.labels, "pixels": s.pixels},
-            weight,
-            TensorSpec((len(s.ids), HIDDEN), torch.float64),
-        )
+        MicrobatchData(vars(s), weight, TensorSpec((len(s.ids), HIDDEN), torch.float64))
         for s in samples
     ]
     options = StageOptions(inputs=("ids",), labels=("labels",), loss=total_loss)
     loop, walks, every = Loopback(ranks), [], []
     for rank in range(ranks):
-        own = layers_of(models[rank // width], rank, width)
-        layers = EncoderLayers(own, features, hidden, ("pixels",), torch.float64)
-        part = EncoderPart(program, rank, layers)
+        specs = specs_of(models[rank // width], torch.float64)
+        part = EncoderPart(program, rank, specs, placement)
         data = StepData(tuple(microbatches), tuple(wanted), part.edge_specs(samples))
         mine = {s: stages[s] for s in program.stages_of(rank)}
-        parts: list[ModelPart] = [Stages(program, mine, options), part]
+        parts: list[ModelPart] = [Stages(program, mine, options, part.joints), part]
         for one in parts:
             one.begin(data)
         by_kind = {kind: one for one in parts for kind in one.kinds}

@@ -1,147 +1,215 @@
 """What the processes of the pool run: pipelines with encoder passes, beside one process."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from counterpoise.sched import parse_program
-from counterpoise.sched.runtime import EncoderLayers, Pipeline
+from counterpoise.sched import (
+    EncoderTimes,
+    Program,
+    parse_program,
+    schedule,
+    unit_costs,
+    with_encoders,
+)
+from counterpoise.sched.runtime import Pipeline, VocabParallel
+from tests.sched.runtime.cases import ALGORITHMS, parameter_pairs, relative, whole
 from tests.sched.runtime.encoders.models import (
     Model,
     Sample,
     encoded,
-    features,
-    hidden,
-    layers_of,
     make_model,
     make_samples,
+    merge,
     reference,
+    specs_of,
 )
 from tests.sched.runtime.models import HIDDEN, total_loss
-from tests.sched.runtime.pool import WORLD, make_mesh
+from tests.sched.runtime.pool import make_mesh
+
+FIELDS = {"ids": "input_ids", "labels": "labels", "pixels": "pixel_values", "sounds": "waveforms"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A schedule on `ranks` processes with encoder pipelines of `width`; the others are replicas.
+    """A schedule on `ranks` processes with encoder pipelines of `width`.
 
-    `text`: of a program to run instead of the schedule.
+    `replicas`: of the pipeline, as many as there are processes for by default. `layers`: of each
+    encoder on a rank. `frozen`: the encoders that are. `text`: of a program to run instead.
+    `stage_merges`: whether the first stage gets the features, and no function. `divided`: whether
+    the embedding is divided over the ranks, too.
     """
 
     name: str
     ranks: int = 4
     width: int = 1
-    layers: int = 2
-    frozen: bool = False
+    layers: tuple[int, ...] = (2,)
+    frozen: tuple[int, ...] = ()
+    replicas: int | None = None
     text: str = ""
+    stage_merges: bool = False
+    divided: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def program(self, ranks: int, microbatches: int) -> Program:
+        if self.text:
+            return parse_program(self.text)
+        return encoded(self.name, ranks, microbatches, width=self.width, layers=self.layers)
+
+    def in_gaps(self) -> "Setting":
+        """Return the setting with the encoders' passes in the schedule's gaps.
+
+        Its program is a text, so that compiling the search is one process' work.
+        """
+        count, inputs = max(4, 2 * self.ranks), {"inputs": True} if self.divided else {}
+        base = schedule(self.name, ranks=self.ranks, microbatches=count, **inputs)
+        times = [EncoderTimes((3,) * n, (5,) * n) for n in self.whole_layers()]
+        made = with_encoders(base, unit_costs(10, 20, 4), times, width=self.width)
+        return replace(self, text=str(made))
+
+    def whole_layers(self) -> list[int]:
+        return [self.width * count for count in self.layers]
+
+    def model(self, stages: int) -> Model:
+        made = make_model(self.whole_layers(), stages, torch.float32, merges=self.stage_merges)
+        for encoder in self.frozen:
+            for layer in made.encoders[encoder]:
+                layer.requires_grad_(False)
+        return made
 
 
 def loader_step(samples: list[Sample], total: int) -> SimpleNamespace:
-    names = {"ids": "input_ids", "labels": "labels", "pixels": "pixel_values"}
     return SimpleNamespace(
-        microbatches=[{names[name]: value for name, value in vars(s).items()} for s in samples],
+        microbatches=[{FIELDS[name]: value for name, value in vars(s).items()} for s in samples],
         infos=[
             SimpleNamespace(step_label_tokens=total, step_samples=1, costs=s.costs) for s in samples
         ],
     )
 
 
-def run_setting(rank: int, setting: Setting) -> dict[str, float]:
-    """Run two steps both ways; return the largest relative errors, and the fields' number."""
-    mesh = make_mesh(setting.ranks)
-    own, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
-
-    def program(ranks: int, microbatches: int):
-        if setting.text:
-            return parse_program(setting.text)
-        width, layers = setting.width, setting.layers
-        return encoded(setting.name, ranks, microbatches, width=width, layers=layers)
-
-    base = program(setting.ranks, 2 * setting.ranks)
-    model = make_model(setting.width * setting.layers, base.stages, torch.float32)
-    for layer in model.encoder if setting.frozen else ():
-        layer.requires_grad_(False)
-    expected = copy.deepcopy(model)
-    mine = layers_of(model, own, setting.width)
+def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Module]]:
+    """Return a pipeline of the model, and this rank's stages."""
+    mesh = make_mesh(setting.ranks, setting.replicas)
+    own = mesh["pp"].get_local_rank()
+    base = setting.program(setting.ranks, 2 * setting.ranks)
+    made: dict[str, Any] = {"loss": total_loss}
+    if any(item.kind in "SL" for row in base.ranks for item in row):
+        *body, head = model.stages[-1].children()
+        assert isinstance(head, nn.Linear)
+        model.stages[-1] = nn.Sequential(*body)
+        algorithm = ALGORITHMS[setting.name.rpartition("-")[2]]
+        embedding = None
+        if setting.divided:
+            embedding, *body = model.stages[0].children()
+            assert isinstance(embedding, nn.Embedding)
+            model.stages[0] = nn.Sequential(*body)
+        made = {"vocabulary": VocabParallel(head, embedding, algorithm=algorithm)}
+    mine = {s: model.stages[s] for s in base.stages_of(own)}
+    if not setting.stage_merges:
+        made["merge"] = merge
     pipe = Pipeline(
         mesh,
-        schedule=program,
-        stages={s: model.stages[s] for s in base.stages_of(own)},
-        encoder=EncoderLayers(mine, features, hidden),
+        schedule=setting.program,
+        stages=mine,
+        encoders=specs_of(model, fields=FIELDS),
         hidden=HIDDEN,
-        loss=total_loss,
         deadline_s=40,
+        **made,
+        **dict(setting.options),
     )
-    worst: dict[str, float] = {}
+    return pipe, mine
+
+
+def run_setting(rank: int, setting: Setting, steps: int = 2) -> dict[str, float]:
+    """Train some steps both ways; return the largest relative errors."""
+    del rank
+    stages = setting.program(setting.ranks, 2 * setting.ranks).stages
+    model = setting.model(stages)
+    expected = copy.deepcopy(model)
+    pipe, mine = make_pipe(setting, model)
     try:
-        for step in range(2):
-            every = [
-                make_samples(base.microbatches, 10 * step + dp, torch.float32)
-                for dp in range(WORLD // setting.ranks)
-            ]
-            total = sum(len(s.ids) for samples in every for s in samples)
-            loss = pipe.step(loader_step(every[replica], total)).loss
-            wanted = _reference(expected, every, total)
-            errors = {"loss": abs(float(loss) - wanted) / wanted}
-            errors |= _compare(model, expected, mine, setting, own, mesh["pp"].get_group())
-            worst = {k: max(worst.get(k, 0.0), v) for k, v in errors.items()}
-            for piece in (*model.pieces(), *expected.pieces()):
-                piece.zero_grad()
+        found = _train(pipe, mine, model, expected, setting, steps)
+        return found | ({} if steps == 1 else {"evaluation": _evaluate(pipe, expected, setting)})
     finally:
         pipe.close()
-    needs = {"pixel_values"} & pipe.fields(own)
-    assert bool(needs) == (own % setting.width == 0)
-    return worst
 
 
-def _reference(model: Model, every: list[list[Sample]], total: int) -> float:
-    loss = 0.0
-    for samples in every:
-        part = copy.deepcopy(model)
-        own = sum(len(sample.ids) for sample in samples)
-        loss += reference(part, samples) * own / total
-        pairs = zip(model.pieces(), part.pieces(), strict=True)
-        for whole, piece in pairs:
-            for one, other in zip(whole.parameters(), piece.parameters(), strict=True):
-                if other.grad is not None:
-                    found = other.grad * own / total
-                    one.grad = found if one.grad is None else one.grad + found
-    return loss
-
-
-def _compare(
+def _train(
+    pipe: Pipeline,
+    mine: dict[int, nn.Module],
     model: Model,
     expected: Model,
-    mine: dict[int, nn.Module],
     setting: Setting,
-    own: int,
-    group: dist.ProcessGroup,
+    steps: int,
 ) -> dict[str, float]:
-    """The errors of this rank's stages, and of the encoder: the sum of all its copies."""
-    first = own % setting.width * setting.layers
-    held = {first + n: [p.grad for p in layer.parameters()] for n, layer in mine.items()}
-    found: list[dict[int, list[Tensor | None]]] = [{}] * group.size()
-    dist.all_gather_object(found, held, group=group)
-    worst = {"stages": 0.0, "encoder": 0.0}
-    for number, layer in enumerate(expected.encoder):
-        for at, parameter in enumerate(layer.parameters()):
-            grads = [copies[number][at] for copies in found if number in copies]
-            there = [g for g in grads if g is not None]
-            assert bool(there) == (parameter.grad is not None)
-            if parameter.grad is not None:
-                worst["encoder"] = max(worst["encoder"], _error(sum(there), parameter.grad))
-    pairs = zip(model.stages, expected.stages, strict=True)
-    for ours, theirs in pairs:
-        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-            if a.grad is not None:
-                assert b.grad is not None
-                worst["stages"] = max(worst["stages"], _error(a.grad, b.grad))
+    theirs = [p for piece in expected.pieces() for p in piece.parameters() if p.requires_grad]
+    ours = [p for p in pipe.parameters() if p.requires_grad]
+    optimizers = [torch.optim.SGD(p, lr=0.1) for p in (ours, theirs) if p]
+    count = setting.program(setting.ranks, 2 * setting.ranks).microbatches
+    replicas = make_mesh(setting.ranks, setting.replicas)["dp"].size()
+    worst: dict[str, float] = {}
+    for step in range(steps):
+        every = [make_samples(count, 10 * step + r, torch.float32) for r in range(replicas)]
+        total = sum(len(s.ids) for samples in every for s in samples)
+        result = pipe.step(loader_step(every[pipe.replica], total))
+        wanted = sum(reference(expected, samples, total) for samples in every)
+        found = {"loss": abs(float(result.loss) - wanted) / wanted}
+        stages = expected.stages
+        if setting.divided:
+            stages = [nn.Sequential(*list(stages[0].children())[1:]), *stages[1:]]
+        found["stages"] = _worst(parameter_pairs(pipe, mine, stages))
+        pairs = _encoder_pairs(pipe, model, expected, setting)
+        assert all((a.grad is None) == (b.grad is None) for a, b in pairs)
+        found["encoders"] = max(
+            [0.0, *(relative(a.grad, b.grad) for a, b in pairs if b.grad is not None)]
+        )
+        norm = nn.utils.clip_grad_norm_(theirs, 0.5)
+        found["norm"] = float(relative(pipe.clip_grad_norm_(0.5), norm))
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        weights = parameter_pairs(pipe, mine, stages, gradients=False)
+        found["weights"] = max(
+            _worst(weights, gradients=False),
+            *(relative(a.detach(), b.detach()) for a, b in pairs),
+        )
+        worst = {name: max(worst.get(name, 0.0), value) for name, value in found.items()}
     return worst
 
 
-def _error(ours, theirs: Tensor) -> float:
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+def _evaluate(pipe: Pipeline, expected: Model, setting: Setting) -> float:
+    """Return the error of the loss of forward passes alone."""
+    count = setting.program(setting.ranks, 2 * setting.ranks).microbatches
+    samples = make_samples(count, 7, torch.float32)
+    replicas = make_mesh(setting.ranks, setting.replicas)["dp"].size()
+    total = replicas * sum(len(s.ids) for s in samples)
+    wanted = replicas * reference(expected, samples, total)
+    return abs(float(pipe.evaluate(loader_step(samples, total)).loss) - wanted) / wanted
+
+
+def _worst(pairs: Any, *, gradients: bool = True) -> float:
+    """Return the largest error of what `parameter_pairs` gives."""
+    return max(
+        (
+            relative(whole(a.grad if gradients else a)[r], (b.grad if gradients else b)[q])
+            for a, r, b, q in pairs
+        ),
+        default=0.0,
+    )
+
+
+def _encoder_pairs(
+    pipe: Pipeline, model: Model, expected: Model, setting: Setting
+) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Return the parameters of this rank's encoder layers with the reference's."""
+    at = pipe.rank % setting.width
+    pairs = []
+    for ours, theirs, count in zip(model.encoders, expected.encoders, setting.layers, strict=True):
+        for number in range(at * count, (at + 1) * count):
+            both = ours[number].parameters(), theirs[number].parameters()
+            pairs += list(zip(*both, strict=True))
+    return pairs

@@ -1,17 +1,30 @@
 """What encoders work on, as edges say it, and what does not fit together."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 from torch import nn
 
-from counterpoise.sched import Pass, parse_program, problems
+from counterpoise.sched import Pass, Program, parse_program, problems, schedule
 from counterpoise.sched.runtime.compiled import (
     Value,
     with_reductions,
     with_whole_last_backward,
     without_encoder_backward,
 )
-from counterpoise.sched.runtime.encoders import EncoderLayers, EncoderPart, find_routes
-from tests.sched.runtime.encoders.models import encoded, features
+from counterpoise.sched.runtime.encoders import (
+    EncoderPart,
+    EncoderPlacement,
+    EncoderRoutes,
+    EncoderSpec,
+    find_joints,
+    find_routes,
+    place_encoders,
+    refuse_without_backward,
+    trained_program,
+)
+from tests.sched.runtime.encoders.models import encoded
 
 TEXT = """
 placement: 0 1
@@ -25,31 +38,60 @@ edges: 1EB_A0->0EB_B0 1EB_A1->0EB_B1
 """
 
 
+def routes_of(program: Program, layers: list[int]) -> EncoderRoutes:
+    return find_routes(program, place_encoders(program, layers))
+
+
 def test_edges_say_which_microbatch_an_encoder_works_on_and_what_they_carry() -> None:
     program = parse_program(TEXT)
     assert not problems(program)
-    routes = find_routes(program)
+    routes = routes_of(program, [4])
     assert routes.number == {0: 1, 1: 0}
-    assert routes.features == {
-        Value("X_EF_B", 1, 0): 1,
-        Value("X_EF_B", 1, 1): 0,
-        Value("X_B", 0, 0): 0,
-        Value("X_B", 0, 1): 1,
-    }
-    assert routes.hidden == {
-        Value("X_EF_B", 0, 0): 1,
-        Value("X_EF_B", 0, 1): 0,
-        Value("X_EB_A", 1, 0): 1,
-        Value("X_EB_A", 1, 1): 0,
-    }
-    assert routes.entries == {Pass(0, "EF_A", 0), Pass(0, "EF_A", 1)}
+    assert routes.features == {Value("X_EF_B", 1, 0): 0, Value("X_EF_B", 1, 1): 0}
+    assert routes.gradients == {Value("X_B", 0, 0): (0,), Value("X_B", 0, 1): (0,)}
+    names = ("X_EF_B", 0), ("X_EF_B", 1), ("X_EB_A", 0), ("X_EB_A", 1)
+    stage = {"X_EF_B": 0, "X_EB_A": 1}
+    assert routes.hidden == {Value(name, stage[name], m): 0 for name, m in names}
     # Nobody wants the gradient of the pixels.
     assert routes.wanted == {p for p in routes.backward if (p.stage, p.kind) != (0, "EB_A")}
 
 
+def test_every_rank_of_a_pipeline_runs_its_share_of_each_encoder() -> None:
+    program = encoded("1f1b", 4, 8, width=2, layers=(2, 1))
+    placement = place_encoders(program, [4, 2])
+    assert (placement.share, placement.position) == ((2, 1), {0: 0, 1: 1, 2: 0, 3: 1})
+    places = [placement.layer(Pass(3, kind, 0)) for kind in ("EF_A", "EB_B", "EF_C")]
+    assert [(p.encoder, p.number) for p in places] == [(0, 2), (0, 3), (1, 1)]
+    assert [(p.lowest, p.highest) for p in places] == [(True, False), (False, True), (True, True)]
+
+
+def test_gradients_of_several_encoders_leave_a_backward_as_one_value() -> None:
+    program = encoded("zb-h1", 2, 2, layers=(1, 1))
+    placement = place_encoders(program, [1, 1])
+    both = find_routes(program, placement).gradients
+    assert both == {Value("X_I", 0, 0): (0, 1), Value("X_I", 0, 1): (0, 1)}
+    left = trained_program(program, placement, [None, 0])
+    assert find_routes(left, placement).gradients == dict.fromkeys(both, (1,))
+    joint = find_joints(left, placement, ["vision", "audio"])[0, 0]
+    assert joint == (("vision", "audio"), ("X_EF_A", "X_EF_B"), (False, True))
+
+
+def test_layers_below_the_first_that_is_trained_have_no_backward() -> None:
+    program = encoded("1f1b", 4, 8, width=2, layers=(2,))
+    placement = place_encoders(program, [4])
+    left = trained_program(program, placement, [1])
+    assert not problems(left)
+    backward = {item for row in program.ranks for item in row if item.kind.startswith("EB")}
+    kept = {item for row in left.ranks for item in row if item.kind.startswith("EB")}
+    assert {(p.stage % 2, p.kind) for p in backward - kept} == {(0, "EB_A")}
+    # The layer that is trained does not compute a gradient of its input.
+    wanted = find_routes(left, placement).wanted
+    assert {(p.stage % 2, p.kind) for p in wanted} == {(1, "EB_A"), (1, "EB_B")}
+
+
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
 def test_a_frozen_encoder_has_no_backward_and_no_gradient_is_sent_to_it(name) -> None:
-    program = without_encoder_backward(encoded(name, 4, 8, width=2, layers=3))
+    program = without_encoder_backward(encoded(name, 4, 8, width=2, layers=(3,)))
     assert not problems(program)
     kinds = {item.kind for row in program.ranks for item in row}
     assert kinds >= {"EF_A", "EF_C"}
@@ -70,21 +112,64 @@ def test_features_gradients_come_from_a_last_backward_that_is_made_whole() -> No
         ("0EF0->0F0", "0EF1 leads to no F; add an edge"),
         ("0EF0->0F0 0EF1->0F0", "0F0 gets features from 0EF0 and from 0EF1"),
         ("0EF0->0F0 0EF0->0F1", "microbatch 0 is 0 and 1 of the language model"),
+        ("0EF0->0EF1 0EF1->0F0", "the edge 0EF0->0EF1 leads neither from a layer"),
     ],
 )
 def test_edges_that_say_nothing_useful_are_refused(edges, message) -> None:
     program = parse_program(f"placement: 0\nmicrobatches: 2\nedges: {edges}\n0: 0EF0 0EF1 0F0 0F1")
     with pytest.raises(ValueError, match=message):
-        find_routes(program)
+        find_routes(program, EncoderPlacement((1,), {0: 0}))
 
 
-def test_layers_that_do_not_fit_the_program_are_refused() -> None:
-    program = parse_program(TEXT)
-    one, two = nn.Linear(1, 1), nn.Linear(1, 1)
-    with pytest.raises(ValueError, match=r"rank 1 has the encoder layers \[0\], the schedule runs"):
-        EncoderPart(program, 1, EncoderLayers({0: one}, features))
-    with pytest.raises(ValueError, match="encoder layer 0 of rank 1 is trained, but the schedule"):
-        EncoderPart(without_encoder_backward(program), 1, EncoderLayers({0: one, 1: two}, features))
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([2], "rank 0 runs 2 encoder layers in the schedule; encoders of 2 layers in pipelines of"),
+        ([3], "encoders of 3 layers do not divide into pipelines of 2 ranks"),
+        ([], "give an EncoderSpec for each encoder of this schedule"),
+    ],
+)
+def test_encoders_that_do_not_fit_the_program_are_refused(layers, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        place_encoders(parse_program(TEXT), layers)
+
+
+def test_encoders_without_passes_are_refused() -> None:
+    program = schedule("1f1b", ranks=2, microbatches=2)
+    with pytest.raises(ValueError, match="'1f1b' has no encoder passes; fill it with some"):
+        place_encoders(program, [1])
+
+
+def test_an_f_without_one_of_the_encoders_features_is_refused() -> None:
+    program = encoded("1f1b", 2, 2, layers=(1, 1))
+    edges = tuple(edge for edge in program.edges if edge.source != Pass(1, "EF_B", 1))
+    left, placement = replace(program, edges=edges), place_encoders(program, [1, 1])
+    with pytest.raises(ValueError, match="0F0 gets no features of audio; add an edge"):
+        find_joints(left, placement, ["vision", "audio"])
+
+
+def test_layers_that_are_missing_or_cannot_be_trained_are_refused() -> None:
+    program = without_encoder_backward(parse_program(TEXT))
+    placement = place_encoders(program, [4])
+    layers = [nn.Linear(1, 1), nn.Linear(1, 1), None, None]
+    spec = EncoderSpec("vision", layers, tokens={"tiles": 1}, width=1)
+    with pytest.raises(ValueError, match=r"layer 0 of the encoder 'vision' is trained, but the"):
+        refuse_without_backward(EncoderPart(program, 0, [spec], placement))
+    with pytest.raises(ValueError, match="runs layer 2 of the encoder 'vision' on this rank; give"):
+        refuse_without_backward(EncoderPart(program, 1, [spec], placement))
+    frozen = EncoderSpec("vision", layers, tokens={"tiles": 1}, width=1, trainable=False)
+    refuse_without_backward(EncoderPart(program, 0, [frozen], placement))
+
+
+def test_tokens_are_counted_by_costs_or_by_a_function() -> None:
+    info = SimpleNamespace(costs={"tiles": 3, "clips": 2})
+    both = EncoderSpec("both", [nn.Identity()], tokens={"tiles": 256, "clips": 10}, width=8)
+    assert both.features_spec(info).shape == (788, 8)
+    own = EncoderSpec("own", [nn.Identity()], tokens=lambda info: info.costs["clips"], width=8)
+    assert own.count(info) == 2
+    assert own.count(SimpleNamespace(empty=True, costs={})) == 0
+    with pytest.raises(ValueError, match=r"counts its tokens by clips, the microbatch's costs are"):
+        both.count(SimpleNamespace(costs={"tiles": 1}))
 
 
 def test_every_stage_is_reduced_once_after_its_passes() -> None:

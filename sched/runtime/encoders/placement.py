@@ -1,0 +1,146 @@
+"""Find out from a program where the layers of its encoders are.
+
+Every rank of an encoder pipeline runs as many layers of each encoder (Optimus, 2024, section 4.4),
+encoder by encoder: with two encoders of 4 and 2 layers in pipelines of 2 ranks, each rank's EF_A
+and EF_B are layers of the first encoder, and EF_C is one of the second.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...ir.passes import Pass
+from ...ir.program import Program
+
+
+class LayerPlace(NamedTuple):
+    """The layer that a pass runs. `lowest`, `highest`: whether it is that of its encoder there."""
+
+    encoder: int
+    number: int
+    lowest: bool
+    highest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderPlacement:
+    """The places of all encoder layers.
+
+    `share`: for each encoder the layers that a rank runs. `position`: of each rank with encoder
+    passes, its place in its encoder pipeline. `width`: the ranks of an encoder pipeline.
+    """
+
+    share: tuple[int, ...] = ()
+    position: Mapping[int, int] = field(default_factory=dict)
+    width: int = 1
+
+    def layer(self, item: Pass) -> LayerPlace:
+        """Return the layer that a pass runs, forward or backward."""
+        local = layer_number(item.kind)
+        for encoder, share in enumerate(self.share):
+            if local < share:
+                number = self.position[item.stage] * share + local
+                return LayerPlace(encoder, number, local == 0, local == share - 1)
+            local -= share
+        raise ValueError(f"{item} is no layer of {len(self.share)} encoders")
+
+    def on_rank(self, rank: int, encoder: int) -> range:
+        """Return the numbers of an encoder's layers that a rank runs, none on other ranks."""
+        if rank not in self.position:
+            return range(0)
+        share = self.share[encoder]
+        return range(self.position[rank] * share, (self.position[rank] + 1) * share)
+
+    def is_last(self, item: Pass) -> bool:
+        """Return whether a pass is one of its encoder's last layer, that makes features."""
+        return self.layer(item).highest and self.position[item.stage] == self.width - 1
+
+
+def place_encoders(program: Program, layers: Sequence[int]) -> EncoderPlacement:
+    r"""Return the placement of encoders with these numbers of layers in a program.
+
+    Raises ValueError if the program's passes are not those of such encoders.
+
+    >>> from counterpoise.sched import parse_program
+    >>> text = "placement: 0 1\nmicrobatches: 1\nedges: 0EF_A0->1EF_A0 0EF_B0->1EF_B0\n"
+    >>> text += "0: 0EF_A0 0EF_B0 0F0\n1: 1EF_A0 1EF_B0 1F0"
+    >>> found = place_encoders(parse_program(text), [2, 2])
+    >>> found.layer(Pass(1, "EF_B", 0))
+    LayerPlace(encoder=1, number=1, lowest=True, highest=True)
+    """
+    held: dict[int, set[int]] = {}
+    for item in (item for row in program.ranks for item in row if is_encoder(item, "EF")):
+        held.setdefault(item.stage, set()).add(layer_number(item.kind))
+    if bool(held) != bool(layers):
+        raise ValueError(
+            "encoder passes and encoders= go together: "
+            + (
+                "give an EncoderSpec for each encoder of this schedule"
+                if held
+                else f"the schedule {program.name!r} has no encoder passes; fill it with some"
+            )
+        )
+    position = _positions(program, held)
+    width = 1 + max(position.values(), default=0)
+    _check_counts(held, position, layers, width)
+    return EncoderPlacement(tuple(count // width for count in layers), position, width)
+
+
+def _positions(program: Program, ranks: Mapping[int, set[int]]) -> dict[int, int]:
+    """Return each rank's place in its encoder pipeline: how many hops lead to it."""
+    before: dict[int, int] = {}
+    for source, target in program.edges:
+        if not (is_encoder(source, "EF") and is_encoder(target, "EF")):
+            continue
+        if before.setdefault(target.stage, source.stage) != source.stage:
+            raise ValueError(
+                f"encoder passes of rank {target.stage} follow those of ranks "
+                f"{before[target.stage]} and {source.stage}; put each rank into one pipeline"
+            )
+    found: dict[int, int] = {}
+    for rank in sorted(ranks):
+        hops, at = 0, rank
+        while at in before:
+            hops, at = hops + 1, before[at]
+            if hops > len(ranks):
+                raise ValueError(f"the encoder pipeline of rank {rank} goes around in a circle")
+        found[rank] = hops
+    return found
+
+
+def _check_counts(
+    held: Mapping[int, set[int]], position: Mapping[int, int], layers: Sequence[int], width: int
+) -> None:
+    """Raise ValueError if a rank's passes are not an equal share of every encoder's layers."""
+    if any(count % width for count in layers):
+        raise ValueError(
+            f"encoders of {', '.join(map(str, layers))} layers do not divide into pipelines of "
+            f"{width} ranks; fill the schedule with narrower ones"
+        )
+    share = sum(count // width for count in layers)
+    for rank, numbers in sorted(held.items()):
+        if numbers != set(range(share)):
+            raise ValueError(
+                f"rank {rank} runs {len(numbers)} encoder layers in the schedule; encoders of "
+                f"{', '.join(map(str, layers))} layers in pipelines of {width} ranks make {share}"
+            )
+    places = sorted(position.values())
+    if any(places.count(place) != places.count(0) for place in range(width)):
+        raise ValueError(f"the encoder pipelines are not all {width} ranks long; make them equal")
+
+
+def is_encoder(item: Pass, direction: str = "E") -> bool:
+    """Return whether a pass is an encoder's: "EF", "EB", or "E" for both."""
+    return item.kind[:2] in ("EF", "EB") and item.kind.startswith(direction)
+
+
+def layer_number(kind: str) -> int:
+    """Return the number on its rank of the layer whose pass a kind is.
+
+    >>> layer_number("EF"), layer_number("EF_A"), layer_number("EB_AB")
+    (0, 0, 27)
+    """
+    number = 0
+    for letter in kind[3:]:
+        number = 26 * number + ord(letter) - ord("A") + 1
+    return max(0, number - 1)

@@ -1,0 +1,79 @@
+"""An encoder as a user describes it: its layers, what they take, and the size of its features."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..gradients import is_sharded
+from ..parts.step_data import TensorSpec
+
+Shape = Callable[[Any], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSpec:
+    """An encoder whose passes run between those of the language model, the same on every rank.
+
+    `modules`: its layers from the inputs up, one for each pass EF_A, EF_B ... of the schedule over
+    all ranks of an encoder pipeline: layers, or groups of kernels if the plan cuts finer. Each is
+    called with one tensor, the result of the one below, and returns one; the first is called with
+    the fields `inputs`. None stands for a layer that other ranks run. `tokens`: the number of
+    features of a microbatch, by cost ({"tiles": 256}) or as a function of its info; a microbatch of
+    0 is not encoded. `width`: of a feature, so features are (tokens, width). `hidden`: the shape
+    of what a rank of the encoder hands to the next one, from a microbatch's info; by default that
+    of the features. `trainable`: False freezes its parameters. `dtype`: the precision of what
+    crosses ranks.
+    """
+
+    name: str
+    modules: Sequence[nn.Module | None]
+    tokens: Mapping[str, int] | Callable[[Any], int]
+    width: int
+    inputs: tuple[str, ...] = ("pixel_values",)
+    hidden: Shape | None = None
+    trainable: bool = True
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        """Freeze what is not to be trained. Raises ValueError for no layers, or sharded ones."""
+        if not self.modules:
+            raise ValueError(f"the encoder {self.name!r} has no layers; give at least one module")
+        for number, module in self.layers():
+            if is_sharded(module):
+                raise ValueError(
+                    f"layer {number} of the encoder {self.name!r} is sharded with FSDP2, whose "
+                    "collectives ranks without images would not enter; give the plain module, the "
+                    "pipeline sums its gradients over all ranks that have a copy"
+                )
+            if not self.trainable:
+                module.requires_grad_(False)
+
+    def layers(self) -> Iterator[tuple[int, nn.Module]]:
+        """Yield the layers that this rank was given, with their numbers."""
+        yield from ((n, module) for n, module in enumerate(self.modules) if module is not None)
+
+    def count(self, info: Any) -> int:
+        """Return the number of features of a microbatch. Raises ValueError for a missing cost."""
+        if getattr(info, "empty", False):
+            return 0
+        if not isinstance(self.tokens, Mapping):
+            return self.tokens(info)
+        if missing := sorted(set(self.tokens) - set(info.costs)):
+            raise ValueError(
+                f"the encoder {self.name!r} counts its tokens by {', '.join(missing)}, the "
+                f"microbatch's costs are {sorted(info.costs)}; name one of them, or give a function"
+            )
+        return sum(each * info.costs[resource] for resource, each in self.tokens.items())
+
+    def features_spec(self, info: Any) -> TensorSpec:
+        """Return the features of a microbatch; their gradient is alike."""
+        return TensorSpec((self.count(info), self.width), self.dtype)
+
+    def hidden_spec(self, info: Any) -> TensorSpec:
+        """Return what a rank of the encoder hands to the next one; without features, nothing."""
+        if self.hidden is None or not self.count(info):
+            return self.features_spec(info)
+        return TensorSpec(tuple(self.hidden(info)), self.dtype)

@@ -1,0 +1,88 @@
+"""Encoders in the bubbles of any schedule, with replicas over all ranks, beside one process."""
+
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.sched.runtime.encoders.processes import Setting, run_setting
+from tests.sched.runtime.pool import Pool
+
+pytestmark = pytest.mark.slow
+
+TOLERANCE = 1e-5
+NAMES = ("1f1b", "interleaved", "zbv", "1f1b-alg2")
+# The encoders' layers on a rank, and which of them are frozen.
+ENCODERS = (((2,), ()), ((2,), (0,)), ((1, 2), ()), ((1, 1), (0, 1)), ((2, 1), (1,)))
+# Pipeline ranks, ranks of an encoder pipeline, and replicas, on up to four processes.
+LAYOUTS = ((4, 1, 1), (4, 2, 1), (4, 4, 1), (2, 1, 2), (2, 2, 2), (2, 1, 1), (1, 1, 2), (1, 1, 1))
+
+
+class Values(NamedTuple):
+    """A value of each factor."""
+
+    name: str
+    encoders: tuple[tuple[int, ...], tuple[int, ...]]
+    layout: tuple[int, int, int]
+
+    def setting(self) -> Setting:
+        layers, frozen = self.encoders
+        ranks, width, replicas = self.layout
+        return Setting(self.name, ranks, width, layers, frozen, replicas).in_gaps()
+
+
+EVERY = [Values(*values) for values in product(NAMES, ENCODERS, LAYOUTS)]
+
+
+def covering() -> list[Values]:
+    """Return settings in which every two values of two factors occur together, greedily."""
+    left = {pair for values in EVERY for pair in combinations(enumerate(values), 2)}
+    found = []
+    while left:
+        best = max(EVERY, key=lambda v: len(left & set(combinations(enumerate(v), 2))))
+        left -= set(combinations(enumerate(best), 2))
+        found.append(best)
+    return found
+
+
+SOME = covering()
+WIDE = [Values(*v) for v in product(NAMES, ENCODERS, ((4, 1, 2), (4, 2, 2)))]
+
+
+@pytest.fixture(scope="module")
+def eight():
+    made = Pool(8)
+    yield made
+    made.close()
+
+
+def assert_equal(pool: Pool, values: Values, steps: int) -> None:
+    for rank, found in enumerate(pool.run(run_setting, values.setting(), steps)):
+        assert max(found.values()) <= TOLERANCE, (rank, found)
+
+
+def ids(values: Any) -> str:
+    return str(tuple(values))
+
+
+def test_the_settings_cover_all_pairs_of_values() -> None:
+    for a, b in combinations(range(3), 2):
+        every = {(v[a], v[b]) for v in EVERY}
+        assert {(v[a], v[b]) for v in SOME} == every
+
+
+@pytest.mark.parametrize("values", SOME, ids=ids)
+def test_training_equals_one_process(pool, values) -> None:
+    assert_equal(pool, values, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("values", EVERY, ids=ids)
+def test_training_equals_one_process_in_every_setting(pool, values) -> None:
+    assert_equal(pool, values, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("values", WIDE, ids=ids)
+def test_training_on_eight_processes_equals_one(eight, values) -> None:
+    assert_equal(eight, values, 2)
