@@ -12,6 +12,10 @@ BENCHES = {
         "coordinator.command",
         "The coordinator's CPU time, by ranks and workers.",
     ),
+    "encoder": (
+        "encoder.command",
+        "Encoders in the bubbles, executed: planned, simulated and measured.",
+    ),
     "faults": ("faults", "Faults, simulated or real: is every batch the same?"),
     "loader": ("loading.loader", "Samples per second against torch's DataLoader."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),

@@ -64,6 +64,7 @@ class FillOptions:
     guard: int
     slack: float
     encoder_collectives: bool
+    executable: bool
 
 
 @click.command("fill")
@@ -84,6 +85,9 @@ class FillOptions:
 @click.option(
     "--encoder-collectives", is_flag=True, help="Add the encoders' own collectives, at 45 GB/s."
 )
+@click.option(
+    "--executable", is_flag=True, help="Only whole layers between passes, as the runtime runs them."
+)
 @click.option("--out", type=click.Path(path_type=Path), help=".svg, .html, .json (trace) or .txt.")
 @click.option("--dump-profile", is_flag=True, help="Print the job as JSON, to edit, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
@@ -98,6 +102,8 @@ def command(
     Example: counterpoise schedule fill --case 3072 --pp-enc 2 --tp-enc 8
     """
     options = FillOptions(**given)
+    if options.executable and (options.trace is not None or options.printed):
+        raise ValueError("--executable plans simulated steps by our search; leave out the other")
     if out is not None and options.trace is not None:
         raise ValueError("--out draws simulated steps; leave out --trace, or --out")
     setup = load_setup(profile.read_text("utf-8")) if profile else case_setup(case)
@@ -111,9 +117,27 @@ def command(
         out.write_text(_picture(best, out), "utf-8")
         progress_console.print(f"wrote {out}")
     tables = _bubble_table(best, options.trace is None), _plan_table(found)
-    emit(_report(found), as_json, *tables)
+    report = _report(found)
+    if options.executable:
+        report["kernel_level"] = finer = chosen_report(_kernel_level(setup, options).best)
+    emit(report, as_json, *tables)
     if best.filled.note and not as_json:
         click.echo(best.filled.note)
+    if options.executable and not as_json:
+        click.echo(_gain(best, finer))
+
+
+def _kernel_level(setup: FillSetup, options: FillOptions) -> PlanScan:
+    """Fill kernels inside passes too, which only simulation can."""
+    return _scan(setup, replace(options, executable=False))
+
+
+def _gain(best: Chosen, finer: Mapping[str, object]) -> str:
+    """Return a line that says what a finer plan would add."""
+    return (
+        f"Kernels inside passes, which the runtime cannot run yet, would hide "
+        f"{finer['eff']:.1%} instead of {best.filled.efficiency:.1%} (simulated)."
+    )
 
 
 def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
@@ -148,6 +172,10 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
         # The warm-up is part of what was measured, so each plan is filled once.
         once = [plan for plan in plans_wanted if plan.warmup == plans_wanted[0].warmup]
         return _fill_each(setup, once, lambda _: measured, ways, permille, fixed)
+    if options.executable:
+        whole = partial(host_step, setup, whole_passes=True)
+        alone = {None: fill_guarded}
+        return _fill_each(setup, plans_wanted, whole, alone, permille, fixed, whole_layers=True)
     if options.printed:
         return _fill_each(setup, plans_wanted, simulated, {None: fill_optimus})
     if options.guard or slack_ns:
@@ -181,6 +209,7 @@ def _fill_each(
     fills: Mapping[Splitting | None, Callable[[FillProblem], FilledSchedule]],
     permille: tuple[int, ...] | None = None,
     fixed: bool = False,
+    whole_layers: bool = False,
 ) -> PlanScan:
     """Fill every plan in each of these ways; plans that are not possible are rejected."""
     chosen: list[Chosen] = []
@@ -190,7 +219,13 @@ def _fill_each(
         for splitting, fill in fills.items():
             try:
                 problem = plan_problem(
-                    setup, plan, host, splitting=splitting, permille=permille, fixed=fixed
+                    setup,
+                    plan,
+                    host,
+                    splitting=splitting,
+                    permille=permille,
+                    fixed=fixed,
+                    whole_layers=whole_layers,
                 )
             except ValueError as error:
                 rejected.append(RejectedPlan(plan, str(error)))

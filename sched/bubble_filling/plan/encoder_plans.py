@@ -44,11 +44,16 @@ class Host:
 
 
 def host_step(
-    setup: FillSetup, plan: EncoderPlan | None = None, *, name: str = "interleaved"
+    setup: FillSetup,
+    plan: EncoderPlan | None = None,
+    *,
+    name: str = "interleaved",
+    whole_passes: bool = False,
 ) -> Host:
     """Simulate the language model's step, with the warm-up and collectives of an encoder plan.
 
-    `name`: its schedule; only "interleaved" knows warm-ups. Raises ValueError as `schedule` and
+    `name`: its schedule; only "interleaved" knows warm-ups. `whole_passes`: whether nothing can run
+    inside a pass, as with an executor that runs whole modules. Raises ValueError as `schedule` and
     `simulate` do.
     """
     options: dict[str, int | str] = {}
@@ -74,8 +79,8 @@ def host_step(
     )
     program = with_collectives(program)
     timeline = simulate(program, costs)
-    gaps = find_gaps(timeline, {"F": forward * per_stage, "B": backward * per_stage})
-    return Host(program, costs, timeline, gaps)
+    inside = {"F": forward * per_stage, "B": backward * per_stage}
+    return Host(program, costs, timeline, find_gaps(timeline, {} if whole_passes else inside))
 
 
 def host_kernels(setup: FillSetup) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
@@ -181,27 +186,26 @@ def plan_problem(
     splitting: Splitting | None = None,
     permille: tuple[int, ...] | None = None,
     fixed: bool = False,
+    whole_layers: bool = False,
 ) -> FillProblem:
     """Return the filling problem of one plan.
 
-    `permille`: each microbatch's encoder cost, 1000 as in the profile. Raises ValueError if the
-    plan's sizes do not divide the model's, or it does not fit the memory.
+    `permille`: each microbatch's encoder cost, 1000 as in the profile. `whole_layers`: whether a
+    layer is one piece of work. Raises ValueError if the plan's sizes do not divide the model's, or
+    it does not fit the memory.
     """
-    if what := _mismatch(setup, plan.stages, plan.tensor):
-        raise ValueError(what)
-    if permille is not None and len(permille) != setup.microbatches:
-        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
+    _check_sizes(setup, plan, permille)
     room = _checked_memory(setup, plan, host).microbatches
-    forward, backward = encoder_kernels(setup.encoder_stacks(plan.tensor), plan)
+    stacks = setup.encoder_stacks(plan.tensor)
+    forward, backward = encoder_kernels(stacks, plan, whole_layers=whole_layers)
     nominal = np.array([sum(map(total_ns, forward + backward))], np.int64)
     if permille is not None:
         nominal = nominal * np.array(permille, np.int64) // 1000
     gather, scatter = encoder_collectives(setup, plan)
     costs = (1000,) if permille is None else permille
-    starts = range(0, setup.stages, plan.stages)
     return FillProblem(
         gaps=host.gaps,
-        groups=tuple(tuple(range(first, first + plan.stages)) for first in starts),
+        groups=groups_of(setup.stages, plan.stages),
         copies=setup.tensor // plan.tensor,
         forward=_layers_work(forward, splitting, costs, gather),
         backward=_layers_work(backward, splitting, costs, scatter, backward=True),
@@ -212,14 +216,25 @@ def plan_problem(
         most=room if backward else None,
         forward_layers=_kernel_counts(forward, splitting, costs),
         backward_layers=_kernel_counts(backward, splitting, costs),
-        encoders=_encoder_layers(setup, plan),
+        encoders=tuple((one.layers // plan.stages, one.trainable) for one in stacks),
     )
 
 
-def _encoder_layers(setup: FillSetup, plan: EncoderPlan) -> tuple[tuple[int, bool], ...]:
-    """Return each encoder's layers on a stage, and whether it is trained."""
-    stacks = setup.encoder_stacks(plan.tensor)
-    return tuple((stack.layers // plan.stages, stack.trainable) for stack in stacks)
+def groups_of(ranks: int, width: int) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each encoder pipeline of `width` ranks.
+
+    >>> groups_of(4, 2)
+    ((0, 1), (2, 3))
+    """
+    return tuple(tuple(range(first, first + width)) for first in range(0, ranks, width))
+
+
+def _check_sizes(setup: FillSetup, plan: EncoderPlan, permille: tuple[int, ...] | None) -> None:
+    """Raise ValueError for sizes that do not divide, or costs of another number of microbatches."""
+    if what := _mismatch(setup, plan.stages, plan.tensor):
+        raise ValueError(what)
+    if permille is not None and len(permille) != setup.microbatches:
+        raise ValueError(f"{len(permille)} costs for {setup.microbatches} microbatches; give all")
 
 
 def _checked_memory(setup: FillSetup, plan: EncoderPlan, host: Host) -> Memory:
@@ -260,9 +275,12 @@ def _kernel_counts(
 
 
 def encoder_kernels(
-    stacks: tuple[Stack, ...], plan: EncoderPlan
+    stacks: tuple[Stack, ...], plan: EncoderPlan, *, whole_layers: bool = False
 ) -> tuple[list[tuple[Kernel, ...]], list[tuple[Kernel, ...]]]:
-    """Return one stage's layers in the order they run; frozen encoders have no backward."""
+    """Return one stage's layers in the order they run; frozen encoders have no backward.
+
+    With `whole_layers` each has one kernel, that takes the time of all of them.
+    """
     forward = [s.layer.forward for s in stacks for _ in range(s.layers // plan.stages)]
     backward = [
         s.layer.backward_kernels(plan.recompute)
@@ -270,7 +288,13 @@ def encoder_kernels(
         if s.trainable
         for _ in range(s.layers // plan.stages)
     ]
+    if whole_layers:
+        forward, backward = ([_whole(layer) for layer in row] for row in (forward, backward))
     return forward, backward
+
+
+def _whole(layer: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    return (Kernel("layer", "compute", total_ns(layer)),)
 
 
 def _release(kernels: int, whole: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -16,7 +16,7 @@ from ...simulation.simulator import simulate
 from ..problem.gaps import Ints, find_gaps
 from ..problem.instance import FilledSchedule, FillProblem, Work
 from ..solve.search import Effort, fill_bubbles
-from .encoder_plans import Host
+from .encoder_plans import Host, groups_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ def _problem(host: Host, encoders: Sequence[EncoderTimes], width: int, fixed: bo
     total = forward.ns.sum(axis=(0, 2)) + backward.ns.sum(axis=(0, 2))
     return FillProblem(
         gaps=host.gaps,
-        groups=tuple(tuple(range(at, at + width)) for at in range(0, ranks, width)),
+        groups=groups_of(ranks, width),
         copies=1,
         forward=forward,
         backward=backward,
         hop_ns=int(np.max(host.costs.p2p_ns)),
-        # All ranks have a time for each microbatch, which the stages of one pipeline share.
-        nominal_ns=np.broadcast_to(total * width // ranks, (host.program.microbatches,)),
+        # Of a stage: the mean over the ranks, whose layers may differ.
+        nominal_ns=np.broadcast_to(total // ranks, (host.program.microbatches,)),
         fixed=fixed,
         forward_layers=(1,) * len(forward.resource),
         backward_layers=(1,) * len(backward.resource),

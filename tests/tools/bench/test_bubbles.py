@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from counterpoise.sched import check, parse_program
 from counterpoise.sched.bubble_filling.plan.encoder_plans import host_step
 from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUTING, FREE
 from counterpoise.sched.bubble_filling.problem.presets import case_setup
@@ -177,6 +178,22 @@ def test_fill_options_change_what_they_say(run) -> None:
     assert tight["plans"]
     slower = fill(run, *base, "--encoder-collectives")
     assert slower["llm_only_seconds"] > whole["llm_only_seconds"]
+
+
+def test_an_executable_plan_has_whole_layers_and_says_what_kernels_would_add(
+    run, tmp_path: Path
+) -> None:
+    base = ("--case", "3072", "--pp-enc", "2", "--tp-enc", "8", "--executable")
+    report = fill(run, *base, "--out", str(tmp_path / "filled.txt"))
+    assert report["best"]["eff"] < report["kernel_level"]["eff"]
+    assert report["best"]["step_seconds"] >= report["kernel_level"]["step_seconds"]
+    assert report["best"]["longest_piece_us"] is None
+    check(parse_program((tmp_path / "filled.txt").read_text()))
+    _, out, _ = run("schedule", "fill", *base)
+    assert "which the runtime cannot run yet, would hide" in out
+    status, _, err = run("schedule", "fill", *base, "--printed")
+    assert status != 0
+    assert "--executable plans simulated steps by our search; leave out the other" in err
 
 
 def test_fill_reads_a_profile_and_a_trace(run, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the processes of the pool run: pipelines with encoder passes, beside one process."""
 
 import copy
+import itertools
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from counterpoise.sched import (
     unit_costs,
     with_encoders,
 )
+from counterpoise.sched.ir.kinds import layer_kind
 from counterpoise.sched.runtime import Pipeline, VocabParallel
 from tests.sched.runtime.cases import ALGORITHMS, parameter_pairs, relative, whole
 from tests.sched.runtime.encoders.models import (
@@ -156,6 +158,7 @@ def _train(
         every = [make_samples(count, 10 * step + r, torch.float32) for r in range(replicas)]
         total = sum(len(s.ids) for samples in every for s in samples)
         result = pipe.step(loader_step(every[pipe.replica], total))
+        _check_order(pipe, setting)
         wanted = sum(reference(expected, samples, total) for samples in every)
         found = {"loss": abs(float(result.loss) - wanted) / wanted}
         stages = expected.stages
@@ -179,6 +182,17 @@ def _train(
         )
         worst = {name: max(worst.get(name, 0.0), value) for name, value in found.items()}
     return worst
+
+
+def _check_order(pipe: Pipeline, setting: Setting) -> None:
+    """Check that the measured timeline has the plan's passes in its order, on this rank."""
+    program = setting.program(setting.ranks, 2 * setting.ranks)
+    ends = [0, *itertools.accumulate(setting.layers)]
+    skipped = {layer_kind("EB", n) for e in setting.frozen for n in range(ends[e], ends[e + 1])}
+    planned = [item for item in program.ranks[pipe.rank] if item.kind not in skipped]
+    row = [slot.what for slot in pipe.timeline().ranks[pipe.rank]]
+    # Lowering adds the continuations of barriers.
+    assert [item for item in row if item.kind != "C"] == planned
 
 
 def _evaluate(pipe: Pipeline, expected: Model, setting: Setting) -> float:

@@ -10,7 +10,7 @@ SETTINGS = [
     Setting("1f1b", width=2, layers=(1, 2)),
     Setting("zb-h1", width=4, layers=(1,), stage_merges=True),
     Setting("zbv", ranks=2, width=2, layers=(2, 1), frozen=(0,)),
-    Setting("1f1b", ranks=2, frozen=(0,), options=(("recompute", True),)),
+    Setting("zb-h1", ranks=2, layers=(1, 2), options=(("recompute", True),)),
     Setting("interleaved", width=1, layers=(1, 1), frozen=(0, 1)),
     Setting("1f1b-alg2", ranks=2, layers=(1, 1), replicas=1, divided=True).in_gaps(),
 ]

@@ -1,0 +1,1 @@
+"""Encoders in the bubbles, executed: planned, simulated and measured steps."""

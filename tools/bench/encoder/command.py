@@ -1,0 +1,104 @@
+"""`counterpoise bench encoder`: encoders in the bubbles, executed, against plan and simulator."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.table import Table
+
+from ...console.reporting import emit, progress_console
+from ..runtime.rank_processes import RankProcesses
+from .cases import CASES, RANKS, EncoderCase
+from .ranks import EncoderRank, SleptStep
+
+Report = dict[str, Any]
+_MS = 1_000_000
+# How far measured steps and gains may be from simulated ones, and hidden shares from planned ones.
+TOLERANCE, POINTS = 0.1, 0.05
+
+
+@click.command()
+@click.option("--rounds", default=5, show_default=True, help="Interleaved rounds, after one more.")
+@click.option("--microbatches", type=int, multiple=True, help="Only cases of these numbers.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
+def command(rounds: int, microbatches: tuple[int, ...], as_json: bool) -> None:
+    """Run Optimus' three cases, scaled to 4 ranks, with passes that sleep, on gloo.
+
+    Every round runs the filled schedule, the same with all encoders first, and the language model
+    alone. The plan has whole layers between passes (`schedule fill --executable`).
+
+    Example: counterpoise bench encoder --microbatches 8 --rounds 3
+    """
+    known = [case.microbatches for case in CASES]
+    if wrong := sorted(set(microbatches) - set(known)):
+        raise ValueError(f"there is no case of {wrong[0]} microbatches; the cases have {known}")
+    chosen = [case for case in CASES if not microbatches or case.microbatches in microbatches]
+    found: Report = {}
+    with RankProcesses(RANKS, EncoderRank) as ranks:
+        for case in chosen:
+            progress_console.print(case.name)
+            simulated = case.simulated_ns()  # plans here, so that no rank has to
+            measured = ranks.call("measure", case, rounds)[0]
+            found[case.name] = verdict(case, simulated, measured)
+    report = {"cases": found, "agrees": all(cell["agrees"] for cell in found.values())}
+    emit(report, as_json, encoder_table(report))
+
+
+def verdict(
+    case: EncoderCase,
+    simulated: Mapping[str, int],
+    measured: Mapping[str, Sequence[SleptStep]],
+) -> Report:
+    """Return what a case shows: steps in ms, hidden shares, gains, and whether all agree.
+
+    The hidden share is 1 - (step - language model alone) / encoder time of a rank.
+    """
+    steps = {name: [one.makespan_ns for one in found] for name, found in measured.items()}
+    medians = {name: statistics.median(found) for name, found in steps.items()}
+    planned = case.planned[1]
+    hidden = _hidden(case, medians)
+    gains = [times["first"] - times["filled"] for times in (simulated, medians)]
+    ratio = medians["filled"] / simulated["filled"]
+    gain_ratio = gains[1] / gains[0] if gains[0] else 1.0
+    in_order = all(one.in_order for found in measured.values() for one in found)
+    near = abs(ratio - 1) <= TOLERANCE and abs(gain_ratio - 1) <= TOLERANCE
+    return {
+        "simulated_ms": {name: round(ns / _MS, 1) for name, ns in simulated.items()},
+        "measured_ms": {
+            name: [round(ns / _MS, 1) for ns in (medians[name], min(found), max(found))]
+            for name, found in steps.items()
+        },
+        "step_ratio": round(ratio, 4),
+        "hidden_planned": round(planned, 4),
+        "hidden_simulated": round(_hidden(case, simulated), 4),
+        "hidden_measured": round(hidden, 4),
+        "gain_ms": [round(ns / _MS, 1) for ns in gains],
+        "gain_ratio": round(gain_ratio, 4),
+        "in_order": in_order,
+        "agrees": near and in_order and abs(hidden - planned) <= POINTS,
+    }
+
+
+def _hidden(case: EncoderCase, times: Mapping[str, float]) -> float:
+    return 1 - (times["filled"] - times["alone"]) / case.encoder_ns
+
+
+def encoder_table(report: Report) -> Table:
+    """Return planned, simulated and measured figures, a column for each case."""
+    cells = list(report["cases"].values())
+    caption = (
+        "steps and gains within 10 %, hidden shares within 5 points, passes as planned"
+        if report["agrees"]
+        else "they do not agree"
+    )
+    table = Table("", *report["cases"], caption=caption)
+    for name, what in (("filled", "step"), ("first", "encoders first"), ("alone", "no encoders")):
+        table.add_row(f"{what}, simulated, ms", *(f"{c['simulated_ms'][name]}" for c in cells))
+        spreads = (c["measured_ms"][name] for c in cells)
+        table.add_row(f"{what}, measured, ms", *("{} ({}-{})".format(*row) for row in spreads))
+    for key in ("planned", "simulated", "measured"):
+        table.add_row(f"hidden, {key}", *(f"{c[f'hidden_{key}']:.1%}" for c in cells))
+    table.add_row("shorter, simulated, ms", *(f"{c['gain_ms'][0]}" for c in cells))
+    table.add_row("shorter, measured, ms", *(f"{c['gain_ms'][1]}" for c in cells))
+    return table
