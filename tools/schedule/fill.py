@@ -174,7 +174,7 @@ def _scan(setup: FillSetup, options: FillOptions) -> PlanScan:
         return _fill_each(setup, once, lambda _: measured, ways, permille, fixed)
     if options.executable:
         whole = partial(host_step, setup, whole_passes=True)
-        alone = {None: fill_guarded}
+        alone = dict.fromkeys((how[0],), fill_guarded)
         return _fill_each(setup, plans_wanted, whole, alone, permille, fixed, whole_layers=True)
     if options.printed:
         return _fill_each(setup, plans_wanted, simulated, {None: fill_optimus})

@@ -48,4 +48,4 @@ def unpack(packed: Tensor, shapes: Sequence[tuple[int, ...]], which: int) -> Ten
     if len(shapes) == 1:
         return packed
     sizes = [torch.Size(shape).numel() for shape in shapes]
-    return packed.split(sizes)[which].view(shapes[which])
+    return torch.split(packed, sizes)[which].view(shapes[which])

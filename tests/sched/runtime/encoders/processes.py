@@ -19,7 +19,7 @@ from counterpoise.sched import (
 )
 from counterpoise.sched.ir.kinds import kind, layer_kind
 from counterpoise.sched.runtime import Pipeline, VocabParallel
-from tests.sched.runtime.cases import ALGORITHMS, parameter_pairs, relative, whole
+from tests.sched.runtime.cases import ALGORITHMS, gradient, parameter_pairs, relative, whole
 from tests.sched.runtime.encoders.models import (
     Model,
     Sample,
@@ -104,11 +104,11 @@ def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Mo
         assert isinstance(head, nn.Linear)
         model.stages[-1] = nn.Sequential(*body)
         algorithm = ALGORITHMS[setting.name.rpartition("-")[2]]
-        embedding = None
+        embedding: nn.Embedding | None = None
         if setting.divided:
-            embedding, *body = model.stages[0].children()
-            assert isinstance(embedding, nn.Embedding)
-            model.stages[0] = nn.Sequential(*body)
+            words, *body = model.stages[0].children()
+            assert isinstance(words, nn.Embedding)
+            embedding, model.stages[0] = words, nn.Sequential(*body)
         made = {"vocabulary": VocabParallel(head, embedding, algorithm=algorithm)}
     mine = {s: model.stages[s] for s in base.stages_of(own)}
     if not setting.stage_merges:
