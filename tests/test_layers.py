@@ -98,6 +98,7 @@ ORDER = (
     "tools.bench.loading",
     "tools.bench.planning",
     "tools.bench.runtime",
+    "tools.bench.encoder",
     "tools.bench.vocabulary",
     "tools.bench",
     "tools.plan",

@@ -167,9 +167,9 @@ def _train(
         found["stages"] = _worst(parameter_pairs(pipe, mine, stages))
         pairs = _encoder_pairs(pipe, model, expected, setting)
         assert all((a.grad is None) == (b.grad is None) for a, b in pairs)
-        found["encoders"] = max(
-            [0.0, *(relative(a.grad, b.grad) for a, b in pairs if b.grad is not None)]
-        )
+        both = [pair for pair in pairs if pair[1].grad is not None]
+        errors = (relative(gradient(a), gradient(b)) for a, b in both)
+        found["encoders"] = max([0.0, *errors])
         norm = nn.utils.clip_grad_norm_(theirs, 0.5)
         found["norm"] = float(relative(pipe.clip_grad_norm_(0.5), norm))
         for optimizer in optimizers:
