@@ -38,7 +38,7 @@ from .run.epoch import EpochRun
 from .run.planning_feed import WindowPlanner
 from .run_control import RunControl
 from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState
-from .worker_handlers import DecodedSample, WorkerHandlers
+from .worker_handlers import DecodedSamples, WorkerHandlers
 
 # A worker without a heartbeat for this long is sent something every PROBE_WORKER_S, which fails at
 # once if its connection is closed.
@@ -98,18 +98,13 @@ class Coordinator:
         peer: bytes,
         message: Message,
         payloads: Sequence[object] = (),
-        nbytes: int = 0,
         now: float = 0.0,
     ) -> list[Send]:
-        """Receive one message with its payload frames (`nbytes` in all); return what to send."""
+        """Receive one message with its payload frames; return what to send."""
         self.state.now = now
         if peer in self.state.workers:
             self.state.workers[peer].heard_at = now
-        content = (
-            DecodedSample(message, payloads[0], nbytes)
-            if isinstance(message, DecodeDone)
-            else message
-        )
+        content = DecodedSamples(message, payloads) if isinstance(message, DecodeDone) else message
         if not self._apply(peer, type(message).__name__, content):
             self.state.dropped += 1
         return self._settle()

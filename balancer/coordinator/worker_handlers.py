@@ -4,8 +4,9 @@ Each is named in a row of `protocol/transitions.py` and returns the outcome that
 worker's next state, or None where there is only one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import to_json
@@ -46,12 +47,11 @@ MAX_RUBBISH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedSample:
-    """A decoded sample as it arrived: the message, and its payload of `nbytes` bytes."""
+class DecodedSamples:
+    """Decoded samples as they arrived: the message, and a buffer for each."""
 
     message: DecodeDone
-    payload: object
-    nbytes: int
+    payloads: Sequence[Any]
 
 
 class WorkerHandlers:
@@ -76,7 +76,7 @@ class WorkerHandlers:
             Action.CONFIRM_WORKER: self.confirm,
             Action.REPORT_WORKER_FAILURE: self.report_failure,
             Action.STORE_COSTS: self.store_costs,
-            Action.STORE_PAYLOAD: self.store_payload,
+            Action.STORE_PAYLOADS: self.store_payloads,
             Action.STORE_FAILURE: self.store_failure,
             Action.RELEASE_WORKER: self.release,
             Action.RELEASE_ENDED_WORKERS: self.release_ended,
@@ -204,12 +204,13 @@ class WorkerHandlers:
         self._count_results(peer, probed=len(message.results))
         return self._judge(peer, lambda run: run.store_costs(peer, message, self.state.now))
 
-    def store_payload(self, peer: bytes, decoded: DecodedSample) -> Outcome:
-        """Store the payload of a decoded sample."""
-        message, payload, nbytes = decoded.message, decoded.payload, decoded.nbytes
-        self._count_results(peer, decoded=1, nbytes=nbytes)
+    def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
+        """Store the payloads of decoded samples."""
+        message, payloads = decoded.message, decoded.payloads
+        nbytes = sum(memoryview(payload).nbytes for payload in payloads)
+        self._count_results(peer, decoded=len(payloads), nbytes=nbytes)
         return self._judge(
-            peer, lambda run: run.store_payload(peer, message, payload, nbytes, self.state.now)
+            peer, lambda run: run.store_payloads(peer, message, payloads, self.state.now)
         )
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:

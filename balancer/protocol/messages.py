@@ -2,21 +2,23 @@
 
 Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
 worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
-it receives leases (samples to probe or to decode) and answers sample by sample. A rank sends
+it receives leases (samples to probe or to decode) and answers them, in one or several messages. A
+rank sends
 RankHello with the job, starts a run (an epoch, from a position), requests microbatches some way
 ahead, and acknowledges each that it has copied. Every message may be repeated: a second request or
 a second answer changes nothing.
 
 Payloads (decoded samples) are not part of a record: they travel as raw frames behind it.
-`PAYLOAD_FRAMES` lists the kinds that carry any.
+`WITH_PAYLOADS` lists the kinds that carry any.
 """
 
-from typing import Literal, get_args
+from typing import get_args
 
 from .clear_channel_messages import ClearPayloadOffer as ClearPayloadOffer
 from .parts import NO_PLACE as NO_PLACE
 from .parts import BatchItem as BatchItem
 from .parts import Cost as Cost
+from .parts import DecodedItem as DecodedItem
 from .parts import EpochPosition as EpochPosition
 from .parts import Hole as Hole
 from .parts import Probed as Probed
@@ -28,7 +30,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 # --- worker to coordinator
@@ -88,13 +90,10 @@ class ProbeDone(ArrayRecord, frozen=True):
 
 
 class DecodeDone(ArrayRecord, frozen=True):
-    """One decoded sample; `cost` as in Probed, empty if the sample was probed before."""
+    """Samples decoded under a lease; the results may be split over several messages."""
 
     lease: Integer
-    ordinal: Integer
-    key: str
-    cost: tuple[Cost, ...]
-    header: bytes
+    items: tuple[DecodedItem, ...]
 
 
 class SampleFailed(ArrayRecord, frozen=True):
@@ -394,6 +393,5 @@ FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
 TO_OTHERS = get_args(ToOthers)
 KINDS = {kind.__name__: kind for kind in get_args(Message)}
-# How many payload frames follow a kind's header: "one", or one for each of its "items". The kinds
-# that are not listed have none.
-PAYLOAD_FRAMES: dict[type[Message], Literal["one", "items"]] = {DecodeDone: "one", Batch: "items"}
+# The kinds whose header is followed by a payload frame for each of its `items`; others have none.
+WITH_PAYLOADS = (DecodeDone, Batch)

@@ -44,6 +44,15 @@ class Probed(ArrayRecord, frozen=True):
     nbytes: Integer
 
 
+class DecodedItem(ArrayRecord, frozen=True):
+    """A decoded sample: name, costs as in Probed (none if probed before), layout of its payload."""
+
+    ordinal: Integer
+    key: str
+    cost: tuple[Cost, ...]
+    header: bytes
+
+
 class Weights(ArrayRecord, frozen=True):
     """The divisors of a loss: samples and label tokens without holes, at three levels."""
 

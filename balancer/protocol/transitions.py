@@ -65,7 +65,7 @@ class Action(StrEnum):
     CONFIRM_WORKER = "confirm worker"
     REPORT_WORKER_FAILURE = "report worker failure"
     STORE_COSTS = "store costs"
-    STORE_PAYLOAD = "store payload"
+    STORE_PAYLOADS = "store payloads"
     STORE_FAILURE = "store failure"
     RELEASE_WORKER = "release worker"
     RELEASE_ENDED_WORKERS = "release ended workers"
@@ -169,7 +169,7 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     ),
     (W_READY, "WorkerReady"): _to(Action.CONFIRM_WORKER, W_READY),
     (W_READY, "ProbeDone"): Transition(Action.STORE_COSTS, RESULT),
-    (W_READY, "DecodeDone"): Transition(Action.STORE_PAYLOAD, RESULT),
+    (W_READY, "DecodeDone"): Transition(Action.STORE_PAYLOADS, RESULT),
     (W_READY, "SampleFailed"): Transition(Action.STORE_FAILURE, RESULT),
     (W_WAITING, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),
     (W_PREPARING, Event.TURNED_AWAY): _to(Action.TURN_AWAY, ABSENT),

@@ -9,7 +9,7 @@ record, so nothing behind this module sees a malformed message.
 import msgpack
 import msgspec
 
-from .messages import KINDS, PAYLOAD_FRAMES, PROTOCOL_VERSION, Message
+from .messages import KINDS, PROTOCOL_VERSION, WITH_PAYLOADS, Message
 from .records import read_record
 
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
@@ -73,10 +73,7 @@ def decode(header: bytes | memoryview, payloads: int) -> Message:
 
 def payload_frames(message: Message) -> int:
     """Return the number of payload frames that follow a message's header."""
-    carried = PAYLOAD_FRAMES.get(type(message))
-    if carried is None:
-        return 0
-    return 1 if carried == "one" else len(getattr(message, "items", ()))
+    return len(message.items) if isinstance(message, WITH_PAYLOADS) else 0
 
 
 def _peek_kind(header: bytes | memoryview) -> str:

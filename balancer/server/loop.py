@@ -264,11 +264,10 @@ class _Shell:
         reason = self.authenticator.rejection_reason(peer, key, message)
         if reason:
             return reason
-        size = sum(len(frame) for frame in frames)
         now = time.monotonic()
         if frames:
             self.trimmer.note_payload(now)
-        self.send_all(self.coordinator.handle(peer, message, frames, size, now))
+        self.send_all(self.coordinator.handle(peer, message, frames, now))
         return ""
 
     def _record_fault(self, peer: bytes, reason: str) -> bool:

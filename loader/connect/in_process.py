@@ -8,7 +8,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from ...balancer.coordinator.effects import Send
 from ...balancer.coordinator.machine import Coordinator
@@ -16,6 +15,7 @@ from ...balancer.coordinator.notices import waiting_reason
 from ...balancer.planning.warmup import prepare_planning
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.protocol.messages import (
+    DecodedItem,
     DecodeDone,
     EpochPosition,
     Message,
@@ -149,8 +149,7 @@ class InProcessConnection:
             self._send(_RANK, RankBye())
 
     def _send(self, peer: bytes, message: Message, *payloads: object) -> None:
-        size = sum(payload_bytes(payload) for payload in payloads)
-        self._queue.extend(self._coordinator.handle(peer, message, payloads, size))
+        self._queue.extend(self._coordinator.handle(peer, message, payloads))
 
     def _deliver_all(self) -> None:
         while self._queue:
@@ -176,10 +175,5 @@ class InProcessConnection:
         if isinstance(result, Probed):
             self._send(_WORKER, ProbeDone(task.lease, (result,)))
         elif isinstance(result, Decoded):
-            done = DecodeDone(task.lease, ordinal, result.key, result.cost, result.header)
-            self._send(_WORKER, done, result.payload)
-
-
-def payload_bytes(payload: Any) -> int:
-    """Return how many bytes a buffer holds."""
-    return memoryview(payload).nbytes
+            item = DecodedItem(ordinal, result.key, result.cost, result.header)
+            self._send(_WORKER, DecodeDone(task.lease, (item,)), result.payload)

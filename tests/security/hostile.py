@@ -17,6 +17,7 @@ from counterpoise.balancer.coordinator.peers import admission
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
+    DecodedItem,
     DecodeDone,
     EpochPosition,
     Probed,
@@ -113,8 +114,7 @@ class Cluster:
         except WireError:
             self.refused += 1
             return
-        size = sum(map(len, wired.payloads))
-        self._send(self.coordinator.handle(wired.peer, message, wired.payloads, size, self.now))
+        self._send(self.coordinator.handle(wired.peer, message, wired.payloads, self.now))
 
     @property
     def trouble(self):
@@ -150,7 +150,9 @@ class Cluster:
             else:
                 header, _ = encode_sample({"n": index, "bytes": b"payload"})
                 payload = b"%d/%d " % (task.epoch, index)
-                done = DecodeDone(task.lease, ordinal, key, (), msgpack.packb(header))
+                done = DecodeDone(
+                    task.lease, (DecodedItem(ordinal, key, (), msgpack.packb(header)),)
+                )
                 self._say(peer, done, payload.ljust(64, b"."))
 
     def _train(self):

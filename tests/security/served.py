@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from counterpoise.balancer.protocol.messages import DecodeDone, GetStatus, Ping, WorkerHeartbeat
+from counterpoise.balancer.protocol.messages import (
+    DecodedItem,
+    DecodeDone,
+    GetStatus,
+    Ping,
+    WorkerHeartbeat,
+)
 from counterpoise.balancer.protocol.wire import encode
 from counterpoise.loader import DataLoader, RemoteDataset
 from counterpoise.tools.demo.data import ensure_demo_data
@@ -33,7 +39,12 @@ SMALL: dict[str, Any] = {"tile_size": 32, "max_tiles": 4, "tokens_per_tile": 4}
 MESSAGES = 1000
 # Above what a balancer with this job needs, far below what a trial's messages would add up to.
 MOST_BYTES = 600 << 20
-USELESS = (Ping(), GetStatus(1), WorkerHeartbeat("nobody", 0), DecodeDone(1, 1, "k", (), b""))
+USELESS = (
+    Ping(),
+    GetStatus(1),
+    WorkerHeartbeat("nobody", 0),
+    DecodeDone(1, (DecodedItem(1, "k", (), b""),)),
+)
 BALANCER = "from counterpoise.tools.cli import main; main(['balancer', '--listen', '{}'])"
 
 

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from counterpoise.balancer.coordinator.machine import Coordinator
-from counterpoise.balancer.protocol.messages import DecodeDone, Ping, Pong, WorkerHello
+from counterpoise.balancer.protocol.messages import DecodedItem, DecodeDone, Ping, Pong, WorkerHello
 from counterpoise.balancer.protocol.wire import encode
 from counterpoise.balancer.server import conduct
 from counterpoise.balancer.server.conduct import PeerConduct
@@ -20,7 +20,7 @@ from tests.security.key_party import LIMIT_S, Party, Peer
 
 JUNK = raw_zmtp.frame(b"this is no message of ours")
 MANY = 20_000
-USELESS = raw_zmtp.frame(encode(DecodeDone(1, 1, "key", (), b"")), more=True)
+USELESS = raw_zmtp.frame(encode(DecodeDone(1, (DecodedItem(1, "key", (), b""),))), more=True)
 
 
 @pytest.fixture

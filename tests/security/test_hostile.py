@@ -16,6 +16,7 @@ from counterpoise.balancer.planning.planner import make_planner
 from counterpoise.balancer.protocol.job_spec import from_json, to_json
 from counterpoise.balancer.protocol.messages import (
     PROTOCOL_VERSION,
+    DecodedItem,
     DecodeDone,
     Ping,
     Pong,
@@ -106,7 +107,7 @@ def test_results_under_a_lease_of_somebody_else_are_not_taken(honest, seed):
             lease = cluster.random.randrange(1, 40)
             forged = ProbeDone(lease, (Probed(0, "forged", (9,), 9),))
             cluster.tell(Wired(b"old", encode(forged)))
-            done = DecodeDone(lease, lease, "forged", (), b"")
+            done = DecodeDone(lease, (DecodedItem(lease, "forged", (), b""),))
             cluster.tell(Wired(b"old", encode(done), (b"forged",)))
 
     assert Cluster(seed).run(disturb) == honest
@@ -181,6 +182,7 @@ def nested(depth, element=b"\x91"):
 
 
 HELLO = msgpack.packb("RankHello")
+DONE = DecodeDone(1, (DecodedItem(1, "k", (), b""),))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_a_pathological_header_is_refused_in_little_memory_and_few_words(header)
 
 
 @pytest.mark.parametrize(("message", "frames"), [
-    (Ping(), 1), (DecodeDone(1, 1, "k", (), b""), 0), (DecodeDone(1, 1, "k", (), b""), 2),
+    (Ping(), 1), (DONE, 0), (DONE, 2),
     (RequestBatch(0, 0, 0, 0), 70_000),
 ])  # fmt: skip
 def test_a_wrong_number_of_frames_is_refused(message, frames):

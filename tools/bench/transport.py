@@ -25,7 +25,7 @@ import zmq
 from rich.progress import Progress
 from rich.table import Table
 
-from ...balancer.protocol.messages import DecodeDone, Revoke
+from ...balancer.protocol.messages import DecodedItem, DecodeDone, Revoke
 from ...balancer.protocol.wire import decode, encode
 from ...balancer.transport.authentication import open_authenticator
 from ...balancer.transport.keys import PeerKeys, ServerKeys, new_pair, write_public
@@ -160,7 +160,7 @@ def _receive(
         attend()
         while (received := _next(socket, seal)) is not None:
             peer, message, payload = received
-            if not hmac.compare_digest(WAYS[name].digest(payload), message.header):
+            if not hmac.compare_digest(WAYS[name].digest(payload), message.items[0].header):
                 raise RuntimeError("a payload arrived with another digest than it was sent with")
             if taken < 0:
                 started, cpu = time.perf_counter(), time.process_time()
@@ -199,7 +199,8 @@ def _send(
         while acknowledged <= count:
             ahead = IN_FLIGHT if acknowledged else 1
             while sent <= count and sent < acknowledged + ahead:
-                message = DecodeDone(1, sent, str(sent), (), WAYS[name].digest(payload))
+                item = DecodedItem(sent, str(sent), (), WAYS[name].digest(payload))
+                message = DecodeDone(1, (item,))
                 front = encode(message) if seal is None else seal.close(message, (payload,))
                 send_frames(socket, [front], (payload,))
                 sent += 1

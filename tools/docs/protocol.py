@@ -71,7 +71,7 @@ worker                    coordinator                     rank
   | <------  Lease (probe)     |                            |
   | ProbeDone  --------------> |  ... the window is planned |
   | <-----  Lease (decode)     |                            |
-  | DecodeDone + payload  ---> |                            |
+  | DecodeDone + payloads ---> |                            |
   |                            | Batch + payloads  -------> |
   |                            | <------------------  Ack   |
 ```
@@ -113,8 +113,7 @@ def record(kind: type[Any]) -> str:
     """Return one kind of message with its fields as a Markdown item."""
     hints = get_type_hints(kind)
     listed = ", ".join(f"{name}: {_name(hints[name])}" for name in kind.__struct_fields__)
-    payloads = {"one": " One payload frame.", "items": " A payload frame per item."}
-    carries = payloads.get(messages.PAYLOAD_FRAMES.get(kind, ""), "")
+    carries = " A payload frame per item." if kind in messages.WITH_PAYLOADS else ""
     text = " ".join((kind.__doc__ or "").split())
     return f"- **{kind.__name__}**({listed}). {text}{carries}"
 

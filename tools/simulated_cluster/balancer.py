@@ -47,12 +47,11 @@ class BalancerProcess:
 
         def arrive() -> None:
             if self.coordinator is not None:
-                size = sum(map(len, payloads))
                 if self.world.traced:
                     self.world.trace("balancer receives", peer.decode(), message)
                 self.watch.received(self.coordinator, peer, message)
                 now = self.world.now
-                self._emit(self.coordinator.handle(peer, wired, payloads, size, now))
+                self._emit(self.coordinator.handle(peer, wired, payloads, now))
 
         self.world.network.send(party, peer, "up", arrive)
 

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...balancer.protocol.messages import (
-    DecodeDone,
+    DecodedItem,
     Message,
     Probed,
-    ProbeDone,
     SampleFailed,
     WorkerHeartbeat,
     WorkerHello,
@@ -23,6 +22,7 @@ from ...balancer.protocol.worker_session import (
     SayHello,
     WorkerSession,
 )
+from ...workers.daemon.results import LeaseResults
 
 Deliver = Callable[..., None]
 
@@ -53,8 +53,7 @@ class WorkerProcess:
     hung_until: float = 0.0
     opening_until: float = 0.0
     ready: WorkerReady | None = None
-    probes: list[Probed] = field(default_factory=list)
-    probe_lease: int = 0
+    results: LeaseResults = field(default_factory=LeaseResults)
 
     @property
     def peer(self) -> bytes:
@@ -102,16 +101,15 @@ class WorkerProcess:
 
     def opened(self, number: int) -> None:
         """Report that the source is open."""
-        self.probes.clear()
+        self.results.clear()
         self.ready = WorkerReady(self.count, "simulated", number)
         self._send(self.ready)
 
     def next_task(self) -> SampleTask | None:
         """Return the next task; results of one lease are sent before work on another."""
         task = self.session.next_task()
-        if self.probes and (task is None or task.lease != self.probe_lease):
-            self._send(ProbeDone(self.probe_lease, tuple(self.probes)))
-            self.probes.clear()
+        if self.results and (task is None or task.lease != self.results.lease):
+            self._send_results()
         return task
 
     def fail(self, task: SampleTask, key: str) -> None:
@@ -121,12 +119,16 @@ class WorkerProcess:
 
     def measured(self, task: SampleTask, probed: Probed) -> None:
         """Keep a sample's costs until its lease is done."""
-        self.probe_lease = task.lease
-        self.probes.append(probed)
+        self.results.add_probed(task.lease, probed)
 
-    def decoded(self, task: SampleTask, key: str, cost: tuple[int, ...], payload: bytes) -> None:
-        """Send a decoded sample."""
-        self._send(DecodeDone(task.lease, task.ref.ordinal, key, cost, b""), payload)
+    def decoded(self, lease: int, item: DecodedItem, payload: bytes, now: float) -> None:
+        """Send a decoded sample, with others of its lease as if all were quickly decoded."""
+        if self.results.add_decoded(lease, item, payload, 0.0, now):
+            self._send_results()
 
-    def _send(self, message: Message, *payloads: bytes) -> None:
+    def _send_results(self) -> None:
+        for message, payloads in self.results.take():
+            self._send(message, *payloads)
+
+    def _send(self, message: Message, *payloads: object) -> None:
         self.deliver(self.party, self.peer, message, payloads)

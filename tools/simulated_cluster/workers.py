@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from ...balancer.protocol.messages import Lease, Message, Probed
+from ...balancer.protocol.messages import DecodedItem, Lease, Message, Probed
 from ...balancer.protocol.parts import IDLE
 from ...balancer.protocol.worker_session import HEARTBEAT_S, EndWorker, OpenSource, SampleTask
 from .faults import Fault
@@ -165,7 +165,8 @@ class Workers:
             worker.measured(task, Probed(task.ref.ordinal, key, cost, settings.probed_bytes))
         else:
             payload = (b"%d/%d " % (task.epoch, index)).ljust(settings.payload_bytes, b".")
-            worker.decoded(task, key, settings.cost(index), payload)
+            item = DecodedItem(task.ref.ordinal, key, settings.cost(index), b"")
+            worker.decoded(task.lease, item, payload, self.world.now)
 
     def _measure(self, worker: WorkerProcess, index: int) -> tuple[int, ...]:
         """Find a sample's costs; they are kept where the disk has room."""

@@ -17,11 +17,10 @@ from typing import Protocol
 import zmq
 
 from ...balancer.protocol.messages import (
-    DecodeDone,
+    DecodedItem,
     HeartbeatAck,
     Message,
     Probed,
-    ProbeDone,
     SampleFailed,
     SampleRef,
     UnknownPeer,
@@ -48,6 +47,7 @@ from ..sources.failures import kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
 from .activity import WorkerActivity
+from .results import LeaseResults
 
 # A hello without an answer is sent again after this time.
 HELLO_RETRY_S = 5.0
@@ -175,8 +175,7 @@ class _Worker:
         self.identity = identity
         self.handler = handler
         self.session = WorkerSession()
-        self.probes: list[Probed] = []
-        self.probe_lease = 0
+        self.results = LeaseResults()
         self.last_received = time.monotonic()
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
@@ -189,12 +188,13 @@ class _Worker:
             if end is not None:
                 return end.reason
             task = self.session.next_task()
-            if self.probes and (task is None or task.lease != self.probe_lease):
-                self._send_probes()
+            if self.results and (task is None or task.lease != self.results.lease):
+                self._send_results()
             if task is not None:
                 self._work_on(task)
             elif reason := self._wait(until_lost_s):
                 return reason
+        self._send_results()
         self._send(WorkerBye())
         return ""
 
@@ -238,7 +238,7 @@ class _Worker:
         return None
 
     def _open(self, job: str, number: int) -> None:
-        self.probes.clear()
+        self.results.clear()
         try:
             count, fingerprint = self.handler.open(job)
         except Exception as error:
@@ -250,28 +250,31 @@ class _Worker:
     def _work_on(self, task: SampleTask) -> None:
         ref = task.ref
         work = self.handler.probe if task.kind == "probe" else self.handler.decode
-        self.activity.begin(task.kind, (task.lease, ref.ordinal), time.monotonic())
+        began = time.monotonic()
+        self.activity.begin(task.kind, (task.lease, ref.ordinal), began)
         try:
             result = work(ref, task.epoch)
         except Exception as error:
             self._send_failure(task, error)
         else:
-            self._send_result(task, result)
+            self._keep_result(task, result, began)
         finally:
             self.activity.end(time.monotonic())
 
-    def _send_result(self, task: SampleTask, result: Probed | Decoded) -> None:
+    def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
+        """Send a result with others of its lease, or at once."""
         if isinstance(result, Probed):
-            self.probe_lease = task.lease
-            self.probes.append(result)
+            self.results.add_probed(task.lease, result)
             return
-        done = DecodeDone(task.lease, task.ref.ordinal, result.key, result.cost, result.header)
-        self._send(done, result.payload)
-        self.trimmer.note_payload(time.monotonic())
+        now = time.monotonic()
+        item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header)
+        if self.results.add_decoded(task.lease, item, result.payload, now - began, now):
+            self._send_results()
+        self.trimmer.note_payload(now)
 
-    def _send_probes(self) -> None:
-        self._send(ProbeDone(self.probe_lease, tuple(self.probes)))
-        self.probes.clear()
+    def _send_results(self) -> None:
+        for message, payloads in self.results.take():
+            self._send(message, *payloads)
 
     def _send_failure(self, task: SampleTask, error: Exception) -> None:
         key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)

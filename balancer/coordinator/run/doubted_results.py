@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...protocol.messages import DecodeDone, Probed
+from ...protocol.parts import DecodedItem, Probed
 from ..delivery.sample import Sample
 
 # Returns why a payload cannot be read with its header, "" if it can: server/sample_layout.py.
@@ -52,7 +52,7 @@ def why_bad_costs(cost: tuple[int, ...], nbytes: int, resources: int) -> str:
     return ""
 
 
-def describe(sample: Sample, result: Probed | DecodeDone, reason: str) -> str:
+def describe(sample: Sample, result: Probed | DecodedItem, reason: str) -> str:
     """Return a reason with the sample that it is about."""
     return f"it answers sample {sample.key or result.key!r:.{SHOWN}} with rubbish: {reason}"
 

@@ -4,11 +4,13 @@ A run joins the planning feed (what to probe, when to plan), the delivery (what 
 ready) and the leases (who does it). Nothing here sends a message.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import (
+    DecodedItem,
     DecodeDone,
     Probed,
     ProbeDone,
@@ -91,11 +93,12 @@ class EpochRun:
     def store_costs(self, worker: bytes, message: ProbeDone, now: float) -> list[Blame]:
         """Store the results of a probe lease; return who is to blame for what is rubbish."""
         blamed: list[Blame] = []
+        ordinals = [result.ordinal for result in message.results]
+        kind, found = self._complete(worker, message.lease, ordinals, now, blamed)
         for result in message.results:
-            found = self._complete(worker, message.lease, result.ordinal, now, blamed)
-            if not found:
+            sample = found.pop(result.ordinal, None)
+            if sample is None:
                 continue
-            kind, sample = found
             sample.crash_count = 0  # no worker died of probing it
             reason = why_bad_costs(result.cost, result.nbytes, len(self.job.resources))
             if kind != "probe":
@@ -107,18 +110,27 @@ class EpochRun:
                 sample.named_by = worker
         return blamed
 
-    def store_payload(
-        self, worker: bytes, message: DecodeDone, payload: object, nbytes: int, now: float
+    def store_payloads(
+        self, worker: bytes, message: DecodeDone, payloads: Sequence[Any], now: float
     ) -> list[Blame]:
-        """Store one decoded sample; under a probe lease it brings its costs along.
+        """Store decoded samples; under a probe lease they bring their costs along.
 
         Returns who is to blame for what is rubbish.
         """
         blamed: list[Blame] = []
-        found = self._complete(worker, message.lease, message.ordinal, now, blamed)
-        if not found:
-            return blamed
-        kind, sample = found
+        ordinals = [item.ordinal for item in message.items]
+        kind, found = self._complete(worker, message.lease, ordinals, now, blamed)
+        for item, payload in zip(message.items, payloads, strict=True):
+            sample = found.pop(item.ordinal, None)
+            if sample is not None:
+                blamed += self._store_payload(worker, kind, sample, item, payload)
+        return blamed
+
+    def _store_payload(
+        self, worker: bytes, kind: str, sample: Sample, message: DecodedItem, payload: Any
+    ) -> list[Blame]:
+        blamed: list[Blame] = []
+        nbytes = memoryview(payload).nbytes
         reason = self.check_layout(message.header, payload) if self.check_layout else ""
         if kind == "probe" and not reason:
             reason = why_bad_costs(message.cost, nbytes, len(self.job.resources))
@@ -140,7 +152,7 @@ class EpochRun:
         return blamed
 
     def _reject(
-        self, worker: bytes, kind: str, sample: Sample, result: Probed | DecodeDone, reason: str
+        self, worker: bytes, kind: str, sample: Sample, result: Probed | DecodedItem, reason: str
     ) -> Blame:
         """Lease a sample again whose result is rubbish; return who is to blame."""
         self.lost_leases.requeue(kind, sample)
@@ -162,26 +174,26 @@ class EpochRun:
     def store_failure(self, worker: bytes, message: SampleFailed, now: float) -> list[Blame]:
         """Store that a sample cannot be used; return who is to blame for what is rubbish."""
         blamed: list[Blame] = []
-        found = self._complete(worker, message.lease, message.ordinal, now, blamed)
-        if found:
-            found[1].source = message.source
-            self.failed.give_up(found[1], message.key, message.reason, message.io)
+        _, found = self._complete(worker, message.lease, [message.ordinal], now, blamed)
+        for sample in found.values():
+            sample.source = message.source
+            self.failed.give_up(sample, message.key, message.reason, message.io)
         return blamed
 
     def _complete(
-        self, worker: bytes, lease: int, ordinal: int, now: float, blamed: list[Blame]
-    ) -> tuple[str, Sample] | None:
-        """Take a sample off its lease, and return the leases that the worker has skipped.
+        self, worker: bytes, lease: int, ordinals: list[int], now: float, blamed: list[Blame]
+    ) -> tuple[str, dict[int, Sample]]:
+        """Take samples off their lease, and return the leases that the worker has skipped.
 
-        A worker that cannot have been leased it is added to those to blame.
+        A worker that cannot have been leased them is added to those to blame.
         """
-        if self.leases.was_never_granted(worker, lease, ordinal):
+        for ordinal in self.leases.never_granted(worker, lease, ordinals):
             reason = f"it answers sample {ordinal} under lease {lease}, where that is not"
             blamed.append(Blame(worker, reason))
-        found = self.leases.complete(worker, lease, ordinal, now)
+        kind, found = self.leases.complete(worker, lease, ordinals, now)
         if found:
             self.lost_leases.return_skipped(worker, lease)
-        return found
+        return kind, found
 
     # --- progress of ranks
 

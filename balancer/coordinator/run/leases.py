@@ -61,35 +61,40 @@ class LeaseTable:
         return lease
 
     def complete(
-        self, worker: bytes, number: int, ordinal: int, now: float
-    ) -> tuple[str, Sample] | None:
-        """Take a sample off all leases: its result has come. Return the kind of work and it.
+        self, worker: bytes, number: int, ordinals: Iterable[int], now: float
+    ) -> tuple[str, dict[int, Sample]]:
+        """Take samples off all leases: their results have come. Return the kind of work, and them.
 
-        Return None if the sample is not on this lease (any more), or the lease not the worker's.
+        Samples that are not on this lease (any more) are left out: all, if it is not the worker's.
         """
         is_expired = number in self._expired_but_usable
         leases = self._expired_but_usable if is_expired else self._leases
         lease = leases.get(number)
         if lease is None or lease.worker != worker:
-            return None
+            return "", {}
         for each in self._leases.of_worker(worker):
             each.deadline, each.shown_at = now + self.lease_s, now
-        sample = leases.pop_sample(lease, ordinal)
-        if sample is None:
-            return None
-        # Only then can somebody else have been leased the same sample.
+        found = {}
+        for ordinal in ordinals:
+            if (sample := leases.pop_sample(lease, ordinal)) is not None:
+                found[ordinal] = sample
+        # Only then can somebody else have been leased the same samples.
         if lease.shared or is_expired or self._expired_but_usable:
-            self._take_from_others(lease.kind, sample)
-        return lease.kind, sample
+            for sample in found.values():
+                self._take_from_others(lease.kind, sample)
+        return lease.kind, found
 
-    def was_never_granted(self, worker: bytes, number: int, ordinal: int) -> bool:
-        """Return whether a worker cannot have a result of this sample under this lease.
+    def never_granted(self, worker: bytes, number: int, ordinals: Iterable[int]) -> list[int]:
+        """Return the samples of which a worker cannot have a result under this lease.
 
-        False where that is not known, as of leases that are over.
+        None where that is not known, as of leases that are over.
         """
+        if number > self.last:
+            return list(ordinals)
         lease = self._leases.get(number) or self._expired_but_usable.get(number)
-        is_own = lease is not None and lease.worker == worker
-        return number > self.last or (is_own and ordinal not in lease.granted)  # type: ignore[union-attr]
+        if lease is None or lease.worker != worker:
+            return []
+        return [ordinal for ordinal in ordinals if ordinal not in lease.granted]
 
     def renew(self, worker: bytes, now: float) -> None:
         """Put off the deadlines of a worker's leases: it makes progress."""

@@ -6,6 +6,7 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
+    DecodedItem,
     DecodeDone,
     EpochPosition,
     Lease,
@@ -17,6 +18,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.wire import payload_frames
 
 START = EpochPosition(0, 0, 0, 0)
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,), "isf", "greedy")
@@ -37,7 +39,9 @@ class Cluster:
         sent = [
             send
             for message in messages
-            for send in self.coordinator.handle(peer, message, (b"",), 0, self.now)
+            for send in self.coordinator.handle(
+                peer, message, (b"",) * payload_frames(message), self.now
+            )
         ]
         return [(send.peer, send.message) for send in sent]
 
@@ -92,7 +96,7 @@ def do_leases(cluster, sent, peer=b"w"):
                 if lease.kind == "probe":
                     done: Message = ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 1),))
                 else:
-                    done = DecodeDone(lease.lease, ref.ordinal, key, (1,), b"")
+                    done = DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (1,), b""),))
                 sent += cluster.send(peer, done)
         answers += sent
     return answers

@@ -7,6 +7,7 @@ from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.worker_handlers import MAX_RUBBISH
 from counterpoise.balancer.protocol.messages import (
     Batch,
+    DecodedItem,
     DecodeDone,
     Lease,
     PeerRejected,
@@ -53,13 +54,15 @@ def honestly(lease, ref):
     key = f"k{ref.ordinal}"
     if lease.kind == "probe":
         return ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 0),))
-    return DecodeDone(lease.lease, ref.ordinal, key, (), HEADER)
+    return DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (), HEADER),))
 
 
 def with_other_headers(lease, ref):
     if lease.kind == "probe":
         return honestly(lease, ref)
-    return DecodeDone(lease.lease, ref.ordinal, f"k{ref.ordinal}", (), b"\xc1 rubbish")
+    return DecodeDone(
+        lease.lease, (DecodedItem(ref.ordinal, f"k{ref.ordinal}", (), b"\xc1 rubbish"),)
+    )
 
 
 def with_other_ordinals(lease, ref):
@@ -162,7 +165,7 @@ def test_two_workers_that_never_agree_end_the_run_and_are_named():
             key = f"{prefix}{ref.ordinal}"
             if lease.kind == "probe":
                 return ProbeDone(lease.lease, (Probed(ref.ordinal, key, (1,), 0),))
-            return DecodeDone(lease.lease, ref.ordinal, key, (), HEADER)
+            return DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (), HEADER),))
 
         return answer
 
@@ -171,3 +174,26 @@ def test_two_workers_that_never_agree_end_the_run_and_are_named():
     (reason,) = set(failures(sent))
     assert "workers disagree about its name: one says 'a" in reason
     assert "other says 'b" in reason
+
+
+def test_a_sample_that_comes_twice_in_a_message_counts_once_and_others_are_not_lost():
+    cluster, sent = begun(b"w")
+    cluster.send(b"r", *[RequestBatch(0, rank, 0, m) for rank in (0, 1) for m in (0, 1)])
+    waiting, batches = list(sent), []
+    while waiting and cluster.coordinator.state.workers:
+        _, message = waiting.pop(0)
+        if isinstance(message, Batch):
+            batches.append(message)
+        if not isinstance(message, Lease):
+            continue
+        if message.kind == "probe":
+            waiting += cluster.send(b"w", *[honestly(message, ref) for ref in message.refs])
+            continue
+        items = tuple(honestly(message, ref).items[0] for ref in message.refs)
+        again, once_more = items[:1] + items[:1] + items[1:], items
+        waiting += cluster.send(
+            b"w", DecodeDone(message.lease, again), DecodeDone(message.lease, once_more)
+        )
+    keys = [item.key for batch in batches for item in batch.items]
+    assert len(keys) == len(set(keys)) == 4
+    assert cluster.coordinator.state.workers[b"w"].rubbish == 0

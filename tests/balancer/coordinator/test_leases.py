@@ -29,7 +29,7 @@ def test_a_result_renews_all_leases_of_its_worker():
     leases = LeaseTable(lease_s=10.0)
     for worker, granted in ((A, samples(0, 1)), (A, samples(2)), (B, samples(3))):
         leases.grant(worker, "decode", granted, now=0.0)
-    assert leases.complete(A, 1, 0, now=9.0) is not None
+    assert leases.complete(A, 1, [0], now=9.0)[1]
     assert [held.worker for held in leases.take_expired(10.0)] == [B]
     assert leases.next_deadline() == 19.0
 
@@ -38,32 +38,32 @@ def test_a_result_counts_once_and_only_from_whom_it_was_leased_to():
     leases = LeaseTable()
     (only,) = samples(7)
     leases.grant(A, "decode", [only], now=0.0)
-    assert leases.complete(B, 1, 7, now=1.0) is None
-    assert leases.complete(A, 2, 7, now=1.0) is None
-    assert leases.complete(A, 1, 8, now=1.0) is None
-    assert leases.complete(A, 1, 7, now=1.0) == ("decode", only)
-    assert leases.complete(A, 1, 7, now=1.0) is None
+    assert not leases.complete(B, 1, [7], now=1.0)[1]
+    assert not leases.complete(A, 2, [7], now=1.0)[1]
+    assert not leases.complete(A, 1, [8], now=1.0)[1]
+    assert leases.complete(A, 1, [7], now=1.0) == ("decode", {7: only})
+    assert not leases.complete(A, 1, [7], now=1.0)[1]
 
 
 def test_a_late_result_counts_if_it_comes_first():
     leases, mine = expired()
     leases.grant(B, "decode", mine, now=10.0)
-    assert leases.complete(A, 1, 0, now=11.0) == ("decode", mine[0])
+    assert leases.complete(A, 1, [0], now=11.0) == ("decode", {0: mine[0]})
     assert ordinals(leases.of_worker(B)[0]) == [1, 2]
-    assert leases.complete(B, 2, 0, now=12.0) is None
+    assert not leases.complete(B, 2, [0], now=12.0)[1]
 
 
 def test_a_late_result_does_not_count_when_another_was_first():
     leases, mine = expired()
     leases.grant(B, "decode", mine, now=10.0)
-    assert leases.complete(B, 2, 0, now=11.0) == ("decode", mine[0])
-    assert leases.complete(A, 1, 0, now=12.0) is None
+    assert leases.complete(B, 2, [0], now=11.0) == ("decode", {0: mine[0]})
+    assert not leases.complete(A, 1, [0], now=12.0)[1]
 
 
 def test_a_late_result_ends_a_lease_that_has_nothing_else():
     leases, mine = expired(count=1)
     held = leases.grant(B, "decode", mine, now=10.0)
-    assert leases.complete(A, 1, 0, now=11.0) is not None
+    assert leases.complete(A, 1, [0], now=11.0)[1]
     assert leases.take_useless() == [held]
     assert leases.of_worker(B) == []
 
@@ -71,8 +71,8 @@ def test_a_late_result_ends_a_lease_that_has_nothing_else():
 def test_a_late_probe_takes_no_decode_lease_away():
     leases, mine = expired(kind="probe")
     leases.grant(B, "decode", mine[:1], now=10.0)
-    assert leases.complete(A, 1, 0, now=11.0) == ("probe", mine[0])
-    assert leases.complete(B, 2, 0, now=12.0) == ("decode", mine[0])
+    assert leases.complete(A, 1, [0], now=11.0) == ("probe", {0: mine[0]})
+    assert leases.complete(B, 2, [0], now=12.0) == ("decode", {0: mine[0]})
 
 
 @pytest.mark.parametrize("fenced", ["lost", "given another", "skipped", "ended"])
@@ -86,4 +86,4 @@ def test_late_results_are_fenced(fenced):
         leases.take_skipped(A, 2)
     else:
         leases.clear()
-    assert leases.complete(A, 1, 0, now=12.0) is None
+    assert not leases.complete(A, 1, [0], now=12.0)[1]

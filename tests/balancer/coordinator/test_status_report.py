@@ -11,6 +11,7 @@ from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.clock_offset import LIMIT, ClockFilter, Offset, bounded
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
+    DecodedItem,
     DecodeDone,
     EpochPosition,
     GetStatus,
@@ -51,8 +52,7 @@ class Cluster:
         sent = []
         for message in messages:
             frames = (payload,) if isinstance(message, DecodeDone) else ()
-            size = sum(map(len, frames))
-            sent += self.coordinator.handle(peer, message, frames, size, self.now)
+            sent += self.coordinator.handle(peer, message, frames, self.now)
         for effect in sent:
             if isinstance(effect.message, Lease):
                 self.leases.setdefault(effect.peer, []).append(effect.message)
@@ -77,7 +77,7 @@ class Cluster:
             if lease.kind == "probe":
                 self.send(peer, ProbeDone(lease.lease, (Probed(ref.ordinal, key, (5,), 6),)))
             else:
-                self.send(peer, DecodeDone(lease.lease, ref.ordinal, key, (), b""))
+                self.send(peer, DecodeDone(lease.lease, (DecodedItem(ref.ordinal, key, (), b""),)))
                 self.decoded += 1
 
     def work_all(self):
@@ -234,7 +234,7 @@ def test_a_report_can_be_made_in_any_state():
                 cluster.step()
         names = [b"stranger", *cluster.workers, *cluster.ranks]
         cluster.tell(Wired(mutator.random.choice(names), *mutator.frame()))
-        said = cluster.coordinator.handle(b"visitor", GetStatus(1), (), 0, cluster.now)
+        said = cluster.coordinator.handle(b"visitor", GetStatus(1), (), cluster.now)
         seen = next(each.message for each in said if each.peer == b"visitor")
         assert decode(encode(seen), 0) == seen
 

@@ -14,6 +14,7 @@ from counterpoise.balancer.protocol.messages import (
     BatchItem,
     Bye,
     Cost,
+    DecodedItem,
     DecodeDone,
     EpochPosition,
     Hole,
@@ -143,7 +144,8 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
          r"results\[0\].cost\[0\]: expected int <= 1099511627776"),
         ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [float("nan")], 1]]],
          r"cost\[0\]: expected int, got float"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, 1, "k", [-1], b""], r"DecodeDone.cost\[0\]: .* >= 0"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b""]]],
+         r"items\[0\].cost\[0\]: .* >= 0"),
         ([PROTOCOL_VERSION, "Ping", 1.0, 0, 0], "Ping.number: expected int, got float"),
         ([PROTOCOL_VERSION, "Ping", 1], "Ping has 3 fields, got 1"),
     ],
@@ -174,13 +176,14 @@ def test_what_announces_too_much_is_refused_before_it_is_allocated(header):
 
 
 def test_a_header_may_be_any_buffer():
-    message = DecodeDone(1, 2, "k", (3,), b"")
+    message = DecodeDone(1, (DecodedItem(2, "k", (3,), b""),))
     assert decode(memoryview(encode(message)), 1) == message
 
 
 def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
     parts = (
         BatchItem,
+        DecodedItem,
         EpochPosition,
         Hole,
         Probed,

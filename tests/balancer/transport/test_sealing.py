@@ -8,6 +8,7 @@ from counterpoise.balancer.protocol.messages import (
     Batch,
     BatchItem,
     Bye,
+    DecodedItem,
     DecodeDone,
     EpochPosition,
     SampleFailed,
@@ -23,7 +24,7 @@ from counterpoise.balancer.transport.sealing import (
 )
 
 KEY = bytes(range(KEY_BYTES))
-DONE = DecodeDone(7, 3, "a telling name", (5, 6), b"layout")
+DONE = DecodeDone(7, (DecodedItem(3, "a telling name", (5, 6), b"layout"),))
 PAYLOAD = bytes(range(256)) * 4
 
 

@@ -18,6 +18,7 @@ from ....balancer.protocol.job_spec import JobSpec, to_json
 from ....balancer.protocol.messages import (
     Ack,
     Batch,
+    DecodedItem,
     DecodeDone,
     EpochPosition,
     Lease,
@@ -185,7 +186,7 @@ class Driven:
         self.spent.messages += 1
         self.kinds[type(message).__name__] += 1
         began = time.thread_time()
-        sent = self.coordinator.handle(peer, message, payloads, sum(map(len, payloads)), self.now)
+        sent = self.coordinator.handle(peer, message, payloads, self.now)
         if self.coordinator.next_deadline() <= self.now:
             sent += self.coordinator.tick(self.now)
         self.spent.handling_s += time.thread_time() - began
@@ -219,9 +220,8 @@ class Driven:
             )
             self._post(peer, ProbeDone(lease.lease, found))
             return
-        for ref in lease.refs:
-            done = DecodeDone(lease.lease, ref.ordinal, str(ref.index), (), b"")
-            self._post(peer, done, PAYLOAD)
+        items = tuple(DecodedItem(ref.ordinal, str(ref.index), (), b"") for ref in lease.refs)
+        self._post(peer, DecodeDone(lease.lease, items), *[PAYLOAD] * len(items))
 
     def _take(self, peer: bytes, batch: Batch) -> None:
         self.delivered += len(batch.items)

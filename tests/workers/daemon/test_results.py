@@ -1,0 +1,66 @@
+"""Which results of a lease travel together: nothing waits long, and nothing is forgotten."""
+
+from random import Random
+
+from counterpoise.balancer.protocol.messages import DecodeDone, ProbeDone
+from counterpoise.balancer.protocol.parts import DecodedItem, Probed
+from counterpoise.workers.daemon.results import MOST_BYTES, MOST_S, QUICK_S, LeaseResults
+
+
+def item(ordinal: int) -> DecodedItem:
+    return DecodedItem(ordinal, f"k{ordinal}", (), b"")
+
+
+def add(results: LeaseResults, ordinal: int, *, size: int = 10, took_s=0.0, now=0.0) -> bool:
+    return results.add_decoded(3, item(ordinal), bytes(size), took_s, now)
+
+
+def test_small_samples_that_were_quick_wait_for_each_other() -> None:
+    results = LeaseResults()
+    assert not results
+    assert [add(results, n, now=n * MOST_S / 4) for n in range(4)] == [False] * 4
+    assert results
+    assert results.take() == [(DecodeDone(3, tuple(item(n) for n in range(4))), (bytes(10),) * 4)]
+    assert not results
+    assert results.take() == []
+
+
+def test_large_slow_and_late_ones_are_sent_at_once_with_all_before_them() -> None:
+    for last in ({"size": MOST_BYTES}, {"took_s": 2 * QUICK_S}, {"now": 2 * MOST_S}):
+        results = LeaseResults()
+        assert not add(results, 0)
+        assert add(results, 1, **last)
+        ((message, payloads),) = results.take()
+        assert isinstance(message, DecodeDone)
+        assert [each.ordinal for each in message.items] == [0, 1]
+        assert [len(each) for each in payloads] == [10, last.get("size", 10)]
+        assert not add(results, 2, now=last.get("now", 0.0))  # nothing is left of those before
+
+
+def test_costs_of_a_lease_come_in_one_message_however_long_they_take() -> None:
+    results = LeaseResults()
+    probed = [Probed(n, f"k{n}", (n,), 5) for n in range(3)]
+    for each in probed:
+        results.add_probed(7, each)
+    assert results.take() == [(ProbeDone(7, tuple(probed)), ())]
+
+
+def test_what_belongs_to_a_job_that_is_over_is_not_sent() -> None:
+    results = LeaseResults()
+    add(results, 0, size=MOST_BYTES // 2)
+    results.add_probed(3, Probed(1, "k1", (1,), 5))
+    results.clear()
+    assert results.take() == []
+    assert not add(results, 1, size=MOST_BYTES // 2)
+
+
+def test_everything_is_sent_once_and_in_order() -> None:
+    draw, results, sent = Random(5), LeaseResults(), []
+    now = 0.0
+    for n in range(300):
+        took = draw.choice([0.0, QUICK_S / 2, QUICK_S * 3])
+        now += took
+        if add(results, n, size=draw.choice([1, 1000, MOST_BYTES]), took_s=took, now=now):
+            sent += [part.ordinal for message, _ in results.take() for part in message.items]
+    sent += [part.ordinal for message, _ in results.take() for part in message.items]
+    assert sent == list(range(300))
