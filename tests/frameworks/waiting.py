@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import counterpoise as cp
 
-RANKS, ACCUMULATE, EACH, STEPS = 4, 4, 8, 9
+RANKS, ACCUMULATE, EACH, STEPS = 4, 4, 8, 7
 POSITION_S = 1e-4
 # how batches are made, and what the loop does: torch's loader, "auto", "auto" with weights
 WAYS = (
@@ -41,7 +41,7 @@ class Texts(torch.utils.data.Dataset[dict[str, Any]]):
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        ids = torch.ones(int(self.lengths[index].clip(24, 1024)), dtype=torch.int64)
+        ids = torch.ones(int(self.lengths[index].clip(25, 1024)), dtype=torch.int64)
         return {"input_ids": ids, "labels": ids}
 
 
@@ -187,13 +187,13 @@ def measured(framework: str, kind: str, way: str) -> tuple[float, float]:
     return waited / (end - begin), (end - begin) / (STEPS - 1)
 
 
-def _wait(waits: list[tuple[float, float]], bucket: Any) -> Any:
+def _wait(waits: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     since = time.perf_counter()
     dist.barrier()
     waits.append((since, time.perf_counter()))
     total = bucket.buffer()
     dist.all_reduce(total)
-    done: Any = torch.futures.Future()
+    done = torch.futures.Future[torch.Tensor]()
     done.set_result(total / dist.get_world_size())
     return done
 
@@ -205,13 +205,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("frameworks", nargs="*", default=list(LOOPS))
     pool = Pool(RANKS)
-    for framework in parser.parse_args().frameworks:
-        for kind, way in WAYS:
-            named = {"framework": framework, "kind": kind, "way": way}
-            found = np.array(pool.run("waiting:measured", **named))
-            waiting, step_s = found.mean(axis=0)
-            print(json.dumps({**named, "waiting": float(waiting), "step_s": float(step_s)}))
-    pool.close()
+    try:
+        for framework in parser.parse_args().frameworks:
+            for kind, way in WAYS:
+                named = {"framework": framework, "kind": kind, "way": way}
+                waiting, step_s = np.mean(pool.run("waiting:measured", **named), axis=0)
+                found = {**named, "waiting": round(waiting, 4), "step_s": round(step_s, 3)}
+                print(json.dumps(found), flush=True)
+    finally:
+        pool.close()
 
 
 if __name__ == "__main__":

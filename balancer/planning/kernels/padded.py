@@ -77,20 +77,21 @@ def least_top(sizes: Int64, stop: Int64, groups: int) -> int:
 
 
 @compiled
-def reach(
-    sizes: Int64, stop: Int64, ranks: int, first: int, second: int, ends: Int64, far: Int64
-) -> bool:
-    """Return whether two rows of tops `first` and `second` hold all samples; fill `far`.
+def fill_ends(sizes: Int64, stop: Int64, most: int, ends: Int64) -> None:
+    """Fill ends (n + 1,): where a microbatch of at most `most` ends that begins at each sample."""
+    for i in range(len(sizes)):
+        ends[i] = min(stop[i], i + most // sizes[i])
+    ends[len(sizes)] = len(sizes)
 
-    far (ranks + 1, ranks + 1): how many samples a microbatches of the first row and b of the second
-    hold at most. Exact: to be farther with the same microbatches is never worse. ends (2, n + 1) is
-    room for the kernel.
+
+@compiled
+def reach(ranks: int, ends: Int64, far: Int64) -> bool:
+    """Return whether two rows hold all samples, by their microbatches' ends; fill `far`.
+
+    ends (2, n + 1): `fill_ends` of each row's top. far (ranks + 1, ranks + 1): how many samples a
+    microbatches of the first row and b of the second hold at most. Exact: to be farther with the
+    same microbatches is never worse.
     """
-    samples = len(sizes)
-    for i in range(samples):
-        ends[0, i] = min(stop[i], i + first // sizes[i])
-        ends[1, i] = min(stop[i], i + second // sizes[i])
-    ends[0, samples] = ends[1, samples] = samples
     of_first, of_second = ends[0], ends[1]
     far[0, 0] = 0
     for b in range(1, ranks + 1):
@@ -102,7 +103,7 @@ def reach(
         for b in range(1, ranks + 1):
             place = max(of_second[place], of_first[above[b]])
             here[b] = place
-    return bool(far[ranks, ranks] == samples)
+    return bool(far[ranks, ranks] == ends.shape[1] - 1)
 
 
 @compiled
@@ -127,12 +128,15 @@ def best_tops(
         below = min(top, first + second - top - 1)
         if below < least:
             break
-        if not reach(sizes, stop, ranks, top, below, ends, far):
+        fill_ends(sizes, stop, top, ends[0])
+        fill_ends(sizes, stop, below, ends[1])
+        if not reach(ranks, ends, far):
             continue
         bottom = max(least - 1, (whole - top * ranks) // ranks - 1)
         while below - bottom > max(1, below >> 9):
             middle = (bottom + below) // 2
-            if reach(sizes, stop, ranks, top, middle, ends, far):
+            fill_ends(sizes, stop, middle, ends[1])
+            if reach(ranks, ends, far):
                 below = middle
             else:
                 bottom = middle
@@ -148,7 +152,9 @@ def cut_in_two(
     samples = len(sizes)
     ends = np.empty((2, samples + 1), dtype=np.int64)
     far = np.zeros((ranks + 1, ranks + 1), dtype=np.int64)
-    reach(sizes, stop, ranks, first, second, ends, far)
+    fill_ends(sizes, stop, first, ends[0])
+    fill_ends(sizes, stop, second, ends[1])
+    reach(ranks, ends, far)
     a, b, end = ranks, ranks, samples
     while end > 0:
         # Microbatches at the end that hold nothing are left out first.
