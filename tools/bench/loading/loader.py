@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
@@ -23,6 +23,7 @@ from rich.table import Table
 
 from ...console.reporting import emit, progress_console
 from ...demo.data import ensure_demo_data
+from . import matrix as matrix_of_sizes
 
 SYSTEMS = ("ours", "torch", "balanced")
 
@@ -56,6 +57,8 @@ class LoaderPass:
 @click.option("--tile-size", type=click.IntRange(16), default=448, show_default=True)
 @click.option("--cores", help="Cores to pin to, such as 0,1; default: all that are allowed.")
 @click.option("--prefetch", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--matrix", is_flag=True, help="The plain loop on tensors, by size; no data.")
+@click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of the matrix; default: all.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
     data: str | None,
@@ -66,22 +69,23 @@ def command(
     tile_size: int,
     cores: str | None,
     prefetch: int,
+    matrix: bool,
+    cell: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Compare samples per second with torch's DataLoader.
 
     \b
-    Example:
+    Examples:
       counterpoise bench loader --data '/data/*.tar' --workers 1 --workers 2 --json
+      counterpoise bench loader --matrix --pairs 10 --json
     """  # noqa: D301
-    settings = LoaderBenchSettings(
-        pattern=data or ensure_demo_data(),
-        samples=samples,
-        batch_size=batch_size,
-        tile_size=tile_size,
-        cores=_cores(cores),
-        prefetch=prefetch,
-    )
+    if matrix:
+        sizes = [matrix_of_sizes.parse_cell(each) for each in cell] or matrix_of_sizes.CELLS
+        _run_matrix(sizes, workers, pairs, _cores(cores), as_json)
+        return
+    pattern = data or ensure_demo_data()
+    settings = LoaderBenchSettings(pattern, samples, batch_size, tile_size, _cores(cores), prefetch)
     passes: dict[int, dict[str, list[LoaderPass]]] = {}
     with Progress(console=progress_console, transient=True) as progress:
         task = progress.add_task("passes", total=len(workers) * len(SYSTEMS) * (pairs + 1))
@@ -93,6 +97,28 @@ def command(
                     passes[count][name].append(measured)
     report = _report(settings, passes)
     emit(report, as_json, _table(report))
+
+
+def _run_matrix(
+    sizes: Sequence[tuple[int, int]],
+    workers: tuple[int, ...],
+    rounds: int,
+    cores: tuple[int, ...],
+    as_json: bool,
+) -> None:
+    wanted = matrix_of_sizes.cells(sizes, workers, matrix_of_sizes.CONSUMERS)
+    names = matrix_of_sizes.SYSTEMS
+    passes: dict[Any, dict[str, list[Any]]] = {
+        each: {name: [] for name in names} for each in wanted
+    }
+    with Progress(console=progress_console, transient=True) as progress:
+        task = progress.add_task("passes", total=len(wanted) * len(names) * (rounds + 1))
+        for each, name, measured in matrix_of_sizes.measure(wanted, rounds, cores):
+            progress.advance(task)
+            if measured is not None:
+                passes[each][name].append(measured)
+    report = matrix_of_sizes.report(passes, rounds)
+    emit(report, as_json, matrix_of_sizes.table(report))
 
 
 def _cores(text: str | None) -> tuple[int, ...]:

@@ -1,0 +1,47 @@
+"""`bench loader --matrix`: its figures follow from the passes, and a pass reads every sample."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from counterpoise.tools.bench.loading import loader, matrix
+
+
+def test_ratios_are_of_passes_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {"ours": (30.0, 80.0, 10.0), "torch": (10.0, 20.0, 10.0), "control": (20.0, 20.0, 5.0)}
+
+    def measure(wanted: Sequence[Any], rounds: int, _: Any) -> Iterator[Any]:
+        for cell in wanted:
+            for number in range(rounds):
+                for name, found in rates.items():
+                    yield cell, name, matrix.MatrixPass(found[number], 1.0, 2.0)
+
+    monkeypatch.setattr(matrix, "measure", measure)
+    asked = ["--matrix", "--cell", "100x2", "--workers", "1", "--pairs", "3", "--json"]
+    done = CliRunner().invoke(loader.command, asked, catch_exceptions=False)
+    cells = json.loads(done.stdout.splitlines()[-1])["cells"]
+    assert [(each["sample_bytes"], each["consumer"]) for each in cells] == [
+        (100, "touch"),
+        (100, "read"),
+    ]
+    assert cells[0]["ratio"] == {"median": 3.0, "low": 1.0, "high": 4.0}
+    assert cells[0]["ratio_of_equals"] == {"median": 1.0, "low": 0.5, "high": 2.0}
+    assert cells[0]["torch"]["samples_per_s"] == 10.0
+
+
+def test_a_pass_of_each_system_takes_all_batches() -> None:
+    cell = matrix.Cell(1_000, 800, 1, "read")
+    for name in ("ours", "torch"):
+        found = matrix._one_pass(matrix._loader(name, cell), cell)
+        assert found.rate > 0
+        assert found.all_us > found.trainer_us > 0
+
+
+def test_cells_are_parsed() -> None:
+    assert matrix.parse_cell("150000x32") == (150_000, 32)
+    for wrong in ("", "3", "0x1", "axb", "1x-1"):
+        with pytest.raises(ValueError, match="BYTESxBATCH"):
+            matrix.parse_cell(wrong)

@@ -1,0 +1,245 @@
+"""`counterpoise bench loader --matrix`: the plain loop against torch's, by sample and batch size.
+
+The dataset's samples are tensors that exist, and default_collate makes the batches: what is left is
+the loader's own work. Each system has one process; for each cell all of them start a loader with
+persistent workers, and take turns. torch's DataLoader runs twice, under two names: the ratio of
+those two is what this machine makes of equal loaders (the control).
+"""
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+from rich.table import Table
+
+SYSTEMS = ("ours", "torch", "control")
+CONSUMERS = ("touch", "read")
+CELLS = (
+    *((size, batch) for size in (1_000, 150_000, 602_112) for batch in (1, 32, 256)),
+    *((3_000_000, batch) for batch in (1, 32)),
+)
+# A pass is this much, so that short ones are not all start and end.
+_PASS_BYTES = 400_000_000
+_MOST_BATCHES = 800
+_LEAST_BATCHES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One comparison: bytes of a sample, samples of a batch, workers, what the consumer does.
+
+    consumer: "touch" reads one byte of each batch, "read" all of them.
+    """
+
+    sample_bytes: int
+    batch_size: int
+    workers: int
+    consumer: str
+
+    @property
+    def batches(self) -> int:
+        """Batches of a pass."""
+        fitting = _PASS_BYTES // (self.sample_bytes * self.batch_size)
+        return max(_LEAST_BATCHES, min(_MOST_BATCHES, fitting))
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPass:
+    """One pass: samples per second, CPU microseconds per sample of the trainer and of all."""
+
+    rate: float
+    trainer_us: float
+    all_us: float
+
+
+def cells(
+    sizes: Sequence[tuple[int, int]], workers: Sequence[int], consumers: Sequence[str]
+) -> list[Cell]:
+    """Return the matrix' cells, tables outermost."""
+    return [
+        Cell(size, batch, count, consumer)
+        for consumer in consumers
+        for count in workers
+        for size, batch in sizes
+    ]
+
+
+def parse_cell(text: str) -> tuple[int, int]:
+    """Return (bytes of a sample, batch size); ValueError for other text.
+
+    >>> parse_cell("150000x32")
+    (150000, 32)
+    """
+    size, _, batch = text.partition("x")
+    if not (size.isdecimal() and batch.isdecimal() and int(size) and int(batch)):
+        raise ValueError(f"a cell is BYTESxBATCH, such as 150000x32, got {text!r}")
+    return int(size), int(batch)
+
+
+def measure(
+    wanted: Sequence[Cell], rounds: int, cores: Sequence[int]
+) -> Iterator[tuple[Cell, str, MatrixPass | None]]:
+    """Yield (cell, system, pass) in turns; None for the first pass of each, which warms it up."""
+    systems = {name: _System(name, cores) for name in SYSTEMS}
+    try:
+        for cell in wanted:
+            for name, system in systems.items():
+                system.ask(cell)
+                yield cell, name, None
+            for number in range(rounds):
+                turn = number % len(SYSTEMS)
+                for name in SYSTEMS[turn:] + SYSTEMS[:turn]:
+                    yield cell, name, systems[name].ask("pass")
+    finally:
+        for system in systems.values():
+            system.close()
+
+
+class _System:
+    """A process that runs passes of one system."""
+
+    def __init__(self, name: str, cores: Sequence[int]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, name, tuple(cores)))
+        self._process.start()
+        theirs.close()
+
+    def ask(self, what: Any) -> Any:
+        """Return the process' answer; RuntimeError with its error, or if it died."""
+        self._pipe.send(what)
+        try:
+            answer = self._pipe.recv()
+        except EOFError as error:
+            raise RuntimeError("a measured process died; its own messages are above") from error
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(pipe: "Pipe[Any, Any]", name: str, cores: tuple[int, ...]) -> None:
+    import torch
+
+    os.sched_setaffinity(0, cores)
+    torch.set_num_threads(1)
+    loader, cell = None, None
+    try:
+        while True:
+            asked = pipe.recv()
+            if isinstance(asked, Cell):
+                loader, cell = None, asked  # the former workers end before others start
+                loader = _loader(name, cell)
+            pipe.send(_one_pass(loader, cell))
+    except EOFError:
+        pass
+    except Exception as error:
+        pipe.send(f"{name}: {type(error).__name__}: {error}")
+
+
+def _loader(name: str, cell: Cell) -> Any:
+    import torch
+    from torch.utils.data import DataLoader as TorchLoader
+
+    from ....loader import DataLoader
+
+    class Tensors(torch.utils.data.Dataset[torch.Tensor]):
+        """Sixteen tensors, again and again."""
+
+        def __init__(self) -> None:
+            shape, most = (cell.sample_bytes,), 255
+            self.made = [torch.randint(0, most, shape, dtype=torch.uint8) for _ in range(16)]
+
+        def __len__(self) -> int:
+            return cell.batches * cell.batch_size
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return self.made[index % len(self.made)]
+
+    kind = DataLoader if name == "ours" else TorchLoader
+    return kind(
+        Tensors(),
+        batch_size=cell.batch_size,
+        num_workers=cell.workers,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    )
+
+
+def _one_pass(loader: Any, cell: Any) -> MatrixPass:
+    batches = iter(loader)
+    workers = [worker.pid for worker in batches._workers]
+    begun, cpu, theirs, samples = time.perf_counter(), time.process_time(), _cpu_s(workers), 0
+    for batch in batches:
+        samples += len(batch)
+        batch.sum() if cell.consumer == "read" else batch[0, 0].item()
+    seconds, own = time.perf_counter() - begun, time.process_time() - cpu
+    spent = own + _cpu_s(workers) - theirs
+    return MatrixPass(samples / seconds, 1e6 * own / samples, 1e6 * spent / samples)
+
+
+def _cpu_s(processes: Sequence[int]) -> float:
+    """Return the CPU seconds of other processes so far; ProcessLookupError if one has ended."""
+    return sum(time.clock_gettime(_clock(each)) for each in processes)
+
+
+def _clock(process: int) -> int:
+    return (~process << 3) | 2  # the kernel's number for the CPU clock of a process
+
+
+def report(passes: dict[Cell, dict[str, list[MatrixPass]]], rounds: int) -> dict[str, Any]:
+    """Return the figures of every cell: ratios to torch with their range, and CPU per sample."""
+    return {
+        "rounds": rounds,
+        "cells": [asdict(cell) | _figures(systems) for cell, systems in passes.items()],
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _figures(systems: dict[str, list[MatrixPass]]) -> dict[str, Any]:
+    return {
+        "ratio": _ratios(systems["ours"], systems["torch"]),
+        "ratio_of_equals": _ratios(systems["control"], systems["torch"]),
+        **{
+            name: {
+                "samples_per_s": statistics.median(each.rate for each in found),
+                "trainer_us": statistics.median(each.trainer_us for each in found),
+                "all_us": statistics.median(each.all_us for each in found),
+            }
+            for name, found in systems.items()
+        },
+    }
+
+
+def _ratios(ours: list[MatrixPass], theirs: list[MatrixPass]) -> dict[str, float]:
+    found = [a.rate / b.rate for a, b in zip(ours, theirs, strict=True)]
+    return {"median": statistics.median(found), "low": min(found), "high": max(found)}
+
+
+def table(found: dict[str, Any]) -> Table:
+    """Return the report as a table, one row a cell."""
+    made = Table(title="the plain loop against torch's (samples/s, ratio of each round)")
+    columns = ("reads", "workers", "sample", "batch", "samples/s", "ratio", "range", "control")
+    for column in (*columns, "trainer us", "torch's", "all us", "torch's"):
+        made.add_column(column, justify="right")
+    for cell in found["cells"]:
+        ours, torchs, ratio = cell["ours"], cell["torch"], cell["ratio"]
+        control = cell["ratio_of_equals"]
+        made.add_row(
+            "all" if cell["consumer"] == "read" else "one byte",
+            *(str(cell[name]) for name in ("workers", "sample_bytes", "batch_size")),
+            f"{ours['samples_per_s']:.0f}",
+            f"{ratio['median']:.2f}",
+            f"{ratio['low']:.2f} to {ratio['high']:.2f}",
+            f"{control['low']:.2f} to {control['high']:.2f}",
+            *(f"{each[name]:.1f}" for name in ("trainer_us", "all_us") for each in (ours, torchs)),
+        )
+    return made
