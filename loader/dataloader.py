@@ -1,4 +1,4 @@
-"""`DataLoader`: torch's, with our workers behind it, and balanced where it is asked to be.
+"""`DataLoader`: torch's, and balanced where it is asked to be.
 
 Without `balance` it yields exactly what torch's yields. With it, microbatches come as planned over
 all data-parallel ranks: `for batch in loader`, or whole steps from `loader.steps()`.
@@ -26,6 +26,7 @@ from .balanced.walking import Microbatches, Steps
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.position import is_stream
 from .plain.state import PlainState
+from .plain.transport import Transport, checked_transport
 from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
     checked_shuffle,
@@ -66,6 +67,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    its samples
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
+    transport      how workers' batches come to a plain loop: "arena", in shared memory that is used
+                   again; "inline", torch's way; "auto", the arena where it can be had
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -107,10 +110,11 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         max_errors: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
         growing_data: bool = False,
+        transport: Transport = "auto",
     ) -> None:
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
-        self.growing_data, self.on_error = growing_data, on_error
-        self.dead_letter, self.max_errors = dead_letter, max_errors
+        self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
+        self.max_errors, self.transport = max_errors, checked_transport(transport, balance)
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)
@@ -211,8 +215,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def _count(self) -> int:
         """Return the number of samples; connects where only the workers know it."""
         dataset: Any = self.dataset
-        balanced = self._need_balance("a count")
-        return balanced.count() if isinstance(dataset, RemoteDataset) else len(dataset)
+        remote = isinstance(dataset, RemoteDataset)
+        return self._need_balance("a count").count() if remote else len(dataset)
 
     def steps(self) -> Iterator[Step[BatchT]]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""
@@ -235,8 +239,6 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         view.__dict__.update(self.__dict__, _in_pairs=True)  # past torch's guard of attributes
         return view  # type: ignore[no-any-return]
 
-    _in_pairs = False
-
     @property
     def step_info(self) -> StepInfo | None:
         """The StepInfo of the microbatch returned last; None without balance.
@@ -246,6 +248,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         return self._info
 
     _info: StepInfo | None = None
+    _in_pairs = False
 
     @property
     def left_out(self) -> int:
@@ -259,11 +262,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         if self._late is not None:
             self._late.set_epoch(epoch)
             return
-        samplers: tuple[Any, ...] = (self.batch_sampler, self.sampler)
-        for each in samplers:
-            if hasattr(each, "set_epoch"):
-                each.set_epoch(epoch)
-                return
+        samplers: list[Any] = [self.batch_sampler, self.sampler]
+        for each in [each for each in samplers if hasattr(each, "set_epoch")][:1]:
+            each.set_epoch(epoch)
 
     def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
         """Return the ledger: what has been handed out, JSON-able, below 4 KB.

@@ -62,6 +62,7 @@ ORDER = (
     "balancer.server",
     "balancer",
     # workers
+    "workers.arena",
     "workers.codec",
     "workers.images",
     "workers.sources",

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
+from ...workers.arena.context import ArenaContext
+from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import is_stateful
 from ...workers.batches.map_reader import MapReader
 from ...workers.batches.prepare import prepare_worker
@@ -24,6 +26,7 @@ from .indices import Indices
 from .iteration import Iteration
 from .state import PlainState
 from .torch_names import TorchExceptionWrapper
+from .transport import uses_arena
 
 Reader = StreamReader | MapReader
 # Contexts that name a start method; one that a user made is used as it is.
@@ -69,6 +72,9 @@ def make_arguments(loader: Any, state: PlainState) -> IteratorArguments:
         if reader is not None and is_stateful(loader.dataset):
             beginnings = Beginnings(context, TorchExceptionWrapper)
             init_fn = functools.partial(beginnings.worker_part().begin, init_fn)
+        if uses_arena(loader):
+            init_fn = Beginning(TorchExceptionWrapper, init_fn)
+            context = ArenaContext(context)
         ours["worker_init_fn"] = functools.partial(begin_worker, init_fn)
         ours["multiprocessing_context"] = context
     return IteratorArguments(loader, reader, ours, beginnings)

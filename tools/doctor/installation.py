@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...balancer.transport.keys import ROLES, SECRET, AllowList, peer_keys, server_keys
+from ...workers.arena.memory import why_no_memory_files
 from .finding import Finding, judge
 
 GIB = 2**30
@@ -42,6 +43,7 @@ def examine_installation(
         judge_shadow(find_spec("sched").origin if find_spec("sched") else None),  # type: ignore[union-attr]
         judge_processors(len(os.sched_getaffinity(0)), _cpu_quota(), os.getloadavg()[0]),
         judge_memory(_available_bytes()),
+        judge_transport(why_no_memory_files()),
         judge_shared_memory(_free_bytes("/dev/shm")),
         judge_files(soft, hard),
         judge_temporary(temporary, os.access(temporary, os.W_OK | os.X_OK)),
@@ -113,8 +115,19 @@ def judge_memory(available: int | None) -> Finding:
     )
 
 
+def judge_transport(why_no_arena: str) -> Finding:
+    """Return the finding about how workers' batches come to a plain loop here, and why."""
+    if not why_no_arena:
+        return judge("batches of plain loops", "arena (shared memory that is used again)")
+    return judge(
+        "batches of plain loops",
+        f"inline: {why_no_arena}",
+        warn="torch carries them, through /dev/shm: nothing else changes",
+    )
+
+
 def judge_shared_memory(free: int | None) -> Finding:
-    """Return the finding about /dev/shm, where plain loops and torch's own workers put batches."""
+    """Return the finding about /dev/shm, where torch's own workers put batches."""
     if free is None:
         return judge("/dev/shm", "missing", warn="mount a tmpfs there: torch's workers need it")
     return judge(

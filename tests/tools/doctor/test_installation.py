@@ -51,6 +51,8 @@ def test_this_installation_is_sound() -> None:
         (look.judge_processors(2, None, 9.0), WARN),
         (look.judge_memory(GIB), WARN),
         (look.judge_memory(64 * GIB), GOOD),
+        (look.judge_transport(""), GOOD),
+        (look.judge_transport("a memory file cannot be made"), WARN),
         (look.judge_shared_memory(64 * 2**20), WARN),
         (look.judge_shared_memory(None), WARN),
         (look.judge_shared_memory(8 * GIB), GOOD),

@@ -1,0 +1,57 @@
+"""The slots' bookkeeping: every slot has one user, and there are few."""
+
+import random
+
+import pytest
+
+from counterpoise.workers.arena.slot_book import SlotBook, slot_size
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_slot_has_one_user_and_room(seed: int) -> None:
+    draw, book, used, most = random.Random(seed), SlotBook(), {}, 0
+    for _ in range(400):
+        if used and draw.random() < 0.5:
+            number = draw.choice(list(used))
+            del used[number]
+            book.drop(number) if draw.random() < 0.1 else book.give(number)
+        else:
+            nbytes = int(2 ** draw.uniform(0, 24))
+            number, new = book.take(nbytes)
+            assert number not in used
+            assert nbytes <= book.sizes[number] <= max(4 * nbytes, 4096)
+            assert new == (book.sizes[number] == slot_size(nbytes)) or not new
+            used[number] = nbytes
+        most = max(most, len(used))
+        assert used.keys() <= book.sizes.keys()
+        assert len(book.sizes) <= most + 2
+        assert not book.sizes.keys() & set(book.retired)
+
+
+def test_equal_batches_need_no_more_slots_than_are_in_use() -> None:
+    book, used = SlotBook(), []
+    for number in range(100):
+        used.append(book.take(100_000 + number)[0])
+        if len(used) > 3:
+            book.give(used.pop(0))
+    assert len(book.sizes) == 4
+
+
+def test_the_slot_used_last_comes_first() -> None:
+    book = SlotBook()
+    first, second = book.take(5_000)[0], book.take(5_000)[0]
+    book.give(first)
+    book.give(second)
+    assert book.take(5_000) == (second, False)
+
+
+def test_a_slot_that_nobody_has_cannot_be_given() -> None:
+    book = SlotBook()
+    number, _ = book.take(1)
+    book.give(number)
+    with pytest.raises(ValueError, match="free already"):
+        book.give(number)
+    with pytest.raises(KeyError):
+        book.give(77)
+    with pytest.raises(ValueError, match="cannot have 0 bytes"):
+        book.take(0)

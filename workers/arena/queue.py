@@ -1,0 +1,233 @@
+"""A queue between processes for torch's iterator, whose messages are small and whose bytes stay.
+
+It stands for multiprocessing's Queue on both ways: tasks to a worker, batches to the trainer. That
+one has a thread that pickles and writes; it shares each tensor by a file of its own, filled page by
+page. Here the process that puts writes the message itself, one packet of a unix socket, and large
+tensors lie in slots that are used again (sender.py, receiver.py).
+
+The trainer never waits for a worker: tasks that the socket has no room for are kept, and sent when
+it puts or gets something next. A worker waits for the trainer, and reads its own tasks meanwhile:
+the last of them says that nobody wants the batch any more.
+"""
+
+import array
+import os
+import queue
+import select
+import socket
+import time
+from collections import deque
+from typing import Any
+
+from . import frames
+from .layout import Packet, Packets
+from .packing import unpack
+from .receiver import Receiver
+from .sender import Sender
+from .worker import this_worker
+
+_BUFFER_BYTES = 4 << 20  # asked for; the kernel gives what it allows
+_ANCILLARY = socket.CMSG_SPACE((frames.MOST_SLOTS + 1) * array.array("i").itemsize)
+# How long the trainer waits for a batch before it tries again to send a task that had no room.
+_AGAIN_S = 0.02
+
+
+# The queues of this process with tasks that have not been sent, by identity.
+_waiting: "dict[int, ArenaQueue]" = {}
+
+
+class ArenaQueue:
+    """One direction of a conversation; any process that has it may put, and one may get."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        for end in (self._reader, self._writer):
+            end.setblocking(False)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Be the queue of this process: what was read and not taken yet, and slots, are its own."""
+        self._process = os.getpid()
+        self._read: deque[Any] = deque()
+        self._unsent: deque[Packet] = deque()
+        self._sender: Sender | None = None
+        self._receiver = Receiver()
+        self._space = bytearray(frames.MOST_BYTES)
+        self._arrivals = select.poll()
+        self._arrivals.register(self._reader, select.POLLIN)
+
+    def __getstate__(self) -> Any:
+        # Sockets can be pickled for a process that is being started, and nowhere else.
+        return self._reader, self._writer
+
+    def __setstate__(self, state: Any) -> None:
+        self._reader, self._writer = state
+        self._begin()
+
+    def put(self, thing: Any) -> None:
+        """Send an object; raises what pickling raises.
+
+        In a worker the trainer is sent such an error in place of the object.
+        """
+        self._own()
+        worker = this_worker()
+        if worker is None:
+            if self._sender is None:
+                self._sender = Sender()
+            self._send_or_keep(Packets(thing, self._sender))
+            return
+        try:
+            layout = Packets(thing, worker.sender)
+        except Exception:
+            layout = Packets(worker.failed(thing), worker.sender)
+        for packet in layout.packets():
+            if not self._send_waiting(packet, worker.tasks):
+                return
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the next object; queue.Empty if none comes within `timeout` seconds."""
+        self._own()
+        worker = this_worker()
+        if worker is not None:
+            worker.tasks = self
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if self._read:
+                return self._read.popleft()
+            if not self.receive() and not (block and self._wait(deadline)):
+                raise queue.Empty
+
+    def close(self) -> None:
+        """Close both ends in this process; what has arrived, and its tensors, stay."""
+        _waiting.pop(id(self), None)
+        for _, descriptors in self._unsent:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._unsent.clear()
+        self._reader.close()
+        self._writer.close()
+        if self._sender is not None and self._process == os.getpid():
+            self._sender.close()
+        self._sender = None
+
+    def cancel_join_thread(self) -> None:
+        """Do nothing: there is no thread."""
+
+    def receive(self) -> bool:
+        """Take in one message if there is one; return whether there was."""
+        try:
+            length, ancillary, _, _ = self._reader.recvmsg_into([self._space], _ANCILLARY)
+        except BlockingIOError:
+            return False
+        if not length:
+            raise EOFError("the other end of a loader's queue is closed")
+        data = memoryview(self._space)[:length]
+        kind = data[0]
+        if kind == frames.BODY:
+            self._read.append(self._unpack(data))
+        elif kind == frames.BODY_AT:
+            token, slot, length = frames.read_body_at(data)
+            self._read.append(self._unpack(memoryview(self._receiver.view(token, slot, length))))
+        else:
+            token, new, retired = frames.read_slots(data)
+            self._receiver.learn(token, new, retired, _descriptors(ancillary))
+        return True
+
+    def fileno(self) -> int:
+        """Return what is readable when a message has arrived."""
+        return self._reader.fileno()
+
+    def _own(self) -> None:
+        """Begin anew in a forked child: what was read before, and the slots, are its parent's."""
+        if self._process != os.getpid():
+            self._begin()
+
+    def _unpack(self, body: memoryview) -> Any:
+        token, pieces, pickled, copied = frames.read_body(body)
+        buffers, start = [], 0
+        for slot, length in pieces:
+            if slot == frames.NO_SLOT:
+                buffers.append(bytearray(copied[start : start + length]))
+                start += length
+            else:
+                buffers.append(self._receiver.view(token, slot, length))
+        return unpack(pickled, buffers)
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Wait until something arrives; return whether it did before the deadline."""
+        while True:
+            send_kept()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if _waiting:
+                left = _AGAIN_S if left is None else min(left, _AGAIN_S)
+            if self._arrivals.poll(None if left is None else left * 1000):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def _send_or_keep(self, layout: Packets) -> None:
+        """Send what there is room for, in order, and keep the rest."""
+        self._unsent.extend(layout.packets())
+        self.send_unsent()
+
+    def send_unsent(self) -> None:
+        """Send what was kept, in order, as far as there is room."""
+        while self._unsent:
+            if not self._try_send(self._unsent[0]):
+                _waiting[id(self)] = self
+                return
+            self._unsent.popleft()
+        _waiting.pop(id(self), None)
+
+    def _send_waiting(self, packet: Packet, tasks: "ArenaQueue | None") -> bool:
+        """Send when there is room; return False if nobody wants it any more.
+
+        tasks: the queue that this worker gets tasks by; None ends them.
+        """
+        poller = select.poll()
+        while not self._try_send(packet):
+            poller.register(self._writer, select.POLLOUT)
+            if tasks is not None:
+                poller.register(tasks, select.POLLIN)
+            poller.poll()
+            if tasks is not None and tasks.receive_end():
+                return False
+        return True
+
+    def receive_end(self) -> bool:
+        """Take in what has arrived; return whether None is the last of it."""
+        while self.receive():
+            pass
+        return bool(self._read) and self._read[-1] is None
+
+    def _try_send(self, packet: Packet) -> bool:
+        """Send a message and close its descriptors; return False if there is no room for it."""
+        parts, descriptors = packet
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+        try:
+            self._writer.sendmsg(parts, [rights] if descriptors else [])
+        except (BlockingIOError, InterruptedError):
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # nobody is there to read it
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return True
+
+
+def send_kept() -> None:
+    """Send the tasks that there was no room for, as far as there is now."""
+    for each in list(_waiting.values()):
+        each.send_unsent()
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+os.register_at_fork(after_in_child=_waiting.clear)  # its parent sends them

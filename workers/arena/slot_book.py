@@ -1,0 +1,86 @@
+"""Decides which slot a batch's tensor goes into: the sender's bookkeeping, without any memory.
+
+A slot that was used comes back, and is used again: its pages exist in both processes, where those
+of a new one are cleared by the kernel and mapped one by one. The slot used last comes first, since
+it may still be in a cache. A tensor takes the smallest free slot that it fits into, unless that is
+more than four times too large. Where none fits, a new one is made; and if two are free, the one
+that has been free longest is retired. So there are never more slots than were in use at one time,
+and two.
+"""
+
+from dataclasses import dataclass, field
+
+from .memory import PAGE
+
+STEPS_PER_DOUBLING = 8
+_SPARE = 2
+_LARGEST_WASTE = 4
+
+
+@dataclass(slots=True)
+class SlotBook:
+    """The slots of one sender, by number.
+
+    sizes: bytes of every slot there is; retired: numbers of slots that were given up since the
+    caller last emptied the list.
+    """
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    retired: list[int] = field(default_factory=list)
+    # By size; in each the slots in the order in which they came back. All of them in that order.
+    _free: dict[int, dict[int, None]] = field(default_factory=dict)
+    _order: dict[int, None] = field(default_factory=dict)
+    _next: int = 0
+
+    def take(self, nbytes: int) -> tuple[int, bool]:
+        """Return the number of a slot for `nbytes` bytes, and whether it is new.
+
+        ValueError for less than one byte.
+        """
+        if nbytes < 1:
+            raise ValueError(f"a slot cannot have {nbytes} bytes")
+        fitting = [size for size in self._free if nbytes <= size <= _LARGEST_WASTE * nbytes]
+        if not fitting:
+            return self._new(nbytes), True
+        size = min(fitting)
+        number, _ = self._free[size].popitem()
+        self._forget_free(number, size)
+        return number, False
+
+    def give(self, number: int) -> None:
+        """Take a slot back; KeyError for one that does not exist, ValueError for a free one."""
+        size = self.sizes[number]
+        if number in self._order:
+            raise ValueError(f"slot {number} is free already")
+        self._free.setdefault(size, {})[number] = None
+        self._order[number] = None
+
+    def drop(self, number: int) -> None:
+        """Forget a slot in use: it will not come back."""
+        del self.sizes[number]
+
+    def _new(self, nbytes: int) -> int:
+        if len(self._order) >= _SPARE:
+            oldest = next(iter(self._order))
+            size = self.sizes.pop(oldest)
+            del self._free[size][oldest]
+            self._forget_free(oldest, size)
+            self.retired.append(oldest)
+        number, self._next = self._next, self._next + 1
+        self.sizes[number] = slot_size(nbytes)
+        return number
+
+    def _forget_free(self, number: int, size: int) -> None:
+        del self._order[number]
+        if not self._free[size]:
+            del self._free[size]
+
+
+def slot_size(nbytes: int) -> int:
+    """Return the size of a slot for `nbytes` bytes: whole pages, at most an eighth more.
+
+    >>> slot_size(1), slot_size(40_000), slot_size(1_000_000)
+    (4096, 40960, 1048576)
+    """
+    step = max(PAGE, (1 << max(nbytes - 1, 1).bit_length()) // (2 * STEPS_PER_DOUBLING))
+    return -(-nbytes // step) * step

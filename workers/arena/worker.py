@@ -1,0 +1,76 @@
+"""What a torch worker process has of its own for sending batches: slots, and what it stacks into.
+
+torch's default_collate stacks tensors in a worker into a shared memory file that it makes for each
+batch. Here it stacks into a slot, so that the batch is written once, into pages that exist. Its
+table of functions has a private place, but is documented to be changed.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+from .layout import LEAST_IN_SLOT
+from .packing import is_ordinary
+from .sender import Sender
+
+
+class Worker:
+    """This process as a worker; wrapper: torch's class for an exception that is sent."""
+
+    def __init__(self, wrapper: type, number: int) -> None:
+        self.sender = Sender()
+        self.tasks: Any = None  # the ArenaQueue that its tasks come by
+        self._process = os.getpid()
+        self._wrapper = wrapper
+        self._number = number
+
+    def is_here(self) -> bool:
+        """Return whether this is its process, and no child of it."""
+        return self._process == os.getpid()
+
+    def failed(self, thing: Any) -> Any:
+        """Return a message with the exception being handled in place of a batch."""
+        index = thing[0] if isinstance(thing, tuple) and len(thing) == 2 else None
+        return index, self._wrapper(where=f"in DataLoader worker process {self._number}")
+
+
+_worker: Worker | None = None
+
+
+def this_worker() -> Worker | None:
+    """Return what this process has as a worker, None in any other process."""
+    return _worker if _worker is not None and _worker.is_here() else None
+
+
+class Beginning:
+    """A worker_init_fn that makes its process an arena's worker, and then calls the loader's."""
+
+    def __init__(self, wrapper: type, then: Callable[[int], None] | None) -> None:
+        self._wrapper = wrapper
+        self._then = then
+
+    def __call__(self, number: int) -> None:
+        """Begin worker `number`; raises what the loader's own worker_init_fn raises."""
+        global _worker
+        _worker = Worker(self._wrapper, number)
+        # Who has replaced torch's entry knows better what to do with tensors.
+        if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
+            default_collate_fn_map[torch.Tensor] = stack_into_slot
+        if self._then is not None:
+            self._then(number)
+
+
+def stack_into_slot(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+    """Stack tensors as default_collate does, large ones into a slot; raises what it raises."""
+    first, worker = batch[0], this_worker()
+    if worker is None or type(first) is not torch.Tensor or not is_ordinary(first):
+        stacked: torch.Tensor = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        return stacked
+    nbytes = first.numel() * first.element_size() * len(batch)
+    if nbytes < LEAST_IN_SLOT:
+        return torch.stack(batch, 0)
+    out = worker.sender.tensor(nbytes).view(first.dtype).view(len(batch), *first.shape)
+    return torch.stack(batch, 0, out=out)
