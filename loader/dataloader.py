@@ -15,6 +15,7 @@ from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.batches.envelope import is_stateful
 from ..workers.sources.interface import reopen_if_changed
 from .adapters.gradient_state import is_last
+from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import RecognisedLoader
 from .adapters.stand_ins import stand_ins
 from .assembly import BalancedArguments, prepare_balanced
@@ -160,8 +161,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     def _show_stand_ins(self) -> None:
         """Put in place of torch's samplers what stops frameworks from making batches themselves."""
         # torch refuses to set them after construction, as they would have no effect: none is wanted
-        set_epoch = self._late.set_epoch  # type: ignore[union-attr]
-        self.__dict__.update(stand_ins(self, set_epoch))
+        self.__dict__.update(stand_ins(self, self._late.follow_epoch))  # type: ignore[union-attr]
 
     @property
     def _balanced(self) -> BalancedLoader | None:
@@ -380,8 +380,10 @@ class _BatchIterator:
         return batch
 
     def _begin(self) -> None:
-        if self._feed is not None and not self._begun:
-            self._feed.begin(self._loader, self._balanced.microbatches_per_step)
+        if not self._begun:
+            check_lightning(self._balanced.microbatches_per_step)
+            if self._feed is not None:
+                self._feed.begin(self._loader, self._balanced.microbatches_per_step)
             self._begun = True
 
     def _end(self) -> None:

@@ -194,6 +194,10 @@ def test_importing_does_not_import_torch_or_zmq(name: str, tmp_path: Path) -> No
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if name])
+# It imports torchtitan, which is not installed here; tests/frameworks runs it, with a stand-in.
+NOT_IMPORTED = "loader.adapters.torchtitan"
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name and name != NOT_IMPORTED])
 def test_every_doctest_is_true(name: str) -> None:
     assert doctest.testmod(importlib.import_module(f"counterpoise.{name}")).failed == 0

@@ -4,6 +4,7 @@ Nothing here imports a framework before one of its objects is given.
 """
 
 from .accelerate import prepare_accelerate
+from .megatron import megatron_iterators
 from .trainer import attach_trainer
 
-__all__ = ["attach_trainer", "prepare_accelerate"]
+__all__ = ["attach_trainer", "megatron_iterators", "prepare_accelerate"]

@@ -35,7 +35,8 @@ def refuse() -> NoReturn:
 class PlannedSampler(DistributedSampler[Any]):
     """Stands for the plan's order; a DistributedSampler, so that Lightning and Fabric inject none.
 
-    `set_epoch`, which they call on a loader's sampler, is the loader's.
+    `set_epoch`, which they call on a loader's sampler, is the loader's: they count epochs, and
+    Fabric does so from 0 again after a resume.
     """
 
     def __init__(self, dataset: Any, set_epoch: Callable[[int], None]) -> None:

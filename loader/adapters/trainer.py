@@ -1,4 +1,4 @@
-"""`attach_trainer`: a loader for transformers.Trainer; subclasses such as TRL's were not tried.
+"""`attach_trainer`: a loader for transformers.Trainer and subclasses such as TRL's SFTTrainer.
 
 Trainer asks for its loader by `get_train_dataloader`, fetches all microbatches of an optimizer step
 before the first is trained on, and divides their losses by the label tokens of the step on all

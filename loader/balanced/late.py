@@ -31,6 +31,8 @@ class LateBalancedLoader:
         self._arguments = arguments
         self._make = make
         self._epoch = 0
+        self._resumed: int | None = None
+        self._ahead = 0
         self._place: Place | None = None
         self._loader: BalancedLoader | None = None
         if at_once and arguments.are_given:
@@ -86,8 +88,15 @@ class LateBalancedLoader:
         """Continue at a ledger; ValueError if the loader of this process' ranks cannot."""
         loader = self.get_at_resume(state)
         loader.load_state_dict(state)
+        self._resumed = loader.epoch
         if self._follows is not None:
             self._follows.set_epoch(loader.epoch)
+
+    def follow_epoch(self, epoch: int) -> None:
+        """Choose the epoch by a framework's count, which may begin at 0 after a resume (Fabric)."""
+        if self._resumed is not None:
+            self._ahead, self._resumed = max(0, self._resumed - epoch), None
+        self.set_epoch(epoch + self._ahead)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs."""

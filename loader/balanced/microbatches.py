@@ -78,6 +78,7 @@ class BalancedLoader:
     position: ResumePosition = START
     _resume: ResumePosition | None = None
     _generation: int = 0
+    _untouched: int = -1
     _running: int = 0
     _told: int | None = None
     _left_by: str = ""
@@ -144,7 +145,9 @@ class BalancedLoader:
             self._left_out_before = self.left_out
             self.epoch, self.position, self._resume = epoch, START, None
             self._loaded = None
+            untouched = self._untouched
             self._leave(f"epoch {epoch} was chosen")
+            self._untouched = untouched
 
     def begin(self) -> int:
         """Begin an iteration, from the loaded position if any; return its number.
@@ -159,8 +162,16 @@ class BalancedLoader:
         except BaseException:
             self.close()
             raise
-        self._running = self._generation
+        self._running = self._untouched = self._generation
         return self._generation
+
+    def begins_again(self, generation: int) -> bool:
+        """Return whether an iterator was left only because another epoch was chosen.
+
+        Lightning opens one before it says the epoch: if nothing was taken of it, it takes the
+        other epoch.
+        """
+        return generation == self._untouched != self._generation
 
     def state_dict(self, after: StepInfo | None = None) -> dict[str, Any]:
         """Return the ledger of what has been handed out; see loader/resume/ledger.py.
@@ -294,6 +305,7 @@ class BalancedLoader:
     def _leave(self, why: str) -> None:
         """Leave the iterators behind that were opened before."""
         self._generation += 1
+        self._untouched = -1
         self._left_by = why
 
     def _check_errors(self, before: Holes, holes: Holes, batch: Batch) -> None:

@@ -21,12 +21,16 @@ class Microbatches(Iterator[Delivered]):
         """Begin an iteration: see BalancedLoader.begin."""
         self._loader = loader
         self._generation = -1  # of none, if it cannot begin
+        self._begin()
+
+    def _begin(self) -> None:
+        loader = self._loader
         self._generation = loader.begin()
         self._fetch = Fetcher(loader.receive, loader.unpack, loader.release).fetch
         if loader.job.counts_batches:
             self._fetch = CountedSteps(self._fetch, loader.add_up_labels).fetch
         self._epoch = loader.epoch
-        self._over = False
+        self._touched = self._over = False
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
@@ -41,6 +45,10 @@ class Microbatches(Iterator[Delivered]):
     def fetch(self, at: ResumePosition) -> Fetched:
         """Return the microbatch at a position, StopIteration at the end; see Fetcher."""
         loader = self._loader
+        if not self._touched and loader.begins_again(self._generation):
+            self._begin()
+            at = loader.position
+        self._touched = True
         while not self._over:
             loader.check_current(self._generation)
             # An exception may have come between the end of the epoch and the next line but three.

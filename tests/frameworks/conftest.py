@@ -9,6 +9,7 @@ for name in (
     "auto_training",
     "damage",
     "loss",
+    "other_adapters",
     "packed",
     "rows",
     "trainer",

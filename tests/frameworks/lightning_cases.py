@@ -32,13 +32,14 @@ class Module(LightningModule):
         super().__init__()
         self.model = TinyModel()
         self.seen: list[list[int]] = []
+        self.validated: list[list[int]] = []
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
         self.seen.append(numbers_of(batch))
         return self.model(**batch)
 
     def validation_step(self, batch: Any, _: int) -> None:
-        self.seen.append(numbers_of(batch))
+        self.validated.append(numbers_of(batch))
 
     def predict_step(self, batch: Any, _: int) -> list[int]:
         return numbers_of(batch)
@@ -61,7 +62,7 @@ def evaluated(framework: str, count: int) -> list[list[int]]:
     if framework == "lightning":
         module = Module()
         trainer().validate(module, loader, verbose=False)
-        return module.seen
+        return module.validated
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto")
     fabric.launch()
@@ -107,3 +108,19 @@ def skipping_kept() -> tuple[Any, ...]:
     fabric.launch()
     made = fabric.setup_dataloaders(plain(on_error="skip", max_errors=3))._dataloader
     return type(made).__module__, made.on_error, made.max_errors
+
+
+def accumulation_error(ours: int | str, theirs: int, manual: bool = False) -> str:
+    """What fit says where the loader's step and the optimizer's have other microbatches."""
+    module = Module()
+    module.automatic_optimization = not manual
+    made = trainer(max_epochs=1, accumulate_grad_batches=theirs)
+    return error_of(lambda: made.fit(module, balanced(ours)))
+
+
+def validated_while_accumulating() -> list[list[int]]:
+    """The samples of the validation in a fit: the loader of validation has steps of its own."""
+    module, kept = Module(), balanced(count=40, step=10, shuffle=False, name="validation")
+    made = trainer(max_epochs=1, accumulate_grad_batches=3, num_sanity_val_steps=0)
+    made.fit(module, balanced(3), kept)
+    return module.validated

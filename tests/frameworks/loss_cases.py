@@ -126,6 +126,7 @@ def lightning_trained(accumulate: int) -> tuple[list[bool], list[np.ndarray]]:
 def lightning_ahead() -> list[bool]:
     """Does each info belong to its batch where Lightning, not knowing a length, fetches ahead."""
     module = Scaled(cp.loss_rule("ddp"))
+    module.automatic_optimization = False  # nothing is trained: steps differ in microbatches
     trainer(max_epochs=1).fit(module, loader("auto", ranks=1).with_info())
     return module.matching
 

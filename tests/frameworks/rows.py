@@ -72,6 +72,28 @@ def test_lightning_trains_on_the_planned_microbatches(two: Pool, epochs: int) ->
     assert Counter(flat(expected)) == Counter(list(range(96)) * epochs)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (4, 1, "give Trainer(accumulate_grad_batches=4), or Balance(accumulate=1)"),
+        (2, 4, "give Trainer(accumulate_grad_batches=2), or Balance(accumulate=4)"),
+        ("auto", 1, "cp.StepLoader(loader)"),
+    ],
+)
+def test_lightnings_accumulation_is_checked_at_the_first_batch(
+    one: Pool, ours: int | str, theirs: int, words: str
+) -> None:
+    (error,) = one.run("lightning_cases:accumulation_error", ours=ours, theirs=theirs)
+    assert words in error
+
+
+def test_lightnings_accumulation_is_not_that_of_other_loops(one: Pool) -> None:
+    case = "lightning_cases:accumulation_error"
+    assert one.run(case, ours=4, theirs=1, manual=True) == [""]
+    (validated,) = one.run("lightning_cases:validated_while_accumulating")
+    assert Counter(flat([validated])) == Counter(range(40))
+
+
 @pytest.mark.parametrize("framework", ["lightning", "fabric"])
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_lightning_and_fabric_evaluate_every_sample_once(

@@ -7,6 +7,7 @@ from tests.frameworks.auto import *  # noqa: F403
 from tests.frameworks.auto_training import *  # noqa: F403
 from tests.frameworks.damage import *  # noqa: F403
 from tests.frameworks.loss import *  # noqa: F403
+from tests.frameworks.other_adapters import *  # noqa: F403
 from tests.frameworks.packed import *  # noqa: F403
 from tests.frameworks.rows import *  # noqa: F403
 from tests.frameworks.trainer import *  # noqa: F403

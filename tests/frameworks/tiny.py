@@ -53,7 +53,7 @@ def cost(sample: dict[str, Any]) -> dict[str, int]:
     return {"tokens": len(sample["input_ids"])}
 
 
-def balanced(accumulate: int = 1, count: int = SAMPLES, step: int = 24, **named: Any) -> Any:
+def balanced(accumulate: Any = 1, count: int = SAMPLES, step: int = 24, **named: Any) -> Any:
     """Return a balanced loader with steps of `step` samples over all ranks."""
     balance = cp.Balance(
         "balanced", budgets={"tokens": 400}, samples_per_step=step, accumulate=accumulate, seed=5

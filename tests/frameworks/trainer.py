@@ -103,3 +103,17 @@ def test_what_would_train_wrong_is_refused(one: Pool, tmp_path: Path) -> None:
 def test_trainer_evaluates_every_sample_once(two: Pool, tmp_path: Path, count: int) -> None:
     for found in two.run(f"{CASES}:evaluated", folder=str(tmp_path), count=count):
         assert Counter(found) == Counter(range(count))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "accumulate"), [(2, 2), pytest.param(1, 1, marks=pytest.mark.long)]
+)
+def test_trls_sft_trainer_trains_on_packed_batches_as_on_separate_samples(
+    one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int
+) -> None:
+    named: dict[str, Any] = {"accumulate": accumulate, "steps": 4}
+    found = {1: one, 2: two}[ranks].run("sft_cases:trained", folder=str(tmp_path), **named)
+    ((seen, weights),) = one.run("sft_cases:reference", ranks=ranks, **named)
+    assert by_step([pair for rank, _ in found for pair in rank]) == by_step(seen)
+    for _, trained in found:
+        assert_close(trained, weights)

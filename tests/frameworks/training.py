@@ -1,4 +1,13 @@
-"""The same samples in each optimizer step, and the same weights, as in a loop of one's own."""
+"""The matrix: each framework trains on the samples of the reference, to its weights, and resumes.
+
+The reference of a balanced run is one process that plays all ranks; that of a plain one is torch's
+DataLoader under the same framework. A checkpoint is saved at a step drawn for each case, by the
+framework's own means.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,27 +16,86 @@ from tests.frameworks.trainer import assert_close, by_step
 
 CASES = "training_cases"
 STEPS = 20
-FRAMEWORKS = ("by_hand", "accelerate", "fabric", "lightning")
-# each framework once, each number of ranks and of accumulation twice
-OFTEN = {("by_hand", 2, 1), ("accelerate", 2, 3), ("fabric", 1, 3), ("lightning", 2, 3)}
+# the framework's loop, and what its loss is a mean of
+FRAMEWORKS = {
+    "by_hand": "sample", "on_accelerate": "sample", "on_fabric": "sample", "on_lightning": "sample",
+    "on_trainer": "label", "on_torchtitan": "token",
+}  # fmt: skip
+MATRIX = [
+    (framework, kind, ranks, accumulate)
+    for framework in FRAMEWORKS
+    for kind in ("balanced", "plain")
+    for ranks in (1, 2)
+    for accumulate in (1, 3)
+]
+# Two of each framework, which cover every pair of its settings' values.
+OFTEN = {
+    ("by_hand", "balanced", 2, 1), ("by_hand", "plain", 1, 3),
+    ("on_accelerate", "balanced", 2, 3), ("on_accelerate", "plain", 1, 1),
+    ("on_fabric", "balanced", 1, 3), ("on_fabric", "plain", 2, 1),
+    ("on_lightning", "balanced", 2, 3), ("on_lightning", "plain", 1, 1),
+    ("on_trainer", "balanced", 1, 1), ("on_trainer", "plain", 2, 3),
+    ("on_torchtitan", "balanced", 2, 3), ("on_torchtitan", "plain", 1, 1),
+}  # fmt: skip
+
+
+def joined(ranks: list[Any]) -> Any:
+    """Return the samples of each step, of all ranks."""
+    return by_step([pair for seen, _ in ranks for pair in seen])
 
 
 @pytest.mark.parametrize(
-    ("framework", "ranks", "accumulate"),
+    ("framework", "kind", "ranks", "accumulate"),
+    [pytest.param(*case, marks=[] if case in OFTEN else pytest.mark.long) for case in MATRIX],
+)
+def test_a_framework_trains_as_the_reference_and_goes_on_from_its_checkpoint(
+    one: Pool, two: Pool, tmp_path: Path, framework: str, kind: str, ranks: int, accumulate: int
+) -> None:
+    pool, case = {1: one, 2: two}[ranks], f"{framework} {kind} {ranks} {accumulate}"
+    at = random.Random(case).randrange(1, STEPS)
+    named: dict[str, Any] = {"accumulate": accumulate, "folder": str(tmp_path), "save": at}
+    found = pool.run(f"{CASES}:trained", framework=framework, kind=kind, **named)
+    if kind == "plain":
+        expected = pool.run(f"{CASES}:trained", framework=framework, kind="torch", **named)
+        assert [seen for seen, _ in found] == [seen for seen, _ in expected]
+    else:
+        per = FRAMEWORKS[framework]
+        expected = one.run(f"{CASES}:reference", per=per, ranks=ranks, accumulate=accumulate)
+        assert joined(found) == joined(expected)
+    assert len(joined(found)) == STEPS
+    for _, weights in found:
+        assert_close(weights, expected[0][1])
+
+    again = pool.run(f"{CASES}:trained", framework=framework, kind=kind, resume=True, **named)
+    for (late, resumed), (seen, weights) in zip(again, found, strict=True):
+        assert late == [pair for pair in seen if pair[0] >= at]
+        assert_close(resumed, weights)
+
+
+@pytest.mark.parametrize(
+    "framework",
     [
-        pytest.param(*case, marks=[] if case in OFTEN else pytest.mark.long)
-        for case in [(f, r, a) for f in FRAMEWORKS for r in (1, 2) for a in (1, 3)]
+        pytest.param(framework, marks=[] if framework == "on_fabric" else pytest.mark.long)
+        for framework in FRAMEWORKS
     ],
 )
-def test_a_framework_trains_as_a_loop_of_ones_own(
-    one: Pool, two: Pool, framework: str, ranks: int, accumulate: int
+def test_a_framework_goes_on_with_one_process_where_two_were(
+    one: Pool, two: Pool, tmp_path: Path, framework: str
 ) -> None:
-    epochs = STEPS // 4
-    named = {"accumulate": accumulate, "epochs": epochs}
-    found = {1: one, 2: two}[ranks].run(f"{CASES}:trained", framework=framework, **named)
-    ((seen, weights),) = one.run(f"{CASES}:reference", ranks=ranks, **named)
-    expected = by_step(seen)
-    assert by_step([pair for rank, _ in found for pair in rank]) == expected
-    assert len(expected) == STEPS
-    for _, trained in found:
-        assert_close(trained, weights)
+    at = random.Random(framework).randrange(1, STEPS)
+    named: dict[str, Any] = {"kind": "balanced", "folder": str(tmp_path), "save": at}
+    found = two.run(f"{CASES}:trained", framework=framework, **named)
+    alone = one.run(f"{CASES}:trained", framework=framework, resume=True, **named)
+    expected = {step: samples for step, samples in joined(found).items() if step >= at}
+    assert joined(alone) == expected
+    assert_close(alone[0][1], found[0][1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_in_float32_with_adamw_the_weights_stay_close(one: Pool, two: Pool, framework: str) -> None:
+    named: dict[str, Any] = {"accumulate": 3, "adamw": True}
+    found = two.run(f"{CASES}:trained", framework=framework, kind="balanced", **named)
+    ((_, expected),) = one.run(f"{CASES}:reference", per=FRAMEWORKS[framework], ranks=2, **named)
+    for _, weights in found:
+        assert_close(weights, expected, 1e-3)

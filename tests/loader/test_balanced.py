@@ -296,6 +296,31 @@ def test_an_iterator_that_was_left_behind_says_so(workers):
     with_close.close()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_of_which_nothing_was_taken_takes_the_epoch_that_is_chosen(workers):
+    loader = make(num_workers=workers)
+    whole = [each for each in digests(make(), epochs=3) if each[0] == 2]
+    iterator = iter(loader)
+    for epoch in (1, 2):  # as Lightning does where it resumes between epochs
+        loader.set_epoch(epoch)
+    assert len(list(iterator)) == len(whole)
+    loader.set_epoch(2)
+    assert digests(loader) == whole
+    loader.close()
+
+
+def test_an_iterator_of_which_nothing_was_taken_is_over_once_there_is_another():
+    loader = make()
+    first = iter(loader)
+    loader.set_epoch(1)
+    second = iter(loader)
+    with pytest.raises(RuntimeError, match="this iterator is over"):
+        next(first)
+    assert next(second) is not None
+    with pytest.raises(RuntimeError, match="this iterator is over"):
+        next(first)
+
+
 def test_an_epoch_can_be_left_in_the_middle():
     loader, whole = make(num_workers=2), digests(make())
     for stop in (1, 5, 2):

@@ -211,6 +211,24 @@ def test_what_is_loaded_counts_whether_iter_came_before_or_after():
     assert made.digest(next(iterator)) == whole[5][1]
 
 
+def test_a_framework_may_count_epochs_from_where_it_resumed():
+    loader, whole = make(), []
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            whole.append((epoch, made.digest(batch)))
+            if (epoch, number) == (1, 2):
+                at, ledger = len(whole), through_json(loader.state_dict())
+    loader.close()
+    for counted in (0, 1):  # Fabric begins at 0, Lightning goes on
+        loader, rest = make(), []
+        loader.load_state_dict(ledger)
+        for epoch in range(2):
+            loader.sampler.set_epoch(counted + epoch)
+            rest += [(epoch + 1, made.digest(batch)) for batch in loader]
+        loader.close()
+        assert rest == whole[at:]
+
+
 def test_steps_end_when_a_ledger_is_loaded():
     whole, ledgers = global_batches(make())
     loader = make()

@@ -1,0 +1,49 @@
+"""Checks that Lightning's optimizer steps where a balanced loader's steps end.
+
+Lightning tells a loader nothing about its Trainer, and nothing has to be attached to it; but what
+iterates over the loader is the Trainer's fit loop, so the Trainer is found among the callers.
+"""
+
+import sys
+from types import FrameType
+from typing import Any
+
+# Both names under which Lightning's Trainer is published.
+MODULES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def check_lightning(accumulate: int | str) -> None:
+    """Raise ValueError where Trainer.fit, if it is the caller, accumulates another number.
+
+    accumulate: the microbatches that this process has in a step; "auto" if steps differ. With
+    manual optimization the loop steps where it wants.
+    """
+    trainer = _training()
+    if trainer is None or not trainer.lightning_module.automatic_optimization:
+        return
+    if accumulate == "auto":
+        raise ValueError(
+            'with accumulate="auto" steps differ in their number of microbatches, and Lightning '
+            "counts to a fixed one: give Trainer.fit(module, cp.StepLoader(loader)) and use manual "
+            "optimization, or give Balance(accumulate=...)"
+        )
+    theirs = trainer.accumulate_grad_batches
+    if theirs != accumulate:
+        raise ValueError(
+            f"accumulate_grad_batches is {theirs}, and a step of this loader has {accumulate} "
+            f"microbatches: give Trainer(accumulate_grad_batches={accumulate}), or "
+            f"Balance(accumulate={theirs}) to the loader"
+        )
+
+
+def _training() -> Any:
+    """Return the Trainer of Lightning that is fitting, and iterating just now; None for none."""
+    found = [getattr(sys.modules.get(name), "Trainer", None) for name in MODULES]
+    classes = tuple(each for each in found if isinstance(each, type))
+    frame: FrameType | None = sys._getframe() if classes else None
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, classes):
+            return owner if owner.training else None
+        frame = frame.f_back
+    return None

@@ -1,0 +1,101 @@
+"""`megatron_iterators`: a loader as Megatron-LM's external data iterators.
+
+With `--dataloader-type external` Megatron-LM hands what its `train_valid_test_datasets_provider`
+returns to the pipeline schedule: one iterator for each virtual stage, which all take the same
+microbatches, one after the other and without end. A checkpoint asks the first for `save_state()`.
+Read in Megatron-LM at d98e8a64; its RerunDataIterator is that of megatron-core 0.16.1.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...workers.sources.labels import IGNORED
+from .next_token import next_token_batch, without_end
+
+# Megatron's names of what a packed batch says about its samples' borders.
+BORDERS = {"cu_seq_lens": "cu_seqlens", "max_length": "max_seqlen"}
+
+
+def megatron_batch(batch: Any) -> Any:
+    """Return a batch of layout "padded" or "packed" with Megatron-LM's names, shapes (B, L).
+
+    tokens, labels (of the next token), loss_mask float32 (0 where there is no label, whose label is
+    0), position_ids; cu_seqlens and max_seqlen where it is packed; and other fields as they are.
+
+    >>> import torch
+    >>> ids = torch.tensor([[5, 6, 7]])
+    >>> made = megatron_batch({"input_ids": ids, "labels": torch.tensor([[-100, 6, 7]])})
+    >>> made["tokens"].tolist(), made["labels"].tolist(), made["loss_mask"].tolist()
+    ([[5, 6, 7]], [[6, 7, 0]], [[1.0, 1.0, 0.0]])
+    """
+    inputs, labels = next_token_batch(batch)
+    has_label = labels != IGNORED
+    return {
+        "tokens": inputs.pop("input"),
+        "labels": labels * has_label,
+        "loss_mask": has_label.float(),
+        "position_ids": inputs.pop("positions"),
+        **inputs,
+        **{theirs: batch[ours] for ours, theirs in BORDERS.items() if ours in batch},
+    }
+
+
+def megatron_iterators(
+    loader: Any, virtual_stages: int = 1, convert: Callable[[Any], Any] = megatron_batch
+) -> list["MegatronIterator"]:
+    """Return one iterator for each virtual stage of this process; give the only one as it is.
+
+    convert: what makes a batch of the loader what `forward_step` takes. Load a ledger into the
+    loader before: `loader.load_state_dict(saved["dataloader_state_dict"])`. Counts of labels differ
+    between microbatches: train with --calculate-per-token-loss.
+    """
+    if virtual_stages < 1:
+        raise ValueError(f"virtual_stages is {virtual_stages}, allowed is a positive integer")
+    shared = _Shared(loader, virtual_stages, convert)
+    return [MegatronIterator(shared, stage) for stage in range(virtual_stages)]
+
+
+class MegatronIterator:
+    """The microbatches of one virtual stage, without end."""
+
+    def __init__(self, shared: "_Shared", stage: int) -> None:
+        """Take from what all virtual stages of this process share."""
+        self._shared, self._stage = shared, stage
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return itself: there is one position."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next microbatch; the same object as other stages get."""
+        return self._shared.take(self._stage)
+
+    def save_state(self) -> dict[str, Any]:
+        """Return the ledger; ValueError inside a step, where virtual stages are not equally far."""
+        return self._shared.ledger()
+
+
+class _Shared:
+    """A loader, and the microbatches that not all virtual stages have taken."""
+
+    def __init__(self, loader: Any, stages: int, convert: Callable[[Any], Any]) -> None:
+        self._loader, self._convert = loader, convert
+        self._batches = without_end(loader)
+        self._waiting: list[deque[Any]] = [deque() for _ in range(stages)]
+
+    def take(self, stage: int) -> Any:
+        if not self._waiting[stage]:
+            batch = self._convert(next(self._batches))
+            for each in self._waiting:
+                each.append(batch)
+        return self._waiting[stage].popleft()
+
+    def ledger(self) -> dict[str, Any]:
+        if any(self._waiting):
+            taken = [len(each) for each in self._waiting]
+            raise ValueError(
+                f"save_state() inside a step: {taken} microbatches wait for the virtual stages; "
+                "save after optimizer.step()"
+            )
+        return self._loader.state_dict()  # type: ignore[no-any-return]

@@ -1,0 +1,70 @@
+"""Batches without end, and (inputs, labels) of each, a label at the token that predicts it.
+
+Our layouts have labels aligned with their tokens, and Hugging Face models shift them inside;
+torchtitan's and Megatron-LM's losses compare position i with labels[i].
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from ...workers.sources.labels import IGNORED
+
+# What keeps packed samples apart elsewhere: positions that restart say it here.
+LEFT_OUT = ("cu_seq_lens", "max_length", "attention_mask")
+
+
+def next_token_batch(
+    batch: dict[str, Any], pad_to: int = 0, flat: bool = False
+) -> tuple[dict[str, Any], torch.Tensor]:
+    """Return ({"input": ids, "positions": positions, other fields}, labels), shapes (B, L).
+
+    batch: of layout "padded" or "packed". pad_to: the length L that rows are filled up to, 0 for
+    none. flat: shapes (T,) of a single row. Raises ValueError for a batch that is longer than
+    pad_to, or that has several rows where one is wanted.
+
+    >>> batch = {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[-100, 6, 7]])}
+    >>> inputs, labels = next_token_batch(batch, pad_to=4)
+    >>> inputs["input"].tolist(), inputs["positions"].tolist(), labels.tolist()
+    ([[5, 6, 7, 0]], [[0, 1, 2, 0]], [[6, 7, -100, -100]])
+    """
+    ids, labels = batch["input_ids"], batch["labels"]
+    positions = batch.get("position_ids")
+    if positions is None:
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    _check_shape(ids, pad_to, flat)
+    missing = max(0, pad_to - ids.shape[1])
+    ids, positions = pad(ids, (0, missing)), pad(positions, (0, missing))
+    shifted = pad(labels[:, 1:], (0, 1 + missing), value=IGNORED)
+    named = ("input_ids", "labels", "position_ids", *LEFT_OUT)
+    others = {name: value for name, value in batch.items() if name not in named}
+    if flat:
+        ids, positions, shifted = ids[0], positions[0], shifted[0]
+    return {"input": ids, "positions": positions, **others}, shifted
+
+
+def without_end(loader: Any) -> Iterator[Any]:
+    """Yield a loader's batches, epoch after epoch; a loader without any ends it."""
+    found = True  # a ledger may be at the end of its epoch: no batch comes once
+    while found:
+        found = False
+        for _ in range(2):
+            for batch in loader:
+                found = True
+                yield batch
+
+
+def _check_shape(ids: torch.Tensor, pad_to: int, flat: bool) -> None:
+    rows, length = ids.shape
+    if pad_to and length > pad_to:
+        raise ValueError(
+            f"a microbatch has rows of {length} tokens, and pad_to is {pad_to}: give "
+            f"Balance(budgets={{'tokens': {pad_to}}}) to a loader of layout packed, or a larger one"
+        )
+    if flat and rows != 1:
+        raise ValueError(
+            f"a microbatch has {rows} rows, and torchtitan after 0.3.0 takes one: give the loader "
+            'Balance(layout="packed")'
+        )

@@ -1,0 +1,96 @@
+"""A data loader for torchtitan: any loader of ours behind its `BaseDataLoader`.
+
+This module imports torchtitan, and nothing of ours imports it: torchtitan does, by
+
+    --override.imports 'counterpoise.loader.adapters.torchtitan.dataloader={"loader": "data:make"}'
+
+where `make` of the module `data` returns the loader. torchtitan asks for one batch a microbatch,
+counts the labels that are not -100 over all microbatches and ranks of a step, divides by them, and
+sums gradients: no scale_loss. It steps after `gradient_accumulation_steps` batches, and ends its
+training where data end, so epochs follow each other here. Read in 0.3.0, whose batches are (B, L),
+and in main of August 2026, whose batches are one row (T,).
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torchtitan.config import derive, override
+
+from .next_token import next_token_batch, without_end
+
+try:
+    from torchtitan.components.data.loader import BaseDataLoader
+except ImportError:
+    from torchtitan.components.dataloader import BaseDataLoader
+
+IS_FLAT = BaseDataLoader.__module__ == "torchtitan.components.data.loader"
+LEDGER = "counterpoise"
+
+
+class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
+    """Hands torchtitan the batches of a loader, epoch after epoch, and its ledger as the state."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):  # type: ignore[misc]
+        """Which function makes the loader, and how long batches are.
+
+        loader: the function, or "module:function"; it is called with rank=, ranks= and what
+        torchtitan's trainer gives (tokenizer, and sizes in tokens or rows). pad_to: every batch
+        becomes that many tokens long, for torch.compile, CUDA graphs, pipeline and context
+        parallelism, which want one shape; 0 leaves lengths as they are.
+        """
+
+        loader: str | Callable[..., Any] = ""
+        pad_to: int = 0
+
+    def __init__(
+        self, config: "PlannedDataLoader.Config", *, dp_rank: int, dp_world_size: int, **given: Any
+    ) -> None:
+        """Make the loader; ValueError if `loader` names no function."""
+        self.loader = _function(config.loader)(rank=dp_rank, ranks=dp_world_size, **given)
+        self._pad_to = config.pad_to
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
+        """Yield (inputs, labels) of microbatches without end; a loader without any ends it."""
+        for batch in without_end(self.loader):
+            yield next_token_batch(batch, self._pad_to, IS_FLAT)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the ledger under one key: it is the same on all ranks, and may go on with others.
+
+        A string, as DCP would take a dictionary apart.
+        """
+        return {LEDGER: json.dumps(self.loader.state_dict())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on at a ledger; an empty state is that of a checkpoint without one, and is left."""
+        if state_dict:
+            self.loader.load_state_dict(json.loads(state_dict[LEDGER]))
+
+    def close(self) -> None:
+        """End the loader's processes."""
+        self.loader.close()
+
+
+@override(target=BaseDataLoader.Config, description="a counterpoise loader")  # type: ignore[untyped-decorator]
+def dataloader(config: Any, loader: str, pad_to: int = 0) -> Any:
+    """Return the Config that takes the place of torchtitan's own, for --override.imports."""
+    return derive(config, PlannedDataLoader.Config, loader=loader, pad_to=pad_to)
+
+
+def _function(given: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that "module:function" names."""
+    if callable(given):
+        return given
+    module, _, name = given.partition(":")
+    found = getattr(import_module(module), name, None) if module and name else None
+    if not callable(found):
+        raise ValueError(
+            f'loader is {given!r}: give "module:function", the name of a function(rank, ranks, '
+            "**given) that returns a counterpoise.DataLoader(..., rank=rank, ranks=ranks)"
+        )
+    return found  # type: ignore[no-any-return]
