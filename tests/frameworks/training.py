@@ -93,8 +93,10 @@ def test_a_framework_goes_on_with_one_process_where_two_were(
 
 @pytest.mark.long
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_in_float32_with_adamw_the_weights_stay_close(one: Pool, two: Pool, framework: str) -> None:
-    named: dict[str, Any] = {"accumulate": 3, "adamw": True}
+def test_in_float32_with_adamw_the_weights_stay_close(
+    one: Pool, two: Pool, tmp_path: Path, framework: str
+) -> None:
+    named: dict[str, Any] = {"accumulate": 3, "adamw": True, "folder": str(tmp_path)}
     found = two.run(f"{CASES}:trained", framework=framework, kind="balanced", **named)
     ((_, expected),) = one.run(f"{CASES}:reference", per=FRAMEWORKS[framework], ranks=2, **named)
     for _, weights in found:
