@@ -44,6 +44,7 @@ def _training() -> Any:
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, classes):
-            return owner if owner.training else None
+            trainer: Any = owner
+            return trainer if trainer.training else None
         frame = frame.f_back
     return None

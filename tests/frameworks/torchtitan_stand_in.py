@@ -72,7 +72,7 @@ def install() -> None:
     }
     for name, named in contents.items():
         module = ModuleType(name)
-        module.__path__ = []  # type: ignore[attr-defined]  # a package without files
+        module.__path__ = []  # a package without files
         module.__dict__.update(named)
         sys.modules[name] = module
     BaseDataLoader.__module__ = "torchtitan.components.dataloader"
