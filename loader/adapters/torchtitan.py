@@ -76,7 +76,7 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
         self.loader.close()
 
 
-@override(target=BaseDataLoader.Config, description="a counterpoise loader")  # type: ignore[untyped-decorator]
+@override(target=BaseDataLoader.Config, description="a counterpoise loader")
 def dataloader(config: Any, loader: str, pad_to: int = 0) -> Any:
     """Return the Config that takes the place of torchtitan's own, for --override.imports."""
     return derive(config, PlannedDataLoader.Config, loader=loader, pad_to=pad_to)

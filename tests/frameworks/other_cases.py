@@ -35,16 +35,18 @@ def overridden(pad_to: int) -> Any:
     torchtitan_stand_in.install()
     from counterpoise.loader.adapters import torchtitan
 
-    theirs = torchtitan.BaseDataLoader.Config(dataset="c4")
+    module: Any = torchtitan
+    theirs = module.BaseDataLoader.Config(dataset="c4")
     named = {"loader": f"{__name__}:packed_loader"}
     config = torchtitan.dataloader(theirs, **named, pad_to=pad_to)
     given: dict[str, Any] = {"dp_rank": 0, "dp_world_size": 1, "tokenizer": None, "seq_len": 9}
     made = config.build(**given)
     ours = list(packed_loader(0, 1))
-    errors = [
-        error_of(lambda name=name: torchtitan.dataloader(theirs, name).build(**given))
-        for name in ("data", "counterpoise:nothing")
-    ]
+
+    def error_with(name: str) -> str:
+        return error_of(lambda: torchtitan.dataloader(theirs, name).build(**given))
+
+    errors = [error_with("data"), error_with("counterpoise:nothing")]
     short = torchtitan.dataloader(theirs, **named, pad_to=8).build(**given)
     errors.append(error_of(lambda: next(iter(short))))
     batches = [batch for batch, _ in zip(made, range(len(ours) + 1), strict=False)]

@@ -17,13 +17,13 @@ from tests.frameworks.trainer import assert_close, by_step
 CASES = "training_cases"
 STEPS = 20
 # the framework's loop, and what its loss is a mean of
-FRAMEWORKS = {
+LOOPS = {
     "by_hand": "sample", "on_accelerate": "sample", "on_fabric": "sample", "on_lightning": "sample",
     "on_trainer": "label", "on_torchtitan": "token",
 }  # fmt: skip
 MATRIX = [
     (framework, kind, ranks, accumulate)
-    for framework in FRAMEWORKS
+    for framework in LOOPS
     for kind in ("balanced", "plain")
     for ranks in (1, 2)
     for accumulate in (1, 3)
@@ -59,7 +59,7 @@ def test_a_framework_trains_as_the_reference_and_goes_on_from_its_checkpoint(
         expected = pool.run(f"{CASES}:trained", framework=framework, kind="torch", **named)
         assert [seen for seen, _ in found] == [seen for seen, _ in expected]
     else:
-        per = FRAMEWORKS[framework]
+        per = LOOPS[framework]
         expected = one.run(f"{CASES}:reference", per=per, ranks=ranks, accumulate=accumulate)
         assert joined(found) == joined(expected)
     assert len(joined(found)) == STEPS
@@ -76,7 +76,7 @@ def test_a_framework_trains_as_the_reference_and_goes_on_from_its_checkpoint(
     "framework",
     [
         pytest.param(framework, marks=[] if framework == "on_fabric" else pytest.mark.long)
-        for framework in FRAMEWORKS
+        for framework in LOOPS
     ],
 )
 def test_a_framework_goes_on_with_one_process_where_two_were(
@@ -92,12 +92,12 @@ def test_a_framework_goes_on_with_one_process_where_two_were(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", LOOPS)
 def test_in_float32_with_adamw_the_weights_stay_close(
     one: Pool, two: Pool, tmp_path: Path, framework: str
 ) -> None:
     named: dict[str, Any] = {"accumulate": 3, "adamw": True, "folder": str(tmp_path)}
     found = two.run(f"{CASES}:trained", framework=framework, kind="balanced", **named)
-    ((_, expected),) = one.run(f"{CASES}:reference", per=FRAMEWORKS[framework], ranks=2, **named)
+    ((_, expected),) = one.run(f"{CASES}:reference", per=LOOPS[framework], ranks=2, **named)
     for _, weights in found:
         assert_close(weights, expected, 1e-3)

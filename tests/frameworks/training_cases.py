@@ -20,7 +20,7 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 def trained(framework: str, **named: Any) -> Found:
     """Train under a framework: (step and samples of each microbatch, the weights)."""
     loop = import_module(f"tests.frameworks.loops.{framework}")
-    return loop.train(Run(**named))  # type: ignore[no-any-return]
+    return loop.train(Run(**named))
 
 
 def reference(per: str, ranks: int, **named: Any) -> Found:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.functional import pad
 
 from ..tiny import numbers_of
@@ -31,7 +32,7 @@ def train(run: Run) -> Found:
     optimizer = run.optimizer(model)
     state = {"model": model.state_dict(), "dataloader": dataloader}
     if run.resume:
-        dcp.load(state, checkpoint_id=run.folder)
+        load(state, checkpoint_id=run.folder)
         model.load_state_dict(state["model"])
     seen, iterator = [], iter(dataloader)
     for done in range(run.first, run.steps):
@@ -47,7 +48,7 @@ def train(run: Run) -> Found:
         optimizer.step()
         optimizer.zero_grad()
         if run.saves_after(done + 1) and run.kind != "torch":
-            dcp.save(state, checkpoint_id=run.folder)
+            save(state, checkpoint_id=run.folder)
     return seen, weights(model)
 
 
