@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 # What a page calls a folder of shards, and what it is here.
 PATHS = {"/data/shards/": "shards/", "$DATA/shards/": "shards/", "/data/*.tar": "shards/*.tar"}
 # As many processes as a machine of the tests has cores.
-FEWER = {"num_workers=8": "num_workers=2"}
+FEWER = {"num_workers=8": "num_workers=2", "[times], width=2": "[times], width=1"}
 FOLDERS = {"DEMO_DATA": "shards/", "/data": "shards"}
 # A program, or a word of a command: why it is only parsed here.
 NOT_RUN = {
