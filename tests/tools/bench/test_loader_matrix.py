@@ -20,12 +20,12 @@ def test_ratios_are_of_passes_of_one_round(monkeypatch: pytest.MonkeyPatch) -> N
                     yield cell, name, matrix.MatrixPass(found[number], 1.0, 2.0)
 
     monkeypatch.setattr(matrix, "measure", measure)
-    asked = ["--matrix", "--cell", "100x2", "--workers", "1", "--pairs", "3", "--json"]
+    asked = ["--matrix", "--cell", "104x2", "--workers", "1", "--pairs", "3", "--json"]
     done = CliRunner().invoke(loader.command, asked, catch_exceptions=False)
     cells = json.loads(done.stdout.splitlines()[-1])["cells"]
     assert [(each["sample_bytes"], each["consumer"]) for each in cells] == [
-        (100, "touch"),
-        (100, "read"),
+        (104, "touch"),
+        (104, "read"),
     ]
     assert cells[0]["ratio"] == {"median": 3.0, "low": 1.0, "high": 4.0}
     assert cells[0]["ratio_of_equals"] == {"median": 1.0, "low": 0.5, "high": 2.0}
@@ -42,6 +42,6 @@ def test_a_pass_of_each_system_takes_all_batches() -> None:
 
 def test_cells_are_parsed() -> None:
     assert matrix.parse_cell("150000x32") == (150_000, 32)
-    for wrong in ("", "3", "0x1", "axb", "1x-1"):
+    for wrong in ("", "3", "0x1", "axb", "8x-1", "100x2"):
         with pytest.raises(ValueError, match="BYTESxBATCH"):
             matrix.parse_cell(wrong)
