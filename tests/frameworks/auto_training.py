@@ -17,7 +17,8 @@ LONG = pytest.mark.long
     ("framework", "per", "accumulate"),
     [
         *[(framework, "sample", 2) for framework in FRAMEWORKS],
-        *[(framework, "token", 3) for framework in FRAMEWORKS],
+        ("trainer", "token", 3),
+        *[pytest.param(each, "token", 3, marks=LONG) for each in FRAMEWORKS if each != "trainer"],
         *[pytest.param(each, "sample", 1, marks=LONG) for each in FRAMEWORKS],
         *[pytest.param(each, "token", 1, marks=LONG) for each in FRAMEWORKS],
     ],

@@ -65,7 +65,8 @@ def test_batches_are_placed_on_the_device_of_accelerate(one: Pool) -> None:
     assert one.run(f"{CASES}:placed") == [("cpu", "meta")]
 
 
-@pytest.mark.parametrize("epochs", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.long  # the matrix (training.py) has both frameworks
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_lightning_trains_on_the_planned_microbatches(two: Pool, epochs: int) -> None:
     expected = two.run("lightning_cases:alone", epochs=epochs)
     assert two.run("lightning_cases:fitted", kind="balanced", epochs=epochs) == expected
@@ -104,6 +105,7 @@ def test_lightning_and_fabric_evaluate_every_sample_once(
     assert Counter(flat(found)) == Counter(range(91))
 
 
+@pytest.mark.long  # as above
 def test_fabric_hands_out_the_planned_microbatches(two: Pool) -> None:
     assert two.run("lightning_cases:set_up", kind="balanced") == two.run("lightning_cases:alone")
 

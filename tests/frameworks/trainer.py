@@ -26,15 +26,8 @@ def by_step(seen: Any) -> dict[int, list[int]]:
     return {step: sorted(numbers) for step, numbers in found.items()}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "accumulate"),
-    [
-        (2, 3),
-        (1, 1),
-        pytest.param(2, 1, marks=pytest.mark.long),
-        pytest.param(1, 3, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # the matrix (training.py) has Trainer
+@pytest.mark.parametrize(("ranks", "accumulate"), [(2, 3), (1, 1), (2, 1), (1, 3)])
 def test_trainer_is_a_loop_of_ones_own(
     one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int
 ) -> None:
@@ -47,13 +40,9 @@ def test_trainer_is_a_loop_of_ones_own(
         assert_close(trained, weights)
 
 
+@pytest.mark.long  # as above
 @pytest.mark.parametrize(
-    ("ranks", "accumulate", "at", "steps"),
-    [
-        (2, 3, 5, 9),
-        pytest.param(1, 1, 2, 4, marks=pytest.mark.long),
-        pytest.param(2, 1, 4, 6, marks=pytest.mark.long),
-    ],
+    ("ranks", "accumulate", "at", "steps"), [(2, 3, 5, 9), (1, 1, 2, 4), (2, 1, 4, 6)]
 )
 def test_resuming_goes_on_with_the_same_samples(
     one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int, at: int, steps: int
@@ -105,9 +94,8 @@ def test_trainer_evaluates_every_sample_once(two: Pool, tmp_path: Path, count: i
         assert Counter(found) == Counter(range(count))
 
 
-@pytest.mark.parametrize(
-    ("ranks", "accumulate"), [(2, 2), pytest.param(1, 1, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("ranks", "accumulate"), [(2, 2), (1, 1)])
 def test_trls_sft_trainer_trains_on_packed_batches_as_on_separate_samples(
     one: Pool, two: Pool, tmp_path: Path, ranks: int, accumulate: int
 ) -> None:
