@@ -11,8 +11,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
-from counterpoise.sched import unit_costs
-
 dist.init_process_group("gloo", f"file://{tempfile.mktemp()}", rank=0, world_size=1)
 dp = pp = 1
 my_stages = {0: nn.Sequential(nn.Embedding(10, 64), nn.Linear(64, 10))}
@@ -22,7 +20,6 @@ others = {
     "hidden": 64,
     "loss": lambda logits, labels: cross_entropy(logits, labels.flatten(), reduction="sum"),
 }
-costs = unit_costs(3_000_000, 6_000_000)
 vit_layers, IMAGE = [nn.Linear(8, 8) for _ in range(24)], 9
 batch = {"input_ids": torch.arange(5), "labels": torch.arange(5)}
 info = SimpleNamespace(step_label_tokens=10, step_samples=2, costs={"tokens": 5})
