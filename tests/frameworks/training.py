@@ -35,7 +35,7 @@ OFTEN = {
     ("on_fabric", "balanced", 1, 3), ("on_fabric", "plain", 2, 1),
     ("on_lightning", "balanced", 2, 3), ("on_lightning", "plain", 1, 1),
     ("on_trainer", "balanced", 1, 1), ("on_trainer", "plain", 2, 3),
-    ("on_torchtitan", "balanced", 2, 3), ("on_torchtitan", "plain", 1, 1),
+    ("on_torchtitan", "balanced", 1, 3),
 }  # fmt: skip
 
 
