@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..balancer.planning.problem.balance import Balance, GroupingName, as_balance
+from ..balancer.planning.problem.balance import Balance, as_balance
 from ..balancer.planning.problem.last_step import microbatches_of
+from ..balancer.planning.problem.options import GroupingName
 from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.batches.envelope import is_stateful
@@ -46,8 +47,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
 
     balance        how samples become microbatches and steps: a counterpoise.Balance, or the name
                    of a grouping, such as "balanced"; None for torch's own behaviour. With it,
-                   shuffle must be said: True, or False for the data's order, planned within
-                   each step
+                   shuffle must be given; False plans within each step, in the data's order
     rank, ranks    this process' data-parallel rank, and their number; by default
                    torch.distributed's, or 0 of 1
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
@@ -214,9 +214,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
 
     def _count(self) -> int:
         """Return the number of samples; connects where only the workers know it."""
-        dataset: Any = self.dataset
-        remote = isinstance(dataset, RemoteDataset)
-        return self._need_balance("a count").count() if remote else len(dataset)
+        if isinstance(dataset := self.dataset, RemoteDataset):
+            return self._need_balance("a count").count()
+        return len(dataset)  # type: ignore[arg-type]
 
     def steps(self) -> Iterator[Step[BatchT]]:
         """Return an iterator over whole steps, each with all microbatches and their StepInfo."""

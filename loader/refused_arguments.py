@@ -5,7 +5,8 @@ Without this a mistyped or misplaced argument would be dropped without a word.
 
 from typing import Any
 
-from ..balancer.planning.problem.balance import COUNTED, DEFAULTS, Balance
+from ..balancer.planning.problem.balance import DEFAULTS, Balance
+from ..balancer.planning.problem.options import COUNTED
 from .remote_dataset import RemoteDataset
 
 
@@ -82,6 +83,7 @@ def _check_batch_size(balance: Balance, batch_size: int | None) -> None:
                 "give batch_size, or balance=None for samples without batches"
             )
         return
+    # 1 is the default of torch's DataLoader: it cannot be told from an argument that was given.
     one = batch_size is None or batch_size == 1
     if balance.samples_per_step is not None and not one:
         raise ValueError(

@@ -20,8 +20,9 @@ from torch.utils.data import Sampler
 
 from ..balancer.planning.kernels.arrays import Int64
 from ..balancer.planning.planner import make_planner
-from ..balancer.planning.problem.balance import DEFAULTS, Balance, GroupingName, as_balance
+from ..balancer.planning.problem.balance import DEFAULTS, Balance, as_balance
 from ..balancer.planning.problem.config import PLANNER_VERSION, PlanConfig, Window
+from ..balancer.planning.problem.options import GroupingName
 from ..balancer.planning.problem.padded_work import padded_loads
 from ..balancer.planning.problem.shuffle import permutation
 from ..balancer.protocol.job_spec import LABEL_TOKENS

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from counterpoise.balancer.planning.problem.balance import OPTIONS, Balance
+from counterpoise.balancer.planning.problem.balance import Balance
+from counterpoise.balancer.planning.problem.options import OPTIONS
 from counterpoise.loader import DataLoader
 
 

@@ -18,10 +18,10 @@ from .grouping.by_name import GroupingRequest, group_samples
 from .grouping.split import split_largest
 from .grouping.tall_row import waiting, with_tall_row
 from .kernels.arrays import Int64
-from .problem.balance import COUNTED
 from .problem.config import PlanConfig
 from .problem.last_step import last_kept, last_rows
 from .problem.loads import budget_array, common_unit, oversized
+from .problem.options import COUNTED
 from .problem.seeds import derive_seed
 from .problem.shuffle import permutation
 

@@ -14,7 +14,7 @@ def adopt_accumulation(loader: Any, batches: int) -> None:
 
 
 def adopt_weights(loader: Any) -> None:
-    """Let counts differ, as losses are sums over labels divided by the step's label tokens.
+    """Set counts="free" for a loop that divides sums over labels by the step's label tokens.
 
     A microbatch that weighs nothing then has no labels. A user who said equal keeps that.
     """

@@ -36,7 +36,7 @@ class PlannedDataLoader(BaseDataLoader):  # type: ignore[misc]
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):  # type: ignore[misc]
-        """Which function makes the loader, and how long batches are.
+        """The function that makes the loader, and the length of its batches.
 
         loader: the function, or "module:function"; it is called with rank=, ranks= and what
         torchtitan's trainer gives (tokenizer, and sizes in tokens or rows). pad_to: every batch

@@ -1,1 +1,1 @@
-"""What `balance="auto"` stands for: costs and work found once, for all ranks."""
+"""`balance="auto"`: costs and work are found once, for all ranks."""

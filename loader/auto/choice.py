@@ -14,7 +14,7 @@ from ...workers.discovery import FoundCosts
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was found; `to_json` and `from_json` are inverses.
+    """The costs and the work that were found; `to_json` and `from_json` are inverses.
 
     costs: FoundCosts as JSON values, None where the data say by themselves what samples cost.
     resources: the costs' names. padded: those of which a microbatch costs count x largest. varies:
@@ -34,7 +34,7 @@ class Choice:
 
     @property
     def found(self) -> FoundCosts | None:
-        """What measures samples, None where the data do."""
+        """The measure of samples that was found; None where the data say their costs."""
         return None if self.costs is None else FoundCosts.from_dict(self.costs)
 
     def to_json(self) -> str:

@@ -38,7 +38,7 @@ FIRST, FIRST_BYTES, COLLATED = 256, 1 << 28, 4
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be found: of which samples, for which plan.
+    """The samples whose costs and work are to be found, and the plan that they are for.
 
     order: the indices of the first samples in epoch 0's order. knows_costs: `source` says what they
     cost. collate: tried where nobody has said how batches are made.
@@ -122,6 +122,7 @@ def _known(question: Question) -> tuple[Choice, Int64, int]:
     columns = {name: rows[:, k] for k, name in enumerate(names) if name != LABEL_TOKENS}
     varying = {name: column for name, column in columns.items() if np.ptp(column)}
     padded, said = padded_if_said(question.balance, names), ""
+    # Batches are made and looked at only where nobody has said whether they are padded.
     if samples and varying and said_work(question.balance) is None:
         first = {name: column[: len(samples)] for name, column in varying.items()}
         padded, said = work_of_columns(first, samples, question.collate, question.batch_size)

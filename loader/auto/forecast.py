@@ -16,7 +16,7 @@ MOST_SAMPLES, MOST_STEPS = 4096, 8
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How steps are planned, beside random order's microbatches of batch_size samples.
+    """Planned steps, compared with random order's microbatches of batch_size samples.
 
     time: of a step, over random order's. waiting and waited: the share of their time that ranks
     wait, now and in random order. largest and largest_random: the largest microbatch, in units of

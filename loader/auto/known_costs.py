@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...balancer.planning.kernels.arrays import Int64
-from ...balancer.planning.problem.balance import ADD_UP
+from ...balancer.planning.problem.options import ADD_UP
 from ...workers.discovery import FoundWork, find_costs, recognise_work
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler
 
-from ...balancer.planning.problem.balance import DEFAULTS, Balance, Counts
+from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.options import Counts
 from ...balancer.planning.problem.shuffle import permutation
 from ...workers.sources.interface import PlainSource, Source, source_name
 from ..balanced.arguments import find_resources
@@ -187,7 +188,7 @@ class LateAutoLoader(LateBalancedLoader):
 
     @property
     def counts(self) -> Counts:
-        """What the plan does with the numbers of samples."""
+        """The counts of the plan: "equal" is batch_size samples a microbatch, "free" is any."""
         return self._settings.balance.counts or "equal"
 
     def adopt(

@@ -1,4 +1,4 @@
-"""Says once, on rank 0, what `auto` has found and what it will do."""
+"""Log once, on rank 0, the costs that `auto` has found and the plan that it makes."""
 
 import logging
 import sys

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ParamSpec
 
-from ...balancer.planning.problem.balance import COUNTED, OPTIONS, Balance
+from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.options import COUNTED, OPTIONS
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source

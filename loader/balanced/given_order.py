@@ -21,7 +21,7 @@ OWN = "a balanced loader plans its own order"
 
 @dataclass(frozen=True, slots=True)
 class GivenOrder:
-    """What a sampler and a generator say; None where they say nothing.
+    """The order that a sampler and a generator give; None where they give none.
 
     follows: the DistributedSampler whose epoch is read at each iteration.
     """

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from ...balancer.planning.problem.balance import LayoutName
+from ...balancer.planning.problem.options import LayoutName
 from ...workers.sources.labels import IGNORED
 from .fields import (
     Allocate,

@@ -47,6 +47,7 @@ def count_batch_labels(batch: Any) -> int | None:
     labels = _integers(batch, "labels") if isinstance(batch, Mapping) else None
     if labels is None or labels.ndim not in (1, 2):
         return None
+    # A model predicts the next token, so the first label of each sample is never used.
     bears = labels != IGNORED
     positions, starts = _integers(batch, "position_ids"), _integers(batch, "cu_seq_lens")
     if positions is not None and positions.shape == labels.shape:

@@ -39,6 +39,7 @@ def write_csv(program: Program) -> str:
             f"torch's CSV has no kind {', '.join(foreign)}; it has {' '.join(TORCH_KINDS)}: "
             "export this program as text"
         )
+    # torch adds these passes itself when it lowers a schedule, but not to one that has messages.
     rows = program.ranks
     if any(item.kind in MESSAGES for row in rows for item in row):
         rows = tuple(_with_parameter_actions(row) for row in rows)

@@ -60,7 +60,7 @@ def measured_timeline(
     rows = [*ranks, *lanes.values()]
     for where, row in zip([*map(str, range(len(ranks))), *lanes], rows, strict=True):
         _check_order(where, row)
-    zero = min((slot.start_ns for row in rows for slot in row), default=0)
+    zero = min((slot.start_ns for row in rows for slot in row), default=0)  # of any clock
     moved = [tuple(_moved(slot, zero) for slot in row) for row in rows]
     makespan = max((slot.end_ns for row in moved for slot in row), default=0)
     own = tuple(moved[: len(ranks)])
@@ -159,6 +159,7 @@ def load_step(text: str) -> MeasuredStep:
     for what, found in (("bubbles", file.bubbles), ("memory", file.memory)):
         if found and len(found) != len(ranks):
             raise ValueError(f"the timeline has {len(ranks)} ranks and {what} of {len(found)}")
+    # What was written had the causes of idle time; without them, they follow from the passes.
     bubbles = file.bubbles or made.bubbles
     made = replace(made, bubbles=bubbles, critical=_read(file.critical))
     return MeasuredStep(made, file.microbatches)

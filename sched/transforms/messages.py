@@ -98,6 +98,7 @@ def _messages(program: Program) -> dict[Place, list[Message]]:
     for edge in program.edges:
         if edge.target in places:
             consumer = places[edge.target]
+            # One message a result and rank: it has to be there for the earliest of its readers.
             key = edge.source, consumer[0]
             first[key] = min(first.get(key, consumer), consumer)
     found: dict[Place, list[Message]] = {}

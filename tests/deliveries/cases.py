@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from counterpoise.balancer.planning.problem.balance import PARTITIONS
+from counterpoise.balancer.planning.problem.options import PARTITIONS
 from tests.deliveries import data as made
 
 # A case names what differs from these; a loader gets all of them by name.

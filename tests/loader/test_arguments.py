@@ -10,7 +10,7 @@ import torch.utils.data as torch_data
 
 import counterpoise.balancer
 import counterpoise.loader
-from counterpoise.balancer.planning.problem.balance import COUNTED, OPTIONS
+from counterpoise.balancer.planning.problem.options import COUNTED, OPTIONS
 from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
 
 NEW = {

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ...balancer.planning.problem.balance import MODES, WORK
+from ...balancer.planning.problem.options import MODES, WORK
 from ...workers.tar.cache_files import replace_file
 from ..console.reporting import emit, progress_console
 from ..inputs.cost_tables import parse_budgets

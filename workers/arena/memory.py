@@ -64,7 +64,7 @@ class Mapping:
         _libc.madvise(address, size, mmap.MADV_DONTFORK)
 
     def inherit(self) -> None:
-        """Let children that are forked from now on have this memory."""
+        """Map this memory also in children that are forked from now on."""
         _libc.madvise(self.address, self.size, mmap.MADV_DOFORK)
 
     def bytes(self, length: int) -> Any:

@@ -71,7 +71,7 @@ class _Packer(pickle.Pickler):
         self._regions: dict[tuple[int, int, int], _Region] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how a tensor is made again; NotImplemented for what pickle knows."""
+        """Return how pickle makes a tensor again; NotImplemented leaves an object to pickle."""
         kind = type(obj)
         if kind is torch.Tensor:
             if is_ordinary(obj):

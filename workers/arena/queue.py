@@ -115,7 +115,7 @@ class ArenaQueue:
         """Do nothing: there is no thread."""
 
     def receive(self) -> bool:
-        """Take in one message if there is one; return whether there was."""
+        """Read one message if there is one; return whether there was."""
         try:
             length, ancillary, _, _ = self._reader.recvmsg_into([self._space], _ANCILLARY)
         except BlockingIOError:
@@ -139,7 +139,7 @@ class ArenaQueue:
         return self._reader.fileno()
 
     def _own(self) -> None:
-        """Begin anew in a forked child: what was read before, and the slots, are its parent's."""
+        """Start empty in a forked child: messages read before, and slots, are its parent's."""
         if self._process != os.getpid():
             self._begin()
 
@@ -196,7 +196,7 @@ class ArenaQueue:
         return True
 
     def receive_end(self) -> bool:
-        """Take in what has arrived; return whether None is the last of it."""
+        """Read all messages that have arrived; return whether the last of them is None."""
         while self.receive():
             pass
         return bool(self._read) and self._read[-1] is None

@@ -1,4 +1,4 @@
-"""What a torch worker process has of its own for sending batches: slots, and what it stacks into.
+"""The slots of a torch worker process, and a default_collate that stacks into them.
 
 torch's default_collate stacks tensors in a worker into a shared memory file that it makes for each
 batch. Here it stacks into a slot, so that the batch is written once, into pages that exist. Its

@@ -19,7 +19,7 @@ QUICK_S = 0.001
 
 @dataclass(slots=True)
 class LeaseResults:
-    """What has been found under one lease and is not sent yet."""
+    """Results of one lease that are not sent yet."""
 
     lease: int = 0
     probed: list[Probed] = field(default_factory=list)

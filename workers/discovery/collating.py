@@ -65,6 +65,8 @@ def recognise_work(
     some = [samples[k] for k in range(min(len(samples), FIRST_SAMPLES))]
     costs = {each.name: [each.cost(sample) for sample in some] for each in found.found}
     count = max(1, min(batch_size, MOST_COLLATED))
+    # Alike: batches of one sample many times, which show what its size becomes; pairs: two samples
+    # that differ, which show whether the shorter is filled up.
     alike = sorted({k for each in costs.values() for k in _spread(each)} | _strided(costs))
     pairs = list(dict.fromkeys(pair for each in costs.values() for pair in _pairs(each)))
     seen = _collated(_Collating(some, collate_fn), alike, pairs, count)

@@ -60,6 +60,7 @@ def column_costs(dataset: Any, found: FoundCosts) -> ColumnCosts | None:
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, _dataset_type(library)):
         return None
+    # A "custom" format is a transform of the user's, whose samples are not what columns hold.
     given = dataset.format
     if given["type"] == "custom" or not found.found:
         return None

@@ -12,7 +12,7 @@ from .work import FoundWork
 
 @dataclass(frozen=True, slots=True)
 class FoundResource:
-    """What samples cost: the field that is measured, and the names of all that vary with it.
+    """A cost of samples: the field that is measured, and the names of all that vary with it.
 
     A size is rounded up to `multiple`, and is at most `limit`, as the batch has it.
     """
@@ -117,6 +117,7 @@ def _resource(given: Mapping[str, Any]) -> FoundResource:
     field = given["field"]
     path, kind, optional = tuple(field["path"]), field["kind"], field["optional"]
     multiple, limit, names = given["multiple"], given["limit"], tuple(given["fields"])
+    # A ledger may be damaged: isinstance would take True for a multiple of 1.
     is_right = (
         all(step is None or type(step) in (str, int) for step in path)
         and kind in KINDS

@@ -114,6 +114,7 @@ def _below(
         if value is not None:
             forms.setdefault(form_of(value), []).append(value)
     forms.pop("empty", None)
+    # A value that is another form in some samples counts as missing there.
     missing = optional or len(forms) > 1 or any(value is None for value in values)
     if len(path) > MOST_DEPTH:
         return

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...balancer.planning.problem.balance import LLM
+from ...balancer.planning.problem.options import LLM
 from ..sources.labels import labels_of
 from .costs import FoundCosts, FoundResource
 from .fields import SampleField, find_fields

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...balancer.planning.problem.balance import LLM
+from ...balancer.planning.problem.options import LLM
 from .costs import FoundCosts, FoundResource, is_of_text
 from .fields import SampleField
 from .work import FoundWork, Recognised, ResourceWork
@@ -28,7 +28,7 @@ class Mixed:
 
     @property
     def work(self) -> Recognised:
-        """What the field is, by all mixed microbatches together.
+        """The work of the field, by all mixed microbatches together.
 
         >>> field = SampleField((), "numbers")
         >>> Mixed(field, (2, 8), [(2, 8, 8)], 0.5, False).work
@@ -137,6 +137,7 @@ def rounding(
     if any(size % count for size in sizes) or not any(rows):
         return None
     most = max(rows)
+    # The smallest that explains all sizes: a larger one would fit by chance.
     for multiple in [1, *_divisors(math.gcd(*rows))]:
         filled = [-(-cost // multiple) * multiple for cost in costs]
         if filled == rows:

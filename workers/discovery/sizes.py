@@ -1,4 +1,4 @@
-"""Says what a value in a sample is, and how many elements it has, without importing torch."""
+"""The kind of a value in a sample and its number of elements, without importing torch."""
 
 import sys
 from collections.abc import Mapping
@@ -69,6 +69,7 @@ def size_of(value: Any, kind: Kind) -> int | None:
     >>> size_of(np.zeros((5, 3, 8, 8)), "tiles"), size_of([], "text")
     (5, 0)
     """
+    # An empty list may be of any kind.
     if isinstance(value, list | tuple) and not value:
         return 0
     if kind == "text":

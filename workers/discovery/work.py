@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from ...balancer.planning.problem.balance import Work
+from ...balancer.planning.problem.options import Work
 
 Recognised = Literal["padded", "packed", "constant", "unrecognised"]
 RECOGNISED: tuple[Recognised, ...] = get_args(Recognised)
@@ -12,7 +12,7 @@ RECOGNISED: tuple[Recognised, ...] = get_args(Recognised)
 
 @dataclass(frozen=True, slots=True)
 class ResourceWork:
-    """What a microbatch costs of one resource.
+    """The cost of a microbatch in one resource, from those of its samples.
 
     "padded": count x largest, each size rounded up to `multiple` and cut at `limit`; "packed": the
     sum; "constant": always the same; "unrecognised": none of these, and planned as a sum.
@@ -26,7 +26,7 @@ class ResourceWork:
 
 @dataclass(frozen=True, slots=True)
 class FoundWork:
-    """What a microbatch costs of each resource; `padded` is what a PlanConfig takes.
+    """The cost of a microbatch in each resource; a PlanConfig takes `padded`.
 
     >>> work = FoundWork((ResourceWork("tokens", "padded", 8), ResourceWork("tiles", "packed")))
     >>> work.padded, work.packed, work.describe()
@@ -49,7 +49,7 @@ class FoundWork:
 
     @property
     def constant(self) -> tuple[str, ...]:
-        """What a batch has the same of, whatever its samples: no resource."""
+        """The fields whose size is the same in every batch: no resources."""
         return self._names("constant")
 
     @property
@@ -90,6 +90,7 @@ class FoundWork:
         except (KeyError, TypeError) as error:
             raise ValueError(f"found work cannot be read: {error!r:.200}") from None
         for each in found:
+            # A ledger may be damaged: isinstance would take True for a multiple of 1.
             limited = each.limit is None or (type(each.limit) is int and each.limit >= 1)
             counted = type(each.multiple) is int and each.multiple >= 1
             if (

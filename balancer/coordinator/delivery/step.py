@@ -56,7 +56,7 @@ class PendingStep:
 
     @property
     def untaken(self) -> int:
-        """How many microbatches are left."""
+        """The number of microbatches that no rank has taken yet."""
         return sum(self.untaken_at)
 
     def take(self, rank: int, end: int) -> None:

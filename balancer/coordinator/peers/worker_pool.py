@@ -52,12 +52,12 @@ class WorkerPool:
 
     @property
     def ready(self) -> int:
-        """How many workers have the source open."""
+        """The number of workers that have the source open."""
         return len(self._ready)
 
     @property
     def assignable(self) -> int:
-        """How many workers can be leased samples: ready and not unresponsive."""
+        """The number of workers that can be leased samples: ready and not unresponsive."""
         return len(self._assignable)
 
     def update(self, peer: bytes, is_ready: bool, is_assignable: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..kernels.arrays import Int64
-from ..problem.balance import ORDERINGS
+from ..problem.options import ORDERINGS
 from ..problem.shuffle import permutation
 from .disttrain import disttrain
 from .evaluator import PipelineEvaluator

@@ -1,43 +1,32 @@
 """`Balance`: how samples are balanced, as one value that can be checked, printed and saved.
 
-Each option's allowed values, default and check are defined here and nowhere else. DataLoader and
+Each option's default is defined here and its values in options.py, nowhere else. DataLoader and
 BalancedBatchSampler take a Balance; PlanConfig is its resolved form, with ranks and resources.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device", "auto"]
-Mode = Literal["exact", "window", "epoch"]
-PartitionName = Literal[
-    "multi_resource", "greedy", "ascending", "karmarkar_karp", "random", "given"
-]
-OrderingName = Literal["given", "disttrain", "two_opt", "multi_start"]
-Oversize = Literal["alone", "refuse", "error"]
-Waits = Literal["microbatch", "step"]
-Work = Literal["packed", "padded"]
-Counts = Literal["equal", "free"]
-LayoutName = Literal["torch", "padded", "packed"]
-Accumulate = int | Literal["auto"]
+from .contradictions import check_counts, check_limits, check_padded, check_timed, check_waits
+from .options import (
+    GROUPINGS,
+    OPTIONS,
+    Accumulate,
+    Counts,
+    GroupingName,
+    LayoutName,
+    Mode,
+    OrderingName,
+    Oversize,
+    PartitionName,
+    Waits,
+    Work,
+    check_option,
+)
 
-GROUPINGS: tuple[GroupingName, ...] = get_args(GroupingName)
-MODES: tuple[Mode, ...] = get_args(Mode)
-PARTITIONS: tuple[PartitionName, ...] = get_args(PartitionName)
-ORDERINGS: tuple[OrderingName, ...] = get_args(OrderingName)
-OVERSIZE: tuple[Oversize, ...] = get_args(Oversize)
-WAITS: tuple[Waits, ...] = get_args(Waits)
-WORK: tuple[Work, ...] = get_args(Work)
-COUNTS: tuple[Counts, ...] = get_args(Counts)
-LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
-# Groupings whose microbatches all have batch_size samples; the others fill budgets.
-COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
-# Resources that add up in every batch, padded or not: work="padded" is about all others.
-ADD_UP = ("tiles", "images", "label_tokens")
-# In time_ns: the pairs of positions that attention looks at, longest squared, of the resource LLM.
-ATTENTION_PAIRS, LLM = "attention_pairs", "tokens"
 VERSION = 1
 
 
@@ -232,90 +221,6 @@ def as_balance(balance: "Balance | str") -> Balance:
     )
 
 
-def check_option(name: str, value: object) -> None:
-    """Raise ValueError, with name, value and what is allowed, for a value an option cannot have.
-
-    >>> check_option("mode", "exactly")
-    Traceback (most recent call last):
-    ValueError: mode is 'exactly', allowed are 'exact', 'window', 'epoch'
-    """
-    is_allowed, allowed = OPTIONS[name]
-    if not is_allowed(value):
-        raise ValueError(f"{name} is {value!r}, allowed {allowed}")
-
-
-def check_limits(grouping: str, mode: str, limited: bool, fixes_size: bool = False) -> None:
-    """Raise ValueError where grouping and mode do not go with budgets, or with none.
-
-    fixes_size: whether samples_per_step says what a step holds, as for padded work.
-    """
-    if grouping in COUNTED:
-        if limited:
-            raise ValueError(
-                f"grouping {grouping!r} puts batch_size samples into a microbatch and cannot hold "
-                "budgets: give none, or use grouping 'balanced'"
-            )
-    elif mode != "exact" and not limited and not fixes_size and grouping != "auto":
-        raise ValueError(
-            f"mode {mode!r} needs a budget, such as budgets={{'tokens': 4096}}: "
-            "without one, use mode 'exact'"
-        )
-
-
-def check_timed(grouping: str, mode: str, timed: bool) -> None:
-    """Raise ValueError where times are given to a plan that does not look at them."""
-    if timed and (grouping in (*COUNTED, "isf") or mode == "epoch"):
-        raise ValueError(
-            f"time_ns weighs what grouping 'balanced' plans in modes 'exact' and 'window', not "
-            f"{grouping!r} in {mode!r}: leave time_ns out"
-        )
-
-
-def check_padded(grouping: str, mode: str, padded: bool) -> None:
-    """Raise ValueError where padded work cannot be planned."""
-    if padded and grouping == "isf":
-        raise ValueError(
-            "grouping 'isf' fills microbatches by sums, and work is 'padded': use grouping "
-            "'balanced'"
-        )
-    if padded and mode == "epoch":
-        raise ValueError(
-            "mode 'epoch' groups by sums, and work is 'padded': use mode 'exact' or 'window'"
-        )
-
-
-def check_counts(
-    counts: str | None, grouping: str, mode: str, oversize: str, limited: bool
-) -> None:
-    """Raise ValueError where microbatches of equal or free counts contradict other options."""
-    if counts == "free" and grouping in COUNTED:
-        raise ValueError(
-            f"counts is 'free', but grouping {grouping!r} puts batch_size samples into every "
-            "microbatch: use grouping 'balanced', or leave counts out"
-        )
-    if counts != "equal" or grouping in COUNTED:
-        return
-    if grouping not in ("balanced", "auto") or mode == "epoch":
-        raise ValueError(
-            "counts 'equal' is planned by grouping 'balanced' in modes 'exact' and 'window', not "
-            f"by {grouping!r} in {mode!r}"
-        )
-    if limited and oversize == "alone" and grouping != "auto":
-        raise ValueError(
-            "counts 'equal' has no microbatch for a sample over budget, which oversize 'alone' "
-            "would put by itself: use oversize 'refuse' or 'error', or counts 'free'"
-        )
-
-
-def check_waits(waits: str, partition: str) -> None:
-    """Raise ValueError where nothing would be planned for waiting once a step."""
-    if waits == "step" and partition != "multi_resource":
-        raise ValueError(
-            f"waits is 'step', but partition {partition!r} does not look at when ranks wait: use "
-            "partition 'multi_resource', or leave waits"
-        )
-
-
 def _check_auto(balance: Balance) -> None:
     """Raise ValueError for options that contradict what grouping "auto" finds or keeps."""
     if balance.samples_per_step is not None or balance.accumulate == "auto":
@@ -332,71 +237,6 @@ def _check_auto(balance: Balance) -> None:
                 "or use grouping 'balanced'"
             )
 
-
-def is_positive(value: object) -> bool:
-    """Return True for an int (not a bool) of 1 or more."""
-    return type(value) is int and value >= 1
-
-
-def _is_budgets(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and is_positive(most) for name, most in value.items()
-    )
-
-
-def _is_times(value: object) -> bool:
-    return value is None or (_is_budgets(value) and bool(value))
-
-
-Check = tuple[Callable[[object], bool], str]
-
-
-def _one_of(values: tuple[str, ...], or_none: bool = False) -> Check:
-    return (
-        lambda value: (isinstance(value, str) and value in values) or (or_none and value is None),
-        f"are {', '.join(map(repr, values))}{' or None' * or_none}",
-    )
-
-
-# For each option a test of its value, and the words for what passes it.
-OPTIONS: Mapping[str, Check] = {
-    "grouping": _one_of(GROUPINGS),
-    "budgets": (
-        _is_budgets,
-        "is a positive integer for each resource, such as {'tokens': 4096}; "
-        "leave out a resource without limit",
-    ),
-    "samples_per_step": (
-        lambda value: value is None or is_positive(value),
-        "is a positive integer or None",
-    ),
-    "accumulate": (
-        lambda value: value == "auto" or is_positive(value),
-        "is a positive integer or 'auto'",
-    ),
-    "mode": _one_of(MODES),
-    "partition": _one_of(PARTITIONS),
-    "ordering": _one_of(ORDERINGS),
-    "waits": _one_of(WAITS),
-    "work": _one_of(WORK, or_none=True),
-    "counts": _one_of(COUNTS, or_none=True),
-    "time_ns": (
-        _is_times,
-        "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
-    ),
-    "oversize": _one_of(OVERSIZE),
-    "seed": (lambda value: type(value) is int, "is an integer"),
-    "layout": _one_of(LAYOUTS),
-    "pad_id": (lambda value: type(value) is int, "is an integer"),
-    "dummy_tile": (
-        lambda value: type(value) is int and value >= 0,
-        "is 0 or a positive integer",
-    ),
-    "label_tokens": (
-        lambda value: value is None or (isinstance(value, str) and bool(value)),
-        "is the name of a resource or None",
-    ),
-}
 
 # The defaults of every option, for PlanConfig and the signatures that repeat one.
 DEFAULTS = Balance()

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from ..kernels.arrays import Int64
-from .balance import (
+from .balance import DEFAULTS, Balance
+from .contradictions import check_counts, check_limits, check_padded, check_timed, check_waits
+from .options import (
     ADD_UP,
     ATTENTION_PAIRS,
     COUNTED,
-    DEFAULTS,
     LLM,
     Accumulate,
-    Balance,
     Counts,
     GroupingName,
     Mode,
@@ -25,12 +25,7 @@ from .balance import (
     Oversize,
     PartitionName,
     Waits,
-    check_counts,
-    check_limits,
     check_option,
-    check_padded,
-    check_timed,
-    check_waits,
     is_positive,
 )
 

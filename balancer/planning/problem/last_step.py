@@ -1,4 +1,4 @@
-"""What an epoch's last step holds where too few samples are left for a whole one."""
+"""The size of an epoch's last step, where too few samples are left for a whole one."""
 
 from .config import PlanConfig
 

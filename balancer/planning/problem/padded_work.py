@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..kernels.arrays import Int64
-from .balance import ATTENTION_PAIRS, LLM
 from .config import PlanConfig
 from .loads import common_unit, group_loads
 from .metrics import TILE_TOKENS
+from .options import ATTENTION_PAIRS, LLM
 
 # A microbatch's time stays below this, so that rows and ranks can be added up in 64 bits.
 _MOST_BITS = 56

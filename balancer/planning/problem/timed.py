@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..kernels.arrays import Int64
-from .balance import ATTENTION_PAIRS, LLM
 from .config import PlanConfig
+from .options import ATTENTION_PAIRS, LLM
 from .padded_work import resource_times
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ....balancer.planning.problem.balance import LayoutName
+from ....balancer.planning.problem.options import LayoutName
 from ...step.device import moved
 from ...step.info import Step, StepInfo
 from ..fields import Batch

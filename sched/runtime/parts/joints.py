@@ -1,4 +1,4 @@
-"""Where the features of encoders enter the language model: what an F is given, and by which name.
+"""The values that an F is given where encoders' features enter the language model, by name.
 
 An F gets the features of every encoder. The gradients of those that are trained go back as one
 value, since a pass sends one: alone as it is, several one after another, flat.

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer import Balance, PlanConfig
-from counterpoise.balancer.planning.problem.balance import (
+from counterpoise.balancer.planning.problem.balance import DEFAULTS, as_balance
+from counterpoise.balancer.planning.problem.options import (
     COUNTED,
-    DEFAULTS,
     GROUPINGS,
     LAYOUTS,
     MODES,
@@ -22,7 +22,6 @@ from counterpoise.balancer.planning.problem.balance import (
     ORDERINGS,
     OVERSIZE,
     PARTITIONS,
-    as_balance,
 )
 
 BUDGETS = {"tiles": 9, "tokens": 4096}

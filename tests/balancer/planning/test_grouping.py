@@ -14,13 +14,13 @@ from counterpoise.balancer.planning.grouping.counted import device, fixed, lengt
 from counterpoise.balancer.planning.grouping.isf import isf
 from counterpoise.balancer.planning.grouping.result import GroupingResult, members
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
-from counterpoise.balancer.planning.problem.balance import GROUPINGS
 from counterpoise.balancer.planning.problem.loads import (
     budget_array,
     group_loads,
     least_groups,
     oversized,
 )
+from counterpoise.balancer.planning.problem.options import GROUPINGS
 from counterpoise.tools.bench.baselines.published_samplers import (
     megatron_dp_balanced,
     transformers_rebalance,

@@ -3,25 +3,20 @@
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import combinations
-from types import SimpleNamespace
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning import warmup as kernels
 from counterpoise.balancer.planning.grouping.slots import make_slots, read_slots
 from counterpoise.balancer.planning.kernels.arrays import Slots
 from counterpoise.balancer.planning.kernels.assign import assign_rows
 from counterpoise.balancer.planning.kernels.isf import sample_and_filter, shuffle
-from counterpoise.balancer.planning.kernels.jit import compiled
 from counterpoise.balancer.planning.kernels.level import level_steps
 from counterpoise.balancer.planning.kernels.pack import place
 from counterpoise.balancer.planning.kernels.partition import lower_maxima, place_vectors
-from counterpoise.balancer.planning.kernels.pipeline import run, two_opt
 from counterpoise.balancer.planning.kernels.shuffle import swap
 from counterpoise.balancer.planning.kernels.swap import (
     best_exchange,
@@ -382,28 +377,3 @@ def test_levelling_raises_no_top_that_is_guarded() -> None:
     assert (after < before).all()
     # Ten sums of eight of 0 to 99: nothing near the mean is out of reach.
     assert (after <= 1.03 * slots.loads.mean(axis=0) + 1).all()
-
-
-def test_compiling_is_reported() -> None:
-    lines: list[str] = []
-    seconds = kernels.compile_kernels("shuffle", "assign", report=lines.append)
-    assert seconds >= 0
-    assert lines == [f"compiling planning kernels: {name}" for name in ("shuffle", "assign")]
-    with pytest.raises(ValueError, match="unknown"):
-        kernels.compile_kernels("magic")
-
-
-def test_the_names_stand_for_the_compiled_loops() -> None:
-    assert all(hasattr(kernel, "py_func") for kernel in (run, two_opt, swap, shuffle))
-
-
-def test_without_a_writable_cache_kernels_still_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locator(*_: object, **settings: object) -> Any:
-        if settings.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return numba.njit(*_, **settings)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(
-        "counterpoise.balancer.planning.kernels.jit.nb", SimpleNamespace(njit=no_locator)
-    )
-    assert compiled(lambda x: x + 1)(2) == 3

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.planner import make_planner
-from counterpoise.balancer.planning.problem.balance import PARTITIONS
 from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
+from counterpoise.balancer.planning.problem.options import PARTITIONS
 
 BASE = PlanConfig(
     ranks=3,

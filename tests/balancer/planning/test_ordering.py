@@ -17,8 +17,8 @@ from counterpoise.balancer.planning.ordering.search import (
     two_opt,
 )
 from counterpoise.balancer.planning.planner import make_planner
-from counterpoise.balancer.planning.problem.balance import ORDERINGS
 from counterpoise.balancer.planning.problem.config import PlanConfig, Window
+from counterpoise.balancer.planning.problem.options import ORDERINGS
 
 
 def pipeline_of(seed: int, ranks: int, count: int, chunks: int = 1) -> PipelineEvaluator:

@@ -12,8 +12,8 @@ from counterpoise.balancer.planning.partition.by_name import BY_NAME, assign_gro
 from counterpoise.balancer.planning.partition.greedy import ascending, greedy, quotas
 from counterpoise.balancer.planning.partition.karmarkar_karp import karmarkar_karp
 from counterpoise.balancer.planning.partition.multi_resource import multi_resource
-from counterpoise.balancer.planning.problem.balance import PARTITIONS
 from counterpoise.balancer.planning.problem.loads import alike, group_loads
+from counterpoise.balancer.planning.problem.options import PARTITIONS
 
 Partition = Callable[..., np.ndarray]
 

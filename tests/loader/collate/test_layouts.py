@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.problem.balance import LAYOUTS
+from counterpoise.balancer.planning.problem.options import LAYOUTS
 from counterpoise.loader.collate.layouts import (
     COLLATE_BY_LAYOUT,
     collate_packed,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.balancer.planning.problem.balance import LayoutName
+from counterpoise.balancer.planning.problem.options import LayoutName
 from counterpoise.loader.collate.layouts import COLLATE_BY_LAYOUT
 from counterpoise.loader.collate.uncollate import samples_of
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.balance import Balance, Counts
+from ....balancer.planning.problem.balance import Balance
 from ....balancer.planning.problem.config import PlanConfig, Window
+from ....balancer.planning.problem.options import Counts
 from ....balancer.planning.problem.padded_work import padded_loads
 from ....balancer.planning.problem.shuffle import permutation
 from ...inputs.cost_tables import CostTable
@@ -67,7 +68,7 @@ def _changes(times: dict[str, float], plan: Plan) -> dict[str, str]:
 
 
 def _line(counts: Counts, plan: Plan) -> str:
-    """Return the argument as it stands in a loop: "auto" finds costs and work by itself."""
+    """Return the argument to write in a loop; "auto" finds costs and work."""
     options = [f'counts="{counts}"'] if counts == "free" else []
     options += [f"accumulate={plan.accumulate}"] if plan.accumulate > 1 else []
     return f'balance=Balance("auto", {", ".join(options)})' if options else 'balance="auto"'

@@ -8,13 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.problem.balance import (
-    DEFAULTS,
-    OPTIONS,
-    Accumulate,
-    Balance,
-    Mode,
-)
+from ....balancer.planning.problem.balance import DEFAULTS, Balance
+from ....balancer.planning.problem.options import OPTIONS, Accumulate, Mode
 from ....balancer.planning.warmup import compile_kernels
 from ...inputs.cost_tables import CostTable
 from ..scan.rows import Rows

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....balancer.planning.kernels.arrays import Int64
-from ....balancer.planning.problem.balance import DEFAULTS, GroupingName, Mode, Waits, Work
+from ....balancer.planning.problem.balance import DEFAULTS
 from ....balancer.planning.problem.config import PlanConfig
 from ....balancer.planning.problem.metrics import (
     TILE_TOKENS,
@@ -21,6 +21,7 @@ from ....balancer.planning.problem.metrics import (
     kinds,
     rank_bias,
 )
+from ....balancer.planning.problem.options import GroupingName, Mode, Waits, Work
 from ...inputs.cost_tables import CostTable
 from ...inputs.epoch_plans import from_planner
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ....balancer.planning.problem.balance import Mode
+from ....balancer.planning.problem.options import Mode
 from ...inputs.cost_tables import CostTable
 from .forecast import dist_ratios
 from .strategies import (

@@ -147,7 +147,7 @@ class Driven:
         self._reported = 0
 
     def run(self) -> None:
-        """Let all join, and run an epoch to its end."""
+        """Join all ranks and workers, and run an epoch to its end."""
         self._join()
         self.spent = self.running
         for peer, rank in self._ranks.items():

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.balance import Counts
 from ....balancer.planning.problem.config import PlanConfig, Window
 from ....balancer.planning.problem.metrics import TILE_TOKENS
+from ....balancer.planning.problem.options import Counts
 from ....balancer.planning.problem.shuffle import permutation
 from ....balancer.planning.warmup import compile_kernels
 from ..baselines.padded_batches import (

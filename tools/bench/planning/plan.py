@@ -9,9 +9,9 @@ import numpy as np
 from rich.table import Table
 
 from ....balancer.planning.problem import metrics
-from ....balancer.planning.problem.balance import GroupingName, Mode
 from ....balancer.planning.problem.config import PlanConfig
 from ....balancer.planning.problem.loads import budget_array, group_loads, least_groups, oversized
+from ....balancer.planning.problem.options import GroupingName, Mode
 from ....balancer.planning.problem.shuffle import permutation
 from ....balancer.planning.warmup import compile_kernels
 from ...console.reporting import emit, progress_console

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.balance import Waits
 from ....balancer.planning.problem.config import PlanConfig, Window
 from ....balancer.planning.problem.metrics import TILE_TOKENS
+from ....balancer.planning.problem.options import Waits
 from ....balancer.planning.problem.shuffle import permutation
 from ....balancer.planning.warmup import compile_kernels
 from ...console.reporting import emit, progress_console

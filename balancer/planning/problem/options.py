@@ -1,0 +1,111 @@
+"""The options of `Balance`: the values that each can have, and the words for them in errors."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
+
+GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device", "auto"]
+Mode = Literal["exact", "window", "epoch"]
+PartitionName = Literal[
+    "multi_resource", "greedy", "ascending", "karmarkar_karp", "random", "given"
+]
+OrderingName = Literal["given", "disttrain", "two_opt", "multi_start"]
+Oversize = Literal["alone", "refuse", "error"]
+Waits = Literal["microbatch", "step"]
+Work = Literal["packed", "padded"]
+Counts = Literal["equal", "free"]
+LayoutName = Literal["torch", "padded", "packed"]
+Accumulate = int | Literal["auto"]
+
+GROUPINGS: tuple[GroupingName, ...] = get_args(GroupingName)
+MODES: tuple[Mode, ...] = get_args(Mode)
+PARTITIONS: tuple[PartitionName, ...] = get_args(PartitionName)
+ORDERINGS: tuple[OrderingName, ...] = get_args(OrderingName)
+OVERSIZE: tuple[Oversize, ...] = get_args(Oversize)
+WAITS: tuple[Waits, ...] = get_args(Waits)
+WORK: tuple[Work, ...] = get_args(Work)
+COUNTS: tuple[Counts, ...] = get_args(Counts)
+LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
+# Groupings whose microbatches all have batch_size samples; the others fill budgets.
+COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
+# Resources that add up in every batch, padded or not: work="padded" is about all others.
+ADD_UP = ("tiles", "images", "label_tokens")
+# In time_ns: the pairs of positions that attention looks at, longest squared, of the resource LLM.
+ATTENTION_PAIRS, LLM = "attention_pairs", "tokens"
+
+
+def is_positive(value: object) -> bool:
+    """Return True for an int (not a bool) of 1 or more."""
+    return type(value) is int and value >= 1
+
+
+def _is_budgets(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and is_positive(most) for name, most in value.items()
+    )
+
+
+def _is_times(value: object) -> bool:
+    return value is None or (_is_budgets(value) and bool(value))
+
+
+Check = tuple[Callable[[object], bool], str]
+
+
+def _one_of(values: tuple[str, ...], or_none: bool = False) -> Check:
+    return (
+        lambda value: (isinstance(value, str) and value in values) or (or_none and value is None),
+        f"are {', '.join(map(repr, values))}{' or None' * or_none}",
+    )
+
+
+# For each option a test of its value, and the words for what passes it.
+OPTIONS: Mapping[str, Check] = {
+    "grouping": _one_of(GROUPINGS),
+    "budgets": (
+        _is_budgets,
+        "is a positive integer for each resource, such as {'tokens': 4096}; "
+        "leave out a resource without limit",
+    ),
+    "samples_per_step": (
+        lambda value: value is None or is_positive(value),
+        "is a positive integer or None",
+    ),
+    "accumulate": (
+        lambda value: value == "auto" or is_positive(value),
+        "is a positive integer or 'auto'",
+    ),
+    "mode": _one_of(MODES),
+    "partition": _one_of(PARTITIONS),
+    "ordering": _one_of(ORDERINGS),
+    "waits": _one_of(WAITS),
+    "work": _one_of(WORK, or_none=True),
+    "counts": _one_of(COUNTS, or_none=True),
+    "time_ns": (
+        _is_times,
+        "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
+    ),
+    "oversize": _one_of(OVERSIZE),
+    "seed": (lambda value: type(value) is int, "is an integer"),
+    "layout": _one_of(LAYOUTS),
+    "pad_id": (lambda value: type(value) is int, "is an integer"),
+    "dummy_tile": (
+        lambda value: type(value) is int and value >= 0,
+        "is 0 or a positive integer",
+    ),
+    "label_tokens": (
+        lambda value: value is None or (isinstance(value, str) and bool(value)),
+        "is the name of a resource or None",
+    ),
+}
+
+
+def check_option(name: str, value: object) -> None:
+    """Raise ValueError, with name, value and what is allowed, for a value an option cannot have.
+
+    >>> check_option("mode", "exactly")
+    Traceback (most recent call last):
+    ValueError: mode is 'exactly', allowed are 'exact', 'window', 'epoch'
+    """
+    is_allowed, allowed = OPTIONS[name]
+    if not is_allowed(value):
+        raise ValueError(f"{name} is {value!r}, allowed {allowed}")
