@@ -114,8 +114,15 @@ def test_without_workers_it_is_an_error_or_a_hole(loader, value, tmp_path):
     refuse_and_skip(loader, value, tmp_path, workers=0)
 
 
-@pytest.mark.parametrize("value", [float("nan"), 2**63])
-@pytest.mark.parametrize("loader", [probing, measuring])
+@pytest.mark.parametrize(
+    ("loader", "value"),
+    [
+        (probing, float("nan")),
+        (measuring, 2**63),
+        pytest.param(probing, 2**63, marks=pytest.mark.long),
+        pytest.param(measuring, float("nan"), marks=pytest.mark.long),
+    ],
+)
 def test_with_workers_it_is_the_same(loader, value, tmp_path):
     refuse_and_skip(loader, value, tmp_path, workers=1)
 

@@ -73,7 +73,7 @@ def test_global_batches_are_the_same_after_every_step_with_any_number_of_ranks(p
         assert global_batches(loader)[0] == whole[done:]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_global_batches_are_the_same_with_other_numbers_of_workers(workers):
     whole, ledgers = global_batches(make(num_workers=workers))
     assert global_batches(make())[0] == whole

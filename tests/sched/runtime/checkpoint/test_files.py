@@ -98,7 +98,7 @@ def expected(pool, shards):
     ("schedule", "pp"),
     [
         ("v-half-alg2", 2),
-        ("zbv", 4),
+        pytest.param("zbv", 4, marks=pytest.mark.long),
         pytest.param("1f1b-alg2", 4, marks=pytest.mark.long),
         pytest.param("v-half-alg2", 4, marks=pytest.mark.long),
     ],
