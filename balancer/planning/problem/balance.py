@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .contradictions import check_counts, check_limits, check_padded, check_timed, check_waits
 from .options import (
     GROUPINGS,
     OPTIONS,
@@ -24,7 +23,12 @@ from .options import (
     PartitionName,
     Waits,
     Work,
+    check_counts,
+    check_limits,
     check_option,
+    check_padded,
+    check_timed,
+    check_waits,
 )
 
 VERSION = 1

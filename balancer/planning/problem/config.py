@@ -11,7 +11,6 @@ from typing import Literal
 
 from ..kernels.arrays import Int64
 from .balance import DEFAULTS, Balance
-from .contradictions import check_counts, check_limits, check_padded, check_timed, check_waits
 from .options import (
     ADD_UP,
     ATTENTION_PAIRS,
@@ -25,7 +24,12 @@ from .options import (
     Oversize,
     PartitionName,
     Waits,
+    check_counts,
+    check_limits,
     check_option,
+    check_padded,
+    check_timed,
+    check_waits,
     is_positive,
 )
 
