@@ -44,6 +44,8 @@ ORDER = (
     "sched.runtime.encoders",
     "sched.runtime.execution",
     "sched.runtime.checkpoint",
+    "sched.runtime.units",
+    "sched.runtime.job",
     "sched.runtime",
     "sched",
     # balancer

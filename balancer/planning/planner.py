@@ -5,12 +5,14 @@
 Nothing is kept between windows, so that a resumed run plans as an uninterrupted one does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .kernels.arrays import Int64
+from .ordering.by_config import ordered_loads, ordering_of
+from .ordering.ranks import OrderRanks
 from .partition.by_name import assign_groups
 from .partition.level import level
 from .partition.micro_steps import assign_in_rows
@@ -25,15 +27,13 @@ from .problem.config import (
 from .problem.costs import check_costs
 from .problem.loads import budget_array, oversized
 from .problem.padded_work import padded_loads
-from .problem.seeds import derive_seed
+from .problem.shuffle import derive_seed
 from .problem.timed import is_timed, timed_config, timed_costs
 from .steps import StepGroups, group_epoch, group_last, group_prefix, group_step
 
 WINDOW_STEPS = 4
 WINDOW_SAMPLES = 5120  # enough that 4096 are planned together even if groups pack badly
 WHOLE_EPOCH = 2**40
-
-OrderRanks = Callable[[Int64, Int64], Int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,10 @@ class Planner:
 
     def __post_init__(self) -> None:
         config = self.config
-        # An ordering's function is given the loads of all resources.
-        every = tuple(range(len(config.resources)))
-        columns = every if self.order_ranks is not None else config.balanced_columns
+        columns = config.balanced_columns
         object.__setattr__(self, "_columns", columns)
         balanced = config.only(columns)
-        # An ordering's function knows costs, and is given no times.
-        timed = self.order_ranks is None and is_timed(balanced)
+        timed = is_timed(balanced)
         object.__setattr__(self, "_untimed", balanced if timed else None)
         object.__setattr__(self, "_balanced", timed_config(balanced) if timed else balanced)
 
@@ -88,13 +85,15 @@ class Planner:
                 f"{self.window_samples}, or fewer with last=True at the epoch's end"
             )
         self._refuse_oversize(window, costs)
-        costs = np.ascontiguousarray(costs[:, self._columns])
+        every, costs = costs, np.ascontiguousarray(costs[:, self._columns])
         if self._untimed is not None:
             costs = timed_costs(self._untimed, costs)
         grouped = self._group(window, costs)
         budgets = budget_array(self._balanced.budgets)
         over = np.flatnonzero(oversized(costs[: grouped.used], budgets))
-        batches = tuple(self._batches(window, costs[: grouped.used], grouped))
+        batches = tuple(
+            self._batches(window, costs[: grouped.used], every[: grouped.used], grouped)
+        )
         oversize = tuple((over + window.start).tolist())
         left_out = self._count_left_out(batches, grouped.used, len(oversize))
         return Planned(batches, grouped.used, oversize, config.oversize == "refuse", left_out)
@@ -143,8 +142,13 @@ class Planner:
         plan = group_last if partial and config.last_step != "whole" else group_step
         return plan(config, costs, seed, window.step)
 
-    def _batches(self, window: Window, costs: Int64, grouped: StepGroups) -> Iterator[GlobalBatch]:
-        """Assign every step's groups to ranks; a microbatch's ordinals are ascending."""
+    def _batches(
+        self, window: Window, costs: Int64, every: Int64, grouped: StepGroups
+    ) -> Iterator[GlobalBatch]:
+        """Assign every step's groups to ranks; a microbatch's ordinals are ascending.
+
+        costs: of what is balanced; every: of all resources, by which microbatches are ordered.
+        """
         config = self.config
         # Groups may exist that no step uses (of a dropped step), and steps may use groups that
         # hold no sample (a partial step's padding): count both.
@@ -157,7 +161,8 @@ class Planner:
             cells.append(chosen[self._assigned(loads[chosen], seed)])
         group_of = self._levelled(costs, grouped.group_of, cells)
         if self.order_ranks is not None:
-            loads = self._loads(costs, group_of, groups)
+            # What a pass takes may depend on resources that are not balanced.
+            loads = ordered_loads(config, every, group_of, groups)
             cells = [self._ordered(loads, own) for own in cells]
         order = np.argsort(group_of, kind="stable")
         edges = np.searchsorted(group_of[order], np.arange(groups + 1)).tolist()
@@ -203,20 +208,22 @@ class Planner:
 def make_planner(config: PlanConfig, order_ranks: OrderRanks | None = None) -> Planner:
     """Return the planner of a configuration.
 
-    order_ranks: for orderings other than "given", a function that takes a step's microbatch
-    loads (groups, resources) and the assignment (ranks, accumulate) of groups to ranks in the
-    order they run, and returns the assignment rearranged; `ordering.ranks.rank_ordering` makes
-    one. Raises ValueError if it is missing.
+    order_ranks: for orderings other than "given" whose configuration has no pipeline, a function
+    that takes a step's microbatch loads (groups, resources), with token pairs as last column if
+    there are tokens, and the assignment (ranks, accumulate) of groups to ranks in the order they
+    run, and returns the assignment rearranged; `ordering.ranks.rank_ordering` makes one. Raises
+    ValueError if it is missing, and for a pipeline whose costs need what samples do not have.
 
     >>> planner = make_planner(PlanConfig(2, 4, 1, ("tiles",), (None,), "fixed", batch_size=2))
     >>> batch, = planner.plan(Window(0, 0, 8, np.array([[5], [1], [2], [3]]), False)).batches
     >>> [[microbatch.ordinals for microbatch in rank] for rank in batch.ranks]
     [[(8, 9)], [(10, 11)]]
     """
+    order_ranks = order_ranks or ordering_of(config)
     if (config.ordering != "given") != (order_ranks is not None):
         raise ValueError(
             f"ordering {config.ordering!r} and order_ranks={order_ranks!r} contradict each other: "
-            'an ordering other than "given" needs a function from ordering.ranks.rank_ordering, '
-            '"given" needs none'
+            'an ordering other than "given" needs a pipeline, or a function from '
+            'ordering.ranks.rank_ordering; "given" needs none'
         )
     return Planner(config, order_ranks)

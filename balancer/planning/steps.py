@@ -22,8 +22,7 @@ from .problem.config import PlanConfig
 from .problem.last_step import last_kept, last_rows
 from .problem.loads import budget_array, common_unit, oversized
 from .problem.options import COUNTED
-from .problem.seeds import derive_seed
-from .problem.shuffle import permutation
+from .problem.shuffle import derive_seed, permutation
 
 Mask = npt.NDArray[np.bool_]
 

@@ -30,7 +30,9 @@ def compile_kernels(*families: str, report: Callable[[str], None] | None = None)
     return time.perf_counter() - begin
 
 
-def compile_for(grouping: str, report: Callable[[str], object], padded: bool = False) -> None:
+def compile_for(
+    grouping: str, report: Callable[[str], object], padded: bool = False, ordered: bool = False
+) -> None:
     """Compile or load the kernels of a grouping; report it, once, if they are really compiled."""
     families = {
         "fixed": ("shuffle", "assign"),
@@ -38,6 +40,8 @@ def compile_for(grouping: str, report: Callable[[str], object], padded: bool = F
     }.get(grouping, ("shuffle", "pack", "assign", "level"))
     if padded:
         families = ("shuffle", "padded", "assign")
+    if ordered:
+        families = (*families, "pipeline")
     from numba.core import event  # typed by nobody
 
     with event.install_listener("numba:compile", _listener(report)):
@@ -65,7 +69,10 @@ def _listener(report: Callable[[str], object]) -> Any:
 def prepare_planning(plan: PlanConfig) -> None:
     """Compile what a job's planning needs, before anybody waits for it."""
     compile_for(
-        plan.grouping, lambda text: sys.stderr.write(f"counterpoise: {text}\n"), plan.plans_rows
+        plan.grouping,
+        lambda text: sys.stderr.write(f"counterpoise: {text}\n"),
+        padded=plan.plans_rows,
+        ordered=plan.ordering != "given",
     )
 
 

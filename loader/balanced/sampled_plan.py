@@ -27,10 +27,6 @@ def check_sampled(balance: Balance, accumulate_from: int) -> None:
             f"layout is {balance.layout!r}, but a sampler makes no batches: leave it, and give "
             f"collate_fn=collate_{balance.layout} to torch's DataLoader"
         )
-    if balance.ordering != DEFAULTS.ordering:
-        raise ValueError(
-            f"ordering is {balance.ordering!r}, but a sampler knows no pipeline: use 'given'"
-        )
     if accumulate_from != 1 and balance.accumulate != "auto":
         raise ValueError(
             f"accumulate_from is {accumulate_from}, but accumulate is {balance.accumulate}: "

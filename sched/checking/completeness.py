@@ -137,13 +137,15 @@ def _forward_and_backward(graph: Graph, counts: dict[str, Ints]) -> Iterator[Pro
 def _on_all_ranks(graph: Graph, counts: dict[str, Ints]) -> Iterator[Problem]:
     program = graph.program
     none = np.zeros((len(program.ranks), program.microbatches), np.int64)
+    wanted = np.zeros_like(none)
+    wanted[list(program.members)] = 1
     joined = {b.after for b in program.barriers if b.source == "every"}
     joined |= {name for b in program.barriers for where, name in b.before if where == "every"}
     joined |= {b.name for b in program.barriers if b.name in counts}
     for name in sorted(joined):
         # Kinds that lowering adds (C) may be absent before it; compute kinds may not.
         if name in counts or (is_kind(name) and kind(name).role == "compute"):
-            yield from _missing(name, counts.get(name, none), np.ones_like(none))
+            yield from _missing(name, counts.get(name, none), wanted)
 
 
 def _is_staged(name: str) -> bool:

@@ -24,7 +24,7 @@ Shape = Literal["loop", "v"]
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A collective of all ranks, once a microbatch, on a communicator of its own.
+    """A collective of all ranks with stages, once a microbatch, on a communicator of its own.
 
     It starts when the pass `after` has ended on every rank (or on the first or last stage, or
     when another barrier has ended); the passes of `before` wait for it. With a `blocking` barrier
@@ -115,6 +115,11 @@ class Program:
     barriers: tuple[Barrier, ...] = ()
     name: str = ""
     edges: tuple[Edge, ...] = ()
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Return the ranks that meet at barriers: those with stages; others only have encoders."""
+        return tuple(sorted(set(self.placement)))
 
     @property
     def stages(self) -> int:

@@ -1,10 +1,11 @@
 """Run schedules on real tensors: the one package of `sched` that imports torch."""
 
-from .checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from .checkpoint import load_checkpoint, newest_checkpoint, resumed_schedule, save_checkpoint
 from .encoders import EncoderSpec
 from .execution import PipelineStalledError
 from .links import PeerLostError
 from .pipeline import Pipeline, StepResult
+from .units import Units
 from .vocabulary import LossOptions, VocabParallel
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "Pipeline",
     "PipelineStalledError",
     "StepResult",
+    "Units",
     "VocabParallel",
     "load_checkpoint",
     "newest_checkpoint",
+    "resumed_schedule",
     "save_checkpoint",
 ]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,7 +15,7 @@ from ..ir.passes import Pass
 from ..ir.program import Program
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
-from .checkpoint import RankState, load_model, load_optimizer, own_state
+from .checkpoint import HeldModules, RankState, load_model, load_optimizer, own_state
 from .compiled import Pipelines
 from .encoders import EncoderSpec, rank_encoders
 from .execution import Board, Walker, drive, explain, timelines_folder, walk, write_step
@@ -28,25 +27,14 @@ from .gradients import (
     in_several,
     refuse_wrapped,
 )
+from .job import CompiledProgram, Programs, all_come, arrange, meet, tokens_by, vocabulary_part
 from .links import Groups, ProcessGroupLinks, gather_objects, wait_for
 from .parts import ModelPart, StepData
-from .parts.reading import WEIGHTS, Reading, StepOfMicrobatches
-from .programs import CompiledProgram, Programs
+from .parts.reading import WEIGHTS, Reading, Steps, list_steps
 from .stage import LossFunction, Merging, Running, StageOptions, merging_for
-from .stage.agreement import ModelFacts, agree, facts_of, without_training
-from .start import (
-    all_come,
-    generator_of,
-    meet,
-    place_in,
-    start_deadline,
-    tokens_by,
-    vocabulary_part,
-)
+from .stage.agreement import ModelFacts, facts_of
+from .units import Units
 from .vocabulary import VocabParallel, VocabularyShard
-
-# Microbatches of the first program, for each rank: every schedule has one for as many.
-_PROBE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +48,8 @@ class StepResult:
 class Pipeline:
     """A model whose stages are on the ranks of a mesh, and the schedule that trains it.
 
-    `mesh`: with a dimension "pp", and "dp" if the stages have replicas. `schedule`: a registered
+    `mesh`: with a dimension "pp", and "dp" if the stages have replicas; or Units, for encoders on
+    ranks of their own, of which every process is given the same. `schedule`: a registered
     name, with `options` of its generator, or a function of (ranks, microbatches) that returns a
     Program. `stages`: this rank's modules by the number of the stage. The first stage's is called
     with the fields `inputs`, the others with the hidden states; every one gets the fields `extras`
@@ -86,7 +75,7 @@ class Pipeline:
 
     def __init__(
         self,
-        mesh: DeviceMesh,
+        mesh: DeviceMesh | Units,
         *,
         schedule: str | Callable[[int, int], Program],
         stages: Mapping[int, nn.Module],
@@ -106,21 +95,19 @@ class Pipeline:
             refuse_wrapped(stage, module)
         self.deadline_s = deadline_s
         with all_come():
-            self._place = place_in(mesh, start_deadline(deadline_s))
-        self._make = cache(generator_of(schedule, self._place.ranks, options or {}))
-        # Which stages and channels there are does not depend on the number of microbatches.
-        probe = self._make(_PROBE * self._place.ranks)
+            self._arranged = arrange(mesh, schedule, options or {}, encoders, deadline_s)
+        self._place, probe = self._arranged.place, self._arranged.probe
         self._modules = dict(stages)
-        self._encoders = rank_encoders(encoders, probe, self._place.rank)
+        self._encoders = rank_encoders(encoders, probe, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
         self._reading = self._read_with(hidden, dtype, weigh)
         with all_come():
-            self._facts = self._agree(probe, shared)
-            self._groups, self._board, self._programs = self._connect(probe)
+            self._facts = self._agree(shared or {})
+            self._groups, self._board, self._programs = self._connect()
         self._shared, self._late = self._share(shared or {})
         self._step, self._timelines = 0, timelines_folder(timelines)
-        self._measured: list[Slot] = []
+        self._measured: tuple[int, list[Slot]] = (0, [])
         self._pipelines = Pipelines((), {})
         self._name, self._placement = "", probe.placement
 
@@ -134,7 +121,7 @@ class Pipeline:
             hidden if callable(hidden) else tokens_by(hidden),
             dtype,
             WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
-            self.fields(self._place.rank),
+            self._fields(self._place.seat),
             self._place.device,
             frozenset(self._options.labels if self._options.shift_labels else ()),
         )
@@ -146,7 +133,7 @@ class Pipeline:
 
         Returns also the `id` of all parameters whose gradients are whole after the last pass only.
         """
-        copies = self._encoders.parameters()
+        copies = self._copies(parameters)
         every = {**{n: copies[n] for n in copies if n in self._facts.shared}, **parameters}
         shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
         shared.copy_values()
@@ -161,7 +148,7 @@ class Pipeline:
     @property
     def replica(self) -> int:
         """Return this process' data-parallel index."""
-        return 0 if self._place.replicas is None else self._place.replicas.rank()
+        return self._place.replica
 
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its shard of the vocabulary, encoder layers."""
@@ -174,10 +161,14 @@ class Pipeline:
         yield from {id(p): p for p in every}.values()
 
     def fields(self, rank: int) -> frozenset[str]:
-        """Return the fields of a microbatch that a pipeline rank needs."""
+        """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
+        return self._fields(self._place.seat_of(rank))
+
+    def _fields(self, rank: int) -> frozenset[str]:
+        if rank >= self._place.ranks:
+            return frozenset(self._encoders.fields(rank))
         wanted = set(self._options.extras)
-        probe = self._make(_PROBE * self._place.ranks)
-        ends = probe.placement
+        ends = self._arranged.probe.placement
         entry = not (self._vocabulary and self._vocabulary.shard.embedding)
         if rank == ends[0] and entry:
             wanted |= set(self._options.inputs)
@@ -187,26 +178,26 @@ class Pipeline:
             wanted |= set(self._vocabulary.fields.values())
         return frozenset(wanted | self._encoders.fields(rank))
 
-    def step(self, step: StepOfMicrobatches) -> StepResult:
+    def step(self, step: Steps) -> StepResult:
         """Run forward and backward of a step; its gradients, summed over replicas, go to `.grad`.
 
-        They are added to what is there, as `backward` does. The optimizer is the caller's, and so
-        is zeroing gradients. Raises PipelineStalledError if a peer is dead, stopped or hangs.
+        An encoder's rank of units is given the steps of all data-parallel ranks. Gradients are
+        added to what is there, as `backward` does. The optimizer is the caller's, and so is zeroing
+        gradients. Raises PipelineStalledError if a peer is dead, stopped or hangs.
         """
         return self._run_step(step, training=True)
 
-    def evaluate(self, step: StepOfMicrobatches) -> StepResult:
+    def evaluate(self, step: Steps) -> StepResult:
         """Run the forward passes of a step, and return its loss; no gradient changes.
 
         Modules with dropout are to be put into `eval()` before. Raises as `step` does.
         """
         return self._run_step(step, training=False)
 
-    def _run_step(self, step: StepOfMicrobatches, *, training: bool) -> StepResult:
-        compiled = self._programs.of(len(step.microbatches), training)
-        facts = self._facts if training else without_training(self._facts)
-        read = self._reading.read(step, facts.input_gradient, training)
-        data = compiled.sized(read, step.infos)
+    def _run_step(self, step: Steps, *, training: bool) -> StepResult:
+        count = self._programs.count(step)
+        compiled = self._programs.of(count, training)
+        data = self._programs.read(compiled, self._reading, step, training)
         parts = list(dict.fromkeys(compiled.parts.values()))
         for part in parts:
             part.begin(data)
@@ -224,7 +215,7 @@ class Pipeline:
                 reduction.start(self._reduced_late())
             loss = self._finish(parts, reduction, training)
         self._board.end_step()
-        self._measured, self._name = walker.measured, compiled.program.name
+        self._measured, self._name = (count, walker.measured), compiled.program.name
         if self._timelines is not None:
             self._write_timeline(self._timelines, step)
         self._step += 1
@@ -247,6 +238,10 @@ class Pipeline:
                 deadline_s=self.deadline_s,
             )
 
+    def programs(self) -> dict[int, Program]:
+        """Return the programs that the schedule has made so far, by number of microbatches."""
+        return dict(self._programs.made)
+
     def state(self, optimizer: torch.optim.Optimizer | None = None) -> RankState:
         """Return this rank's part of a checkpoint (`save_checkpoint` writes all ranks').
 
@@ -259,42 +254,40 @@ class Pipeline:
                 "a stage's tensors as in the whole model, such as layers.7.up.weight, and give "
                 "those that ranks have in common as shared="
             )
-        self._refuse_encoder()
-        return own_state(self._modules, self._shard, optimizer)
+        return own_state(self._held(), optimizer)
 
     def load_state(self, state: RankState, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Take this rank's part of a whole state, whatever layout it was saved on.
 
         Raises ValueError for a model or an optimizer that it does not fit.
         """
-        self._refuse_encoder()
-        load_model(self._modules, self._shard, state.model)
+        load_model(self._held(), state.model)
         if optimizer is not None:
-            load_optimizer(self._modules, self._shard, optimizer, state)
+            load_optimizer(self._held(), optimizer, state)
 
-    def _refuse_encoder(self) -> None:
-        if self._encoders.specs:
-            raise ValueError(
-                "checkpoints of pipelines do not hold encoder layers yet; save their state dicts "
-                "and the optimizer's by yourself"
-            )
+    def _held(self) -> HeldModules:
+        layers = self._encoders.named_modules()
+        elsewhere = self._encoders.saved_elsewhere()
+        return HeldModules(self._modules, self._shard, layers, elsewhere)
 
     def timeline(self) -> Timeline:
         """Return the timeline of the last step, on every rank; all ranks of the pipeline call it.
 
+        Of units it is that of the rank's own replica, and for encoders' ranks of the first one.
         Times are of the hosts' monotonic clocks, so ranks of one pipeline must share a host. On
         CUDA they are the times at which passes were launched.
         """
         with self._explained():
-            rows = gather_objects(
-                self._measured, self._place.group, self._place.device, self.deadline_s
-            )
+            count, own = self._measured
+            rows = gather_objects(own, self._place.group, self._place.device, self.deadline_s)
+            rows = self._programs.own_rows(rows, count)
         return measured_timeline(self._name, self._placement, rows)
 
-    def _write_timeline(self, folder: Path, step: StepOfMicrobatches) -> None:
+    def _write_timeline(self, folder: Path, step: Steps) -> None:
         timeline = self.timeline()
         if self.rank == 0 and self.replica == 0:
-            write_step(folder, self._step, timeline, [dict(info.costs) for info in step.infos])
+            costs = [dict(info.costs) for info in list_steps(step)[0].infos]
+            write_step(folder, self._step, timeline, costs)
 
     def close(self) -> None:
         """Stop publishing where this rank stands, and give up the process groups."""
@@ -305,32 +298,33 @@ class Pipeline:
     def _shard(self) -> VocabularyShard | None:
         return None if self._vocabulary is None else self._vocabulary.shard
 
-    def _agree(self, probe: Program, shared: Mapping[str, nn.Parameter] | None) -> ModelFacts:
+    def _agree(self, shared: Mapping[str, nn.Parameter]) -> ModelFacts:
         """Return what all ranks' modules say of the model together."""
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
-        encoders = self._encoders
-        facts = facts_of(
-            self._modules, embedding, shared, encoders.trained(), encoders.parameters()
-        )
-        place, limit_s = self._place, start_deadline(self.deadline_s)
-        return agree(facts, probe, place.group, place.replicas, place.device, limit_s)
+        trained, copies = self._encoders.trained(), self._copies(shared)
+        facts = facts_of(self._modules, embedding, shared, trained, copies)
+        return self._arranged.agree(facts, self.deadline_s)
 
-    def _connect(self, probe: Program) -> tuple[Groups, Board, Programs]:
+    def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+        """Return the parameters of which other ranks have copies that nobody has named."""
+        known = {id(p) for p in shared.values()}
+        others = self._arranged.copies(self._modules, self._shard, known)
+        return {**self._encoders.parameters(), **others}
+
+    def _connect(self) -> tuple[Groups, Board, Programs]:
         """Compile a first program, and connect to the other ranks by its channels."""
-        place = self._place
-        programs = Programs(
-            self._make,
-            place.rank,
-            self._modules,
-            self._options,
-            self._vocabulary,
-            self._encoders,
-            self._merging(),
-            self._facts,
+        programs = self._arranged.programs(
+            modules=self._modules,
+            options=self._options,
+            vocabulary=self._vocabulary,
+            encoders=self._encoders,
+            merging=self._merging(),
+            facts=self._facts,
         )
-        first = programs.of(probe.microbatches).program
+        first = programs.of(self._arranged.first)
         sharers = sorted(set(self._facts.shared.values()))
-        groups, board = meet(first, programs.channels, place, self.deadline_s, sharers)
+        place = self._place
+        groups, board = meet(first.program, programs.channels, place, self.deadline_s, sharers)
         return groups, board, programs
 
     def _merging(self) -> Merging | None:

@@ -54,14 +54,17 @@ def lower(
         raise ValueError("the program has sends and receives already; lower it only once")
     if ahead is not None and ahead < 0:
         raise ValueError(f"ahead is {ahead}; give 0 or more passes, or None")
-    timeline = simulate(program, _positive(costs, program))
+    timeline = simulate(program, positive_costs(program, costs))
     if program.barriers:
         program = _collectives(program, timeline, continuations)
     return place_at_send(program) if ahead is None else post_ahead(program, ahead)
 
 
-def _positive(costs: Costs | None, program: Program) -> Costs:
-    """Return the costs with every pass taking time, so that no two events of a rank coincide."""
+def positive_costs(program: Program, costs: Costs | None = None) -> Costs:
+    """Return costs in which every pass takes time, so that no two events of a rank coincide.
+
+    `costs`: by default some that fit every program.
+    """
     costs = costs or unit_costs(10, 20, 3)
     kinds = {item.kind for row in program.ranks for item in row if is_kind(item.kind)}
     times = dict.fromkeys(kinds, 1) | dict(costs.pass_ns)
@@ -69,8 +72,11 @@ def _positive(costs: Costs | None, program: Program) -> Costs:
 
 
 def _collectives(program: Program, timeline: Timeline, continuations: bool) -> Program:
+    members = program.members
     rows = tuple(
         _enter(rank, slots, program, timeline, continuations)
+        if rank in members
+        else tuple(slot.what for slot in slots)
         for rank, slots in enumerate(timeline.ranks)
     )
     if not continuations:

@@ -200,7 +200,6 @@ def test_bad_arguments_are_refused_in_one_line(dataset, changes, reason):
     [
         ({"accumulate": 1, "budgets": {"tokens": 50}}, r"step 0.*accumulate"),
         ({"buffer_bytes": 2000, "on_error": "skip"}, "raise buffer_bytes to at least"),
-        ({"ordering": "two_opt"}, "ordering 'two_opt'"),
     ],
 )
 def test_a_plan_that_cannot_be_is_one_line(workers, changes, reason):

@@ -124,7 +124,6 @@ def test_another_configuration_cannot_resume() -> None:
         (({"a": [1, 2], "b": [1]},), "one number per sample"),
         ((costs(),), "give budgets"),
         ((costs(), Balance(layout="packed")), "give collate_fn=collate_packed to torch"),
-        ((costs(), Balance(ordering="two_opt")), "ordering is 'two_opt'"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: Any, reason: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from ..kernels.arrays import Int64
 from ..problem.costs import check_costs
 from ..problem.loads import budget_array, oversized
-from ..problem.seeds import derive_seed
+from ..problem.shuffle import derive_seed
 from .result import GroupingResult
 
 

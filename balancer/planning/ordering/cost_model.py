@@ -1,8 +1,7 @@
 """The cost model of ordering: from a microbatch's resources to nanoseconds per stage and pass.
 
-The numbers come as arguments. `tools/inputs/ordering_costs.py` takes them from a cost profile,
-whose JSON `sched/simulation/cost_profile.py` reads. A resource token_pairs is the sum of the
-squares of the sequences' lengths: attention.
+The numbers come as arguments: `by_config.py` takes them from a plan's configuration. A resource
+token_pairs is the sum of the squares of the sequences' lengths: attention.
 """
 
 from collections.abc import Mapping

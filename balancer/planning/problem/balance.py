@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .options import (
     GROUPINGS,
@@ -30,36 +30,42 @@ from .options import (
     check_timed,
     check_waits,
 )
+from .pipeline_costs import check_ordering
 
+V = TypeVar("V")
 VERSION = 1
+# The options that are copied, so that a Balance stays what was checked.
+_MAPPINGS = ("budgets", "time_ns", "pipeline")
 
 
-class Budgets(Mapping[str, int]):
-    """An immutable, hashable mapping of resource to budget; equal to any mapping of equal items.
+class FrozenMapping(Mapping[str, V]):
+    """An immutable, hashable mapping; equal to any mapping of equal items.
 
-    >>> Budgets({"tiles": 9}) == {"tiles": 9}, hash(Budgets({"tiles": 9})) == hash(Budgets(tiles=9))
-    (True, True)
+    >>> FrozenMapping({"tiles": 9}) == {"tiles": 9}
+    True
+    >>> hash(FrozenMapping({"tiles": 9})) == hash(FrozenMapping({"tiles": 9}))
+    True
     """
 
-    __slots__ = ("_limits",)
+    __slots__ = ("_items",)
 
-    def __init__(self, limits: Mapping[str, int] = {}, /, **more: int) -> None:
-        self._limits = {**limits, **more}
+    def __init__(self, items: Mapping[str, V]) -> None:
+        self._items = dict(items)
 
-    def __getitem__(self, resource: str) -> int:
-        return self._limits[resource]
+    def __getitem__(self, name: str) -> V:
+        return self._items[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._limits)
+        return iter(self._items)
 
     def __len__(self) -> int:
-        return len(self._limits)
+        return len(self._items)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._limits.items()))
+        return hash(frozenset(self._items.items()))
 
     def __repr__(self) -> str:
-        return repr(self._limits)
+        return repr(self._items)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,7 +86,11 @@ class Balance:
         filled from a window of samples, or from the whole epoch, and decide what a step holds.
     partition: how microbatches are assigned to ranks: "multi_resource" evens out every resource,
         "given" keeps their order.
-    ordering: the order of each rank's microbatches; loaders plan with "given" only.
+    ordering: the order of each rank's microbatches in its pipeline, which `pipeline` describes;
+        "given" leaves it.
+    pipeline: {"schedule": "1f1b" or "interleaved", "stages": their number, "profile": the path of
+        a cost profile, as `counterpoise profile` writes it}: what ordering compares orders by. The
+        file is read where the loader is made. None with ordering "given".
     waits: when ranks wait for each other: after every "microbatch" (FSDP), or once a "step" (DDP
         with no_sync while it accumulates). Loads are evened out for that, by "multi_resource".
     work: what a microbatch costs where a resource does not add up as tiles do: the sum of its
@@ -113,12 +123,13 @@ class Balance:
     """
 
     grouping: GroupingName = "balanced"
-    budgets: Mapping[str, int] = Budgets()
+    budgets: Mapping[str, int] = FrozenMapping[int]({})
     samples_per_step: int | None = None
     accumulate: Accumulate = 1
     mode: Mode = "exact"
     partition: PartitionName = "multi_resource"
     ordering: OrderingName = "given"
+    pipeline: Mapping[str, Any] | None = None
     waits: Waits = "microbatch"
     work: Work | None = None
     counts: Counts | None = None
@@ -133,10 +144,9 @@ class Balance:
     def __post_init__(self) -> None:
         for name in OPTIONS:
             check_option(name, getattr(self, name))
-        # A copy, so that a Balance stays what was checked when the caller's dict changes.
-        object.__setattr__(self, "budgets", Budgets(self.budgets))
-        if self.time_ns is not None:
-            object.__setattr__(self, "time_ns", Budgets(self.time_ns))
+        for name in _MAPPINGS:
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, FrozenMapping(given))
         padded, limited = self.resolved_work == "padded", bool(self.budgets)
         check_limits(self.grouping, self.mode, limited, padded or self.counts == "equal")
         check_waits(self.waits, self.partition)
@@ -145,6 +155,7 @@ class Balance:
         check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
         if self.grouping == "auto":
             _check_auto(self)
+        check_ordering(self.ordering, self.pipeline)
 
     @property
     def resolved_work(self) -> Work:
@@ -164,8 +175,7 @@ class Balance:
     def to_json(self) -> str:
         """Return a JSON object with every option and "version", for `from_json`."""
         options = {name: getattr(self, name) for name in OPTIONS}
-        options["budgets"] = dict(self.budgets)
-        options["time_ns"] = None if self.time_ns is None else dict(self.time_ns)
+        options |= {name: dict(options[name]) for name in _MAPPINGS if options[name] is not None}
         return json.dumps({"version": VERSION, **options}, indent=2)
 
     @classmethod

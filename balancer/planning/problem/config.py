@@ -32,6 +32,7 @@ from .options import (
     check_waits,
     is_positive,
 )
+from .pipeline_costs import read_costs_of
 
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
@@ -60,7 +61,8 @@ class PlanConfig:
     last_step: what an epoch's last step does that has too few samples: "whole" has as many
     microbatches as others, some of them empty; "even" leaves out what does not divide, so that all
     microbatches have as many samples; "short" leaves none out, and sizes differ by one. Both make
-    fewer microbatches rather than empty ones. Everything else as in Balance.
+    fewer microbatches rather than empty ones. pipeline: the text of the PipelineCosts that ordering
+    compares orders by, "" for ordering "given". Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -87,6 +89,7 @@ class PlanConfig:
     counts: Counts | None = None
     time_ns: tuple[tuple[str, int], ...] = ()
     last_step: LastStep = "whole"
+    pipeline: str = ""
 
     def __post_init__(self) -> None:
         if self.grouping == "auto":
@@ -118,7 +121,8 @@ class PlanConfig:
     ) -> "PlanConfig":
         """Return the configuration of a Balance whose samples have these resources.
 
-        Raises ValueError for budgets of other resources, and for what PlanConfig refuses.
+        Reads the cost profile that `balance.pipeline` names. Raises ValueError for budgets of other
+        resources, a profile that does not fit, and for what PlanConfig refuses.
         """
         return cls(
             ranks=ranks,
@@ -140,6 +144,7 @@ class PlanConfig:
             padded=padded_of(balance, resources),
             counts=balance.counts,
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
+            pipeline=read_costs_of(balance.pipeline) if balance.pipeline else "",
         )
 
     @property
@@ -229,6 +234,8 @@ class PlanConfig:
             del options["counts"]
         if self.last_step == "whole":
             del options["last_step"]
+        if not self.pipeline:
+            del options["pipeline"]
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
+from .pipeline_costs import SCHEDULES, is_pipeline
+
 GroupingName = Literal["balanced", "isf", "fixed", "random", "length", "device", "auto"]
 Mode = Literal["exact", "window", "epoch"]
 PartitionName = Literal[
@@ -77,6 +79,11 @@ OPTIONS: Mapping[str, Check] = {
     "mode": _one_of(MODES),
     "partition": _one_of(PARTITIONS),
     "ordering": _one_of(ORDERINGS),
+    "pipeline": (
+        is_pipeline,
+        "is a mapping such as {'schedule': '1f1b', 'stages': 4, 'profile': 'costs.json'}, with a "
+        f"schedule of {', '.join(map(repr, SCHEDULES))}, or None",
+    ),
     "waits": _one_of(WAITS),
     "work": _one_of(WORK, or_none=True),
     "counts": _one_of(COUNTS, or_none=True),

@@ -1,11 +1,14 @@
 """Save and load a pipeline's model and optimizer, whatever layout they are loaded on."""
 
 from .files import load_checkpoint, newest_checkpoint, save_checkpoint
+from .held import HeldModules
 from .joined import join_states
 from .optimizer import load_optimizer
 from .own import RankState, load_model, own_state
+from .plans import resumed_schedule
 
 __all__ = [
+    "HeldModules",
     "RankState",
     "join_states",
     "load_checkpoint",
@@ -13,5 +16,6 @@ __all__ = [
     "load_optimizer",
     "newest_checkpoint",
     "own_state",
+    "resumed_schedule",
     "save_checkpoint",
 ]

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from ...ir.program import Program
 from .joined import join_states
 from .own import RankState
+from .plans import write_programs
 
 _EXTRA = "extra.json"
 _PARTIAL = ".partial"
@@ -31,6 +33,9 @@ class Saved(Protocol):
     @property
     def replica(self) -> int:
         """Return the data-parallel index."""
+
+    def programs(self) -> Mapping[int, Program]:
+        """Return the programs by number of microbatches."""
 
     def state(self, optimizer: torch.optim.Optimizer | None = None) -> RankState:
         """Return this rank's part."""
@@ -60,6 +65,7 @@ def save_checkpoint(
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
         (making / _EXTRA).write_text(json.dumps(dict(extra or {})), "utf-8")
+        write_programs(making, pipe.programs())
     dist.barrier()
     state = pipe.state(optimizer)
     if pipe.replica == 0:

@@ -4,25 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..vocabulary import VocabularyShard
+from .held import HeldModules, NamedParameter
 from .joined import settings
-from .own import NamedParameter, RankState, name_parameters, placed_as
+from .own import RankState, placed_as
 
 
-def load_optimizer(
-    stages: Mapping[int, nn.Module],
-    shard: VocabularyShard | None,
-    optimizer: torch.optim.Optimizer,
-    state: RankState,
-) -> None:
+def load_optimizer(held: HeldModules, optimizer: torch.optim.Optimizer, state: RankState) -> None:
     """Load a rank's part of `state`, of which `rows` is empty.
 
     Raises ValueError if a group of the optimizer has parameters of several saved groups, or of
     none.
     """
-    named = name_parameters(stages, shard)
+    named = held.named_parameters()
     kept: dict[int, dict[str, Any]] = {}
     groups = []
     number = 0
@@ -34,7 +30,7 @@ def load_optimizer(
                 (state.optimizer[name] for name in one.names if name in state.optimizer), {}
             )
             if saved:
-                kept[number] = {key: _own(one, shard, value) for key, value in saved.items()}
+                kept[number] = {key: _own(one, held.shard, value) for key, value in saved.items()}
             ids.append(number)
             number += 1
         names = [name for parameter in group["params"] for name in named[id(parameter)].names]

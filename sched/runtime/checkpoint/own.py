@@ -2,10 +2,11 @@
 
 A stage's module must name its tensors as the whole model does, such as `layers.7.up.weight`. Then
 the states of all ranks together are that of the model, however it is cut: any other layout takes
-from it what it needs. Of divided vocabulary layers a rank has some rows, without padding.
+from it what it needs. Of divided vocabulary layers a rank has some rows, without padding. Of
+encoder layers that several ranks have, the first of them saves its copy.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from ..vocabulary import Sharding, VocabularyShard
+from ..vocabulary import VocabularyShard
+from .held import HeldModules, NamedParameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +33,13 @@ class RankState:
     rows: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class NamedParameter:
-    """A parameter, all its names in the whole model, and how its rows are divided, if they are."""
-
-    parameter: nn.Parameter
-    names: tuple[str, ...]
-    sharding: Sharding | None = None
-
-
-def name_parameters(
-    stages: Mapping[int, nn.Module], shard: VocabularyShard | None
-) -> dict[int, NamedParameter]:
-    """Return a rank's parameters by their `id`. A tied one has several names."""
-    found: dict[int, NamedParameter] = {}
-    for name, parameter, sharding in _parameters(stages, shard):
-        before = found.get(id(parameter))
-        names = (*before.names, name) if before is not None else (name,)
-        found[id(parameter)] = NamedParameter(parameter, tuple(dict.fromkeys(names)), sharding)
-    return found
-
-
-def _parameters(
-    stages: Mapping[int, nn.Module], shard: VocabularyShard | None
-) -> Iterator[tuple[str, nn.Parameter, Sharding | None]]:
-    for module in stages.values():
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            yield name, parameter, None
-    if shard is not None:
-        yield from shard.named_rows()
-
-
-def own_state(
-    stages: Mapping[int, nn.Module],
-    shard: VocabularyShard | None,
-    optimizer: torch.optim.Optimizer | None,
-) -> RankState:
+def own_state(held: HeldModules, optimizer: torch.optim.Optimizer | None) -> RankState:
     """Return a rank's state; with stages that FSDP2 shards, all ranks of their group call this.
 
     Raises ValueError for two tensors of one name, and for what an optimizer keeps that is neither
     of its parameter's shape nor a single number, if the parameter is divided.
     """
-    model = _model_state(stages)
+    model, shard = _model_state(held.saved()), held.shard
     rows: dict[str, int] = {}
     if shard is not None:
         for name, value in shard.state_dict().items():
@@ -83,14 +50,15 @@ def own_state(
             rows[name] = min(sharding.start(shard.rank), sharding.size)
     if optimizer is None:
         return RankState(model, {}, (), rows)
-    named = name_parameters(stages, shard)
+    named = held.named_parameters()
     # A tied parameter is written under each of its names: other layouts may have the copies on
-    # different ranks.
+    # different ranks. The optimizer's state is saved where the parameter is.
     state = {
         name: {key: _unpadded(one, shard, key, value) for key, value in kept.items()}
         for parameter, kept in optimizer.state.items()
         for one in [_known(named, parameter)]
         for name in one.names
+        if name in model
     }
     groups = tuple(
         {
@@ -102,20 +70,20 @@ def own_state(
     return RankState(model, state, groups, rows)
 
 
-def load_model(
-    stages: Mapping[int, nn.Module], shard: VocabularyShard | None, model: Mapping[str, Any]
-) -> None:
+def load_model(held: HeldModules, model: Mapping[str, Any]) -> None:
     """Load a rank's part of a whole model's state. Raises ValueError for missing names."""
-    for stage, module in stages.items():
+    for what, start, module in held.modules():
         own = module.state_dict()
-        if missing := sorted(set(own) - set(model)):
+        if missing := sorted({start + name for name in own} - set(model)):
             raise ValueError(
-                f"the checkpoint has no {', '.join(missing)}, which stage {stage} has; give "
-                "stages whose tensors have the names that they have in the whole model"
+                f"the checkpoint has no {', '.join(missing)}, which {what} has; give stages and "
+                "encoders whose tensors have the names that they have in the whole model"
             )
-        module.load_state_dict({name: placed_as(model[name], old) for name, old in own.items()})
-    if shard is not None:
-        shard.load_state_dict({name: model[name] for name, _, _ in shard.named_rows()})
+        module.load_state_dict(
+            {name: placed_as(model[start + name], old) for name, old in own.items()}
+        )
+    if held.shard is not None:
+        held.shard.load_state_dict({name: model[name] for name, _, _ in held.shard.named_rows()})
 
 
 def placed_as(value: Any, like: Any) -> Any:
@@ -127,10 +95,10 @@ def placed_as(value: Any, like: Any) -> Any:
     return distribute_tensor(value.to(like.device), mesh, like.placements, src_data_rank=None)
 
 
-def _model_state(stages: Mapping[int, nn.Module]) -> dict[str, Any]:
+def _model_state(modules: Iterable[tuple[str, nn.Module]]) -> dict[str, Any]:
     raw: dict[str, Any] = {}
-    for module in stages.values():
-        for name, value in module.state_dict().items():
+    for start, module in modules:
+        for name, value in module.state_dict(prefix=start).items():
             _refuse_second(name, raw, value)
             raw[name] = value
     return {name: whole(value) for name, value in raw.items()}

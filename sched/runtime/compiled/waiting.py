@@ -6,7 +6,7 @@ a rank that does not wait, or of which nothing is known.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .collectives import Collective
 from .ops import Op
@@ -33,10 +33,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """A pipeline as all ranks know it: every rank's operations, and the barriers' collectives."""
+    """A pipeline as all ranks know it: every rank's operations, and the barriers' collectives.
+
+    `peers`: by rank, those with which it enters collectives; all of them by default.
+    """
 
     lists: Sequence[Sequence[Op]]
     collectives: Mapping[str, Collective]
+    peers: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def explain(self, me: int, standings: Mapping[int, Standing]) -> str:
         """Return a sentence that leads from a waiting rank to the one that holds it up.
@@ -128,7 +132,8 @@ class Pipelines:
     ) -> list[int]:
         """Return the ranks whose entry into a collective is missing."""
         found = self.collectives[entry.what.kind]
-        others = [found.root] if found.operation == "broadcast" else range(len(self.lists))
+        peers = self.peers.get(rank, range(len(self.lists)))
+        others = [peers[found.root]] if found.operation == "broadcast" else peers
         name = (entry.what.kind, entry.what.microbatch)
         return [
             other

@@ -2,7 +2,7 @@
 
 from .own import RankEncoders, rank_encoders, trained_program
 from .part import EncoderPart, refuse_without_backward
-from .placement import EncoderPlacement, place_encoders
+from .placement import EncoderPlacement, is_encoder, place_encoders
 from .routes import EncoderRoutes, find_joints, find_routes
 from .spec import EncoderSpec
 
@@ -14,6 +14,7 @@ __all__ = [
     "RankEncoders",
     "find_joints",
     "find_routes",
+    "is_encoder",
     "place_encoders",
     "rank_encoders",
     "refuse_without_backward",

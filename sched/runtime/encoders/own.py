@@ -22,11 +22,21 @@ class RankEncoders:
     rank: int
     placement: EncoderPlacement = field(default_factory=EncoderPlacement)
 
-    def layers(self) -> Iterator[tuple[str, int, nn.Module]]:
+    def layers(self) -> Iterator[tuple[EncoderSpec, int, nn.Module]]:
         """Yield encoder, number and module of each layer that this rank runs."""
         for encoder, spec in enumerate(self.specs):
             for number in self.placement.on_rank(self.rank, encoder):
-                yield spec.name, number, layer_of(spec, number)
+                yield spec, number, layer_of(spec, number)
+
+    def named_modules(self) -> dict[str, nn.Module]:
+        """Return the layers that this rank runs, by names that are the same on all ranks."""
+        return {spec.layer_name(number): module for spec, number, module in self.layers()}
+
+    def saved_elsewhere(self) -> frozenset[str]:
+        """Return the names of layers of which a rank before this one has a copy, and saves it."""
+        own = self.placement.position.get(self.rank)
+        before = (at for rank, at in self.placement.position.items() if rank < self.rank)
+        return frozenset(self.named_modules() if own in before else ())
 
     def modules(self) -> list[nn.Module]:
         """Return the layers that this rank runs."""
@@ -35,16 +45,16 @@ class RankEncoders:
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return this rank's parameters by names that are the same on all ranks."""
         return {
-            f"encoders.{name}.{number}.{inside}": parameter
-            for name, number, module in self.layers()
+            f"{name}.{inside}": parameter
+            for name, module in self.named_modules().items()
             for inside, parameter in module.named_parameters()
         }
 
     def trained(self) -> dict[str, dict[int, bool]]:
         """Return for each encoder which of the layers that this rank runs are trained."""
         found: dict[str, dict[int, bool]] = {spec.name: {} for spec in self.specs}
-        for name, number, module in self.layers():
-            found[name][number] = any(p.requires_grad for p in module.parameters())
+        for spec, number, module in self.layers():
+            found[spec.name][number] = any(p.requires_grad for p in module.parameters())
         return found
 
     def fields(self, rank: int) -> set[str]:

@@ -40,14 +40,20 @@ class EncoderRoutes:
     def specs(
         self, encoders: Sequence[EncoderSpec], infos: Sequence[Any]
     ) -> dict[Value, TensorSpec]:
-        """Return the size of everything that edges carry in a step."""
+        """Return the size of everything that edges carry in a step.
+
+        `infos`: of the language model's microbatches, None for those of which nothing comes here.
+        """
         found = {}
         for value, encoder in self.features.items():
-            found[value] = encoders[encoder].features_spec(infos[self.number[value.microbatch]])
+            if (info := infos[self.number[value.microbatch]]) is not None:
+                found[value] = encoders[encoder].features_spec(info)
         for value, encoder in self.hidden.items():
-            found[value] = encoders[encoder].hidden_spec(infos[self.number[value.microbatch]])
+            if (info := infos[self.number[value.microbatch]]) is not None:
+                found[value] = encoders[encoder].hidden_spec(info)
         for value, several in self.gradients.items():
-            info = infos[value.microbatch]
+            if (info := infos[value.microbatch]) is None:
+                continue
             parts = [encoders[encoder].features_spec(info) for encoder in several]
             size = sum(width * tokens for tokens, width in (part.shape for part in parts))
             found[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)

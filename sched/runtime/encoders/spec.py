@@ -25,7 +25,8 @@ class EncoderSpec:
     0 is not encoded. `width`: of a feature, so features are (tokens, width). `hidden`: the shape
     of what a rank of the encoder hands to the next one, from a microbatch's info; by default that
     of the features. `trainable`: False freezes its parameters. `dtype`: the precision of what
-    crosses ranks.
+    crosses ranks. `layer_names`: of the layers in the whole model, as "visual.blocks.0", under
+    which checkpoints hold them; by default `encoders.NAME.NUMBER`.
     """
 
     name: str
@@ -36,11 +37,20 @@ class EncoderSpec:
     hidden: Shape | None = None
     trainable: bool = True
     dtype: torch.dtype = torch.float32
+    layer_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Freeze what is not to be trained. Raises ValueError for no layers, or sharded ones."""
+        """Freeze what is not to be trained.
+
+        Raises ValueError for no layers, sharded ones, and names of which not each is one layer's.
+        """
         if not self.modules:
             raise ValueError(f"the encoder {self.name!r} has no layers; give at least one module")
+        if self.layer_names and len(set(self.layer_names)) != len(self.modules):
+            raise ValueError(
+                f"the encoder {self.name!r} has {len(self.modules)} layers and "
+                f"{len(set(self.layer_names))} different layer_names; give one for each layer"
+            )
         for number, module in self.layers():
             if is_sharded(module):
                 raise ValueError(
@@ -50,6 +60,10 @@ class EncoderSpec:
                 )
             if not self.trainable:
                 module.requires_grad_(False)
+
+    def layer_name(self, number: int) -> str:
+        """Return the name of a layer in the whole model."""
+        return self.layer_names[number] if self.layer_names else f"encoders.{self.name}.{number}"
 
     def layers(self) -> Iterator[tuple[int, nn.Module]]:
         """Yield the layers that this rank was given, with their numbers."""

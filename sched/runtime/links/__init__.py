@@ -3,6 +3,7 @@
 from .interface import Links, Transfer
 from .loopback import Deadlock, Loopback
 from .meeting import call_roll, gather_objects
+from .place import MeshPlace
 from .process_groups import (
     Channel,
     Groups,
@@ -19,6 +20,7 @@ __all__ = [
     "Groups",
     "Links",
     "Loopback",
+    "MeshPlace",
     "PeerLostError",
     "ProcessGroupLinks",
     "Transfer",

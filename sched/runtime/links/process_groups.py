@@ -8,7 +8,7 @@ start, in one order, since NCCL connects on first use.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
@@ -113,43 +113,54 @@ class Groups:
 def make_groups(
     pipelines: Sequence[Sequence[int]],
     channels: Sequence[Channel],
-    communicators: Sequence[str],
+    communicators: Mapping[str, Sequence[int]],
     device: torch.device,
     deadline_s: float,
     sharers: Sequence[tuple[int, ...]] = (),
 ) -> Groups:
     """Return this process' groups; all processes of the job must call this alike.
 
-    `pipelines`: the global ranks of every pipeline, one for each data-parallel index. `sharers`:
-    the sets of a pipeline's ranks that have parameters in common.
+    `pipelines`: the global ranks of every pipeline, one for each data-parallel index.
+    `communicators`: the pipeline's ranks on each. `sharers`: the sets of its ranks that have
+    parameters in common.
     """
-    refuse_one_connection(device)
-    timeout = timedelta(seconds=deadline_s)
-    cuda = device.type == "cuda"
-    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if cuda else None
+    new_group = _maker(device, deadline_s)
     own = dist.get_rank()
     found: Groups | None = None
     # torch wants every process to make every group, those of other pipelines too, in one order.
     for ranks in pipelines:
 
         def group(members: Iterable[int], ranks: Sequence[int] = ranks) -> dist.ProcessGroup:
-            names = [ranks[member] for member in members]
-            made: dist.ProcessGroup = dist.new_group(
-                names, timeout, pg_options=options, sort_ranks=False
-            )
-            return made
+            return new_group([ranks[member] for member in members])
 
         pairs = {pair: group(pair) for pair in channels}
-        rooms = {name: group(range(len(ranks))) for name in communicators}
+        rooms = {name: group(members) for name, members in communicators.items()}
         sets = {members: group(members) for members in sharers}
         if own in ranks:
             rank = list(ranks).index(own)
             mine = {pair: made for pair, made in pairs.items() if rank in pair}
+            own_rooms = {name: rooms[name] for name in rooms if rank in communicators[name]}
             own_sets = {members: made for members, made in sets.items() if rank in members}
-            found = Groups(rank, device, mine, rooms, own_sets)
+            found = Groups(rank, device, mine, own_rooms, own_sets)
     if found is None:
         raise ValueError(f"process {own} is in none of the pipelines {pipelines}")
     return found
+
+
+def _maker(device: torch.device, deadline_s: float) -> Callable[[list[int]], dist.ProcessGroup]:
+    """Return what makes a group of global ranks, in their order."""
+    refuse_one_connection(device)
+    timeout = timedelta(seconds=deadline_s)
+    cuda = device.type == "cuda"
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if cuda else None
+
+    def new_group(members: list[int]) -> dist.ProcessGroup:
+        made: dist.ProcessGroup = dist.new_group(
+            members, timeout, pg_options=options, sort_ranks=False
+        )
+        return made
+
+    return new_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +212,7 @@ class ProcessGroupLinks:
             return _Working(work, tensor, arrives=True)
         if collective.operation == "sum":
             work = dist.reduce(tensor, group=group, group_dst=collective.root, async_op=True)
-            return _Working(work, tensor, arrives=self.groups.rank == collective.root)
+            return _Working(work, tensor, arrives=group.rank() == collective.root)
         found = tensor.new_empty((group.size() * len(tensor), *tensor.shape[1:]))
         work = dist.all_gather_single(found, tensor, group=group, async_op=True)
         return _Working(work, found.view(group.size(), *tensor.shape), arrives=True)

@@ -2,9 +2,10 @@
 
 from .interface import Given, Made, ModelPart
 from .joints import Joint, pack
-from .step_data import MicrobatchData, StepData, TensorSpec
+from .step_data import ELSEWHERE, MicrobatchData, StepData, TensorSpec
 
 __all__ = [
+    "ELSEWHERE",
     "Given",
     "Joint",
     "Made",

@@ -1,8 +1,8 @@
 """The microbatches of a step: from what a loader gives to what the parts of a model take."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -35,6 +35,17 @@ class StepOfMicrobatches(Protocol):
     @property
     def infos(self) -> Sequence[Any]:
         """A MicrobatchInfo for each microbatch, the same on all pipeline ranks."""
+
+
+# One step, or those of several data-parallel ranks.
+Steps = StepOfMicrobatches | Sequence[StepOfMicrobatches]
+
+
+def list_steps(step: Steps) -> list[StepOfMicrobatches]:
+    """Return the steps that a rank is given. A step may be a tuple itself."""
+    if hasattr(step, "microbatches"):
+        return [cast("StepOfMicrobatches", step)]
+    return list(cast("Sequence[StepOfMicrobatches]", step))
 
 
 def weigh_by_token(info: MicrobatchInfo) -> float:
@@ -78,17 +89,25 @@ class Reading:
     shifted: frozenset[str] = frozenset()
 
     def read(
-        self, step: StepOfMicrobatches, input_gradient: tuple[bool, ...], training: bool
+        self,
+        step: StepOfMicrobatches,
+        input_gradient: tuple[bool, ...],
+        training: bool,
+        needed: Container[int] | None = None,
     ) -> StepData:
-        """Return the step for the parts, on the device. Raises ValueError for a missing field."""
+        """Return the step for the parts, on the device. Raises ValueError for a missing field.
+
+        `needed`: the microbatches whose fields this rank reads, all by default.
+        """
         found = []
         for number, (batch, info) in enumerate(zip(step.microbatches, step.infos, strict=True)):
-            if missing := sorted(self.fields - set(batch)):
+            wanted = self.fields if needed is None or number in needed else frozenset[str]()
+            if missing := sorted(wanted - set(batch)):
                 raise ValueError(
                     f"microbatch {number} has no field {', '.join(missing)}, which this rank "
                     f"needs; it has {', '.join(sorted(batch))}. Pipeline.fields says what to load"
                 )
-            fields = {name: self._field(name, batch[name]) for name in self.fields}
+            fields = {name: self._field(name, batch[name]) for name in wanted}
             spec = TensorSpec(tuple(self.hidden(info)), self.dtype)
             found.append(MicrobatchData(fields, self.weigh(info), spec))
         return StepData(tuple(found), input_gradient, training=training)

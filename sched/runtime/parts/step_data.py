@@ -39,6 +39,10 @@ class MicrobatchData:
     hidden: TensorSpec
 
 
+# A microbatch of which this rank runs nothing.
+ELSEWHERE = MicrobatchData({}, 0.0, TensorSpec(()))
+
+
 @dataclass(frozen=True, slots=True)
 class StepData:
     """The microbatches of one step, in the program's numbering.

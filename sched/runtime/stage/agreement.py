@@ -151,10 +151,11 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
     sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
     lowest = _lowest_trained(everyone)
     counts = Counter(name for facts in everyone for name in facts.names)
-    unclear = tuple(sorted(name for name, count in counts.items() if count > 1))
+    copies = {name for facts in everyone for name in facts.copies}
+    unclear = tuple(sorted(n for n, count in counts.items() if count > 1 or n in copies))
     encoded = any(number is not None for number in lowest)
     flows = tuple(_flows(everyone, program, encoded))
-    return ModelFacts(flows, tuple(sharded), lowest, _shared(everyone), unclear)
+    return ModelFacts(flows, tuple(sharded), lowest, ranks_with_shared(everyone), unclear)
 
 
 def _lowest_trained(everyone: Sequence[RankFacts]) -> tuple[int | None, ...]:
@@ -173,8 +174,12 @@ def _lowest_trained(everyone: Sequence[RankFacts]) -> tuple[int | None, ...]:
     return tuple(min(numbers, default=None) for numbers in layers)
 
 
-def _shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that have each shared parameter, or a copy of an encoder's."""
+def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...]]:
+    """Return the ranks that have each shared parameter, or a copy of another rank's.
+
+    Raises ValueError for a name that stands for parameters which are not alike, and a shared one
+    that only one rank gives.
+    """
     found: dict[str, tuple[int, ...]] = {}
     given = [{**facts.copies, **facts.shared} for facts in everyone]
     for name in sorted({name for own in given for name in own}):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ...ir.passes import Pass
 from ...ir.program import Program
-from ..parts import Given, Made, MicrobatchData, StepData
+from ..parts import ELSEWHERE, Given, Made, MicrobatchData, StepData
 from .parallel import VocabParallel
 from .shard import VocabularyShard
 from .step import OUTPUT_PASSES, MicrobatchLabels, VocabularyStep
@@ -118,6 +118,8 @@ class VocabularyPart:
         return self._running
 
     def _batch(self, number: int, item: MicrobatchData) -> MicrobatchLabels:
+        if item is ELSEWHERE:
+            return MicrobatchLabels(torch.empty(0), 0.0)
         found = {}
         for use, name in self.fields.items():
             if name not in item.fields:

@@ -23,6 +23,7 @@ from counterpoise.balancer.planning.problem.options import (
     OVERSIZE,
     PARTITIONS,
 )
+from counterpoise.balancer.planning.problem.pipeline_costs import SCHEDULES
 
 BUDGETS = {"tiles": 9, "tokens": 4096}
 
@@ -30,11 +31,21 @@ BUDGETS = {"tiles": 9, "tokens": 4096}
 AUTO: Any = st.just("auto")
 
 
+PIPELINES = st.fixed_dictionaries(
+    {
+        "schedule": st.sampled_from(SCHEDULES),
+        "stages": st.integers(1),
+        "profile": st.text(),
+    }
+)
+
+
 @st.composite
 def balances(draw: st.DrawFn) -> Balance:
     grouping = draw(st.sampled_from(GROUPINGS))
     names = st.dictionaries(st.text(max_size=3), st.integers(1, 2**70), max_size=3)
     budgets = {} if grouping in COUNTED else draw(names)
+    ordering = draw(st.sampled_from(ORDERINGS))
     bounded = bool(budgets) or grouping in COUNTED
     if grouping == "auto":  # it decides about most of the others
         return Balance("auto", budgets, None, draw(st.integers(1)), seed=draw(st.integers()))
@@ -45,7 +56,8 @@ def balances(draw: st.DrawFn) -> Balance:
         accumulate=draw(AUTO | st.integers(1)),
         mode=draw(st.sampled_from(MODES)) if bounded else "exact",
         partition=draw(st.sampled_from(PARTITIONS)),
-        ordering=draw(st.sampled_from(ORDERINGS)),
+        ordering=ordering,
+        pipeline=None if ordering == "given" else draw(PIPELINES),
         oversize=draw(st.sampled_from(OVERSIZE)),
         seed=draw(st.integers()),
         layout=draw(st.sampled_from(LAYOUTS)),

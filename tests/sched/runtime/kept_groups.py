@@ -4,13 +4,13 @@ Making a dozen groups takes longer than what most cases do with them. All proces
 cases, so they miss the same groups and make them together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from counterpoise.sched.runtime import start
+from counterpoise.sched.runtime.job import start
 from counterpoise.sched.runtime.links import Channel, Groups, make_groups
 
 _LIMIT_S = 60.0
@@ -43,7 +43,7 @@ def keep_groups() -> None:
 def borrow_groups(
     pipelines: Sequence[Sequence[int]],
     channels: Sequence[Channel],
-    communicators: Sequence[str],
+    communicators: Mapping[str, Sequence[int]],
     device: torch.device,
     deadline_s: float,
     sharers: Sequence[tuple[int, ...]] = (),
@@ -51,13 +51,20 @@ def borrow_groups(
     """Return groups as `make_groups` does, of which only those are made that never were."""
     del deadline_s
     kept = _kept.setdefault(tuple(map(tuple, pipelines)), _Kept())
-    wanted: tuple[Sequence[Any], ...] = channels, communicators, sharers
+    wanted: tuple[Sequence[Any], ...] = channels, [*communicators], sharers
     new: list[list[Any]] = [
         [name for name in names if name not in known]
         for names, known in zip(wanted, kept.known, strict=True)
     ]
     if kept.rank < 0 or any(new):
-        made = make_groups(pipelines, new[0], new[1], device, _LIMIT_S, new[2])
+        made = make_groups(
+            pipelines,
+            new[0],
+            {name: communicators[name] for name in new[1]},
+            device,
+            _LIMIT_S,
+            new[2],
+        )
         kept.rank = made.rank
         found: tuple[Any, ...] = made.channels, made.communicators, made.sharers
         for names, known, own, groups in zip(new, kept.known, kept.own, found, strict=True):

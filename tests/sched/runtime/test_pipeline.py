@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from counterpoise.sched import schedule, schedules
-from counterpoise.sched.runtime import start
+from counterpoise.sched.runtime.job import start
 from counterpoise.sched.runtime.links import make_groups
 from tests.sched.runtime.cases import (
     Case,

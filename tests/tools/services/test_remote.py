@@ -1,5 +1,6 @@
 """`counterpoise balancer` and `counterpoise worker` as processes of their own, over tcp."""
 
+import json
 import os
 import re
 import signal
@@ -110,6 +111,19 @@ def test_signals_inside_next_lose_nothing(address, local):
 
 def test_remote_workers_deliver_what_a_local_loader_does(address, local):
     assert take(make(balancer=address)) == local
+
+
+def test_a_standalone_balancer_orders_microbatches_as_one_in_this_process(address, root, tmp_path):
+    costs = tmp_path / "costs.json"
+    forward = [{"per_thousand": {"tiles": 900}}, {"per_thousand": {"tokens": 7, "token_pairs": 1}}]
+    costs.write_text(json.dumps({"placement": [0, 1], "passes": {"F": forward}}))
+    pipeline = {"schedule": "1f1b", "stages": 2, "profile": str(costs)}
+    options: dict[str, Any] = {"accumulate": 3, "grouping": "balanced", "budgets": {}}
+    ordered = {**options, "ordering": "two_opt", "pipeline": pipeline}
+    dataset = TarDataset(str(root / "*.tar"), VisionLanguage(**SMALL), cache=root.parent / "cache")
+    expected = take(make(dataset, timeout=0, **ordered))
+    assert take(make(balancer=address, **ordered)) == expected
+    assert take(make(balancer=address, **options)) != expected
 
 
 def test_the_number_of_steps_is_known_from_the_workers(address, local):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.sched.runtime.checkpoint import (
+    HeldModules,
     RankState,
     join_states,
     load_model,
@@ -54,6 +55,7 @@ class Rank:
         each = LAYERS // ranks
         self.stages = {rank: Part(model, range(rank * each, (rank + 1) * each))}
         self.shard = VocabParallel(model.lm_head, model.embedding).shard(rank, ranks)
+        self.held = HeldModules(self.stages, self.shard)
         self.optimizer = optimize([*self.stages[rank].parameters(), *self.shard.parameters()])
 
     def step(self, gradients: dict[str, Tensor]) -> None:
@@ -65,11 +67,11 @@ class Rank:
         self.optimizer.step()
 
     def state(self) -> RankState:
-        return own_state(self.stages, self.shard, self.optimizer)
+        return own_state(self.held, self.optimizer)
 
     def load(self, state: RankState) -> None:
-        load_model(self.stages, self.shard, state.model)
-        load_optimizer(self.stages, self.shard, self.optimizer, state)
+        load_model(self.held, state.model)
+        load_optimizer(self.held, self.optimizer, state)
 
 
 def make_ranks(seed: int, ranks: int, tied: bool, optimize: Optimize) -> list[Rank]:
@@ -176,17 +178,17 @@ def test_parts_that_are_not_one_model_are_refused() -> None:
 def test_two_tensors_of_one_name_are_refused() -> None:
     stages = {0: nn.Sequential(nn.Linear(2, 2)), 3: nn.Sequential(nn.Linear(2, 2))}
     with pytest.raises(ValueError, match=r"two tensors of this rank are called '0\.weight'"):
-        own_state(stages, None, None)
+        own_state(HeldModules(stages), None)
 
 
 def test_a_checkpoint_without_a_stages_tensors_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no 0\.bias, 0\.weight, which stage 1 has"):
-        load_model({1: nn.Sequential(nn.Linear(2, 2))}, None, {})
+        load_model(HeldModules({1: nn.Sequential(nn.Linear(2, 2))}), {})
 
 
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
     with pytest.raises(ValueError, match=r"make the optimizer from Pipeline\.parameters"):
-        own_state({0: nn.Linear(2, 2)}, None, torch.optim.SGD(nn.Linear(3, 3).parameters()))
+        own_state(HeldModules({0: nn.Linear(2, 2)}), torch.optim.SGD(nn.Linear(3, 3).parameters()))
 
 
 def test_what_cannot_be_divided_is_refused_when_it_is_saved() -> None:
@@ -196,4 +198,4 @@ def test_what_cannot_be_divided_is_refused_when_it_is_saved() -> None:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     with pytest.raises(ValueError, match="keeps row_var of shape"):
-        own_state({}, shard, optimizer)
+        own_state(HeldModules(shard=shard), optimizer)

@@ -11,7 +11,7 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 def test_one_connection_per_device_is_refused_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     with pytest.raises(ValueError, match="unset it, or set it to 8 or more"):
-        make_groups([(0, 1)], [(0, 1)], [], CUDA, 10.0)
+        make_groups([(0, 1)], [(0, 1)], {}, CUDA, 10.0)
 
 
 @pytest.mark.parametrize("value", [None, "8", "32"])

@@ -1,27 +1,27 @@
 """The cost model of ordering has the same times as the profile that it was made from."""
 
+from pathlib import Path
+
 import numpy as np
-import pytest
 
+from counterpoise.balancer.planning.ordering.by_config import cost_model
+from counterpoise.balancer.planning.problem.pipeline_costs import parse_pipeline, read_costs_of
 from counterpoise.sched.simulation.cost_profile import CostFunction, CostProfile, dump_profile
-from counterpoise.tools.inputs.ordering_costs import load_cost_model
 
 
-def test_times_equal_the_profile_s() -> None:
+def test_times_equal_the_profile_s(tmp_path: Path) -> None:
     forward = (
         CostFunction(3, {"tokens": 1500, "token_pairs": 2}),
         CostFunction(points={"tokens": ((5, 20), (50, 400), (60, 401))}),
     )
-    text = dump_profile(CostProfile((0, 1), {"F": forward, "B": (CostFunction(9),)}))
+    profile = CostProfile((0, 1), {"F": forward, "B": (CostFunction(9),)})
+    path = tmp_path / "costs.json"
+    path.write_text(dump_profile(profile))
     amounts = {"tokens": np.array([3, 7, 100]), "token_pairs": np.array([9, 49, 10**4])}
-    model = load_cost_model(text)
+    text = read_costs_of({"schedule": "1f1b", "stages": 2, "profile": str(path)})
+    model = cost_model(parse_pipeline(text))
     times = model.nanoseconds("F", amounts)
     for k in range(3):
         resources = {name: int(values[k]) for name, values in amounts.items()}
         assert times[:, k].tolist() == [stage.of(resources) for stage in forward]
     assert model.nanoseconds("B", amounts).tolist() == [[9] * 3] * 2
-
-
-def test_text_that_is_no_profile_is_refused_by_its_reader() -> None:
-    with pytest.raises(ValueError, match="the cost profile: "):
-        load_cost_model('{"placement": [0], "passes": {"F": [{"slow": 1}]}}')

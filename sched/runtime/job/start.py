@@ -4,7 +4,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -13,43 +12,32 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..ir.program import Program
-from ..ir.registry import schedule as make_program
-from .compiled import (
+from ...ir.program import Program
+from ...ir.registry import schedule as make_program
+from ..compiled import (
     Op,
     collectives,
     compile_program,
     lowered,
     with_deliveries,
 )
-from .execution import Board, BoardSeat, PipelineStalledError
-from .links import Channel, Groups, PeerLostError, call_roll, gather_objects, make_groups
-from .stage import LossFunction, StageOptions
-from .stage.agreement import ModelFacts
-from .vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
+from ..execution import Board, BoardSeat, PipelineStalledError
+from ..links import (
+    Channel,
+    Groups,
+    MeshPlace,
+    PeerLostError,
+    call_roll,
+    gather_objects,
+    make_groups,
+)
+from ..stage import LossFunction, StageOptions
+from ..stage.agreement import ModelFacts
+from ..vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
 
 # Processes need not be equally quick to start.
 _START_S = 60.0
 _OUTPUT = frozenset("ST") | frozenset("LEG")
-
-
-@dataclass(frozen=True, slots=True)
-class MeshPlace:
-    """This process in the mesh: all pipelines' global ranks, its own rank in its one, its groups.
-
-    `group`: of the pipeline's ranks. `replicas`: of the ranks that hold the same stages.
-    """
-
-    pipelines: tuple[tuple[int, ...], ...]
-    rank: int
-    group: dist.ProcessGroup
-    replicas: dist.ProcessGroup | None
-    device: torch.device
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of ranks of a pipeline."""
-        return len(self.pipelines[0])
 
 
 @contextmanager
@@ -138,11 +126,13 @@ def vocabulary_part(
             "vocabulary=VocabParallel(...), whose options are the loss', and no loss="
         )
     refuse_other_passes(program, vocabulary)
-    shard = vocabulary.shard(place.rank, place.ranks, place.device)
+    if place.seat >= place.ranks:  # a rank that only has encoders
+        return None
+    shard = vocabulary.shard(place.seat, place.ranks, place.device)
     return VocabularyPart(
         vocabulary,
         shard,
-        reports_loss=place.rank == program.placement[-1],
+        reports_loss=place.seat == program.placement[-1],
         autocast=options.autocast,
         labels=options.labels[0],
         words=options.inputs[0] if options.inputs else "input_ids",
@@ -182,8 +172,8 @@ def connect(
     sharers: Sequence[tuple[int, ...]],
 ) -> Groups:
     """Return the groups of all channels, and of the communicators of the schedule's programs."""
-    names = sorted({found.communicator for found in collectives(probe).values()})
-    return make_groups(place.pipelines, channels, names, place.device, deadline_s, sharers)
+    rooms = place.rooms({found.communicator for found in collectives(probe).values()})
+    return make_groups(place.pipelines, channels, rooms, place.device, deadline_s, sharers)
 
 
 def meet(

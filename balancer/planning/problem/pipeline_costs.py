@@ -1,0 +1,148 @@
+"""What ordering knows of a pipeline: its schedule, its stages, and what their passes cost.
+
+A user names a file, `Balance(pipeline={"schedule": "1f1b", "stages": 4, "profile": "costs.json"})`.
+The trainer reads it, and the plan's configuration holds what it says, as JSON text: a balancer on
+another host needs no file, and the plan's digest changes when the costs do.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import msgspec
+
+ScheduleName = Literal["1f1b", "interleaved"]
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+# The fields of Balance.pipeline.
+FIELDS = {"schedule": str, "stages": int, "profile": str}
+Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
+
+
+class PassEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a pass of a stage costs in nanoseconds, as cost profiles say it."""
+
+    fixed: Whole = 0
+    per_thousand: dict[str, Whole] = {}
+    points: dict[str, tuple[tuple[Whole, Whole], ...]] = {}
+
+
+class PipelineCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A pipeline: `placement` has the rank of each stage, `passes` one entry per stage, or one."""
+
+    schedule: ScheduleName
+    placement: tuple[Whole, ...]
+    passes: dict[str, tuple[PassEntry, ...]]
+
+
+class _Profile(msgspec.Struct, frozen=True):
+    """The part of a cost profile that ordering reads; it has more fields."""
+
+    placement: tuple[Whole, ...]
+    passes: dict[str, tuple[PassEntry, ...]]
+
+
+Read = TypeVar("Read", PipelineCosts, _Profile)
+
+
+def is_pipeline(value: object) -> bool:
+    """Return whether a value can be Balance.pipeline.
+
+    >>> is_pipeline({"schedule": "1f1b", "stages": 4, "profile": "costs.json"})
+    True
+    >>> is_pipeline({"schedule": "zbv", "stages": 4, "profile": "costs.json"})
+    False
+    """
+    if value is None:
+        return True
+    if not isinstance(value, Mapping) or value.keys() != FIELDS.keys():
+        return False
+    fits = all(type(value[name]) is kind for name, kind in FIELDS.items())
+    return fits and value["schedule"] in SCHEDULES and value["stages"] >= 1
+
+
+def check_ordering(ordering: str, pipeline: Mapping[str, Any] | None) -> None:
+    """Raise ValueError for an ordering without a pipeline, and the other way round."""
+    if ordering != "given" and pipeline is None:
+        raise ValueError(
+            f"ordering is {ordering!r}, and no pipeline is given to order for: give one such as "
+            "pipeline={'schedule': '1f1b', 'stages': 4, 'profile': 'costs.json'}"
+        )
+    if ordering == "given" and pipeline is not None:
+        raise ValueError(
+            "pipeline is given, and ordering 'given' looks at none: use ordering 'two_opt', or "
+            "leave pipeline out"
+        )
+
+
+def read_costs_of(pipeline: Mapping[str, Any]) -> str:
+    """Return a pipeline with the costs of its profile's file, as the text of a plan.
+
+    Raises ValueError, with the file's name, for a file that is missing or no cost profile, and for
+    a profile of other stages.
+    """
+    path, stages = pipeline["profile"], pipeline["stages"]
+    try:
+        profile = _decode(Path(path).read_bytes(), _Profile)
+    except OSError as error:
+        raise ValueError(f"pipeline names the cost profile {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"the cost profile {path}: {error}") from None
+    if len(profile.placement) != stages:
+        raise ValueError(
+            f"pipeline has {stages} stages, the cost profile {path} {len(profile.placement)}; give "
+            "the profile of this model on these ranks"
+        )
+    found = PipelineCosts(pipeline["schedule"], profile.placement, profile.passes)
+    _check(found)
+    return msgspec.json.encode(found, order="sorted").decode()
+
+
+def parse_pipeline(text: str) -> PipelineCosts:
+    """Return the pipeline in a plan's text. Raises ValueError if it is none."""
+    try:
+        found = _decode(text.encode(), PipelineCosts)
+    except ValueError as error:
+        raise ValueError(f"the plan's pipeline: {error}") from None
+    _check(found)
+    return found
+
+
+def _decode(text: bytes, kind: type[Read]) -> Read:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _check(pipeline: PipelineCosts) -> None:
+    """Raise ValueError for costs of other stages, and placements that the schedule has not."""
+    stages = len(pipeline.placement)
+    ranks = max(pipeline.placement, default=-1) + 1
+    one_each = pipeline.schedule == "1f1b"
+    around = tuple(stage % max(1, ranks) for stage in range(stages))
+    if not stages or pipeline.placement != around or one_each != (stages == ranks):
+        has = "one stage on each rank" if one_each else "several stages on each rank, in rounds"
+        raise ValueError(
+            f"schedule {pipeline.schedule!r} has {has}, the cost profile's placement is "
+            f"{list(pipeline.placement)}; profile the job with the schedule that it trains with"
+        )
+    if "F" not in pipeline.passes:
+        raise ValueError("the cost profile has no costs of F, the forward pass; profile the job")
+    if "I" in pipeline.passes and "B" not in pipeline.passes and "W" not in pipeline.passes:
+        raise ValueError("the cost profile has costs of I and none of W; profile the job")
+    for kind, entries in pipeline.passes.items():
+        # Passes that are divided over the ranks have an entry for each rank.
+        if len(entries) not in (1, stages, ranks):
+            raise ValueError(f"{kind}: got {len(entries)} costs; give all {stages} stages', or one")
+        _check_points(kind, entries)
+
+
+def _check_points(kind: str, entries: tuple[PassEntry, ...]) -> None:
+    for entry in entries:
+        for name, points in entry.points.items():
+            amounts = [amount for amount, _ in points]
+            if len(amounts) < 2 or amounts != sorted(set(amounts)):
+                raise ValueError(
+                    f"points of {name} in {kind} are {[list(point) for point in points]}; give two "
+                    "or more [amount, cost], amounts rising"
+                )

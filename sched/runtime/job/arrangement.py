@@ -1,0 +1,147 @@
+"""Where a job's parts are: encoders in the pipeline's bubbles, or units on ranks of their own."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from ...ir.program import Program
+from ..encoders import EncoderSpec
+from ..links import MeshPlace
+from ..stage.agreement import ModelFacts, RankFacts, agree
+from ..units import (
+    UnitPlace,
+    Units,
+    agree_units,
+    joined,
+    place_units,
+    plan_units,
+    replicated,
+)
+from ..vocabulary import VocabularyShard
+from .programs import Programs
+from .start import generator_of, place_in, start_deadline
+from .unit_programs import UnitPrograms
+
+# Microbatches of the first program, for each rank: every schedule has one for as many.
+_PROBE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """A pipeline whose ranks run all passes, those of encoders in its bubbles.
+
+    `make`: the program of a number of microbatches, of which parts, fields and connections follow.
+    """
+
+    place: MeshPlace
+    make: Callable[[int], Program]
+
+    @property
+    def probe(self) -> Program:
+        """Return the first program: stages and channels do not depend on how many microbatches."""
+        return self.make(_PROBE * self.place.ranks)
+
+    @property
+    def first(self) -> int:
+        """Return the number of microbatches of the first program."""
+        return self.probe.microbatches
+
+    def copies(
+        self,
+        stages: Mapping[int, nn.Module],
+        shard: VocabularyShard | None,
+        known: Collection[int],
+    ) -> dict[str, nn.Parameter]:
+        """Return the parameters besides encoders' of which other ranks have copies, by name.
+
+        `known`: the `id` of those that have a name already.
+        """
+        del stages, shard, known
+        return {}
+
+    def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
+        """Return what all ranks' modules say of the model together; all ranks call this."""
+        place, limit_s = self.place, start_deadline(deadline_s)
+        return agree(own, self.probe, place.group, place.replicas, place.device, limit_s)
+
+    def programs(self, **given: Any) -> Programs:
+        """Return the programs; `given`: the fields of Programs that are not known here."""
+        return Programs(make=self.make, rank=self.place.seat, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnitArrangement(Arrangement):
+    """Units on ranks of their own.
+
+    `here`: this process' place. `base`: programs of one replica of the language model. `layers`: of
+    each encoder.
+    """
+
+    here: UnitPlace
+    base: Callable[[int], Program]
+    layers: Sequence[int]
+
+    @property
+    def probe(self) -> Program:
+        """Return the first program, in which every encoder rank has something to do."""
+        return self.make(_PROBE * self.place.ranks * self.here.units.encoder.dp)
+
+    @property
+    def first(self) -> int:
+        """Return the number of microbatches that each replica has in the first program."""
+        return self.probe.microbatches // self.here.units.backbone.dp
+
+    def copies(
+        self,
+        stages: Mapping[int, nn.Module],
+        shard: VocabularyShard | None,
+        known: Collection[int],
+    ) -> dict[str, nn.Parameter]:
+        """Return the parameters that the language model's replicas have in common, by name."""
+        return replicated(self.here, stages, shard, known)
+
+    def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
+        """Return what all ranks' modules say of the model together; all ranks call this."""
+        return agree_units(own, self.probe, self.here, start_deadline(deadline_s))
+
+    def programs(self, **given: Any) -> Programs:
+        """Return the programs of all replicas."""
+        units = self.here.units
+        return UnitPrograms(
+            make=self.make,
+            rank=self.place.seat,
+            place=self.here,
+            base=self.base,
+            plan=lambda count: plan_units(self.base(count), units, self.layers),
+            **given,
+        )
+
+
+def arrange(
+    where: DeviceMesh | Units,
+    schedule: str | Callable[[int, int], Program],
+    options: Mapping[str, Any],
+    encoders: Sequence[EncoderSpec],
+    deadline_s: float,
+) -> Arrangement:
+    """Return the arrangement on a mesh or on units; all processes of the job call this together.
+
+    Raises ValueError and PeerLostError as `place_in` and `place_units` do.
+    """
+    if not isinstance(where, Units):
+        place = place_in(where, start_deadline(deadline_s))
+        return Arrangement(place, cache(generator_of(schedule, place.ranks, options)))
+    if not encoders:
+        raise ValueError("units are an encoder's and a language model's; give encoders=")
+    here = place_units(where, start_deadline(deadline_s))
+    base = cache(generator_of(schedule, here.ranks, options))
+    layers = [len(spec.modules) for spec in encoders]
+
+    def make(count: int) -> Program:
+        return joined(plan_units(base(count), where, layers).programs)
+
+    return _UnitArrangement(here, cache(make), here, base, layers)

@@ -1,0 +1,161 @@
+"""The programs that a pipeline runs: one for each number of microbatches, checked and compiled."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...checking.checker import check
+from ...ir.program import Program
+from ...simulation.timeline import Slot
+from ..compiled import (
+    Pipelines,
+    Value,
+    collectives,
+    forward_only,
+    with_reductions,
+    with_whole_last_backward,
+)
+from ..encoders import EncoderPart, RankEncoders, refuse_without_backward, trained_program
+from ..links import Channel, channels_of
+from ..parts import ModelPart, StepData, TensorSpec
+from ..parts.reading import Reading, Steps, list_steps
+from ..stage import Merging, StageOptions, Stages
+from ..stage.agreement import ModelFacts, without_training
+from ..vocabulary import VocabularyPart
+from .start import compile_all
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """A program for one number of microbatches, compiled for all ranks, and this rank's parts."""
+
+    program: Program
+    pipelines: Pipelines
+    parts: Mapping[str, ModelPart]
+    # What the program's edges carry in a step, from the infos of its microbatches.
+    edges: Callable[[Sequence[Any]], Mapping[Value, TensorSpec]]
+    # The precision of what barriers bring, where it is not that of hidden states.
+    precision: Mapping[str, torch.dtype]
+
+
+@dataclass(slots=True)
+class Programs:
+    """The programs of one rank.
+
+    `make`: the program of a number of microbatches. `channels`: the connected ones, which are those
+    of the first program. `made`: the programs so far, as they were made.
+    """
+
+    make: Callable[[int], Program]
+    rank: int
+    modules: Mapping[int, nn.Module]
+    options: StageOptions
+    vocabulary: VocabularyPart | None
+    encoders: RankEncoders
+    merging: Merging | None
+    facts: ModelFacts
+    channels: Sequence[Channel] = ()
+    made: dict[int, Program] = field(default_factory=dict)
+    _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
+
+    def of(self, microbatches: int, training: bool = True) -> CompiledProgram:
+        """Return the program of a number of microbatches, made and checked once.
+
+        Without `training` it has the forward passes alone.
+        Raises ValueError if it is for another number, or has messages between ranks that the
+        schedule's other programs have none between.
+        """
+        key = microbatches, training
+        if key not in self._known:
+            self._known[key] = self._compile(microbatches, training)
+        return self._known[key]
+
+    def count(self, step: Steps) -> int:
+        """Return the number of microbatches of a step. Raises ValueError for several steps."""
+        steps = list_steps(step)
+        if len(steps) != 1:
+            raise ValueError(
+                f"this rank works for one pipeline, and got {len(steps)} steps; give it one"
+            )
+        return len(steps[0].microbatches)
+
+    def read(
+        self,
+        compiled: CompiledProgram,
+        reading: Reading,
+        step: Steps,
+        training: bool,
+    ) -> StepData:
+        """Return a step's data for the parts, with the sizes of all that ranks exchange."""
+        (one,) = list_steps(step)
+        facts = self.facts if training else without_training(self.facts)
+        read = reading.read(one, facts.input_gradient, training)
+        return replace(read, edges=compiled.edges(one.infos), precision=compiled.precision)
+
+    def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> Sequence[Sequence[Slot]]:
+        """Return the measured passes of this rank's pipeline, by rank, from those of all ranks."""
+        del count
+        return rows
+
+    def _compile(self, microbatches: int, training: bool) -> CompiledProgram:
+        program, pipelines = self._lists(microbatches, training)
+        self._check_channels(channels_of(pipelines.lists), microbatches, program.name)
+        specs, calling = self.encoders.specs, self.options.calling
+        placement = self.encoders.placement
+        encoder = EncoderPart(program, self.rank, specs, placement, calling)
+        if training:
+            refuse_without_backward(encoder)
+        stages = Stages(program, self.modules, self.options, encoder.joints, self.merging)
+        own = (stages, self.vocabulary, encoder)
+        parts = {kind: part for part in own if part is not None for kind in part.kinds}
+        precision = self._precision(program)
+        return CompiledProgram(program, pipelines, parts, encoder.edge_specs, precision)
+
+    def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
+        """Return the program, checked, and every rank's operations."""
+        program = self._checked(self.make(microbatches), microbatches)
+        self.made[microbatches] = program
+        facts = self.facts if training else without_training(self.facts)
+        placement = self.encoders.placed(program)
+        program = trained_program(program, placement, self.facts.lowest)
+        if training:
+            if self.options.split:
+                program = with_whole_last_backward(program, facts.sharded)
+            program = with_reductions(program)
+        else:
+            program = forward_only(program)
+        return program, Pipelines(compile_all(program, facts), collectives(program))
+
+    def _checked(self, program: Program, microbatches: int) -> Program:
+        if program.microbatches != microbatches:
+            raise ValueError(
+                f"the step has {microbatches} microbatches, the schedule {program.name!r} "
+                f"{program.microbatches}; give steps of as many, or a schedule for this number"
+            )
+        check(program)
+        return program
+
+    def _check_channels(self, found: Sequence[Channel], microbatches: int, name: str) -> None:
+        """Raise ValueError if a program needs connections that were not made at the start."""
+        self.channels = self.channels if self._known else found
+        # Connections are made at the start, by all ranks together; a step cannot make more.
+        if new := set(found) - set(self.channels):
+            pairs = ", ".join(f"{source} to {target}" for source, target in sorted(new))
+            raise ValueError(
+                f"with {microbatches} microbatches the schedule {name!r} sends from ranks "
+                f"{pairs}, as it did not when the pipeline was made; make the pipeline with a "
+                "schedule that always uses the same channels"
+            )
+
+    def _precision(self, program: Program) -> dict[str, torch.dtype]:
+        """Return the precision of the last stage's output for the vocabulary layers.
+
+        Under autocast they compute in lower precision, so nothing is lost if it is sent in that.
+        """
+        if self.options.autocast is None:
+            return {}
+        sent = (b for b in program.barriers if (b.source, b.after) == ("last", "F"))
+        return {barrier.name: self.options.autocast for barrier in sent}

@@ -1,0 +1,110 @@
+"""The programs of units: one for each replica of the language model, and all ranks' operations."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ...ir.program import Program
+from ...simulation.timeline import Slot
+from ..compiled import Pipelines, collectives, forward_only
+from ..encoders import is_encoder, trained_program
+from ..parts import ELSEWHERE, StepData
+from ..parts.reading import Reading, Steps, list_steps
+from ..stage.agreement import without_training
+from ..units import UnitPlace, UnitPlan, compile_units, joined
+from .programs import CompiledProgram, Programs
+
+
+@dataclass(slots=True, kw_only=True)
+class UnitPrograms(Programs):
+    """The programs of one rank of a unit. `plan`: of a number of microbatches of each replica."""
+
+    place: UnitPlace
+    base: Callable[[int], Program]
+    plan: Callable[[int], UnitPlan]
+
+    def count(self, step: Steps) -> int:
+        """Return the number of microbatches of each replica's step.
+
+        Raises ValueError if the steps are not those of the replicas that this rank works for.
+        """
+        steps = list_steps(step)
+        replicas = self.place.units.replicas(self.place.rank)
+        counts = {len(one.microbatches) for one in steps}
+        if len(steps) != len(replicas) or len(counts) != 1:
+            raise ValueError(
+                f"this rank got {len(steps)} steps of {sorted(counts)} microbatches; give it the "
+                f"steps of {len(replicas)} data-parallel ranks ({', '.join(map(str, replicas))}), "
+                "with as many microbatches each"
+            )
+        return counts.pop()
+
+    def read(
+        self,
+        compiled: CompiledProgram,
+        reading: Reading,
+        step: Steps,
+        training: bool,
+    ) -> StepData:
+        """Return the data of the steps of all replicas that this rank works for."""
+        steps = list_steps(step)
+        count, units = self.count(step), self.place.units
+        facts = self.facts if training else without_training(self.facts)
+        microbatches = [ELSEWHERE] * (count * units.backbone.dp)
+        infos: list[object] = [None] * len(microbatches)
+        needed = self._needed(compiled.program)
+        for replica, one in zip(units.replicas(self.place.rank), steps, strict=True):
+            first = replica * count
+            here = None if needed is None else {number - first for number in needed}
+            read = reading.read(one, facts.input_gradient, training, here)
+            microbatches[first : first + count] = read.microbatches
+            infos[first : first + count] = one.infos
+        return StepData(
+            tuple(microbatches),
+            facts.input_gradient,
+            compiled.edges(infos),
+            compiled.precision,
+            training=training,
+        )
+
+    def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> list[list[Slot]]:
+        """Return the measured passes of this rank's replica by seat, as its program has them.
+
+        `rows`: of all ranks of the job. `count`: the microbatches of a replica's step.
+        """
+        units, replica = self.place.units, self.place.replica
+        first = replica * count
+        return [
+            [
+                slot._replace(what=replace(slot.what, microbatch=slot.what.microbatch - first))
+                for slot in rows[units.rank(replica, seat)]
+                if first <= slot.what.microbatch < first + count
+            ]
+            for seat in range(units.seats)
+        ]
+
+    def _needed(self, program: Program) -> set[int] | None:
+        """Return the microbatches that this rank encodes; None on the language model's ranks."""
+        if self.place.seat < self.place.ranks:
+            return None
+        return {p.microbatch for p in program.ranks[self.place.seat] if is_encoder(p, "EF")}
+
+    def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
+        """Return what all replicas' programs have, checked, and every rank's operations."""
+        facts = self.facts if training else without_training(self.facts)
+        plan, placement = self.plan(microbatches), self.encoders.placement
+        self.made[microbatches] = self.base(microbatches)
+        programs = [
+            trained_program(self._checked(program, microbatches), placement, self.facts.lowest)
+            for program in plan.programs
+        ]
+        if not training:
+            programs = [forward_only(program) for program in programs]
+        units = self.place.units
+        lists = compile_units(programs, units, plan.order, facts.input_gradient)
+        every = joined(programs)
+        replica = self.place.replica
+        found = {
+            name: one._replace(communicator=self.place.room(one.communicator, replica))
+            for name, one in collectives(every).items()
+        }
+        return every, Pipelines(lists, found, self.place.peers())

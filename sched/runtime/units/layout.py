@@ -1,0 +1,120 @@
+"""Units: the encoders and the language model on ranks of their own, each with its own DP and PP.
+
+The job's ranks are numbered unit by unit: replica by replica of the language model, stage by stage,
+then replica by replica of the encoders. A *seat* is a rank of the program of one replica of the
+language model: its own ranks, then all ranks of the encoders, which work for every replica.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class UnitSize(NamedTuple):
+    """The size of a unit: replicas, and pipeline ranks of each."""
+
+    dp: int
+    pp: int
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of the unit's ranks."""
+        return self.dp * self.pp
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units of a job, to be given to Pipeline in place of a mesh.
+
+    `backbone`, `encoder`: replicas and pipeline ranks of the language model, and of the encoders,
+    each of which has an equal share of its layers on every rank of a pipeline. `ahead`: how many
+    microbatches an encoder is ahead of the language model that takes them. `device`: the type of
+    device that tensors are on.
+
+    >>> units = Units(backbone=(2, 2), encoder=(3, 1))
+    >>> units.ranks, units.seats, [units.seat(rank) for rank in range(units.ranks)]
+    (7, 5, [0, 1, 0, 1, 2, 3, 4])
+    """
+
+    backbone: UnitSize
+    encoder: UnitSize
+    ahead: int = 2
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("backbone", "encoder"):
+            size = UnitSize(*getattr(self, name))
+            object.__setattr__(self, name, size)
+            if min(size) < 1:
+                raise ValueError(f"{name} has dp {size.dp} and pp {size.pp}; give 1 or more")
+        if self.ahead < 0:
+            raise ValueError(f"ahead is {self.ahead}; give 0 or more microbatches")
+
+    @classmethod
+    def from_layout(cls, path: str | Path, *, ahead: int = 2, device: str = "cpu") -> "Units":
+        """Return the units of a layout that `counterpoise plan orchestrate --out` wrote.
+
+        Raises ValueError, with the file's name, for anything else, and for units that the runtime
+        does not form: tensor parallelism is the modules' own, and generators do not run.
+        """
+        try:
+            return cls(*_read(json.loads(Path(path).read_text("utf-8"))), ahead, device)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of the job's ranks."""
+        return self.backbone.ranks + self.encoder.ranks
+
+    @property
+    def seats(self) -> int:
+        """Return the number of ranks of the program of one replica."""
+        return self.backbone.pp + self.encoder.ranks
+
+    def seat(self, rank: int) -> int:
+        """Return a rank's seat, in the programs of all replicas that it works for."""
+        beyond = rank - self.backbone.ranks
+        return rank % self.backbone.pp if beyond < 0 else self.backbone.pp + beyond
+
+    def replicas(self, rank: int) -> range:
+        """Return the replicas of the language model that a rank works for."""
+        if rank >= self.backbone.ranks:
+            return range(self.backbone.dp)
+        return range(rank // self.backbone.pp, rank // self.backbone.pp + 1)
+
+    def rank(self, replica: int, seat: int) -> int:
+        """Return the rank on a seat of a replica's program."""
+        beyond = seat - self.backbone.pp
+        return replica * self.backbone.pp + seat if beyond < 0 else self.backbone.ranks + beyond
+
+    def pipeline(self, replica: int) -> range:
+        """Return the ranks of a replica of the language model."""
+        return range(replica * self.backbone.pp, (replica + 1) * self.backbone.pp)
+
+
+def _read(layout: Any) -> tuple[UnitSize, UnitSize]:
+    """Return backbone and encoder of a layout's JSON."""
+    units = layout.get("units") if isinstance(layout, Mapping) else None
+    if not isinstance(units, Mapping) or layout.get("version") != 1:
+        raise ValueError('it is no layout: an object with "version": 1 and "units" is needed')
+    if set(units) != {"encoder", "backbone"}:
+        raise ValueError(
+            f"it has the units {', '.join(units)}; the runtime forms encoder, backbone"
+        )
+    return _size("backbone", units["backbone"]), _size("encoder", units["encoder"])
+
+
+def _size(name: str, unit: Any) -> UnitSize:
+    sizes = {key: unit.get(key) for key in ("tp", "dp", "pp")} if isinstance(unit, Mapping) else {}
+    if not sizes or any(type(size) is not int or size < 1 for size in sizes.values()):
+        raise ValueError(f"{name} is {unit!r}; give tp, dp and pp of 1 or more")
+    if sizes["tp"] > 1:
+        raise ValueError(
+            f"{name} has tp {sizes['tp']}, and the runtime's units have no tensor parallelism; "
+            "plan with modules that have times for TP 1"
+        )
+    return UnitSize(sizes["dp"], sizes["pp"])
