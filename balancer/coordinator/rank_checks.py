@@ -14,6 +14,9 @@ APART_S = 5.0
 HELD_UP_S = 5.0
 # A rank that has gone while others start the next epoch may come back for this long.
 MISSING_S = 120.0
+# A rank that stays away after a restart of the balancer, and had counted what others wait for, may
+# come back for this long.
+COUNTS_LOST_S = 120.0
 # A process that others share a rank with may be unreachable for this long.
 SHARER_LOST_S = 5.0
 # Ranks that are apart are sent something this often, to find those that cannot be reached.
@@ -28,13 +31,14 @@ class RankChecks:
     def __init__(self, runs: RunControl) -> None:
         self.runs = runs
         self.state = runs.state
-        self._missing_since = math.inf
+        self._missing_since = self._counts_lost_since = math.inf
 
     def check(self) -> None:
         """Make all checks at the coordinator's time."""
         self._check_apart()
         self._check_missing()
         self._check_held_up()
+        self._check_lost_counts()
         self._check_lost_sharers()
 
     def _check_apart(self) -> None:
@@ -78,6 +82,39 @@ class RankChecks:
         unplanned = (since for request, since in nearest if request.step >= run.feed.step)
         if any(state.now - since > HELD_UP_S for since in unplanned):
             run.leave(absent)
+
+    def _check_lost_counts(self) -> None:
+        """Fail when label tokens were counted for a former balancer, and who did so stays away.
+
+        That rank may have had the step's total, of which it tells nobody while it trains: where it
+        then waits for the gradients of a rank that has no total, neither would ever go on.
+        """
+        state, lost = self.state, self._lost_counts()
+        if lost is None:
+            self._counts_lost_since = math.inf
+            return
+        self._counts_lost_since = min(self._counts_lost_since, state.now)
+        if state.now - self._counts_lost_since > COUNTS_LOST_S and state.failure is None:
+            step, ranks = lost
+            self.runs.fail(
+                "protocol",
+                f"the balancer was restarted while it added up the label tokens of step {step}, "
+                f"and ranks {ranks} have not come back for {COUNTS_LOST_S:.0f} s to send theirs "
+                "again: restart all ranks from the last ledger",
+            )
+
+    def _lost_counts(self) -> tuple[int, tuple[int, ...]] | None:
+        """Return the step of which a process that has come back waits for absent ranks' counts."""
+        state = self.state
+        if state.job is None or not (absent := state.sharers.absent(state.job.ranks)):
+            return None
+        for rank in state.ranks.values():
+            if rank.started is None or not rank.started.has_returned:
+                continue
+            waits = state.labels.waits_for(rank.peer, rank.started.run, state.job.ranks)
+            if waits is not None and (gone := tuple(r for r in waits[1] if r in absent)):
+                return waits[0], gone
+        return None
 
     def _check_lost_sharers(self) -> None:
         """Fail when a process stays away whose rank others share: they would wait for it.

@@ -190,7 +190,12 @@ class StartRun(ArrayRecord, frozen=True):
     @property
     def start(self) -> EpochPosition:
         """The position from which this rank continues the run."""
-        return self.at if self.here == NO_PLACE else self.here
+        return self.here if self.has_returned else self.at
+
+    @property
+    def has_returned(self) -> bool:
+        """True of a rank that was in the run before this balancer was started."""
+        return self.here != NO_PLACE
 
     def is_after(self, other: "StartRun") -> bool:
         """Return True if a rank may send this after the other: it never moves back in a run."""

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+from counterpoise.balancer.coordinator.machine import KEEPALIVE_S
 from counterpoise.balancer.coordinator.peers.label_totals import LabelTotals
+from counterpoise.balancer.coordinator.rank_checks import COUNTS_LOST_S
 from counterpoise.balancer.protocol.job_spec import to_json
 from counterpoise.balancer.protocol.messages import (
+    EpochPosition,
     LabelCount,
     LabelTotal,
     Ping,
@@ -99,6 +102,52 @@ def test_a_rank_that_never_sends_fails_nothing() -> None:
         sent = cluster.tick(after_s=5.0)
         assert not [m for _, m in sent if isinstance(m, RunFailed)]
     assert (b"a", LabelTotal(0, 3, 12)) in cluster.send(b"b", LabelCount(0, 1, 3, 7))
+
+
+HERE = EpochPosition(0, 0, 3, 0)
+BEYOND_S = COUNTS_LOST_S + 2 * KEEPALIVE_S
+
+
+def come_back(peer: bytes, rank: int, cluster: Cluster) -> None:
+    """Introduce a rank again, to a balancer that was started after the run had begun."""
+    cluster.send(peer, RankHello((rank,), to_json(COUNTING), 0, 1))
+    cluster.send(peer, StartRun(0, 0, START, here=HERE))
+
+
+def failures(cluster: Cluster, wait_s: float) -> list[str]:
+    """Return what ranks are told has failed in some time."""
+    sent = [each for _ in range(int(wait_s)) for each in cluster.tick(after_s=1.0)]
+    return [m.reason for _, m in sent if isinstance(m, RunFailed)]
+
+
+def test_counts_that_a_former_balancer_had_are_missed_after_a_time_if_they_stay_away() -> None:
+    cluster = Cluster()
+    cluster.worker()
+    come_back(b"a", 0, cluster)
+    cluster.send(b"a", LabelCount(0, 0, 3, 5))
+    assert not failures(cluster, COUNTS_LOST_S)
+    (reason,) = set(failures(cluster, 2 * KEEPALIVE_S))
+    assert "the label tokens of step 3, and ranks (1,) have not come back for 120 s" in reason
+
+
+def test_a_rank_that_comes_back_in_time_and_counts_again_gets_the_total() -> None:
+    cluster = Cluster()
+    cluster.worker()
+    come_back(b"a", 0, cluster)
+    cluster.send(b"a", LabelCount(0, 0, 3, 5))
+    assert not failures(cluster, COUNTS_LOST_S)
+    come_back(b"b", 1, cluster)
+    assert not failures(cluster, BEYOND_S)  # it may take its time to count
+    total = LabelTotal(0, 3, 12)
+    assert cluster.send(b"b", LabelCount(0, 1, 3, 7)) == [(b"a", total), (b"b", total)]
+
+
+def test_a_rank_that_has_not_started_yet_may_take_any_time() -> None:
+    cluster = Cluster()
+    cluster.worker()
+    cluster.send(b"a", RankHello((0,), to_json(COUNTING), 0, 1), StartRun(0, 0, START))
+    cluster.send(b"a", LabelCount(0, 0, 3, 5))
+    assert not failures(cluster, BEYOND_S)
 
 
 def test_counts_of_ranks_of_others_and_of_jobs_that_count_otherwise_are_ignored() -> None:

@@ -75,3 +75,32 @@ def test_a_balancer_that_is_restarted_is_sent_the_counts_again(at: float) -> Non
     outcome = Simulation(settings, seed=3).run()
     assert not outcome.trouble
     assert outcome.label_totals == true_totals(outcome)
+
+
+def cut_off_at_the_total(epochs: int, at: float) -> SimulationResult:
+    """Run with rank 0 deaf from a time on, and a balancer that dies while it is."""
+    faults = (
+        Fault(at, "cut", "rank 0", 2.0, "down"),
+        Fault(at + 1.5, "crash balancer", "balancer", 0.1),
+    )
+    settings = replace(counting("plain"), faults=faults, epochs=epochs, limit_s=at + 300.0)
+    return Simulation(settings, seed=3).run()
+
+
+def test_a_total_that_died_with_its_balancer_comes_from_who_goes_on_or_is_an_error() -> None:
+    """Rank 1 has had the last total, rank 0 not; only in a second epoch rank 1 listens again."""
+    end = Simulation(counting("plain"), seed=3).run().seconds
+    ended = []
+    for n in range(12):
+        at = end - 0.02 * n
+        outcome, going_on = cut_off_at_the_total(1, at), cut_off_at_the_total(2, at)
+        assert not going_on.trouble
+        assert going_on.label_totals == true_totals(going_on)
+        assert not outcome.stuck
+        if outcome.trouble:
+            assert "ranks (1,) have not come back" in outcome.trouble
+        else:
+            assert outcome.label_totals == true_totals(outcome)
+        ended.append(bool(outcome.trouble))
+    assert any(ended)
+    assert not all(ended)
