@@ -313,20 +313,14 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         if self._late is None:
             return state
         state["sampler"] = state["batch_sampler"] = None  # they know the one that is copied
-        made = self._late.made
-        ledger = None if made is None else made.state_dict()
-        return {**state, "_late": (self._late.epoch, ledger)}
+        return {**state, "_late": self._late.snapshot()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._given is None:
-            return
-        epoch, ledger = state["_late"]
-        self._late = prepare_balanced(self, self._given)
-        self._late.set_epoch(epoch)
-        self._show_stand_ins()
-        if ledger is not None:
-            self._late.load_state_dict(ledger)
+        if self._given is not None:
+            self._late = prepare_balanced(self, self._given)
+            self._show_stand_ins()
+            self._late.restore(state["_late"])
 
     def _need_balance(self, what: str) -> BalancedLoader:
         self._refuse_plain(what)
@@ -381,7 +375,7 @@ class _BatchIterator:
 
     def _begin(self) -> None:
         if not self._begun:
-            check_lightning(self._balanced.microbatches_per_step)
+            check_lightning(self._loader)
             if self._feed is not None:
                 self._feed.begin(self._loader, self._balanced.microbatches_per_step)
             self._begun = True

@@ -1,7 +1,9 @@
 """Checks that Lightning's optimizer steps where a balanced loader's steps end.
 
 Lightning tells a loader nothing about its Trainer, and nothing has to be attached to it; but what
-iterates over the loader is the Trainer's fit loop, so the Trainer is found among the callers.
+iterates over the loader is the Trainer's fit loop, so the Trainer is found among the callers. That
+is good enough to refuse, not to decide: lengths are asked for before, of loaders of validation too,
+and a plan must not depend on who asks first. So balance="auto" does not take its accumulation here.
 """
 
 import sys
@@ -12,15 +14,15 @@ from typing import Any
 MODULES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def check_lightning(accumulate: int | str) -> None:
+def check_lightning(loader: Any) -> None:
     """Raise ValueError where Trainer.fit, if it is the caller, accumulates another number.
 
-    accumulate: the microbatches that this process has in a step; "auto" if steps differ. With
-    manual optimization the loop steps where it wants.
+    loader: a balanced one of ours. With manual optimization the loop steps where it wants.
     """
     trainer = _training()
     if trainer is None or not trainer.lightning_module.automatic_optimization:
         return
+    accumulate, grouping = loader._balanced.microbatches_per_step, loader._given.balance.grouping
     if accumulate == "auto":
         raise ValueError(
             'with accumulate="auto" steps differ in their number of microbatches, and Lightning '
@@ -32,7 +34,7 @@ def check_lightning(accumulate: int | str) -> None:
         raise ValueError(
             f"accumulate_grad_batches is {theirs}, and a step of this loader has {accumulate} "
             f"microbatches: give Trainer(accumulate_grad_batches={accumulate}), or "
-            f"Balance(accumulate={theirs}) to the loader"
+            f'Balance("{grouping}", accumulate={theirs}) to the loader'
         )
 
 

@@ -27,6 +27,8 @@ from .start_line import start_line, tell, warn_of_means
 from .worker import ask_worker
 
 Build = Callable[[Choice, Balance, PlanConfig, Place], BalancedLoader]
+# What is learned after a loader was made: costs and work, and what a framework does.
+LEARNED = ("balance", "choice", "ignores_labels", "model_times", "model", "_told")
 
 
 @dataclass(slots=True)
@@ -190,6 +192,17 @@ class LateAutoLoader(LateBalancedLoader):
     def counts(self) -> Counts:
         """The counts of the plan: "equal" is batch_size samples a microbatch, "free" is any."""
         return self._settings.balance.counts or "equal"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a copy of this begins with: also what was found, and what frameworks told."""
+        learned = {name: getattr(self._settings, name) for name in LEARNED}
+        return {**super().snapshot(), "learned": learned}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Begin with what another has left and has learned; before the first use."""
+        for name, value in snapshot["learned"].items():
+            setattr(self._settings, name, value)
+        super().restore(snapshot)
 
     def adopt(
         self, accumulate: int = 1, counts: Counts | None = None, ignores_labels: bool = False

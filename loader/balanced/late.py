@@ -106,6 +106,17 @@ class LateBalancedLoader:
         if self._loader is not None:
             self._loader.set_epoch(epoch)
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a copy of this begins with: epoch and ledger, None before the first use."""
+        ledger = None if self._loader is None else self._loader.state_dict()
+        return {"epoch": self._epoch, "ledger": ledger}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Begin with what another has left; before the first use."""
+        self.set_epoch(snapshot["epoch"])
+        if snapshot["ledger"] is not None:
+            self.load_state_dict(snapshot["ledger"])
+
     def close(self) -> None:
         """End the loader's processes, if any were started."""
         if self._loader is not None:

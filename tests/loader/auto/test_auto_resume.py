@@ -1,13 +1,22 @@
 """What `auto` has found stands in the ledger, and is taken from there."""
 
+import copy
 import json
+import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader.adapters.auto_loader import (
+    adopt_accumulation,
+    adopt_times,
+    adopt_weights,
+)
 from counterpoise.loader.auto import late
 from tests.loader.auto import auto_data as data
+from tests.loader.auto.test_auto_times import SHAPE
 
 
 def make(dataset: Any, virtual_ranks: int = 2, accumulate: int = 2, **more: Any) -> DataLoader:
@@ -64,8 +73,23 @@ def test_other_ranks_of_the_same_global_batch_go_on_between_steps() -> None:
 
 
 def test_a_copy_has_the_position_and_what_was_found() -> None:
-    import copy
-
     loader = make(data.Texts(90))
     next(iter(loader))
     assert copy.deepcopy(loader).state_dict() == loader.state_dict()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_copy_knows_what_a_framework_has_told(begun: bool) -> None:
+    loader = make(data.Texts(90), accumulate=1)
+    adopt_accumulation(loader, 6)  # of both ranks that are played here
+    adopt_weights(loader)
+    adopt_times(loader, SimpleNamespace(config=SimpleNamespace(**SHAPE)))
+    if begun:
+        next(iter(loader))
+    copied = pickle.loads(pickle.dumps(loader))
+    assert copied.state_dict() == loader.state_dict()
+    whole = [list(each["number"]) for each in loader]  # from the epoch's beginning
+    assert [list(each["number"]) for each in copied] == whole[begun:]
+    infos = [info for _, info in copied.with_info()]
+    assert {info.microbatches for info in infos} == {3}
+    assert len({info.samples for info in infos}) > 1  # counts are free
