@@ -77,12 +77,16 @@ def _attach_evaluation(trainer: Any, loader: Any) -> None:
 def _check_strategy(trainer: Any) -> None:
     """Raise ValueError where Trainer is to choose samples by length itself."""
     strategy = getattr(trainer.args, "train_sampling_strategy", "random")
-    if strategy not in ("random", "sequential"):
-        raise ValueError(
-            f"train_sampling_strategy={strategy!r} makes batches by length, and so does a balanced "
-            "loader: one of the two has to go; leave train_sampling_strategy of TrainingArguments, "
-            "or attach_trainer() and balance"
-        )
+    if getattr(trainer.args, "group_by_length", False):  # its name in transformers 4
+        given = "group_by_length=True"
+    elif strategy not in ("random", "sequential"):
+        given = f"train_sampling_strategy={strategy!r}"
+    else:
+        return
+    raise ValueError(
+        f"{given} makes batches by length, and so does a balanced loader: one of the two has to "
+        f"go; leave {given.partition('=')[0]} of TrainingArguments, or attach_trainer() and balance"
+    )
 
 
 def _why_not_normalised(trainer: Any) -> str:

@@ -26,6 +26,7 @@ def test_ranks_share_what_one_of_them_has_found(one: Pool, ranks: Any) -> None:
     assert ranks[0][2] == len(ranks[0][0]) == len(alone) // 2
 
 
+@pytest.mark.long  # tests/loader/auto has both, of one process
 def test_other_ranks_of_the_same_global_batch_find_the_same(one: Pool, two: Pool) -> None:
     found = two.run("auto_cases:together", accumulate=1, count=88)
     ((alone, ledger, _),) = one.run("auto_cases:together", accumulate=2, count=88)
@@ -40,6 +41,7 @@ def test_other_ranks_of_the_same_global_batch_find_the_same(one: Pool, two: Pool
     assert steps(found[0][0] + found[1][0]) == steps(alone)
 
 
+@pytest.mark.long
 def test_a_resume_inside_a_step_reads_no_first_samples(two: Pool, ranks: Any) -> None:
     for (first, rest), (taken, _, _) in zip(two.run("auto_cases:resumed"), ranks, strict=True):
         assert first + rest == [each[3] for each in taken]
@@ -63,6 +65,7 @@ def test_a_byte_budget_too_small_for_a_step_is_the_same_error_on_each_rank(two: 
     assert all("give DataLoader(buffer_bytes=" in text for text in found)
 
 
+@pytest.mark.long  # the matrix (training.py) has checkpoints of Trainer
 def test_a_checkpoint_of_trainer_inside_an_epoch_goes_on_exactly(two: Pool, tmp_path: Path) -> None:
     # an epoch has 4 steps, the last of them short
     found = two.run("auto_cases:hf_resumed", folder=str(tmp_path), at=2, steps=7)

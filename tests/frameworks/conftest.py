@@ -11,6 +11,7 @@ for name in (
     "loss",
     "other_adapters",
     "packed",
+    "pools",
     "rows",
     "trainer",
     "training",

@@ -12,7 +12,7 @@ from lightning import Fabric, LightningModule, Trainer  # noqa: E402
 
 import counterpoise as cp  # noqa: E402
 
-from .tiny import Texts, TinyModel, balanced, collate, error_of, numbers_of, plain  # noqa: E402
+from .tiny import KEPT, Texts, TinyModel, balanced, collate, error_of, numbers_of, plain  # noqa: E402
 
 Q = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 
@@ -111,11 +111,16 @@ def skipping_kept() -> tuple[Any, ...]:
 
 
 def accumulation_error(ours: int | str, theirs: int, manual: bool = False) -> str:
-    """What fit says where the loader's step and the optimizer's have other microbatches."""
+    """What fit says where the loader's step and the optimizer's have other microbatches.
+
+    ours: "found" for balance="auto".
+    """
     module = Module()
     module.automatic_optimization = not manual
     made = trainer(max_epochs=1, accumulate_grad_batches=theirs)
-    return error_of(lambda: made.fit(module, balanced(ours)))
+    loader = plain(shuffle=True, balance="auto") if ours == "found" else balanced(ours)
+    KEPT.append(loader)
+    return error_of(lambda: made.fit(module, loader))
 
 
 def validated_while_accumulating() -> list[list[int]]:

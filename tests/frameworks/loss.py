@@ -26,9 +26,8 @@ def test_check_equivalence_names_attention_across_borders(one: Pool) -> None:
     assert causes == (BORDERS,)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "accumulate"), [(2, 3), pytest.param(1, 3, marks=pytest.mark.long)]
-)
+@pytest.mark.long  # the matrix (training.py) has Lightning
+@pytest.mark.parametrize(("ranks", "accumulate"), [(2, 3), (1, 3)])
 def test_lightning_divides_once_and_each_info_is_that_of_its_batch(
     one: Pool, two: Pool, ranks: int, accumulate: int
 ) -> None:

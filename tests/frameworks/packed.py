@@ -19,7 +19,7 @@ def test_a_packed_batch_is_what_the_model_takes(one: Pool) -> None:
     assert one.run(f"{CASES}:arguments") == [list(ARGUMENTS)]
 
 
-@pytest.mark.parametrize("kind", ["balanced", "plain"])
+@pytest.mark.parametrize("kind", ["balanced", pytest.param("plain", marks=pytest.mark.long)])
 def test_packed_samples_train_as_one_by_one(one: Pool, tmp_path: Path, kind: str) -> None:
     ((ours, alone, names),) = one.run(f"{CASES}:trained", folder=str(tmp_path), kind=kind)
     assert_close(ours, alone)

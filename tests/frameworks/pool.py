@@ -13,10 +13,13 @@ import traceback
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 CASE_TIMEOUT_S = 200.0
+# How long the others may go on when a process has failed, and then take to end.
+LAST_WORDS_S = 5.0
+ASKED_S = 2.0
 
 
 class RankError(AssertionError):
@@ -47,34 +50,47 @@ class Pool:
     def run(self, function: str, **named: Any) -> list[Any]:
         """Run "module:function" of tests.frameworks in every process; return what each returned.
 
-        RankError with all tracebacks if one raised, TimeoutError or EOFError if one does not
-        answer, or ends.
+        RankError with the tracebacks if one raised or ended, TimeoutError if one does not answer.
+        After an error the next case has new processes: who raised may have left the others in a
+        collective, in which they would stay.
         """
         if not self._processes:
             self._start()
         for pipe in self._pipes:
             pipe.send((function, named))
-        answers = []
-        for rank, pipe in enumerate(self._pipes):
-            try:
-                if not pipe.poll(CASE_TIMEOUT_S):
-                    raise TimeoutError(f"rank {rank} of {self.ranks} did not end {function}")
-                answers.append(pipe.recv())
-            except (TimeoutError, EOFError):
-                self.close()  # the next case has new processes
-                raise
-        failed = [answer for good, answer in answers if not good]
+        answers: dict[int, tuple[bool, Any]] = {}
+        while len(answers) < self.ranks and self._take_answers(function, answers):
+            pass
+        failed = [answer for is_good, answer in answers.values() if not is_good]
+        silent = [rank for rank in range(self.ranks) if rank not in answers]
+        if failed or silent:
+            self.close(ASKED_S)
         if failed:
             raise RankError("\n".join(failed))
-        return [answer for _, answer in answers]
+        if silent:
+            raise TimeoutError(f"ranks {silent} of {self.ranks} did not end {function}")
+        return [answers[rank][1] for rank in range(self.ranks)]
 
-    def close(self) -> None:
-        """End the processes."""
+    def _take_answers(self, function: str, answers: dict[int, tuple[bool, Any]]) -> bool:
+        """Wait for the next answers; return whether any came, in a short time after a failure."""
+        open_pipes = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
+        has_failed = not all(is_good for is_good, _ in answers.values())
+        ready = wait(open_pipes, LAST_WORDS_S if has_failed else CASE_TIMEOUT_S)
+        for pipe in ready:
+            rank = open_pipes[pipe]  # type: ignore[index]
+            try:
+                answers[rank] = pipe.recv()  # type: ignore[union-attr]
+            except EOFError:
+                answers[rank] = False, f"rank {rank} ended in {function}"
+        return bool(ready)
+
+    def close(self, patience_s: float = 20.0) -> None:
+        """End the processes; one that does not end within `patience_s` is killed."""
         for pipe in self._pipes:
             with suppress(OSError):
                 pipe.send(None)
         for process in self._processes:
-            process.join(20)
+            process.join(patience_s)
             if process.is_alive():
                 process.kill()
                 process.join()

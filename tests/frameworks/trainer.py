@@ -57,7 +57,8 @@ def test_resuming_goes_on_with_the_same_samples(
         assert epochs[0] == epochs[1] == steps / 4
 
 
-@pytest.mark.parametrize("mode", ["window", pytest.param("epoch", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["window", "epoch"])
 def test_epochs_of_unknown_length_follow_each_other(one: Pool, tmp_path: Path, mode: str) -> None:
     at = 7  # inside the second epoch
     ((steps, seen, epochs, again, error),) = one.run(

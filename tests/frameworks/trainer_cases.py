@@ -151,7 +151,9 @@ def attach_errors(folder: str) -> list[str]:
 
 def sampling_by_length(folder: str) -> str:
     """What attach_trainer says where Trainer is to make batches by length."""
-    made = trainer(folder, train_sampling_strategy="batch_rebalance")
+    newer: dict[str, Any] = {"train_sampling_strategy": "batch_rebalance"}
+    has_it = hasattr(TrainingArguments, "train_sampling_strategy")
+    made = trainer(folder, **(newer if has_it else {"group_by_length": True}))
     return error_of(lambda: cp.adapters.attach_trainer(made, balanced()))
 
 

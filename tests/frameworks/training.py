@@ -28,14 +28,13 @@ MATRIX = [
     for ranks in (1, 2)
     for accumulate in (1, 3)
 ]
-# Two of each framework, which cover every pair of its settings' values.
+# Two of each framework, which cover every value of its settings, and all pairs of them together;
+# DDP by hand and torchtitan's calls run with `make test-all`.
 OFTEN = {
-    ("by_hand", "balanced", 2, 1), ("by_hand", "plain", 1, 3),
     ("on_accelerate", "balanced", 2, 3), ("on_accelerate", "plain", 1, 1),
     ("on_fabric", "balanced", 1, 3), ("on_fabric", "plain", 2, 1),
     ("on_lightning", "balanced", 2, 3), ("on_lightning", "plain", 1, 1),
     ("on_trainer", "balanced", 1, 1), ("on_trainer", "plain", 2, 3),
-    ("on_torchtitan", "balanced", 1, 3),
 }  # fmt: skip
 
 
@@ -72,13 +71,8 @@ def test_a_framework_trains_as_the_reference_and_goes_on_from_its_checkpoint(
         assert_close(resumed, weights)
 
 
-@pytest.mark.parametrize(
-    "framework",
-    [
-        pytest.param(framework, marks=[] if framework == "on_fabric" else pytest.mark.long)
-        for framework in LOOPS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("framework", LOOPS)
 def test_a_framework_goes_on_with_one_process_where_two_were(
     one: Pool, two: Pool, tmp_path: Path, framework: str
 ) -> None:

@@ -187,7 +187,7 @@ def measured(framework: str, kind: str, way: str) -> tuple[float, float]:
     return waited / (end - begin), (end - begin) / (STEPS - 1)
 
 
-def _wait(waits: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _wait(waits: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     since = time.perf_counter()
     dist.barrier()
     waits.append((since, time.perf_counter()))
