@@ -5,6 +5,7 @@ from .encoders import EncoderSpec
 from .execution import PipelineStalledError
 from .links import PeerLostError
 from .pipeline import Pipeline, StepResult
+from .stage import split
 from .units import Units
 from .vocabulary import LossOptions, VocabParallel
 
@@ -21,4 +22,5 @@ __all__ = [
     "newest_checkpoint",
     "resumed_schedule",
     "save_checkpoint",
+    "split",
 ]

@@ -1,8 +1,9 @@
-"""Prints a command's report: tables, or one JSON object as the last line for programs."""
+"""Prints a command's report: tables, or one JSON object as the last line; and writes plans."""
 
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -19,3 +20,11 @@ def emit(report: Mapping[str, object], as_json: bool, *tables: Table) -> None:
     console = Console()
     for table in tables:
         console.print(table)
+
+
+def write_plan(path: Path | None, plan: Mapping[str, object]) -> None:
+    """Write a plan for a job to a file, if one is given, and say so on standard error."""
+    if path is None:
+        return
+    path.write_text(json.dumps(plan, indent=1) + "\n", "utf-8")
+    progress_console.print(f"wrote {path}", soft_wrap=True)

@@ -12,7 +12,7 @@ from ...sched.planners.orchestration.plan import plan_layouts
 from ...sched.planners.orchestration.rigid import rigid
 from ...sched.planners.orchestration.simulated import MEAN, RankedLayout, rerank
 from ...sched.planners.orchestration.units import Module, OrchestrationProblem, Unit
-from ..console.reporting import emit
+from ..console.reporting import emit, write_plan
 from ..inputs.json_files import draw_costs, parse_sizes
 
 
@@ -39,6 +39,7 @@ from ..inputs.json_files import draw_costs, parse_sizes
 @click.option("--resource", default="tiles", show_default=True, help="What images cost in --data.")
 @click.option("--keep", default=5, show_default=True, type=click.IntRange(1, 100))
 @click.option("--seed", default=0, show_default=True, help="Of the samples drawn from --data.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the best layout here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def orchestrate_command(
     gpus: int,
@@ -54,11 +55,13 @@ def orchestrate_command(
     resource: str,
     keep: int,
     seed: int,
+    out: Path | None,
     as_json: bool,
 ) -> None:
     """Place encoder, language model and generator on a cluster (DistTrain, section 5).
 
-    The simulator runs the best plans by the formula; the fastest of them is the answer.
+    The simulator runs the best plans by the formula; the fastest of them is the answer. --out
+    writes what `counterpoise.sched.runtime.Units.from_layout` starts a job from.
 
     Example: counterpoise plan orchestrate --gpus 1296 --batch 1920 --model mllm-72b --json
     """
@@ -76,6 +79,7 @@ def orchestrate_command(
     usual = rigid(job)
     compared = rerank(job, [usual], work)[0] if usual else None
     report = _report(job, found, milliseconds, compared)
+    write_plan(out, {"version": 1, "units": report["units"]})
     emit(report, as_json, _unit_table(job, found[0]), _candidate_table(job, found, compared))
 
 

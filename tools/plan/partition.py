@@ -22,6 +22,7 @@ from ...sched.planners.framework_layouts import (
     merge_encoder,
     module_names,
 )
+from ...sched.planners.split_plan import dump_split, split_of
 from ...sched.planners.stage_split import (
     BASELINES,
     Sizes,
@@ -31,7 +32,7 @@ from ...sched.planners.stage_split import (
     traffic_bytes,
     variance,
 )
-from ..console.reporting import emit
+from ..console.reporting import emit, write_plan
 from ..inputs.models import Setting, with_model
 
 # None: Megatron's string; else what the framework calls a model's modules.
@@ -69,6 +70,7 @@ _Measurements = Annotated[tuple[MeasuredPartition, ...], msgspec.Meta(min_length
     type=click.Choice(list(FRAMEWORKS)),
     help="Write the best partition in this framework's form; a split encoder has none.",
 )
+@click.option("--out", type=click.Path(path_type=Path), help="Write the best split here (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def partition_command(
     setting: Setting | None,
@@ -79,25 +81,24 @@ def partition_command(
     measured: Path | None,
     whole_encoder: bool,
     framework: str | None,
+    out: Path | None,
     as_json: bool,
 ) -> None:
     """Split layers over pipeline stages: OmniBal's balanced partition, compared with usual ones.
 
     To decide by measurement, run once, train a few steps with each of the printed candidates, and
     run again with --measured FILE: [{"layers_per_stage": [22, 23, 24, 24], "seconds": 1.9}, ...].
+    --out writes what `counterpoise.sched.runtime.split` cuts a model by.
 
     Example: counterpoise plan partition --model internvit-6b+internlm2-20b --tp 2 --stages 4
     """
-    if setting is None:
-        raise ValueError("give --model, and --stages")
-    if whole_encoder:
-        setting = replace(setting, layers=merge_encoder(setting.layers))
+    setting = _asked(setting, whole_encoder)
     layers, stages = setting.layers, setting.stages
     step = _step_of(setting, link, overlap)
     start = time.perf_counter()
     usual = {name: method(layers, stages) for name, method in BASELINES.items()}
     if measured is None:
-        also = tuple(usual.values())
+        also = tuple(usual.values())  # timed too, so that the answer is no slower
         found = balanced_partition(layers, stages, step, radius=radius, keep=keep, also=also)
     else:
         found = _measured(measured, candidates(layers, stages, radius=radius, keep=keep))
@@ -107,9 +108,17 @@ def partition_command(
     report = _report(found[:keep], rows, "simulated" if measured is None else "measured")
     report["milliseconds"] = round(milliseconds, 3)
     report |= _framework_split(framework, setting, found[0][0])
+    write_plan(out, dump_split(split_of(found[0][0])))
     emit(report, as_json, _method_table(rows), _candidate_table(found[:keep]))
     if framework is not None and not as_json:
         click.echo(_split_text(report["split"]))
+
+
+def _asked(setting: Setting | None, whole_encoder: bool) -> Setting:
+    """Return the model to split. Raises ValueError if none is given."""
+    if setting is None:
+        raise ValueError("give --model, and --stages")
+    return replace(setting, layers=merge_encoder(setting.layers)) if whole_encoder else setting
 
 
 def _step_of(setting: Setting, link: float, overlap: bool) -> Callable[[Sizes], int]:

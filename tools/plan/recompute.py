@@ -1,6 +1,5 @@
 """`counterpoise plan recompute`: which layers of which stage to recompute."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,7 +22,7 @@ from ...sched.planners.recompute import (
 )
 from ...sched.planners.recompute_shapes import modelled_stages, recomputing_step_ns
 from ...sched.planners.stage_split import BASELINES, Sizes, balanced_partition, simulated_step
-from ..console.reporting import emit
+from ..console.reporting import emit, write_plan
 from ..inputs.json_files import parse_sizes
 from ..inputs.models import Setting, with_model
 
@@ -97,9 +96,7 @@ def recompute_command(
         raise ValueError("give either --model, or --measured FILE")
     usual = [all_or_nothing(stage, found.saving, found.limit_bytes) for stage in found.stages]
     policy = _policy(found)
-    if out is not None:
-        out.write_text(json.dumps(policy, indent=1) + "\n", "utf-8")
-        click.echo(f"wrote {out}", err=True)
+    write_plan(out, policy)
     counts = {
         "recomputed_layers": sum(len(one.recompute) for one in found.plan),
         "all_or_nothing_layers": sum(len(one.recompute) for one in usual),

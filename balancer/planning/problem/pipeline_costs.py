@@ -1,4 +1,4 @@
-"""What ordering knows of a pipeline: its schedule, its stages, and what their passes cost.
+"""The pipeline that microbatches are ordered for: schedule, stages, and costs of their passes.
 
 A user names a file, `Balance(pipeline={"schedule": "1f1b", "stages": 4, "profile": "costs.json"})`.
 The trainer reads it, and the plan's configuration holds what it says, as JSON text: a balancer on
@@ -19,7 +19,7 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 
 
 class PassEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a pass of a stage costs in nanoseconds, as cost profiles say it."""
+    """The cost of a stage's pass in nanoseconds, as cost profiles say it."""
 
     fixed: Whole = 0
     per_thousand: dict[str, Whole] = {}

@@ -1,4 +1,4 @@
-"""What one rank holds of a model, under the names that its tensors have in the whole model."""
+"""The modules that one rank holds, under the names that its tensors have in the whole model."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -54,6 +54,7 @@ class EncoderRoutes:
         for value, several in self.gradients.items():
             if (info := infos[value.microbatch]) is None:
                 continue
+            # The gradients of several encoders' features travel as one flat tensor.
             parts = [encoders[encoder].features_spec(info) for encoder in several]
             size = sum(width * tokens for tokens, width in (part.shape for part in parts))
             found[value] = parts[0] if len(parts) == 1 else TensorSpec((size,), parts[0].dtype)
@@ -74,6 +75,7 @@ def find_routes(program: Program, placement: EncoderPlacement) -> EncoderRoutes:
     {1: 0}
     """
     items = {item for row in program.ranks for item in row}
+    # Everything below takes for granted that edges join what follows each other.
     for edge in program.edges:
         _check_edge(edge, placement)
     number = _numbers(program, placement, {item for item in items if is_encoder(item, "EF")})

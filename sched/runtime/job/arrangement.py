@@ -1,4 +1,4 @@
-"""Where a job's parts are: encoders in the pipeline's bubbles, or units on ranks of their own."""
+"""Arrange a job's parts: encoders in the pipeline's bubbles, or units on ranks of their own."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

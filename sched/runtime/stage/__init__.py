@@ -3,6 +3,7 @@
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 from .merging import Merge, Merging, merging_for
 from .modules import LossFunction, Running, StageOptions, Stages
+from .splitting import split
 
 __all__ = [
     "DeferredGradients",
@@ -15,4 +16,5 @@ __all__ = [
     "defer_linear_layers",
     "deferring",
     "merging_for",
+    "split",
 ]

@@ -71,6 +71,7 @@ def facts_of(
     """
     shared = shared or {}
     _refuse_elsewhere(stages, shared)
+    # A shared parameter has another name in each stage, and is no stage's own.
     several = {id(p) for p in shared.values()}
     return RankFacts(
         {stage: is_trained([module]) for stage, module in stages.items()},

@@ -82,7 +82,7 @@ def merging_for(
     """
     if merge is None or first is None:
         return None
-    if embedded:
+    if embedded:  # input passes of vocabulary parallelism have made them
         return Merging(merge)
     named = dict(first.named_modules())
     if embedding:
@@ -92,6 +92,7 @@ def merging_for(
                 f"{', '.join(name for name in named if name)}"
             )
         return Merging(merge, named[embedding])
+    # Without a name it must be clear which layer is meant.
     found = [name for name, layer in named.items() if isinstance(layer, nn.Embedding)]
     if len(found) != 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What all units know of the model, from the facts of each rank."""
+"""Agree on the model among all units, from the facts of each rank."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -61,6 +61,7 @@ def plan_units(base: Program, units: Units, layers: Sequence[int]) -> UnitPlan:
         raise ValueError(
             f"encoders of {', '.join(map(str, layers))} layers do not divide over pp {width}"
         )
+    # Dealt in the order of need, whosever they are: numbers of replicas need not divide.
     jobs = sorted(_jobs(base, units.backbone.dp))
     order: dict[int, tuple[tuple[int, Pass], ...]] = {}
     edges: list[list[Edge]] = [[] for _ in range(units.backbone.dp)]

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from counterpoise.sched.planners.split_plan import read_split
 from counterpoise.sched.planners.stage_split import BASELINES
+from counterpoise.sched.runtime.units import Units
 from counterpoise.tools.plan.command import command
 
 PAIR = ("--model", "internvit-6b+internlm2-20b", "--tp", "2", "--stages", "4")
@@ -195,3 +197,28 @@ def test_recompute_plans_from_measurements(tmp_path: Path) -> None:
 )
 def test_mistakes_are_told_in_one_line(arguments: tuple[str, ...], words: str) -> None:
     assert words in refused(*arguments)
+
+
+def test_plans_are_written_as_jobs_read_them(tmp_path: Path) -> None:
+    layout, cut, policy = (tmp_path / f"{name}.json" for name in ("layout", "split", "policy"))
+    report = run("orchestrate", "--gpus", "4", "--batch", "4", *small_model(tmp_path), str(layout))
+    units = Units.from_layout(layout)
+    assert report["units"]["backbone"]["pp"] == units.backbone.pp
+    assert report["units"]["encoder"]["dp"] == units.encoder.dp
+    assert units.ranks == report["gpus"]
+    report = run("partition", *PAIR, "--out", str(cut))
+    assert [one.layers for one in read_split(cut).stages] == report["layers_per_stage"]
+    large = ("--model", "internvit-6b+llama3-70b", "--tp", "4", "--dp", "2", "--stages", "8")
+    report = run("recompute", *large, "--memory", "60", "--out", str(policy))
+    assert [list(one.recompute) for one in read_split(policy).stages] == [
+        one["recompute"] for one in report["stages"]
+    ]
+
+
+def small_model(folder: Path) -> tuple[str, ...]:
+    """Return the options for a model of an encoder and a backbone, up to --out."""
+    path = folder / "model.json"
+    times = {"forward_ns": {"1": 100}, "backward_ns": {"1": 200}}
+    parts = [{"name": name, "layers": 4, **times} for name in ("encoder", "backbone")]
+    path.write_text(json.dumps({"modules": parts}))
+    return "--model", str(path), "--out"

@@ -60,6 +60,7 @@ def verdict(
     hidden = _hidden(case, medians)
     gains = [times["first"] - times["filled"] for times in (simulated, medians)]
     ratio = medians["filled"] / simulated["filled"]
+    # A plan that gains nothing, as one of a pipeline without gaps, cannot be missed.
     gain_ratio = gains[1] / gains[0] if gains[0] else 1.0
     in_order = all(one.in_order for found in measured.values() for one in found)
     near = abs(ratio - 1) <= TOLERANCE and abs(gain_ratio - 1) <= TOLERANCE
@@ -93,6 +94,7 @@ def encoder_table(report: Report) -> Table:
         else "they do not agree"
     )
     table = Table("", *report["cases"], caption=caption)
+    # Steps first, each measured one with its range; then what follows from them.
     for name, what in (("filled", "step"), ("first", "encoders first"), ("alone", "no encoders")):
         table.add_row(f"{what}, simulated, ms", *(f"{c['simulated_ms'][name]}" for c in cells))
         spreads = (c["measured_ms"][name] for c in cells)
