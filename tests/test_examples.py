@@ -12,6 +12,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+# run by `make test` in a pool of processes: tests/sched/runtime/checkpoint/test_files.py
+POOLED = ("train_pipeline",)
 PROGRAMS = {
     "python": [sys.executable],
     "torchrun": [str(Path(sys.executable).with_name("torchrun"))],
@@ -27,7 +29,13 @@ def command_of(example: Path) -> list[str]:
     return [*PROGRAMS[program], *words]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.long] if path.stem in POOLED else [])
+        for path in EXAMPLES
+    ],
+)
 def test_an_example_runs_as_its_docstring_says(example: Path, root: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(

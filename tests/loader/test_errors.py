@@ -3,8 +3,6 @@
 import io
 import json
 import signal
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,12 @@ from torch.utils.data import Dataset, get_worker_info
 
 from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
+from counterpoise.tools.cli import main
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.dead_letter import read_letters
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
-COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 TRANSFORM = VisionLanguage(tile_size=28, max_tiles=4, tokens_per_tile=4)
 
 
@@ -264,12 +262,13 @@ def test_a_key_cannot_act_on_a_terminal(tmp_path):
 
 
 @pytest.mark.parametrize("source", [no_file, truncated])
-def test_the_demo_exits_with_2_on_bad_data(tmp_path, source):
+def test_the_demo_exits_with_2_on_bad_data(tmp_path, source, capfd):
     pattern = tmp_path / ("nothing.tar" if source is no_file else "*.tar")
     with pytest.raises((ValueError, OSError)):
         source(tmp_path)
-    done = subprocess.run(
-        [COMMAND, "demo", "--data", str(pattern)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--data", str(pattern)])
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert len(said.strip().splitlines()) == 1, said

@@ -136,10 +136,17 @@ def test_an_exception_between_two_letters_loses_no_microbatch_and_writes_none_tw
 
 
 @pytest.mark.parametrize(
-    ("workers", "moments"),
-    [(0, 30), (2, 20), *(pytest.param(n, 300, marks=pytest.mark.long) for n in (0, 2))],
+    ("workers", "moments", "whole_steps"),
+    [
+        (0, 30, True),
+        (2, 20, False),
+        *(
+            pytest.param(n, 300, whole, marks=pytest.mark.long)
+            for n in (0, 2)
+            for whole in (False, True)
+        ),
+    ],
 )
-@pytest.mark.parametrize("whole_steps", [False, True])
 # A handler that raises while a message is freed is not heard of.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_handlers_that_raise_at_random_moments_lose_nothing(

@@ -27,7 +27,7 @@ def doctor(capfd, address, keys):
     return json.loads(capfd.readouterr().out.splitlines()[-1])["job"]
 
 
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("plain", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_keyed_job_from_end_to_end(tmp_path, capfd, plain):
     root = Path(ensure_demo_data(tmp_path / "root", samples=SAMPLES, shards=1)).parent
     keygen(tmp_path / "keys")

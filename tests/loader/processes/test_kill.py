@@ -99,7 +99,17 @@ def trainers(tmp_path_factory):
     started.process.communicate()
 
 
-@pytest.mark.parametrize("end", kill_trainer.ENDS)
+# ways to end that are the interpreter's own, like one that stays
+ALIKE = ("an exception", "os._exit", "SIGINT")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(end, marks=pytest.mark.long) if end in ALIKE else end
+        for end in kill_trainer.ENDS
+    ],
+)
 def test_whichever_way_it_ends(trainers, end):
     trainers.fork(end)
     assert trainers.status() == kill_trainer.ENDS[end][-1]

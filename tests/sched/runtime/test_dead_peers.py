@@ -110,7 +110,11 @@ def _check_report(text: str, rank: int, victim: int, pp: int) -> None:
 
 @pytest.mark.parametrize(
     ("victim", "how", "pp"),
-    [(0, signal.SIGKILL, 4), (2, signal.SIGSTOP, 4), (3, signal.SIGKILL, 2)],
+    [
+        (0, signal.SIGKILL, 4),
+        (2, signal.SIGSTOP, 4),
+        pytest.param(3, signal.SIGKILL, 2, marks=pytest.mark.long),
+    ],
     ids=["killed", "stopped", "killed in the other pipeline"],
 )
 def test_all_others_say_who_waits_for_whom(victim, how, pp, tmp_path) -> None:

@@ -3,9 +3,6 @@
 import html
 import io
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -156,26 +153,31 @@ def test_mistakes_are_told_in_a_line(
     assert "none of 3 samples" in fails(capsys, tmp_path / "nan.npz", *out)
 
 
-def counterpoise(cache: Path, *words: str) -> dict[str, Any]:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    program = str(Path(sys.executable).with_name("counterpoise"))
-    done = subprocess.run([program, *words], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def report_of(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """Return what a command prints in its last line."""
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([*words])
+    printed, said = capfd.readouterr()
+    assert not ended.value.code, said
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
 
 
 @pytest.mark.slow
-def test_the_demo_waits_as_long_as_analyze_says(tmp_path: Path) -> None:
+def test_the_demo_waits_as_long_as_analyze_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """One from delivered tensors, the other from probes: same data, seed and plan."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     words = ["--samples", "256", "--width", "16", "--depth", "1", "--workers", "1"]
-    trained = counterpoise(tmp_path, "demo", "--json", *words)
+    trained = report_of(capfd, "demo", "--json", *words)
     (folder,) = (tmp_path / "counterpoise").glob("demo-*")
     words = ["--ranks", str(VIRTUAL_RANKS), "--samples-per-step", "64", "--mode", "exact"]
     words += [word for n, value in BUDGETS.items() for word in ("--budget", f"{n}={value}")]
     transform = ("--transform", "counterpoise.tools.demo.transform:transform")
-    report = counterpoise(
-        tmp_path, "analyze", str(folder), *transform, *words, "--json", "--out", str(tmp_path / "o")
+    report = report_of(
+        capfd, "analyze", str(folder), *transform, *words, "--json", "--out", str(tmp_path / "o")
     )
     for name in ("random", "balanced"):
         assert report["waiting"][name] == pytest.approx(trained[name]["waiting"], abs=0.02)

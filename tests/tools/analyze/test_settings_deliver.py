@@ -72,7 +72,7 @@ def test_readmes_example_waits_no_more_than_planning_md_says(
     assert waiting(table, as_the_loader_plans(readme_balance(root), ranks)) <= most
 
 
-@pytest.mark.parametrize("mode", ["exact", "window"])
+@pytest.mark.parametrize("mode", ["exact", pytest.param("window", marks=pytest.mark.long)])
 def test_the_settings_that_analyze_prints_deliver_what_it_foretells(mode: Any) -> None:
     table = synthetic(6000, seed=2)
     rows = Rows(RESOURCES, labelled(table.costs), np.zeros(6000, np.int64), table.sources,

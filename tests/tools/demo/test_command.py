@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from counterpoise.tools.cli import main
+
 pytestmark = pytest.mark.slow
 
 FIELDS = {
@@ -74,12 +76,16 @@ def test_only_the_report_goes_to_standard_output(run: subprocess.CompletedProces
     assert "samples/s" in run.stderr
 
 
-def test_without_json_a_table_compares_the_runs(tmp_path: Path) -> None:
-    words = ["--samples", "32", "--samples-per-step", "32", "--workers", "1"]
-    done = counterpoise(tmp_path, "demo", *words)
-    assert done.returncode == 0, done.stderr
+def test_without_json_a_table_compares_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--samples", "32", "--samples-per-step", "32", "--workers", "1"])
+    assert not ended.value.code
+    table = capfd.readouterr().out
     for title in ("random", "balanced", "padding ratio", "DistRatio of tiles", "max / mean"):
-        assert title in done.stdout
+        assert title in table
 
 
 @pytest.mark.long  # tests/loader/test_balanced.py looks at every real sample, too
@@ -98,9 +104,16 @@ def test_real_samples_all_arrive(data: Path, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_settings_are_one_line_and_status_2(
-    tmp_path: Path, words: list[str], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
 ) -> None:
-    done = counterpoise(tmp_path, "demo", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", *words])
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert message in said
+    assert "Traceback" not in said

@@ -54,8 +54,15 @@ def expected(dataset: Any) -> Counter[tuple[str, str]]:
     return Counter((key, digest(s["input_ids"], s["pixel_values"])) for key, s in samples)
 
 
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        ("random", 0),
+        ("balanced", 2),
+        pytest.param("random", 2, marks=pytest.mark.long),
+        pytest.param("balanced", 0, marks=pytest.mark.long),
+    ],
+)
 def test_every_made_sample_arrives_once(name: str, workers: int, tmp_path: Path) -> None:
     shards = ensure_demo_data(tmp_path, samples=100, shards=3)
     loader = make_loader(name, DemoSettings(shards, workers=workers))
