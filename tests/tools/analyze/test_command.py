@@ -1,5 +1,6 @@
 """`counterpoise analyze` as it is called: keys, advice, errors, and the demo's figures."""
 
+import contextlib
 import html
 import io
 import json
@@ -41,20 +42,32 @@ def fails(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().err
 
 
-@pytest.fixture
-def skewed(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("skewed")
     rng = np.random.default_rng(0)
     tiles = rng.choice([0, 1, 2, 7, 12], 3000, p=[0.2, 0.3, 0.2, 0.2, 0.1])
     tokens = np.clip(rng.lognormal(5, 0.8, 3000), 20, 1500).astype(int) + 256 * tiles
     keys = [f"s{k}" for k in range(2990)] + [f"s{k}" for k in range(10)]
-    np.savez(tmp_path / "costs.npz", tiles=tiles, tokens=tokens, key=keys, source=tiles % 2)
-    return tmp_path / "costs.npz"
+    np.savez(folder / "costs.npz", tiles=tiles, tokens=tokens, key=keys, source=tiles % 2)
+    return folder / "costs.npz"
+
+
+@pytest.fixture(scope="module")
+def analyzed(skewed: Path) -> tuple[dict[str, Any], str]:
+    """Return the report on skewed data, and what the terminal shows; files lie beside the data."""
+    terminal = io.StringIO()
+    with contextlib.redirect_stdout(terminal), pytest.raises(SystemExit) as end:
+        main(["analyze", str(skewed), "--seed", "7", "--out", str(skewed.parent)])
+    assert end.value.code == 0
+    found: dict[str, Any] = json.loads((skewed.parent / "report.json").read_text())
+    return found, terminal.getvalue()
 
 
 def test_the_report_has_the_figures_that_are_promised(
-    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    analyzed: tuple[dict[str, Any], str],
 ) -> None:
-    found = analyze(capsys, skewed, "--out", tmp_path / "out")
+    found, _ = analyzed
     assert set(found) >= {*KEYS, "seconds"}
     assert (found["samples"], found["unreadable"], found["duplicate_keys"]) == (3000, 0, 10)
     assert set(found["resources"]) == {"tiles", "tokens"}
@@ -62,14 +75,17 @@ def test_the_report_has_the_figures_that_are_promised(
     assert set(found["waiting"]) == {"random", "length", "isf", "balanced"}
     assert set(found["recommended"]["balance"]) >= {"budgets", "accumulate", "mode"}
     assert found["waiting"]["balanced"] < found["waiting"]["isf"] < found["waiting"]["random"]
-    assert json.loads((tmp_path / "out" / "report.json").read_text()) == found
 
 
 def test_the_index_that_is_written_is_a_source_again(
-    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    analyzed: tuple[dict[str, Any], str],
+    skewed: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    first = analyze(capsys, skewed, "--out", tmp_path / "out")
-    again = analyze(capsys, tmp_path / "out" / "index.npz", "--out", tmp_path / "again")
+    first, _ = analyzed
+    again = analyze(capsys, skewed.with_name("index.npz"), "--seed", "7", "--out", tmp_path)
+    assert json.loads((tmp_path / "report.json").read_text()) == again
     for name in ("samples", "duplicate_keys", "resources", "waiting", "recommended", "joint"):
         assert again[name] == first[name]
 
@@ -101,25 +117,22 @@ def test_a_handful_of_samples_is_analyzed_too(
         assert found["samples"] == count
 
 
-def test_people_read_the_settings_in_the_terminal(
-    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = shown(capsys, skewed, "--out", tmp_path / "out")
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+def test_people_read_the_settings_in_the_terminal(analyzed: tuple[dict[str, Any], str]) -> None:
+    report, text = analyzed
     assert "Settings to paste:" in text
     for line in report["recommended"]["settings"].splitlines():
         assert line.strip() in text
 
 
 def test_balance_load_reads_what_it_writes_and_the_snippet_is_the_same(
-    skewed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    analyzed: tuple[dict[str, Any], str], skewed: Path
 ) -> None:
-    found = analyze(capsys, skewed, "--seed", "7", "--out", tmp_path / "out")["recommended"]
-    loaded = Balance.load(tmp_path / "out" / "balance.json")
+    found = analyzed[0]["recommended"]
+    loaded = Balance.load(skewed.with_name("balance.json"))
     assert loaded == Balance.from_json(json.dumps(found["balance"]))
     assert loaded == eval(found["code"], {"Balance": Balance})
     assert (loaded.seed, loaded.layout, set(loaded.budgets)) == (7, "packed", {"tiles", "tokens"})
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = skewed.with_name("report.html").read_text()
     assert found["settings"] in html.unescape(page)
     assert found["code"] in found["settings"]
 
