@@ -83,9 +83,9 @@ def _messages(
     sent, used = np.zeros(graph.passes, np.int64), np.zeros(graph.passes, np.int64)
     # A result is sent to several ranks from one buffer, which is free after the last transfer.
     np.maximum.at(sent, send, np.maximum(end[send], end[receive]) + delay)
-    forward = graph.kinds.index("F") if "F" in graph.kinds else -1
     source, user = graph.received
-    np.maximum.at(used, source, np.where(graph.kind[user] == forward, start[user], end[user]))
+    is_forward = np.array(graph.kinds)[graph.kind[user]] == "F"
+    np.maximum.at(used, source, np.where(is_forward, start[user], end[user]))
     once, first = np.unique(send, return_index=True)
     for node, bytes_, last in ((once, size[first], sent), (receive, size, used)):
         yield graph.rank[node], start[node], bytes_

@@ -48,7 +48,8 @@ VOCABULARY = tuple(
 )
 # A program that was made, lowered, simulated and checked is tested where any of this is.
 PROGRAMS = tuple(
-    f"{SCHEDULES}/{name}" for name in ("checking", "generators", "simulation", "transforms")
+    f"{SCHEDULES}/{name}"
+    for name in ("checking", "generators", "simulation", "transforms", "test_bad_input.py")
 )
 
 TRIED = (

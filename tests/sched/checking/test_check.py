@@ -128,6 +128,16 @@ def test_a_cycle_over_three_ranks() -> None:
     assert message.startswith("deadlock: each of these waits for the one before it: ")
     path = message.splitlines()[0].split(": ")[2].split(" -> ")
     assert {int(name[0]) % 3 for name in path} == {0, 1, 2}
+    assert path[0] == path[-1]
+
+
+def test_a_cycle_through_a_collective_marks_its_passes() -> None:
+    program = schedule("1f1b-alg1", ranks=2, microbatches=2)
+    early = edited(program, 0, {"0F0": "0S0", "0S0": "0F0"})
+    message = complaint(early)
+    assert message.startswith("deadlock: each of these waits for the one before it: ")
+    assert "CX0" in message.splitlines()[0]
+    assert "[0S0]" in message
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "v-half", "1f1b-alg1"])
@@ -144,6 +154,13 @@ def test_the_pass_that_goes_over_the_limit_is_marked_on_each_rank() -> None:
     # ranks 0 to 3 hold 4, 3, 2 and 1; the third forward is the first too many
     found = problems(schedule("1f1b", ranks=4, microbatches=8), limit=2)
     assert [problem.culprits for problem in found] == [((0, 2),), ((1, 2),)]
+
+
+def test_a_pass_that_leaves_too_much_is_marked_and_not_the_one_after_it() -> None:
+    row = (Pass(0, "F", 0), Pass(0, "I", 0), Pass(0, "W", 0))
+    sizes = {"activation": 1, "weight": 3}
+    (problem,) = problems(Program((row,), (0,), 1), limit=2, buffer_bytes=sizes)
+    assert problem.culprits == ((0, 1),)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +183,13 @@ def test_a_program_that_only_goes_forward_is_sound() -> None:
     assert problems(Program(rows, place(2), 4)) == ()
 
 
-def test_an_empty_program_is_not() -> None:
-    assert problems(Program((), (), 0))[0].proof == "empty"
+@pytest.mark.parametrize(
+    ("ranks", "placement", "microbatches"), [((), (0,), 1), (((),), (), 1), (((),), (0,), 0)]
+)
+def test_an_empty_program_is_not(
+    ranks: tuple[tuple[Pass, ...], ...], placement: tuple[int, ...], microbatches: int
+) -> None:
+    assert problems(Program(ranks, placement, microbatches))[0].proof == "empty"
 
 
 def test_a_long_grid_is_cut_to_what_is_near() -> None:

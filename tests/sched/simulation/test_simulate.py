@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from counterpoise.sched import (
+    Barrier,
     Costs,
     Pass,
     Program,
@@ -203,6 +204,18 @@ def test_bubbles_have_the_cause_that_makes_them() -> None:
     assert simulate(program, slow).bubbles[3].imbalance_ns == 0
     far = Costs({"F": 10, "B": 20}, p2p_ns=3)
     assert simulate(program, far).bubbles[0].communication_ns > 0
+
+
+def test_waiting_for_who_is_late_to_a_collective_is_no_communication() -> None:
+    first = Barrier("CX", "S", "every", ())
+    second = Barrier("CG", "CX", "barrier", (("every", "T"),))
+    rows = tuple((Pass(rank, "S", 0), Pass(rank, "T", 0)) for rank in range(2))
+    program = Program(rows, (0, 1), 1, (first, second))
+    costs = Costs({"S": [10, 3], "T": 1}, collective_ns={"CX": 2, "CG": 4})
+    timeline = simulate(program, costs)
+    assert [row[1].start_ns for row in timeline.ranks] == [16, 16]
+    assert [idle.communication_ns for idle in timeline.bubbles] == [6, 6]
+    assert timeline.bubbles[1].total_ns == 13
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zbv", "1f1b-alg1", "v-half-alg2"])

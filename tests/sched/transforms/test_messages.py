@@ -14,6 +14,7 @@ from counterpoise.sched import (
     kind,
     lower,
     parse_program,
+    problems,
     schedule,
     schedules,
     simulate,
@@ -131,6 +132,15 @@ def test_a_result_is_sent_once_to_each_rank_that_needs_it() -> None:
     assert (kinds["SEND_X_EF"], kinds["RECV_X_EF"]) == (4, 4)
     assert (kinds["SEND_X_B"], kinds["RECV_X_B"]) == (4, 4)
     assert all(item.stage == 0 for item in program.ranks[1] if item.kind == "RECV_X_B")
+
+
+def test_a_result_that_is_received_twice_is_found() -> None:
+    program = lower(encoded())
+    (at,) = (k for k, item in enumerate(program.ranks[0]) if str(item) == "1RECV_X_EF3")
+    rows = (*program.ranks[0][: at + 1], *program.ranks[0][at:])
+    (problem, *_) = problems(replace(program, ranks=(rows, program.ranks[1])))
+    assert problem.message.startswith("1RECV_X_EF3 is there 2 times")
+    assert problem.culprits == ((0, at), (0, at + 1))
 
 
 def test_edges_are_read_as_they_were_written() -> None:

@@ -30,6 +30,7 @@ from .pipelines import pipeline_figures
 from .strategies import (
     STRATEGIES,
     Plan,
+    check_step,
     encoder_and_llm,
     micro_steps,
     micro_steps_if_possible,
@@ -94,10 +95,11 @@ def make_report(
             f"none of {len(rows.failures)} samples and shards can be used; {'; '.join(first)}"
         )
     model, part = MODELS[options.model], _part(rows, options)
+    plan = _fit_step(options.plan, len(part.table.costs))
+    check_step(plan)
+    given = _given_budgets(part.table, options)
     compile_kernels("pack", "isf", "shuffle", "assign", "level")
     progress("searching budgets")
-    plan = _fit_step(options.plan, len(part.table.costs))
-    given = _given_budgets(part.table, options)
     candidates = search(part.table, plan, model, options.machine)
     progress("planning")
     plan = replace(plan, budgets=given or candidates.best.budgets)

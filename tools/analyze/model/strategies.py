@@ -187,6 +187,17 @@ def shuffle_figures(table: CostTable, found: MicroSteps) -> dict[str, float]:
     }
 
 
+def check_step(plan: Plan) -> None:
+    """Raise ValueError for a step that random order, for one, cannot be made of."""
+    each = plan.ranks * plan.batch_size
+    if plan.samples_per_step % each:
+        nearest = plan.samples_per_step // each * each or each
+        raise ValueError(
+            f"{plan.samples_per_step} samples per step are not a multiple of {plan.ranks} "
+            f"ranks x {plan.batch_size} samples; use {nearest}"
+        )
+
+
 def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
     unlimited = tuple(None for _ in table.resources)
     whole = PlanConfig(
@@ -198,20 +209,14 @@ def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
         seed=plan.seed,
     )
     if name in COUNTED:
-        each = plan.ranks * plan.batch_size
-        if plan.samples_per_step % each:
-            nearest = plan.samples_per_step // each * each or each
-            raise ValueError(
-                f"{plan.samples_per_step} samples per step are not a multiple of {plan.ranks} "
-                f"ranks x {plan.batch_size} samples; use {nearest}"
-            )
+        check_step(plan)
         return replace(
             whole,
             grouping=COUNTED[name],
             partition="given",
             budgets=unlimited,
             batch_size=plan.batch_size,
-            accumulate=plan.samples_per_step // each,
+            accumulate=plan.samples_per_step // (plan.ranks * plan.batch_size),
         )
     if name == "isf":
         return replace(
