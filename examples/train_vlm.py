@@ -1,41 +1,336 @@
-"""Train a small vision-language model on balanced, packed microbatches.
+"""Train a vision-language model on a pipeline, with its image encoder in the pipeline's bubbles.
 
-Run: python examples/train_vlm.py
+Run: torchrun --standalone --nproc-per-node 2 examples/train_vlm.py --pp 2 --steps 3
+
+With `--nproc-per-node 4` they are two pipelines of two ranks, or with `--pp 4` one of four. The
+loader balances samples by tiles and tokens and orders microbatches for the pipeline; output layer
+and input embedding are divided over all ranks. `--data` takes WebDataset shards of conversations
+with images. With `--checkpoints FOLDER` a job that was killed goes on where it was saved, on
+whatever layout: the losses stay the same. `--json` ends with one object of figures.
 """
 
-import torch
+import argparse
+import json
+import os
+import statistics
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from counterpoise.loader import Balance, DataLoader, scale_loss
-from counterpoise.tools.demo.data import ensure_demo_data
-from counterpoise.tools.demo.model import DemoModelShape, VisionLanguageModel, sum_loss
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from counterpoise.loader import Balance, DataLoader, Step
+from counterpoise.sched import (
+    Costs,
+    EncoderTimes,
+    Program,
+    Timeline,
+    schedule,
+    simulate,
+    unit_costs,
+    with_encoders,
+)
+from counterpoise.sched.runtime import (
+    EncoderSpec,
+    Pipeline,
+    VocabParallel,
+    load_checkpoint,
+    newest_checkpoint,
+    resumed_schedule,
+    save_checkpoint,
+)
+from counterpoise.tools.demo.data import cache_folder, ensure_demo_data
+from counterpoise.tools.demo.model import TransformerBlock
 from counterpoise.workers import TarDataset, VisionLanguage
+
+WIDTH, HEADS, LAYERS, VOCABULARY, IMAGE = 64, 4, 4, 262, 259
+TILE, PATCH, TOKENS_PER_TILE = 32, 8, 4
+PATCHES = (TILE // PATCH) ** 2
+MICROBATCHES, SAMPLES = 8, 16  # of each pipeline, of all pipelines
+
+
+class Patches(nn.Module):
+    """Cuts uint8 tiles (tiles, 3, TILE, TILE) into patches (tiles, PATCHES, WIDTH)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, WIDTH, PATCH, stride=PATCH)
+        self.places = nn.Parameter(torch.randn(PATCHES, WIDTH) * 0.02)
+
+    def forward(self, tiles: Tensor) -> Tensor:
+        """Embed all tiles of a microbatch at once."""
+        x: Tensor = self.embed(tiles.float() / 127.5 - 1).flatten(2).transpose(1, 2)
+        return x + self.places
+
+
+class VisionBlock(TransformerBlock):
+    """A block of the encoder, which takes its input alone."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, HEADS, causal=False)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Attend within each tile."""
+        return super().forward(x, None)
+
+
+class Projector(nn.Module):
+    """Joins patches to features (tokens, WIDTH), TOKENS_PER_TILE for each tile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        merged = WIDTH * PATCHES // TOKENS_PER_TILE
+        self.norm, self.linear = nn.LayerNorm(merged), nn.Linear(merged, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Project neighbouring patches together."""
+        joined = x.reshape(len(x) * TOKENS_PER_TILE, -1)
+        found: Tensor = self.linear(self.norm(joined))
+        return found
+
+
+class Model(nn.Module):
+    """The whole model, of which each rank keeps what it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision = nn.ModuleList([Patches(), VisionBlock(), VisionBlock(), Projector()])
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        blocks = (TransformerBlock(WIDTH, HEADS, causal=True) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+
+class Stage(nn.Module):
+    """A stage: some layers, called as in the whole model, so that any layout can load them."""
+
+    def __init__(self, model: Model, stage: int, stages: int) -> None:
+        super().__init__()
+        each = LAYERS // stages
+        own = range(stage * each, (stage + 1) * each)
+        self.layers = nn.ModuleDict({str(number): model.layers[number] for number in own})
+        self.norm = model.norm if stage == stages - 1 else None
+
+    def forward(self, x: Tensor, cu_seq_lens: Tensor, position_ids: Tensor) -> Tensor:
+        """Map hidden states (tokens, WIDTH) to the same shape; samples do not see each other."""
+        half = WIDTH // HEADS // 2
+        angles = position_ids.reshape(1, -1, 1, 1) * 1e4 ** (-torch.arange(half) / half)
+        x, bounds = x[None], tuple(cu_seq_lens.tolist())
+        for layer in self.layers.values():
+            x = layer(x, bounds, angles)
+        return x[0] if self.norm is None else self.norm(x[0])
+
+
+def merge(embeddings: Tensor, features: Mapping[str, Tensor], fields: Mapping[str, Any]) -> Tensor:
+    """Put the features on the places of the image tokens."""
+    places = fields["input_ids"].flatten() == IMAGE
+    return embeddings.masked_scatter(places[:, None], features["vision"].to(embeddings.dtype))
+
+
+def base_program(ranks: int, microbatches: int) -> Program:
+    """Return the language model's program: 1F1B with vocabulary passes."""
+    return schedule("1f1b-alg2", ranks=ranks, microbatches=microbatches, inputs=True)
+
+
+@cache
+def program(ranks: int, microbatches: int) -> Program:
+    """Return the program with the encoder in its gaps, by rough times of all passes."""
+    costs = unit_costs(1000 * LAYERS // ranks, 2000 * LAYERS // ranks, 300)
+    times = EncoderTimes((300, 900, 900, 300), (600, 1800, 1800, 600))
+    return with_encoders(base_program(ranks, microbatches), costs, [times])
+
+
+def make_pipeline(mesh: DeviceMesh, checkpoint: Path | None) -> Pipeline:
+    """Return this rank's part of the model, in the places of the schedule."""
+    torch.manual_seed(0)
+    model = Model()
+    rank, ranks = mesh["pp"].get_local_rank(), mesh["pp"].size()
+    encoder = EncoderSpec(
+        "vision",
+        list(model.vision),
+        tokens={"tiles": TOKENS_PER_TILE},
+        width=WIDTH,
+        layer_names=[f"vision.{number}" for number in range(len(model.vision))],
+    )
+    return Pipeline(
+        mesh,
+        schedule=resumed_schedule(checkpoint, program),
+        stages={rank: Stage(model, rank, ranks)},
+        vocabulary=VocabParallel(model.lm_head, model.embedding),
+        encoders=[encoder],
+        merge=merge,
+        hidden=WIDTH,
+        extras=("cu_seq_lens", "position_ids"),
+        shift_labels=True,
+        deadline_s=120,
+    )
+
+
+def make_loader(mesh: DeviceMesh, given: argparse.Namespace) -> DataLoader:
+    """Return a loader that balances tiles and tokens, and orders microbatches for the pipeline."""
+    transform = VisionLanguage(tile_size=TILE, max_tiles=6, tokens_per_tile=TOKENS_PER_TILE)
+    pattern = given.data or demo_data()
+    return DataLoader(
+        TarDataset(pattern, transform),
+        num_workers=1,
+        shuffle=True,
+        topology=mesh,
+        balance=Balance(
+            budgets={"tiles": 128, "tokens": 16384},
+            samples_per_step=SAMPLES,
+            accumulate=MICROBATCHES,
+            layout="packed",
+            ordering="two_opt",
+            pipeline={"schedule": "1f1b", "stages": given.pp, "profile": cost_profile(given.pp)},
+        ),
+    )
+
+
+def first_on_host() -> bool:
+    """Return whether this process writes what all processes of its host read."""
+    return int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
+def demo_data() -> str:
+    """Return the pattern of the demo's shards, which one process of each host makes."""
+    if first_on_host():
+        ensure_demo_data(samples=128, shards=2)
+    distributed.barrier()
+    return ensure_demo_data(samples=128, shards=2)
+
+
+def cost_profile(stages: int) -> str:
+    """Return the path of what passes cost: `counterpoise profile` measures it in a real job."""
+    forward = [{"per_thousand": {"tokens": 8000, "token_pairs": 10}}]
+    profile = {"placement": list(range(stages)), "passes": {"F": forward}}
+    path = cache_folder() / f"vlm-profile-{stages}.json"
+    if first_on_host():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(profile))
+    distributed.barrier()
+    return str(path)
+
+
+def endless(loader: DataLoader) -> Iterator[Step]:
+    """Yield the steps of one epoch after another."""
+    while True:
+        yield from loader.steps()
+
+
+def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Train, and yield the figures of each step."""
+    newest = newest_checkpoint(given.checkpoints) if given.checkpoints else None
+    pipe, loader = make_pipeline(mesh, newest), make_loader(mesh, given)
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=2e-3)
+    done = 0
+    if newest is not None:
+        saved = load_checkpoint(newest, pipe, optimizer)
+        loader.load_state_dict(saved["loader"])
+        done = saved["steps"]
+    steps = endless(loader)
+    try:
+        for number in range(done, given.steps):
+            before = time.perf_counter()
+            step = next(steps)
+            waited = time.perf_counter() - before
+            result = pipe.step(step)
+            pipe.clip_grad_norm_(1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            figures = {"step": number, "loss": float(result.loss), "waited_s": round(waited, 3)}
+            yield figures | batch_figures(mesh, step) | pipeline_figures(pipe.timeline(), mesh)
+            if given.checkpoints and (number + 1) % given.save_every == 0:
+                state = {"steps": number + 1, "loader": loader.state_dict()}
+                save_checkpoint(given.checkpoints / f"step-{number + 1}", pipe, optimizer, state)
+    finally:
+        loader.close()
+        pipe.close()
+
+
+def batch_figures(mesh: DeviceMesh, step: Step) -> dict[str, Any]:
+    """Return samples and tokens of the global batch, and a hash of which samples they are."""
+    keys = [key for info in step.infos for key in info.keys]
+    tokens = sum(info.costs["tokens"] for info in step.infos)
+    found = torch.tensor([len(keys), tokens, sum(zlib.crc32(key.encode()) for key in keys)])
+    distributed.all_reduce(found, group=mesh["dp"].get_group())
+    return {"samples": int(found[0]), "tokens": int(found[1]), "batch": f"{int(found[2]):x}"}
+
+
+def pipeline_figures(measured: Timeline, mesh: DeviceMesh) -> dict[str, Any]:
+    """Return the step and the encoder's hidden share, as measured and as simulated.
+
+    The simulator is given the times that passes took.
+    """
+    ranks = mesh["pp"].size()
+    times: dict[str, list[list[int]]] = {}
+    for what, start_ns, end_ns in (slot for row in measured.ranks for slot in row):
+        rows = times.setdefault(what.kind, [[0] * MICROBATCHES for _ in range(ranks)])
+        rows[what.stage][what.microbatch] = end_ns - start_ns
+    simulated = simulate(program(ranks, MICROBATCHES), Costs(times))
+    return {
+        "step_simulated": round(simulated.makespan_ns / 1e9, 4),
+        "step_measured": round(measured.makespan_ns / 1e9, 4),
+        "hidden_planned": round(hidden_share(simulated), 3),
+        "hidden_measured": round(hidden_share(measured), 3),
+    }
+
+
+def hidden_share(timeline: Timeline) -> float:
+    """Return the encoder's time between a rank's first and last other pass, over all of it."""
+    hidden = every = 0
+    for row in timeline.ranks:
+        others = [slot for slot in row if slot.what.kind[:2] not in ("EF", "EB")]
+        for slot in (slot for slot in row if slot.what.kind[:2] in ("EF", "EB")):
+            every += slot.end_ns - slot.start_ns
+            if others[0].start_ns < slot.start_ns < others[-1].end_ns:
+                hidden += slot.end_ns - slot.start_ns
+    return hidden / max(1, every)
+
+
+def describe(figures: Mapping[str, Any]) -> str:
+    """Return the line of a step."""
+    return (
+        "step {step}: loss {loss:.6f}, {samples} samples ({batch}), {tokens} tokens, waited "
+        "{waited_s} s, step {step_measured} s (simulated {step_simulated}), encoder hidden "
+        "{hidden_measured:.0%} (simulated {hidden_planned:.0%})"
+    ).format(**figures)
+
+
+def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pp", type=int, default=4, help="ranks of a pipeline")
+    parser.add_argument("--data", metavar="PATTERN", help="shards; without, the demo's own")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--checkpoints", type=Path, metavar="FOLDER")
+    parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")
+    parser.add_argument("--json", action="store_true", help="one object of figures at the end")
+    return parser.parse_args(words)
 
 
 def main() -> None:
-    """Train for one epoch; every step is 32 samples in microbatches of at most so much work."""
-    transform = VisionLanguage(tile_size=32, max_tiles=6, tokens_per_tile=4)
-    loader = DataLoader(
-        TarDataset(ensure_demo_data(samples=128, shards=2), transform=transform),
-        num_workers=2,
-        shuffle=True,
-        balance=Balance(
-            budgets={"tiles": 64, "tokens": 4096},
-            samples_per_step=32,
-            accumulate="auto",
-            layout="packed",
-        ),
-    )
-    model = VisionLanguageModel(DemoModelShape(vocabulary=262, image_token=259))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    for step in loader.steps():
-        mean = 0.0
-        for batch, info in zip(step.microbatches, step.infos, strict=True):
-            loss = scale_loss(sum_loss(model(batch), batch["labels"]), info)
-            loss.backward()
-            mean += loss.item()
-        optimizer.step()
-        optimizer.zero_grad()
-        print(f"step {step.number}: {len(step.microbatches)} microbatches, loss {mean:.3f}")
+    """Train on all processes that torchrun has started."""
+    given = read_arguments()
+    distributed.init_process_group("gloo")
+    pipelines = distributed.get_world_size() // given.pp
+    mesh = init_device_mesh("cpu", (pipelines, given.pp), mesh_dim_names=("dp", "pp"))
+    found = []
+    for figures in train(mesh, given):
+        found.append(figures)
+        if distributed.get_rank() == 0:
+            print(describe(figures), flush=True)
+    if given.json and distributed.get_rank() == 0 and found:
+        names = ("hidden_planned", "hidden_measured", "step_simulated", "step_measured")
+        means = {name: statistics.median(one[name] for one in found) for name in names}
+        losses = {"loss_first": found[0]["loss"], "loss_last": found[-1]["loss"]}
+        print(json.dumps(losses | means))
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

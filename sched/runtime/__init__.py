@@ -6,7 +6,7 @@ from .execution import PipelineStalledError
 from .links import PeerLostError
 from .pipeline import Pipeline, StepResult
 from .stage import split
-from .units import Units
+from .units import Units, UnitSize
 from .vocabulary import LossOptions, VocabParallel
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Pipeline",
     "PipelineStalledError",
     "StepResult",
+    "UnitSize",
     "Units",
     "VocabParallel",
     "load_checkpoint",

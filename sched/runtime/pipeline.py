@@ -280,8 +280,8 @@ class Pipeline:
         with self._explained():
             count, own = self._measured
             rows = gather_objects(own, self._place.group, self._place.device, self.deadline_s)
-            rows = self._programs.own_rows(rows, count)
-        return measured_timeline(self._name, self._placement, rows)
+        own_rows = self._programs.own_rows(rows, count)
+        return measured_timeline(self._name, self._placement, own_rows)
 
     def _write_timeline(self, folder: Path, step: Steps) -> None:
         timeline = self.timeline()

@@ -35,7 +35,7 @@ class RankEncoders:
     def saved_elsewhere(self) -> frozenset[str]:
         """Return the names of layers of which a rank before this one has a copy, and saves it."""
         own = self.placement.position.get(self.rank)
-        before = (at for rank, at in self.placement.position.items() if rank < self.rank)
+        before = [at for rank, at in self.placement.position.items() if rank < self.rank]
         return frozenset(self.named_modules() if own in before else ())
 
     def modules(self) -> list[nn.Module]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 
@@ -43,9 +43,8 @@ Steps = StepOfMicrobatches | Sequence[StepOfMicrobatches]
 
 def list_steps(step: Steps) -> list[StepOfMicrobatches]:
     """Return the steps that a rank is given. A step may be a tuple itself."""
-    if hasattr(step, "microbatches"):
-        return [cast("StepOfMicrobatches", step)]
-    return list(cast("Sequence[StepOfMicrobatches]", step))
+    given: Any = step
+    return [given] if hasattr(step, "microbatches") else list(given)
 
 
 def weigh_by_token(info: MicrobatchInfo) -> float:

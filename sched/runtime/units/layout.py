@@ -33,7 +33,7 @@ class Units:
     microbatches an encoder is ahead of the language model that takes them. `device`: the type of
     device that tensors are on.
 
-    >>> units = Units(backbone=(2, 2), encoder=(3, 1))
+    >>> units = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=3, pp=1))
     >>> units.ranks, units.seats, [units.seat(rank) for rank in range(units.ranks)]
     (7, 5, [0, 1, 0, 1, 2, 3, 4])
     """
@@ -46,8 +46,7 @@ class Units:
     def __post_init__(self) -> None:
         """Check the sizes."""
         for name in ("backbone", "encoder"):
-            size = UnitSize(*getattr(self, name))
-            object.__setattr__(self, name, size)
+            size: UnitSize = getattr(self, name)
             if min(size) < 1:
                 raise ValueError(f"{name} has dp {size.dp} and pp {size.pp}; give 1 or more")
         if self.ahead < 0:
@@ -109,8 +108,9 @@ def _read(layout: Any) -> tuple[UnitSize, UnitSize]:
 
 
 def _size(name: str, unit: Any) -> UnitSize:
-    sizes = {key: unit.get(key) for key in ("tp", "dp", "pp")} if isinstance(unit, Mapping) else {}
-    if not sizes or any(type(size) is not int or size < 1 for size in sizes.values()):
+    given = unit if isinstance(unit, Mapping) else {}
+    sizes: dict[str, Any] = {key: given.get(key) for key in ("tp", "dp", "pp")}
+    if any(type(size) is not int or size < 1 for size in sizes.values()):
         raise ValueError(f"{name} is {unit!r}; give tp, dp and pp of 1 or more")
     if sizes["tp"] > 1:
         raise ValueError(

@@ -49,8 +49,9 @@ def plan_units(base: Program, units: Units, layers: Sequence[int]) -> UnitPlan:
     ValueError for another number of ranks, and for layers that do not divide.
 
     >>> from counterpoise.sched import schedule
+    >>> from counterpoise.sched.runtime import UnitSize
     >>> base = schedule("1f1b", ranks=2, microbatches=2)
-    >>> plan = plan_units(base, Units((1, 2), (2, 1)), [1])
+    >>> plan = plan_units(base, Units(UnitSize(1, 2), UnitSize(2, 1)), [1])
     >>> [" ".join(map(str, row)) for row in plan.programs[0].ranks[2:]]
     ['2EF_A0 2EB_A0', '3EF_A1 3EB_A1']
     """

@@ -16,8 +16,12 @@ from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfi
 
 RESOURCES = ("tiles", "tokens", "label_tokens")
 # The first stage sees the tiles, the others the tokens and the pairs that attention looks at.
-FORWARD = [{"per_thousand": {"tiles": 3_000_000}}, {"per_thousand": {"tokens": 9000}}]
-FORWARD += [{"fixed": 50, "per_thousand": {"token_pairs": 200}}, {"per_thousand": {"tokens": 4000}}]
+FORWARD: list[dict[str, Any]] = [
+    {"per_thousand": {"tiles": 3_000_000}},
+    {"per_thousand": {"tokens": 9000}},
+    {"fixed": 50, "per_thousand": {"token_pairs": 200}},
+    {"per_thousand": {"tokens": 4000}},
+]
 PROFILE: dict[str, Any] = {"placement": [0, 1, 2, 3], "passes": {"F": FORWARD}, "p2p_ns": 7}
 
 

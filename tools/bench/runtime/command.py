@@ -1,6 +1,7 @@
 """`counterpoise bench runtime`: our runtime against torch's, or against the simulator."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,11 +11,12 @@ from ...console.reporting import emit, progress_console
 from .compare import compare
 from .contenders import PipelineCase
 from .model import PipelineSizes
+from .ordered import measure_orders
 from .sleeping import CASES, measure_cases
 
 Report = dict[str, Any]
 _SHARED = ("1f1b", "interleaved", "zbv")
-_MIB = 2**20
+_MIB, _DRAWS = 2**20, 4
 _OWN = {
     "ours_outside": "us a pass, ours alone",
     "ours": "with modules, autograd, c10d",
@@ -34,6 +36,7 @@ _OWN = {
 @click.option("--repeats", default=3, help="Steps of each contender in a round.")
 @click.option("--late-receives", is_flag=True, help="torch's option defer_pp_recv.")
 @click.option("--sleep", is_flag=True, help="Stages sleep: makespans against the simulator's.")
+@click.option("--order", type=click.Path(path_type=Path), help="Order microbatches of this npz.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
 def command(
     schedules: tuple[str, ...],
@@ -41,6 +44,7 @@ def command(
     repeats: int,
     late_receives: bool,
     sleep: bool,
+    order: Path | None,
     as_json: bool,
     **sizes: int,
 ) -> None:
@@ -48,6 +52,8 @@ def command(
 
     Ratios are torch's time or bytes over ours: at 1 both are equal, above 1 ours is better. With
     --sleep, the makespans of ten programs whose passes sleep known times, against the simulator's.
+    With --order, four steps of microbatches from a file of costs, in the order that Balance(
+    ordering="two_opt") plans and in the given one: the gain, simulated and measured.
 
     Example: counterpoise bench runtime --schedule zbv --rounds 3
     """
@@ -55,6 +61,10 @@ def command(
         progress_console.print(f"{len(CASES)} programs, {repeats + 1} steps each")
         found = measure_cases(CASES, repeats)
         emit(found, as_json, sleep_table(found))
+        return
+    if order is not None:
+        found = measure_orders(order, _DRAWS, repeats)
+        emit(found, as_json, order_table(found))
         return
     report: Report = {
         "ratios": "torch / ours",
@@ -89,6 +99,16 @@ def comparison_table(report: Report) -> Table:
         table.add_row(f"gradients' error, {who}", *errors)
     for key, name in _OWN.items():
         table.add_row(name, *(_text(cell["us_per_pass"][key], 1) for cell in cells))
+    return table
+
+
+def order_table(report: Report) -> Table:
+    """Return the gains of ordering, a row for each step."""
+    verdict = "agree" if report["agrees"] else "do not agree"
+    table = Table("step", "gain, simulated", "measured", caption=f"gains {verdict} (3 points)")
+    for number, one in enumerate(report["draws"]):
+        table.add_row(str(number), f"{one['simulated']:.1%}", f"{one['measured']:.1%}")
+    table.add_row("all", f"{report['gain_simulated']:.1%}", f"{report['gain_measured']:.1%}")
     return table
 
 

@@ -26,7 +26,8 @@ from ....sched.simulation.simulator import simulate
 from .rank_processes import RankProcesses
 
 Report = dict[str, Any]
-_RANKS, _HIDDEN, _MS = 4, 4, 1_000_000
+Times = int | tuple[int, ...]
+_RANKS, HIDDEN, _MS = 4, 4, 1_000_000
 # The end of a sleep that is waited for awake.
 _LATE_NS = 1_500_000
 # What counts as another makespan, and how far the measured one may be from the simulated one.
@@ -89,23 +90,23 @@ class _SleepBackward(torch.autograd.Function):
     """Sleeps in the backward, and says for how many tokens."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ns: int, passed: deque[int]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, ns: Times, passed: deque[int]) -> Tensor:
         ctx.ns, ctx.passed = ns, passed
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         ctx.passed.append(len(gradient))
-        _sleep(ctx.ns * len(gradient))
+        _sleep(_time_of(ctx.ns, len(gradient)))
         return gradient, None, None
 
 
 class SleepingStage(nn.Module):
-    """A linear layer that takes the given times, in ns for a token."""
+    """A linear layer that takes the given times, in ns for a token, or for 1, 2, 3 ... tokens."""
 
-    def __init__(self, forward_ns: int, backward_ns: int, weight_ns: int) -> None:
+    def __init__(self, forward_ns: Times, backward_ns: Times, weight_ns: Times) -> None:
         super().__init__()
-        self.layer = nn.Linear(_HIDDEN, _HIDDEN, bias=False)
+        self.layer = nn.Linear(HIDDEN, HIDDEN, bias=False)
         self._forward_ns, self._backward_ns, self._weight_ns = forward_ns, backward_ns, weight_ns
         # The tokens of microbatches whose weight gradient is still to come, in order.
         self._passed: deque[int] = deque()
@@ -114,14 +115,18 @@ class SleepingStage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep, and return a tensor of the same shape."""
-        _sleep(self._forward_ns * len(x))
+        _sleep(_time_of(self._forward_ns, len(x)))
         found: Tensor = _SleepBackward.apply(  # type: ignore[no-untyped-call]
             self.layer(x), self._backward_ns, self._passed
         )
         return found
 
     def _sleep_for_weight(self, _: Tensor) -> None:
-        _sleep(self._weight_ns * self._passed.popleft())
+        _sleep(_time_of(self._weight_ns, self._passed.popleft()))
+
+
+def _time_of(times: Times, tokens: int) -> int:
+    return times * tokens if isinstance(times, int) else times[tokens - 1]
 
 
 def _sleep(ns: int) -> None:
@@ -157,7 +162,7 @@ class SleepingRank:
             self._mesh,
             schedule=case.schedule,
             stages=stages,
-            hidden=_HIDDEN,
+            hidden=HIDDEN,
             inputs=("x",),
             loss=lambda output, labels: output.sum() + 0 * labels.sum(),
             deadline_s=60,
@@ -178,7 +183,7 @@ def _step(case: SleepCase) -> SimpleNamespace:
         SimpleNamespace(costs={"tokens": n}, step_label_tokens=sum(case.tokens), step_samples=1)
         for n in case.tokens
     ]
-    batches = [{"x": torch.ones(n, _HIDDEN), "labels": torch.ones(n)} for n in case.tokens]
+    batches = [{"x": torch.ones(n, HIDDEN), "labels": torch.ones(n)} for n in case.tokens]
     return SimpleNamespace(microbatches=batches, infos=infos)
 
 

@@ -58,7 +58,7 @@ def run_raw(rank: int, text: str, deadline_s: float, wait_sends: bool) -> Outcom
     program = lowered(parse_program(text))
     lists = [compile_program(program, r) for r in range(WORLD)]
     pipeline = [tuple(range(WORLD))]
-    groups = borrow_groups(pipeline, channels_of(lists), [], torch.device("cpu"), deadline_s)
+    groups = borrow_groups(pipeline, channels_of(lists), {}, torch.device("cpu"), deadline_s)
     groups.warm_up(60.0)
     own = {stage: Scale(stage) for stage in program.stages_of(rank)}
     options = StageOptions(inputs=("x",), labels=(), loss=torch.sum)

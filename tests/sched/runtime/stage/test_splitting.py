@@ -82,8 +82,9 @@ def test_stages_compute_what_the_model_does(sizes: tuple[int, ...]) -> None:
     wanted.square().sum().backward()
     for one, other in zip(model.parameters(), expected.parameters(), strict=True):
         assert one.grad is not None
+        assert other.grad is not None
         assert torch.equal(one.grad, other.grad)
-    calls = [layer.calls for layer in model.model.get_submodule("layers").children()]  # type: ignore[misc]
+    calls = [layer.calls for layer in model.model.get_submodule("layers").children()]
     planned = [2 if at % 2 == 0 else 1 for size in sizes for at in range(size)]
     assert calls == planned
 

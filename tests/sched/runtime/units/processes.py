@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from counterpoise.sched import schedule
-from counterpoise.sched.runtime import Pipeline, Units, VocabParallel
+from counterpoise.sched.runtime import Pipeline, Units, UnitSize, VocabParallel
 from tests.sched.runtime.cases import ALGORITHMS, gradient, parameter_pairs, relative, whole
 from tests.sched.runtime.encoders.models import (
     Model,
@@ -34,7 +34,7 @@ class UnitSetting:
 
     @property
     def units(self) -> Units:
-        return Units(self.backbone, self.encoder)
+        return Units(UnitSize(*self.backbone), UnitSize(*self.encoder))
 
     @property
     def microbatches(self) -> int:
