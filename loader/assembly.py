@@ -15,6 +15,7 @@ from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..balancer.transport.keys import peer_keys
+from ..workers.arena.transport import Transport
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.dead_letter import checked_path
 from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_name
@@ -59,6 +60,7 @@ class BalancedArguments:
     max_errors: float | None
     buffer_bytes: int
     growing_data: bool
+    transport: Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,7 @@ def _connection(
         balancer=given.balancer,
         keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
         name=given.name,
+        transport=given.transport,
     )
 
 

@@ -13,6 +13,7 @@ from ..balancer.planning.problem.last_step import microbatches_of
 from ..balancer.planning.problem.options import GroupingName
 from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
+from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
 from ..workers.sources.interface import reopen_if_changed
 from .adapters.gradient_state import is_last
@@ -28,7 +29,6 @@ from .balanced.walking import Microbatches, Steps
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.position import is_stream
 from .plain.state import PlainState
-from .plain.transport import Transport, checked_transport
 from .plain.typed_loader import T, TypedLoader
 from .refused_arguments import (
     checked_shuffle,
@@ -68,8 +68,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    its samples
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
-    transport      how workers' batches come to a plain loop: "arena", in shared memory that is used
-                   again; "inline", torch's way; "auto", the arena where it can be had
+    transport      how workers' batches, or samples, come here: "arena", in shared memory that is
+                   used again; "inline", torch's way, or through the balancer; "auto", the arena
+                   where it can be had
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -115,7 +116,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     ) -> None:
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
-        self.max_errors, self.transport = max_errors, checked_transport(transport, balance)
+        self.max_errors, self.transport = max_errors, checked_transport(transport, balancer)
         self._late: LateBalancedLoader | None = None
         self._given: BalancedArguments | None = None
         allowed = checked_max_errors(max_errors, on_error)
@@ -152,7 +153,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             ), follows=order.follows, collate_fn=collate_fn,
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
-            growing_data=growing_data,
+            growing_data=growing_data, transport=transport,
         )  # fmt: skip
         self._given = given
         self._late = prepare_balanced(self, given)

@@ -65,6 +65,7 @@ ORDER = (
     "balancer",
     # workers
     "workers.arena",
+    "workers.lending",
     "workers.codec",
     "workers.images",
     "workers.sources",

@@ -107,6 +107,8 @@ class Coordinator:
         content = DecodedSamples(message, payloads) if isinstance(message, DecodeDone) else message
         if not self._apply(peer, type(message).__name__, content):
             self.state.dropped += 1
+            if isinstance(message, DecodeDone):
+                self.workers.refuse_payloads(peer, message)
         return self._settle()
 
     def unreachable(self, peer: bytes, undelivered: Message, now: float) -> list[Send]:

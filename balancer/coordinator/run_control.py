@@ -141,6 +141,7 @@ class RunControl:
             state.last_lease = state.run.leases.last
             for lease in state.run.leases.clear():
                 state.send(lease.worker, Revoke(lease.number))
+            state.run.delivery.budget.let_all_go()
         for rank in state.ranks.values():
             rank.taken = RankProgress()
         state.run, state.failure = None, None

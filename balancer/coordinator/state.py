@@ -15,6 +15,7 @@ from ..protocol.clock_offset import MICROSECONDS
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Message, RankHello, RunFailed
 from ..protocol.transitions import ABSENT, W_READY, State
+from .delivery.shared_payloads import SharedPayloads
 from .effects import Send
 from .peers.label_totals import LabelTotals
 from .peers.launches import LaunchHistory
@@ -105,7 +106,7 @@ class CoordinatorState:
         self.launches = LaunchHistory()
         self.requests, self.labels = PendingRequests(), LabelTotals()
         self.sharers = Sharers()
-        self.pool = WorkerPool()
+        self.pool, self.shared = WorkerPool(), SharedPayloads()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
 
@@ -133,6 +134,7 @@ class CoordinatorState:
         worker = self.workers.pop(peer, None)
         if worker is not None:
             self.pool.remove(worker)
+            self.shared.forget_worker(peer)
         return worker
 
     def workers_ready(self) -> int:
@@ -184,5 +186,7 @@ class CoordinatorState:
 
     def take_outbox(self) -> list[Send]:
         """Return the messages to send, and forget them."""
+        for worker, freed in self.shared.take_freed():
+            self.send(worker, freed)
         outbox, self._outbox = self._outbox, []
         return outbox

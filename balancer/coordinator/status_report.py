@@ -135,6 +135,7 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         recent_decode_ms=recent.decode_ms,
         ahead_us=worker.clock.ahead_us,
         error_us=worker.clock.error_us,
+        transport=cut(worker.hello.transport),
     )
 
 

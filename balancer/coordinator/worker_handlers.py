@@ -29,6 +29,7 @@ from ..protocol.messages import (
 )
 from ..protocol.parts import IDLE, WorkInProgress
 from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
+from .delivery.shared_payloads import SharedPayload, size_of
 from .effects import Handler
 from .peers.admission import why_other_version, why_worker_refused
 from .peers.records import WorkerPeer
@@ -48,7 +49,7 @@ MAX_RUBBISH = 3
 
 @dataclass(frozen=True, slots=True)
 class DecodedSamples:
-    """Decoded samples as they arrived: the message, and a buffer for each."""
+    """Decoded samples as they arrived: the message, and a buffer for each without a handle."""
 
     message: DecodeDone
     payloads: Sequence[Any]
@@ -206,12 +207,34 @@ class WorkerHandlers:
 
     def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
         """Store the payloads of decoded samples."""
-        message, payloads = decoded.message, decoded.payloads
-        nbytes = sum(memoryview(payload).nbytes for payload in payloads)
-        self._count_results(peer, decoded=len(payloads), nbytes=nbytes)
-        return self._judge(
+        message, payloads = self._with_shared(peer, decoded)
+        self._count_results(peer, decoded=len(payloads), nbytes=sum(map(size_of, payloads)))
+        outcome = self._judge(
             peer, lambda run: run.store_payloads(peer, message, payloads, self.state.now)
         )
+        for payload in payloads:
+            if isinstance(payload, SharedPayload) and not payload.is_held:
+                payload.free()
+        return outcome
+
+    def refuse_payloads(self, peer: bytes, message: DecodeDone) -> None:
+        """Free what a worker has announced that may not announce anything now."""
+        for handle in message.handles:
+            if handle is not None:
+                self.state.shared.free_unknown(peer, handle)
+
+    def _with_shared(self, peer: bytes, decoded: DecodedSamples) -> tuple[DecodeDone, list[Any]]:
+        """Return the message with a payload for each item; items that are known are left out."""
+        message, frames = decoded.message, iter(decoded.payloads)
+        if not message.handles:
+            return message, list(frames)
+        items, payloads = [], list[Any]()
+        for item, handle in zip(message.items, message.handles, strict=True):
+            shared = handle and self.state.shared.announce(peer, handle)
+            if handle is None or shared is not None:
+                items.append(item)
+                payloads.append(next(frames) if handle is None else shared)
+        return DecodeDone(message.lease, tuple(items)), payloads
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""
@@ -254,6 +277,7 @@ class WorkerHandlers:
         worker = self.state.remove_worker(peer)
         if self.state.run is not None:
             self.state.run.lost_leases.return_worker(peer)
+            self.state.run.delivery.decoding.drop_those_of(peer)
         if worker is not None and not worker.failure:
             self._fail_without_workers()
 
@@ -284,6 +308,7 @@ class WorkerHandlers:
             self.state.run.lost_leases.return_missing_worker(
                 peer, name, incarnation, worker.in_progress, worker.heard_at
             )
+            self.state.run.delivery.decoding.drop_those_of(peer)
         if not worker.failure:
             self._fail_without_workers()
 

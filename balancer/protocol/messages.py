@@ -8,29 +8,35 @@ RankHello with the job, starts a run (an epoch, from a position), requests micro
 ahead, and acknowledges each that it has copied. Every message may be repeated: a second request or
 a second answer changes nothing.
 
-Payloads (decoded samples) are not part of a record: they travel as raw frames behind it.
-`WITH_PAYLOADS` lists the kinds that carry any.
+Payloads (decoded samples) are not part of a record: they travel as raw frames behind it, or lie in
+memory that workers share with ranks, and the record has their `handles`. `WITH_PAYLOADS` lists the
+kinds that carry any.
 """
 
 from typing import get_args
 
-from .clear_channel_messages import ClearPayloadOffer as ClearPayloadOffer
 from .parts import NO_PLACE as NO_PLACE
 from .parts import BatchItem as BatchItem
 from .parts import Cost as Cost
 from .parts import DecodedItem as DecodedItem
 from .parts import EpochPosition as EpochPosition
+from .parts import Handles as Handles
 from .parts import Hole as Hole
+from .parts import PayloadHandle as PayloadHandle
 from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
+from .payload_messages import ClearPayloadOffer as ClearPayloadOffer
+from .payload_messages import FreeSlots as FreeSlots
+from .payload_messages import Lease as Lease
+from .payload_messages import Revoke as Revoke
 from .records import ArrayRecord, Integer
 from .software_version import VERSION
 from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 
 # --- worker to coordinator
@@ -40,7 +46,8 @@ class WorkerHello(ArrayRecord, frozen=True):
     """A worker process has started; `name` is unique, `incarnation` grows with every restart.
 
     slot: the worker's number on its machine. software: its versions, as text for diagnostics.
-    version: that of counterpoise, which must be the balancer's.
+    version: that of counterpoise, which must be the balancer's. transport: how its payloads travel,
+    and why, as text for diagnostics.
     """
 
     name: str
@@ -49,6 +56,7 @@ class WorkerHello(ArrayRecord, frozen=True):
     slot: Integer
     software: str = ""
     version: str = VERSION
+    transport: str = "inline"
 
 
 class WorkerReady(ArrayRecord, frozen=True):
@@ -94,6 +102,7 @@ class DecodeDone(ArrayRecord, frozen=True):
 
     lease: Integer
     items: tuple[DecodedItem, ...]
+    handles: Handles = ()
 
 
 class SampleFailed(ArrayRecord, frozen=True):
@@ -132,21 +141,6 @@ class Welcome(ArrayRecord, frozen=True):
 
     job: str
     number: Integer = 0
-
-
-class Lease(ArrayRecord, frozen=True):
-    """The right to probe or decode some samples; `kind` is "probe" or "decode"."""
-
-    lease: Integer
-    kind: str
-    epoch: Integer
-    refs: tuple[SampleRef, ...]
-
-
-class Revoke(ArrayRecord, frozen=True):
-    """The rest of a lease is not wanted any more."""
-
-    lease: Integer
 
 
 class UnknownPeer(ArrayRecord, frozen=True):
@@ -206,12 +200,16 @@ class StartRun(ArrayRecord, frozen=True):
 
 
 class RequestBatch(ArrayRecord, frozen=True):
-    """Request a microbatch; it is sent when it is complete."""
+    """Request a microbatch; it is sent when it is complete.
+
+    lost: it was sent, and handles in it were of no use: what they named is to be decoded again.
+    """
 
     run: Integer
     rank: Integer
     step: Integer
     microbatch: Integer
+    lost: bool = False
 
 
 class Ack(ArrayRecord, frozen=True):
@@ -270,7 +268,7 @@ class Ready(ArrayRecord, frozen=True):
 
 
 class Batch(ArrayRecord, frozen=True):
-    """A microbatch: its samples (a payload frame each), its holes, its weights.
+    """A microbatch: its samples (a payload frame or a handle each), its holes, its weights.
 
     microbatches: the number that the rank has in this step. costs: the sum per resource. after: the
     position once all microbatches of the step are delivered. step_holes: the ordinals of all holes
@@ -288,6 +286,7 @@ class Batch(ArrayRecord, frozen=True):
     items: tuple[BatchItem, ...]
     holes: tuple[Hole, ...]
     step_holes: tuple[Integer, ...] = ()
+    handles: Handles = ()
 
 
 class LabelTotal(ArrayRecord, frozen=True):
@@ -366,7 +365,7 @@ FromWorker = (
     | WorkerFailed
     | WorkerBye
 )
-ToWorker = Welcome | Lease | Revoke | UnknownPeer | PeerRejected | Bye
+ToWorker = Welcome | Lease | Revoke | FreeSlots | UnknownPeer | PeerRejected | Bye
 FromRank = (
     RankHello
     | StartRun
@@ -398,5 +397,5 @@ FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
 TO_OTHERS = get_args(ToOthers)
 KINDS = {kind.__name__: kind for kind in get_args(Message)}
-# The kinds whose header is followed by a payload frame for each of its `items`; others have none.
+# The kinds whose header is followed by a frame for each of its `items` without a handle.
 WITH_PAYLOADS = (DecodeDone, Batch)

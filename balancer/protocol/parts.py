@@ -5,10 +5,12 @@ from typing import Annotated
 import msgspec
 
 from ..planning.problem.costs import MAX_COST
-from .records import ArrayRecord, Integer
+from .records import MAX_INTEGER, ArrayRecord, Integer
 
 # No honest worker sends another: checked_cost made an error of it. The message is malformed.
 Cost = Annotated[int, msgspec.Meta(ge=0, le=MAX_COST)]
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 
 
 class SampleRef(ArrayRecord, frozen=True):
@@ -51,6 +53,24 @@ class DecodedItem(ArrayRecord, frozen=True):
     key: str
     cost: tuple[Cost, ...]
     header: bytes
+
+
+class PayloadHandle(ArrayRecord, frozen=True):
+    """Where a payload lies in the shared memory of a worker: see workers/lending/.
+
+    token: the worker process' memory, serial: the payload, never the same twice there; segment,
+    offset, nbytes: its bytes.
+    """
+
+    token: Count
+    serial: Count
+    segment: Count
+    offset: Count
+    nbytes: Count
+
+
+# One for each item, None where its payload is in a frame; empty if all are.
+Handles = tuple[PayloadHandle | None, ...]
 
 
 class Weights(ArrayRecord, frozen=True):

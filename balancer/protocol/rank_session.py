@@ -6,7 +6,7 @@ several. It requests `prefetch` of them ahead. The number of microbatches in a s
 the first of them has arrived.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from .messages import (
     LabelCount,
     LabelTotal,
     Message,
+    PayloadHandle,
     PeerRejected,
     Ping,
     Pong,
@@ -255,6 +256,22 @@ class RankSession:
         self._arrived.pop(position, None)
         self._next = self._after(position)
         return [ack]
+
+    def lose(self, arrival: Arrival) -> list[Message]:
+        """Ask again for a microbatch that has arrived, and whose handles are of no use."""
+        batch = arrival.batch
+        position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
+        if batch.run != self.run or position not in self._arrived:
+            return []
+        # In this order: whenever it is interrupted, the microbatch is there or will be asked for.
+        self._requested[position] = True
+        del self._arrived[position]
+        return [structs.replace(self._request(position), lost=True)]
+
+    def handles(self) -> Iterator[PayloadHandle]:
+        """Return the handles in microbatches that have arrived and are not released."""
+        arrived = list(self._arrived.values())
+        return (h for each in arrived for h in each.batch.handles if h is not None)
 
     def count_labels(self, step: int, tokens: Mapping[int, int]) -> Sequence[Message]:
         """Return what tells the balancer how many label tokens each rank here has in a step."""

@@ -10,7 +10,8 @@ class WorkerStatus(ArrayRecord, frozen=True):
     unresponsive: a lease of it has expired. last_message_ms: time since its last message. Counts
     start when it connected; those named `recent` cover the last recent_ms. probe_ms and decode_ms:
     time at work, as the worker reports it. ahead_us, error_us: its wall clock is ahead of the
-    balancer's by ahead_us, plus or minus error_us (-1: not known).
+    balancer's by ahead_us, plus or minus error_us (-1: not known). transport: how its payloads
+    travel, and why.
     """
 
     name: str
@@ -34,6 +35,7 @@ class WorkerStatus(ArrayRecord, frozen=True):
     recent_decode_ms: Integer
     ahead_us: Integer
     error_us: Integer
+    transport: str
 
 
 class TrainerStatus(ArrayRecord, frozen=True):

@@ -95,6 +95,7 @@ class WorkerAction(StrEnum):
     OPEN_SOURCE = "open source"
     QUEUE_LEASE = "queue lease"
     DROP_LEASE = "drop lease"
+    FREE_SLOTS = "free slots"
     SAY_HELLO = "say hello"
     END = "end"
 
@@ -239,6 +240,8 @@ WORKER: dict[tuple[State, str], Transition[WorkerAction]] = {
     (SERVING, "Welcome"): _to(WorkerAction.OPEN_SOURCE, SERVING),
     (SERVING, "Lease"): _to(WorkerAction.QUEUE_LEASE, SERVING),
     (SERVING, "Revoke"): _to(WorkerAction.DROP_LEASE, SERVING),
+    (JOINING, "FreeSlots"): _to(WorkerAction.FREE_SLOTS, JOINING),
+    (SERVING, "FreeSlots"): _to(WorkerAction.FREE_SLOTS, SERVING),
     (JOINING, "UnknownPeer"): _to(WorkerAction.SAY_HELLO, JOINING),
     (SERVING, "UnknownPeer"): _to(WorkerAction.SAY_HELLO, SERVING),
     (JOINING, "PeerRejected"): _to(WorkerAction.END, ENDED),

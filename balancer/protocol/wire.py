@@ -72,8 +72,16 @@ def decode(header: bytes | memoryview, payloads: int) -> Message:
 
 
 def payload_frames(message: Message) -> int:
-    """Return the number of payload frames that follow a message's header."""
-    return len(message.items) if isinstance(message, WITH_PAYLOADS) else 0
+    """Return the number of payload frames that follow a message's header.
+
+    Raises WireError if there are neither no handles nor one for each item.
+    """
+    if not isinstance(message, WITH_PAYLOADS):
+        return 0
+    items, handles = len(message.items), message.handles
+    if handles and len(handles) != items:
+        raise WireError(f"{type(message).__name__} with {len(handles)} handles of {items} items")
+    return items - sum(handle is not None for handle in handles)
 
 
 def _peek_kind(header: bytes | memoryview) -> str:

@@ -8,7 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .messages import Bye, Lease, Message, PeerRejected, Revoke, SampleRef, UnknownPeer, Welcome
+from .messages import (
+    Bye,
+    FreeSlots,
+    Lease,
+    Message,
+    PeerRejected,
+    Revoke,
+    SampleRef,
+    UnknownPeer,
+    Welcome,
+)
 from .transitions import WORKER, Outcome, WorkerAction
 
 # Seconds between a worker's heartbeats.
@@ -43,7 +53,7 @@ class EndWorker:
     reason: str
 
 
-Effect = OpenSource | RepeatReady | SayHello | EndWorker
+Effect = OpenSource | RepeatReady | SayHello | FreeSlots | EndWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,7 @@ class WorkerSession:
             WorkerAction.OPEN_SOURCE: self._open_source,
             WorkerAction.QUEUE_LEASE: self._queue_lease,
             WorkerAction.DROP_LEASE: self._drop_lease,
+            WorkerAction.FREE_SLOTS: lambda message: message,
             WorkerAction.SAY_HELLO: self._say_hello,
             WorkerAction.END: self._end,
         }

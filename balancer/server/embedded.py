@@ -34,6 +34,15 @@ def endpoint_in(directory: str) -> str:
     return f"ipc://{directory}/{ENDPOINT}"
 
 
+def directory_of(endpoint: str) -> str:
+    """Return the directory of such an address.
+
+    >>> directory_of(endpoint_in("/tmp/sockets"))
+    '/tmp/sockets'
+    """
+    return endpoint.removeprefix("ipc://").rpartition("/")[0]
+
+
 def main(directory: str, listening: int, report: int) -> None:
     """Serve the job on standard input at `listening`, a socket bound in `directory`.
 

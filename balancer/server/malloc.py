@@ -62,8 +62,10 @@ class IdleTrimmer:
         """Note that a payload was received or sent."""
         self._due = now + IDLE_S
 
-    def trim_if_idle(self, now: float) -> None:
-        """Return memory to the kernel if it is time to."""
-        if now >= self._due:
-            release_freed_memory()
-            self._due = now + IDLE_S
+    def trim_if_idle(self, now: float) -> bool:
+        """Return memory to the kernel if it is time to; return whether it was."""
+        if now < self._due:
+            return False
+        release_freed_memory()
+        self._due = now + IDLE_S
+        return True

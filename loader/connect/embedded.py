@@ -14,7 +14,10 @@ import torch
 from torch.utils.data import _utils
 
 from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.server.embedded import directory_of
+from ...workers.arena.transport import Transport, why_inline
 from ...workers.daemon.loop import local_identity, local_name, run_worker
+from ...workers.daemon.payloads import Payloads, lent_in
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, start_pool
 from ...workers.processes.pool_job import (
@@ -37,12 +40,16 @@ _torch_worker: Any = _utils.worker
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """The arguments of a worker's process; `begin` is the loader's worker_init_fn."""
+    """The arguments of a worker's process; `begin` is the loader's worker_init_fn.
+
+    transport: how its payloads are to travel.
+    """
 
     job: JobSpec
     source: Source
     endpoint: str
     begin: Callable[[int], None] | None = None
+    transport: Transport = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +161,22 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
         _begin(config.begin, slot.index)
     handler = SourceHandler(config.source, config.job.resources, seed, local=True)
     identity = local_identity(slot.index, slot.incarnation)
-    reason = run_worker(config.endpoint, identity, handler)
+    payloads = _payloads(config)
+    try:
+        reason = run_worker(config.endpoint, identity, handler, payloads=payloads)
+    finally:
+        payloads.close()
     if reason:
         # Another process of the same data would be turned away, too.
         raise PoolEndedError(reason)
+
+
+def _payloads(config: WorkerConfig) -> Payloads:
+    """Return how this worker's payloads travel; its balancer is on this machine."""
+    reason = why_inline(config.transport)
+    if reason:
+        return Payloads(None, reason)
+    return lent_in(directory_of(config.endpoint), config.job.buffer_bytes)
 
 
 def _begin(begin: Callable[[int], None], number: int) -> None:

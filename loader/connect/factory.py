@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.transport.keys import PeerKeys
+from ...workers.arena.transport import Transport
 from ...workers.sources.interface import Source, source_name
 from ..balanced.fetching import MicrobatchSource
 from ..step.ranks import Place, has_process_group
@@ -55,6 +56,7 @@ class LocalConnection(Connection):
             return
         with self._sockets.lock:
             self._report_ended(self._processes.finish())
+            self._payloads.turn(self.session)
 
     def close(self) -> None:
         """Leave the balancer and end the processes; wait for other ranks that need the balancer."""
@@ -108,6 +110,7 @@ class ConnectionFactory:
     balancer: str | None
     keys: PeerKeys | None = None
     name: str = ""
+    transport: Transport = "auto"
 
     def connect(self) -> MicrobatchSource:
         """Make the connection, and the balancer where no address was given.
@@ -163,7 +166,7 @@ class ConnectionFactory:
         balancer: EmbeddedBalancer | None,
         peers: Rendezvous | None = None,
     ) -> LocalConnection:
-        config = WorkerConfig(self.job, source, endpoint, self.start.begin)
+        config = WorkerConfig(self.job, source, endpoint, self.start.begin, self.transport)
         processes = LocalProcesses(self.start, config, balancer)
         return LocalConnection(processes, endpoint, self._party(), self.job, self.prefetch, peers)
 
@@ -171,7 +174,7 @@ class ConnectionFactory:
         """Return how this process introduces itself to the balancer."""
         process = dist.get_rank() if has_process_group() else 0
         name = f"process {process} (host {socket.gethostname()}, pid {os.getpid()})"
-        return Party(self.place.played, self.place.sharer, name)
+        return Party(self.place.played, self.place.sharer, name, self.place.sharers > 1)
 
 
 def _nothing() -> str:

@@ -29,6 +29,7 @@ from ...balancer.protocol.messages import (
 )
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
+from ...workers.codec.frames import payload_of
 from ...workers.daemon.loop import Decoded
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.sources.failures import kind_of, reason_of
@@ -176,4 +177,4 @@ class InProcessConnection:
             self._send(_WORKER, ProbeDone(task.lease, (result,)))
         elif isinstance(result, Decoded):
             item = DecodedItem(ordinal, result.key, result.cost, result.header)
-            self._send(_WORKER, DecodeDone(task.lease, (item,)), result.payload)
+            self._send(_WORKER, DecodeDone(task.lease, (item,)), payload_of(result.buffers))

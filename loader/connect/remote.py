@@ -22,6 +22,7 @@ from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.transport.keys import PeerKeys
 from ..step.errors import LoaderError
 from .rank_sockets import RankSockets
+from .shared_payloads import SharedPayloadReader
 from .wait_log import WaitLog
 
 logger = logging.getLogger(__name__)
@@ -38,11 +39,15 @@ _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need it
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A trainer process: its ranks, its number among those that share them, and its name."""
+    """A trainer process: its ranks, its number among those that share them, and its name.
+
+    is_shared: others are given the same samples.
+    """
 
     ranks: tuple[int, ...]
     sharer: int = 0
     name: str = ""
+    is_shared: bool = False
 
 
 class Connection:
@@ -78,6 +83,7 @@ class Connection:
         name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
+        self._payloads = SharedPayloadReader(endpoint, name, copies=party.is_shared)
         self._is_draining = False
         self._awaits_restart = False
         self._is_first = True  # nothing of the run has been handed out yet
@@ -125,9 +131,14 @@ class Connection:
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
             self._drain()
-            if self.session.peek() is None:
-                self._wait(lambda: self._has_next(), timeout_s)
-            return self.session.peek()
+            while True:
+                if self.session.peek() is None:
+                    self._wait(lambda: self._has_next(), timeout_s)
+                arrival = self.session.peek()
+                readable = arrival and self._payloads.with_payloads(arrival)
+                if readable is not None or arrival is None:
+                    return readable
+                self._send(self.session.lose(arrival))
 
     def release(self, arrival: Arrival) -> None:
         """Acknowledge a microbatch and ask for those after it; does nothing the second time."""
@@ -162,6 +173,7 @@ class Connection:
     def close(self) -> None:
         """Leave the balancer and close the socket; wait if the balancer serves other ranks."""
         self._leave()
+        self._payloads.close()
 
     def _has_next(self) -> bool:
         return self.session.has_next() or self.session.at_end()
@@ -206,6 +218,7 @@ class Connection:
             if isinstance(received[0], Pong):
                 self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
         self._is_draining = False
+        self._payloads.turn(self.session)
         if self.session.awaits_restart and not self._awaits_restart:
             logger.warning(
                 "%s: the balancer at %s was stopped; waits up to %.0f s for it to be started again",

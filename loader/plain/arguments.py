@@ -13,6 +13,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 
 from ...workers.arena.context import ArenaContext
+from ...workers.arena.transport import uses_arena
 from ...workers.arena.worker import Beginning
 from ...workers.batches.envelope import is_stateful
 from ...workers.batches.map_reader import MapReader
@@ -26,7 +27,6 @@ from .indices import Indices
 from .iteration import Iteration
 from .state import PlainState
 from .torch_names import TorchExceptionWrapper
-from .transport import uses_arena
 
 Reader = StreamReader | MapReader
 # Contexts that name a start method; one that a user made is used as it is.

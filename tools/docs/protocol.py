@@ -113,7 +113,8 @@ def record(kind: type[Any]) -> str:
     """Return one kind of message with its fields as a Markdown item."""
     hints = get_type_hints(kind)
     listed = ", ".join(f"{name}: {_name(hints[name])}" for name in kind.__struct_fields__)
-    carries = " A payload frame per item." if kind in messages.WITH_PAYLOADS else ""
+    with_payloads = kind in messages.WITH_PAYLOADS
+    carries = " A payload frame per item without a handle." if with_payloads else ""
     text = " ".join((kind.__doc__ or "").split())
     return f"- **{kind.__name__}**({listed}). {text}{carries}"
 
@@ -123,6 +124,7 @@ def _parts() -> Iterator[type[Any]]:
         parts.SampleRef,
         parts.Probed,
         parts.BatchItem,
+        parts.PayloadHandle,
         parts.Hole,
         parts.Weights,
         parts.EpochPosition,

@@ -116,13 +116,13 @@ def judge_memory(available: int | None) -> Finding:
 
 
 def judge_transport(why_no_arena: str) -> Finding:
-    """Return the finding about how workers' batches come to a plain loop here, and why."""
+    """Return the finding about how what workers make comes to a trainer here, and why."""
     if not why_no_arena:
-        return judge("batches of plain loops", "arena (shared memory that is used again)")
+        return judge("transport", "arena (shared memory that is used again)")
     return judge(
-        "batches of plain loops",
+        "transport",
         f"inline: {why_no_arena}",
-        warn="torch carries them, through /dev/shm: nothing else changes",
+        warn="torch carries batches, and a balancer samples: nothing else changes",
     )
 
 

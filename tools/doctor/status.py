@@ -219,6 +219,8 @@ def is_full(status: StatusReport) -> bool:
 def _payloads(status: StatusReport) -> Finding:
     held, budget = status.held_bytes / GIB, status.budget_bytes / GIB
     found = f"{held:.2f} GiB held" + (f" of {budget:.2f} GiB" if 0 < budget < 2**20 else "")
+    ways = sorted({worker.transport for worker in status.worker_statuses if worker.transport})
+    found += f", carried {_join(ways)}" if ways else ""
     if any(trainer.is_waiting for trainer in status.trainer_statuses):
         return judge("payloads", found)
     if is_full(status):

@@ -1,11 +1,67 @@
-"""A process of a simulated trainer: stands for loader/connect/remote.py and the training loop."""
+"""A process of a simulated trainer, and its ledger, with the fields that matter here.
+
+It stands for loader/connect/remote.py and the training loop.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...balancer.protocol.messages import Batch, Message
-from ...balancer.protocol.rank_session import RankSession
-from .ledger import SimulatedLedger
+from msgspec import structs
+
+from ...balancer.protocol.messages import Batch, EpochPosition, Message
+from ...balancer.protocol.rank_session import Arrival, RankSession
+from .memory import SimulatedBorrower
+
+START = EpochPosition(0, 0, 0, 0)
+Mark = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLedger:
+    """The position of a process: an epoch, a place in it, ranks served there, holes so far.
+
+    served: ranks of a process that plays several which have had the place's microbatch; holes:
+    ordinals of the epoch's samples that could not be used, in the steps that were begun.
+    """
+
+    epoch: int = 0
+    place: EpochPosition = START
+    served: int = 0
+    holes: tuple[int, ...] = ()
+
+    @property
+    def mark(self) -> Mark:
+        """The next microbatch: epoch, step, microbatch, index of the rank in its process."""
+        return self.epoch, self.place.step, self.place.microbatch, self.served
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Return whether nothing of a step has been taken."""
+        return not self.place.microbatch and not self.served
+
+    @property
+    def holes_of_window(self) -> tuple[int, ...]:
+        """Holes of the window that the place is in; windows before are not planned again."""
+        return tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
+
+    def after(self, batch: Batch, ranks: tuple[int, ...]) -> "SimulatedLedger":
+        """Return the ledger after one of a process' ranks has taken a microbatch."""
+        new = tuple(ordinal for ordinal in batch.step_holes if ordinal not in self.holes)
+        here, holes = structs.replace(self.place, step=batch.step), self.holes + new
+        if batch.rank != ranks[-1]:
+            served = ranks.index(batch.rank) + 1
+            return SimulatedLedger(
+                self.epoch, structs.replace(here, microbatch=batch.microbatch), served, holes
+            )
+        if batch.microbatch + 1 == batch.microbatches:
+            return SimulatedLedger(self.epoch, batch.after, 0, holes)
+        return SimulatedLedger(
+            self.epoch, structs.replace(here, microbatch=batch.microbatch + 1), 0, holes
+        )
+
+
+BEGINNING = SimulatedLedger()
+
 
 Deliver = Callable[..., None]
 
@@ -46,6 +102,7 @@ class RankProcess:
     # Label tokens of the step's batches, by rank; whether the step's total is waited for.
     labels: dict[int, int] = field(default_factory=dict)
     counted: tuple[int, int] | None = None
+    borrower: SimulatedBorrower | None = None
 
     @property
     def peer(self) -> bytes:
@@ -56,6 +113,18 @@ class RankProcess:
     def party(self) -> str:
         """Its name in faults."""
         return party_name(self.ranks[0], self.sharer)
+
+    def take(self) -> tuple[Arrival, list[Message]] | None:
+        """Return the next microbatch with its payloads, and what to send for it, if it is there."""
+        arrival = self.session.peek()
+        if arrival is None:
+            return None
+        payloads = self.borrower and self.borrower.read(arrival.batch, arrival.payloads)
+        if payloads is None and self.borrower is not None:
+            self.send(self.session.lose(arrival))
+            return None
+        read = arrival if payloads is None else Arrival(arrival.batch, payloads)
+        return read, self.session.release(arrival)
 
     def send(self, messages: list[Message]) -> None:
         """Send messages to the balancer."""

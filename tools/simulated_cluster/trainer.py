@@ -11,8 +11,8 @@ from functools import partial
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.messages import Batch, Message, RankBye
 from ...balancer.protocol.rank_session import Arrival, RankSession
-from .ledger import Mark, SimulatedLedger
-from .rank import Deliver, RankProcess, party_name
+from .memory import SimulatedBorrower
+from .rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
 from .world import SLOW, World
 
 # A rank that waits repeats its requests this often.
@@ -65,6 +65,8 @@ class Trainer:
             ranks, to_json(job), settings.prefetch, job.microbatches, sharer, name
         )
         process = RankProcess(ranks, life, session, ledger, self.deliver, sharer)
+        if settings.lends:
+            process.borrower = SimulatedBorrower(process.peer, self.world.lenders)
         self.processes[process.peer] = process
         self.world.peers[process.peer] = (process.party, self._receiver(process))
         process.send([session.hello])
@@ -75,7 +77,14 @@ class Trainer:
         for process in list(self.processes.values()):
             if process.party == party:
                 self.world.network.sever(party)
-                del self.world.peers[process.peer], self.processes[process.peer]
+                self._end(process)
+                del self.processes[process.peer]
+
+    def _end(self, process: RankProcess) -> None:
+        """Let nothing reach a process any more, and end what it reads."""
+        del self.world.peers[process.peer]
+        if process.borrower is not None:
+            process.borrower.leave()
 
     @property
     def _counts_labels(self) -> bool:
@@ -97,7 +106,7 @@ class Trainer:
         self._forget_after(ledger)
         for process in self.processes.values():
             self.world.network.sever(process.party)
-            del self.world.peers[process.peer]
+            self._end(process)
         self.processes.clear()
         self.world.network.at(down_s, lambda: self.start(ledger))
 
@@ -137,6 +146,7 @@ class Trainer:
             return
         silent_s = self.world.now - process.heard_at
         if not process.training and silent_s >= ASK_AGAIN_S:
+            self._answer_workers(process)
             process.send(process.session.unanswered())
         self.world.network.at(ASK_AGAIN_S, lambda: self._wait(process))
 
@@ -146,6 +156,7 @@ class Trainer:
                 self.world.trace(process.peer.decode(), "receives", message)
             process.heard_at = self.world.now
             process.session.handle(message, payloads)
+            self._answer_workers(process)
             self._advance(process)
 
         return receive
@@ -162,7 +173,7 @@ class Trainer:
             process.send(session.new_requests())
         if process.training or not self._has_total(process):
             return
-        taken = session.take() if not self._leaves(process) else None
+        taken = process.take() if not self._leaves(process) else None
         if taken is not None:
             self._train(process, *taken)
         elif session.at_end() or self._leaves(process):
@@ -201,6 +212,8 @@ class Trainer:
         if process.ledger.epoch == settings.start.epoch + settings.epochs:
             process.done = True
             process.send([RankBye()])
+            if process.borrower is not None:
+                process.borrower.leave()
             expected = len(settings.processes) * settings.sharers
             done = sum(each.done for each in self.processes.values())
             self.world.over = done == expected
@@ -216,7 +229,8 @@ class Trainer:
         process.training = True
         slow = SLOW if self.world.now < process.slow_until else 1.0
         train_s = self.world.settings.train_s * slow
-        self.world.network.at(train_s, lambda: self._trained(process))
+        used = process.borrower.used() if process.borrower is not None else ()
+        self.world.network.at(train_s, lambda: self._trained(process, used))
 
     def _record(self, process: RankProcess, batch: Batch, frames: tuple[object, ...]) -> None:
         """Record a delivered microbatch; between steps keep the ledger."""
@@ -233,8 +247,18 @@ class Trainer:
         if batch.microbatch + 1 == batch.microbatches and not self._counts_labels:
             self._save()
 
-    def _trained(self, process: RankProcess) -> None:
+    def _answer_workers(self, process: RankProcess) -> None:
+        """Have a process answer what workers ask of their memory."""
+        if process.borrower is not None:
+            process.borrower.turn(process.session.handles())
+
+    def _trained(self, process: RankProcess, used: tuple[bytes, ...]) -> None:
         if self.processes.get(process.peer) is process:
             process.training = False
+            if process.borrower is not None:
+                if process.borrower.used() != used:
+                    self.world.fail(f"{process.party} was trained on memory that was written again")
+                process.borrower.in_use = ()
+                self._answer_workers(process)
             process.heard_at = self.world.now
             self._advance(process)

@@ -122,6 +122,18 @@ SHARED_SETTINGS: dict[str, ClusterSettings] = {
     ),
 }
 SHARED_VARIANTS = tuple(SHARED_SETTINGS)
+# Jobs whose workers lend their memory to ranks, which use it long enough for it to be wanted again.
+LENT_NAMES = (
+    *("plain", "skip", "poison", "small", "decoded first", "one process", "two epochs"),
+    *("far ahead", "brought", "left early", "all doubled", "slow", "long leases", "long hang"),
+    *("hangs for good", "windows, skip", "back and back", "shared", "shared by three, late"),
+    *("shared, small", "shared, some die", "shared, two epochs"),
+)
+LENT_SETTINGS: dict[str, ClusterSettings] = {
+    f"lent, {name}": replace((SETTINGS | SHARED_SETTINGS)[name], lends=True, train_s=0.1)
+    for name in LENT_NAMES
+}
+LENT_VARIANTS = tuple(LENT_SETTINGS)
 # Kinds of the first faults, where they are not all drawn.
 FAULT_KINDS = {
     "long leases": ("drop", "crash worker", "drop"),
@@ -137,11 +149,14 @@ FAULT_KINDS = {
     "shared, cut off": (CUT_OFF, CUT_OFF, "slow", "duplicate", "crash worker"),
 }
 
+FAULT_KINDS |= {f"lent, {name}": FAULT_KINDS[name] for name in LENT_NAMES if name in FAULT_KINDS}
+
 
 @cache
 def settings_of(variant: str) -> ClusterSettings:
     """Return the settings of a variant."""
-    return replace((SETTINGS | SHARED_SETTINGS)[variant], plan_with=_planners())
+    every = SETTINGS | SHARED_SETTINGS | LENT_SETTINGS
+    return replace(every[variant], plan_with=_planners())
 
 
 class _ShortWindows(RealPlanner):

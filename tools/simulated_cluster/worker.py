@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ...balancer.protocol.messages import (
     DecodedItem,
+    FreeSlots,
     Message,
     Probed,
     SampleFailed,
@@ -23,6 +24,7 @@ from ...balancer.protocol.worker_session import (
     WorkerSession,
 )
 from ...workers.daemon.results import LeaseResults
+from .memory import SimulatedLender
 
 Deliver = Callable[..., None]
 
@@ -54,6 +56,7 @@ class WorkerProcess:
     opening_until: float = 0.0
     ready: WorkerReady | None = None
     results: LeaseResults = field(default_factory=LeaseResults)
+    lender: SimulatedLender | None = None
 
     @property
     def peer(self) -> bytes:
@@ -91,7 +94,11 @@ class WorkerProcess:
         """Handle a message; return the action that the cluster must do for it, if any."""
         action = self.session.handle(message)
         if isinstance(action, SayHello):
+            self._free_all()
             self.send_hello()
+        elif isinstance(action, FreeSlots):
+            if self.lender is not None:
+                self.lender.free(action)
         elif isinstance(action, RepeatReady):
             if self.ready is not None:
                 self._send(self.ready)
@@ -102,6 +109,7 @@ class WorkerProcess:
     def opened(self, number: int) -> None:
         """Report that the source is open."""
         self.results.clear()
+        self._free_all()
         self.ready = WorkerReady(self.count, "simulated", number)
         self._send(self.ready)
 
@@ -123,8 +131,13 @@ class WorkerProcess:
 
     def decoded(self, lease: int, item: DecodedItem, payload: bytes, now: float) -> None:
         """Send a decoded sample, with others of its lease as if all were quickly decoded."""
-        if self.results.add_decoded(lease, item, payload, 0.0, now):
+        placed = payload if self.lender is None else self.lender.lend(payload)
+        if self.results.add_decoded(lease, item, placed, 0.0, now):
             self._send_results()
+
+    def _free_all(self) -> None:
+        if self.lender is not None:
+            self.lender.free_all()
 
     def _send_results(self) -> None:
         for message, payloads in self.results.take():

@@ -28,6 +28,7 @@ class Workers:
         """Start a worker process."""
         world, known = self.world, dict(self._disks[slot].costs)
         worker = WorkerProcess(slot, incarnation, world.settings.count, self.deliver, known)
+        worker.lender = world.lender()
         self._alive[worker.peer] = worker
         for address in (worker.peer, worker.heartbeat_peer):
             world.peers[address] = (worker.party, lambda message, _: self._receive(worker, message))
@@ -73,6 +74,8 @@ class Workers:
         for address in (worker.peer, worker.heartbeat_peer):
             del self.world.peers[address]
         del self._alive[worker.peer]
+        if worker.lender is not None:
+            worker.lender.is_there = False
         if self.world.random.random() < LOST_WITH_PROCESS:
             self.world.network.sever(worker.party)
 

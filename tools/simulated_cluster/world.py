@@ -12,8 +12,9 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import Message, Weights
 from ...balancer.protocol.wire import decode, encode
 from .faults import Fault
-from .ledger import BEGINNING, SimulatedLedger
+from .memory import SimulatedLender
 from .network import SimulatedNetwork
+from .rank import BEGINNING, SimulatedLedger
 
 Cost = Callable[[int], tuple[int, ...]]
 Given = tuple[int, int, tuple[str, ...], tuple[bytes, ...]]
@@ -37,7 +38,7 @@ class ClusterSettings:
     probed_bytes: the payload size that a probe reports. leaves_at: the step at which the trainer
     leaves its first epoch for the next one, if any. sharers: how many processes share each entry of
     `processes`; all but the first start `late_s` after it. deaths: (time, process) at which one
-    process of the trainer dies alone, and stays dead.
+    process of the trainer dies alone, and stays dead. lends: payloads lie in workers' memory.
     """
 
     job: JobSpec
@@ -69,6 +70,7 @@ class ClusterSettings:
     limit_s: float = 10_000.0
     heartbeat_timeout_s: float = 10.0
     fixed_job: bool = True
+    lends: bool = False
     faults: tuple[Fault, ...] = ()
     plan_with: Callable[[PlanConfig], WindowPlanner] = make_planner
 
@@ -112,12 +114,22 @@ class World:
     peers: dict[bytes, tuple[str, Receive]] = field(default_factory=dict)
     # Until when a party cannot be reached, which the balancer is told.
     cut_off: dict[str, float] = field(default_factory=dict)
+    # The memory of all worker processes that were started, by its token.
+    lenders: dict[int, SimulatedLender] = field(default_factory=dict)
     _messages: int = 0
 
     @property
     def now(self) -> float:
         """The time in seconds."""
         return self.network.now
+
+    def lender(self) -> SimulatedLender | None:
+        """Return the memory of a worker process that starts, None where nothing is lent."""
+        if not self.settings.lends:
+            return None
+        token = 2 * len(self.lenders)  # those between are nobody's
+        self.lenders[token] = SimulatedLender(token, self.network, self.settings.delay_s)
+        return self.lenders[token]
 
     def soon(self) -> float:
         """Draw the delay of a message."""

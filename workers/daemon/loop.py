@@ -10,14 +10,16 @@ import os
 import socket as sockets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import zmq
+from msgspec import structs
 
 from ...balancer.protocol.messages import (
     DecodedItem,
+    FreeSlots,
     HeartbeatAck,
     Message,
     Probed,
@@ -47,6 +49,7 @@ from ..sources.failures import kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
 from .activity import WorkerActivity
+from .payloads import Payloads
 from .results import LeaseResults
 
 # A hello without an answer is sent again after this time.
@@ -57,12 +60,16 @@ IDLE_MS = 500
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded sample: its name, costs (empty if known before), layout, payload (one buffer)."""
+    """A decoded sample: its name, costs (empty if known before), layout, payload.
+
+    The payload is what `buffers` give one after the other; they may be the sample's own memory, and
+    change with it.
+    """
 
     key: str
     cost: tuple[int, ...]
     header: bytes
-    payload: object
+    buffers: Sequence[Any]
 
 
 class Handler(Protocol):
@@ -115,11 +122,13 @@ def run_worker(
     stop: Callable[[], bool] = lambda: False,
     until_lost_s: float | None = None,
     keys: PeerKeys | None = None,
+    payloads: Payloads | None = None,
 ) -> str:
     """Work until the balancer ends the worker or `stop` returns true; return why, empty if well.
 
     `until_lost_s` ends a worker that has not received anything from a balancer for that time. With
-    `keys` the balancer must be the one that they name.
+    `keys` the balancer must be the one that they name. `payloads` says how payloads travel, inline
+    if it is left out.
     """
     keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -130,7 +139,8 @@ def run_worker(
         try:
             # Only now: an address that cannot be connected to has been an error of this thread.
             threading.Thread(target=_send_heartbeats, args=arguments, daemon=True).start()
-            return _Worker(link, identity, handler, activity).work(stop, until_lost_s)
+            worker = _Worker(link, identity, handler, activity, payloads or Payloads())
+            return worker.work(stop, until_lost_s)
         finally:
             link.close(LINGER_MS["worker"])
     finally:
@@ -169,8 +179,10 @@ class _Worker:
         identity: Identity,
         handler: Handler,
         activity: WorkerActivity,
+        payloads: Payloads,
     ) -> None:
         self.link = link
+        self.payloads = payloads
         self.activity = activity
         self.identity = identity
         self.handler = handler
@@ -201,7 +213,8 @@ class _Worker:
     def _wait(self, until_lost_s: float | None) -> str:
         """Wait for a message; return why waiting longer is useless, empty if it is not."""
         idle = not self.link.poller.poll(IDLE_MS)
-        self.trimmer.trim_if_idle(time.monotonic())
+        if self.trimmer.trim_if_idle(time.monotonic()):
+            self.payloads.trim()
         if idle:
             if self._silence_s() > (until_lost_s or math.inf):
                 return f"no balancer has answered for {until_lost_s:.0f} s"
@@ -219,18 +232,22 @@ class _Worker:
         self.hello_sent = time.monotonic()
         self.link.leave_clear_channel()  # a balancer that was started again does not know it
         who, host = self.identity, sockets.gethostname()
-        self._send(WorkerHello(who.name, who.incarnation, host, who.slot, software()))
+        hello = WorkerHello(who.name, who.incarnation, host, who.slot, software())
+        self._send(structs.replace(hello, transport=self.payloads.way))
 
     def _drain(self) -> EndWorker | None:
         if self.activity.forgotten.is_set():
             self.activity.forgotten.clear()
             if isinstance(self.session.handle(UnknownPeer()), SayHello):
+                self.payloads.free_all()
                 self._send_hello()
         while (received := self.link.receive()) is not None:
             self.last_received = time.monotonic()
             action = self.session.handle(received[0])
             if isinstance(action, OpenSource):
                 self._open(action.job, action.number)
+            elif isinstance(action, FreeSlots):
+                self.payloads.free(action)
             elif isinstance(action, RepeatReady) and self.opened is not None:
                 self._send(self.opened)
             elif isinstance(action, EndWorker):
@@ -239,6 +256,7 @@ class _Worker:
 
     def _open(self, job: str, number: int) -> None:
         self.results.clear()
+        self.payloads.free_all()
         try:
             count, fingerprint = self.handler.open(job)
         except Exception as error:
@@ -268,7 +286,8 @@ class _Worker:
             return
         now = time.monotonic()
         item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header)
-        if self.results.add_decoded(task.lease, item, result.payload, now - began, now):
+        payload = self.payloads.put(result.buffers)
+        if self.results.add_decoded(task.lease, item, payload, now - began, now):
             self._send_results()
         self.trimmer.note_payload(now)
 

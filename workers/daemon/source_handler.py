@@ -8,7 +8,7 @@ import msgpack
 
 from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
-from ..codec.frames import encode, payload_of
+from ..codec.frames import encode
 from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of, source_name
 from ..sources.labels import labels_of
@@ -103,4 +103,4 @@ class SourceHandler:
                 f"the transform made a {type(sample).__name__}; only a dict of arrays, numbers and "
                 "text can go to another host",
             )
-        return Decoded(key, cost, msgpack.packb(header), payload_of(buffers))
+        return Decoded(key, cost, msgpack.packb(header), buffers)

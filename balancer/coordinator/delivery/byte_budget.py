@@ -2,10 +2,12 @@
 
 A payload that was sent and is not acknowledged is *lent*: a copy is in a trainer's memory, and the
 one held here is of use only if the other is lost. So each payload counts once where memory is
-short, and twice only while there is room.
+short, and twice only while there is room. Of a payload that lies in a worker's memory there is no
+copy: once it is lent, it is not held any more.
 """
 
 from .sample import Sample
+from .shared_payloads import SharedPayload, let_go
 
 # Before the first payload has arrived its size is guessed as this part of the budget.
 FIRST_GUESS = 64
@@ -24,6 +26,8 @@ class ByteBudget:
         # Bytes that are lent and not held any more.
         self._only_lent_bytes = 0
         self._held: dict[int, Sample] = {}
+        # Samples whose payloads a rank reads in a worker's memory.
+        self._shared: dict[int, Sample] = {}
 
     @property
     def is_exceeded(self) -> bool:
@@ -48,6 +52,8 @@ class ByteBudget:
     def hold(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
         """Hold a sample's payload."""
         sample.header, sample.payload, sample.nbytes = header, payload, nbytes
+        if isinstance(payload, SharedPayload):
+            payload.is_held = True
         self.largest_bytes = max(self.largest_bytes, nbytes)
         self.held_bytes += nbytes
         self._held[sample.ordinal] = sample
@@ -57,13 +63,19 @@ class ByteBudget:
         if self._held.pop(sample.ordinal, None) is not None:
             self.held_bytes -= sample.nbytes
             self._only_lent_bytes += sample.nbytes * sample.lent
+            if sample.loan is None:
+                let_go(sample.payload)
             sample.header, sample.payload = b"", None
 
     def lend(self, sample: Sample) -> None:
-        """Count a held payload as copied to a trainer."""
+        """Count a held payload as copied to a trainer, or as read there."""
         if not sample.lent and sample.payload is not None:
             sample.lent = True
             self.lent_bytes += sample.nbytes
+            if isinstance(sample.payload, SharedPayload):
+                sample.loan = sample.payload
+                self._shared[sample.ordinal] = sample
+                self.drop(sample)
 
     def end_loan(self, sample: Sample) -> None:
         """Count a payload as lent no longer: it was acknowledged, or lost."""
@@ -71,6 +83,24 @@ class ByteBudget:
             sample.lent = False
             self.lent_bytes -= sample.nbytes
             self._only_lent_bytes -= sample.nbytes * (sample.payload is None)
+            let_go(sample.loan)
+            sample.loan = None
+            self._shared.pop(sample.ordinal, None)
+
+    def let_all_go(self) -> None:
+        """Free what lies in workers' memory: the run is over."""
+        for sample in [*self._held.values()]:
+            self.drop(sample)
+        for sample in [*self._shared.values()]:
+            self.end_loan(sample)
+
+    def held_of(self, worker: bytes) -> list[Sample]:
+        """Return the held samples whose payloads lie in a worker's memory."""
+        return [
+            sample
+            for sample in self._held.values()
+            if isinstance(sample.payload, SharedPayload) and sample.payload.worker == worker
+        ]
 
     def latest_copy(self) -> Sample | None:
         """Return the held sample that is lent and needed last, None if none is lent and held."""

@@ -70,13 +70,21 @@ class DecodeScheduler:
                 self.budget.drop(copy)
                 continue
             latest = self.budget.latest()
-            is_planned = latest.step >= 0
-            if is_planned and latest.position <= self.planned.front:
+            if latest.step >= 0 and latest.position <= self.planned.front:
                 return
-            self.budget.drop(latest)
-            if is_planned:
-                self.planned.change_missing(latest, 1)
-                self.queue(latest)
+            self._drop(latest)
+
+    def drop_those_of(self, worker: bytes) -> None:
+        """Drop the payloads that lie in the memory of a worker that is gone."""
+        for sample in self.budget.held_of(worker):
+            self._drop(sample)
+
+    def _drop(self, sample: Sample) -> None:
+        """Drop a payload; if it is planned, queue it to be decoded again."""
+        self.budget.drop(sample)
+        if sample.step >= 0:
+            self.planned.change_missing(sample, 1)
+            self.queue(sample)
 
     def _is_wanted(self, ordinal: int) -> bool:
         sample = self.planned.samples.get(ordinal)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .shared_payloads import SharedPayload
+
 
 @dataclass(slots=True)
 class Sample:
@@ -11,7 +13,8 @@ class Sample:
     the budget that are reserved while it is leased for decoding. `settled` means that it was
     decoded once or is a hole; `reason` why it is a hole, `source` the file it is in where a worker
     has said so, `fatal` that the hole ends the run when its microbatch is due. `lent` means that a
-    rank was sent it and has not acknowledged it. `crash_count` is how many workers died or hung
+    rank was sent it and has not acknowledged it; `loan` is what it was sent, where that lies in a
+    worker's memory. `crash_count` is how many workers died or hung
     while they worked on it. `named_by` is the worker that gave the key; `claims` are the keys by
     worker, once one has contradicted it, `contradictions` times.
     """
@@ -33,6 +36,7 @@ class Sample:
     fatal: bool = False
     crash_count: int = 0
     lent: bool = False
+    loan: SharedPayload | None = None
     named_by: bytes = b""
     claims: dict[bytes, str] = field(default_factory=dict)
     contradictions: int = 0

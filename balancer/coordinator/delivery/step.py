@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...protocol.messages import Batch, BatchItem, EpochPosition, Hole, Weights
+from ...protocol.messages import Batch, BatchItem, EpochPosition, Handles, Hole, Weights
 from .sample import Sample
+from .shared_payloads import SharedPayload
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
 
@@ -126,6 +127,7 @@ def pack(
     good = [sample for sample in samples if not sample.reason]
     if not step.weights:
         step.weights = _all_weights(step, label)
+    handles, frames = _payloads(good)
     message = Batch(
         run=run,
         rank=rank,
@@ -138,9 +140,19 @@ def pack(
         items=tuple(BatchItem(s.ordinal, s.key, s.header) for s in good),
         holes=tuple(Hole(s.ordinal, s.key, s.reason, s.source) for s in samples if s.reason),
         step_holes=tuple(sorted(step.holes)),
+        handles=handles,
     )
     fatal = next((sample for sample in samples if sample.fatal), None)
-    return ReadyBatch(message, tuple(sample.payload for sample in good), fatal)
+    return ReadyBatch(message, frames, fatal)
+
+
+def _payloads(samples: Sequence[Sample]) -> tuple[Handles, tuple[object, ...]]:
+    """Return the handles of samples' payloads, and the payloads without one."""
+    payloads = [sample.payload for sample in samples]
+    handles = tuple(p.handle if isinstance(p, SharedPayload) else None for p in payloads)
+    if not any(handles):
+        return (), tuple(payloads)
+    return handles, tuple(each for each in payloads if not isinstance(each, SharedPayload))
 
 
 def _microbatch(samples: Sequence[Sample]) -> PendingMicrobatch:

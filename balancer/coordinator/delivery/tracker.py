@@ -24,6 +24,7 @@ from .empty_microbatches import fill_empty_microbatches
 from .planned_steps import PlannedSteps
 from .rank_progress import RankProgress
 from .sample import Sample
+from .shared_payloads import SharedPayload
 from .step import (
     PendingMicrobatch,
     PendingStep,
@@ -236,10 +237,25 @@ class DeliveryTracker:
         _, batch = found
         batch.sent_at = now
         batch.sent_to.add(peer)
+        for sample in batch.samples:
+            if isinstance(sample.payload, SharedPayload):
+                sample.payload.readers.add(peer)
         if batch.sent_to.issuperset(waiting):
             for sample in batch.samples:
                 self.budget.lend(sample)
         self.decoding.evict()
+
+    def lose_sent(self, rank: int, number: int, microbatch: int) -> None:
+        """Decode again what of a microbatch was in workers' memory: a rank cannot read it."""
+        found = self.planned.find(rank, number, microbatch)
+        if found is None or found[1].taken:
+            return
+        for sample in found[1].samples:
+            if sample.loan is not None or isinstance(sample.payload, SharedPayload):
+                self.budget.drop(sample)
+                self.budget.end_loan(sample)
+                self.planned.change_missing(sample, 1)
+                self.decoding.queue(sample)
 
     def _is_complete(self, batch: PendingMicrobatch, now: float, peer: bytes) -> bool:
         """Return whether a microbatch that is asked for can be sent.

@@ -19,6 +19,7 @@ from ...protocol.messages import (
 )
 from ..delivery.rank_progress import Position
 from ..delivery.sample import Sample
+from ..delivery.shared_payloads import SharedPayload, size_of
 from ..delivery.tracker import DeliveryTracker
 from .doubted_results import (
     MAX_CONTRADICTIONS,
@@ -130,8 +131,8 @@ class EpochRun:
         self, worker: bytes, kind: str, sample: Sample, message: DecodedItem, payload: Any
     ) -> list[Blame]:
         blamed: list[Blame] = []
-        nbytes = memoryview(payload).nbytes
-        reason = self.check_layout(message.header, payload) if self.check_layout else ""
+        nbytes = size_of(payload)
+        reason = self._why_unreadable(message.header, payload)
         if kind == "probe" and not reason:
             reason = why_bad_costs(message.cost, nbytes, len(self.job.resources))
         if reason:
@@ -150,6 +151,14 @@ class EpochRun:
             sample.named_by = worker
         self.delivery.store(sample, message.header, payload, nbytes)
         return blamed
+
+    def _why_unreadable(self, header: bytes, payload: Any) -> str:
+        """Return why no rank could read what a worker elsewhere has sent, "" if it can."""
+        if self.check_layout is None:
+            return ""
+        if isinstance(payload, SharedPayload):
+            return "a payload in its own memory, which no rank can reach"
+        return self.check_layout(header, payload)
 
     def _reject(
         self, worker: bytes, kind: str, sample: Sample, result: Probed | DecodedItem, reason: str

@@ -171,12 +171,12 @@ MUTANTS = (
     mutant(
         "the front is dropped, too",
         edit("coordinator.delivery.decoding:DecodeScheduler.evict",
-             "is_planned and latest.position <= self.planned.front", "False"),
+             "latest.step >= 0 and latest.position <= self.planned.front", "False"),
         seed=31,
     ),
     mutant(
         "what was dropped is never decoded again",
-        edit("coordinator.delivery.decoding:DecodeScheduler.evict", "self.queue(latest)", "None"),
+        edit("coordinator.delivery.decoding:DecodeScheduler._drop", "self.queue(sample)", "None"),
         seed=4,
     ),
     # --- holes

@@ -6,6 +6,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from counterpoise.balancer.planning.problem.costs import MAX_COST
 from counterpoise.balancer.protocol.messages import (
@@ -18,12 +19,14 @@ from counterpoise.balancer.protocol.messages import (
     DecodeDone,
     EpochPosition,
     Hole,
+    PayloadHandle,
     Probed,
     SampleRef,
     TrainerStatus,
     Weights,
     WorkerStatus,
 )
+from counterpoise.balancer.protocol.parts import Count
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.wire import (
     MAX_CONTAINER,
@@ -39,6 +42,7 @@ VALUES = {
     bytes: st.binary(max_size=20),
     bool: st.booleans(),
     Cost: st.integers(0, MAX_COST),
+    Count: st.integers(0, (1 << 63) - 1),
 }
 VALUES[Integer] = VALUES[int]
 PLAIN = st.recursive(
@@ -53,12 +57,24 @@ def values(hint):
     """Return a strategy for an annotation."""
     if isinstance(hint, type) and issubclass(hint, ArrayRecord):
         hints = get_type_hints(hint, include_extras=True)
-        return st.builds(hint, **{name: values(hints[name]) for name in hint.__struct_fields__})
+        fields = {name: values(hints[name]) for name in hint.__struct_fields__}
+        if "handles" in fields:  # one for each item, or none at all
+            return st.builds(hint, **(fields | {"handles": st.just(())})).flatmap(with_handles)
+        return st.builds(hint, **fields)
     if hint in VALUES:
         return VALUES[hint]
+    if hint == PayloadHandle | None:
+        return st.none() | values(PayloadHandle)
     assert get_origin(hint) is tuple
     assert get_args(hint)[1] is ...
     return st.lists(values(get_args(hint)[0]), max_size=3).map(tuple)
+
+
+def with_handles(message):
+    """Return a strategy for this message with handles, or without."""
+    some = [st.none() | values(PayloadHandle) for _ in message.items]
+    handles = st.just(()) | st.tuples(*some)
+    return handles.map(lambda chosen: structs.replace(message, handles=chosen))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -144,8 +160,11 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
          r"results\[0\].cost\[0\]: expected int <= 1099511627776"),
         ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [float("nan")], 1]]],
          r"cost\[0\]: expected int, got float"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b""]]],
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b""]], []],
          r"items\[0\].cost\[0\]: .* >= 0"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [], [None]], "with 1 handles of 0 items"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [], b""]], [[1, 2, 3, 4, -5]]],
+         r"handles\[0\].* >= 0"),
         ([PROTOCOL_VERSION, "Ping", 1.0, 0, 0], "Ping.number: expected int, got float"),
         ([PROTOCOL_VERSION, "Ping", 1], "Ping has 3 fields, got 1"),
     ],
@@ -186,6 +205,7 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
         DecodedItem,
         EpochPosition,
         Hole,
+        PayloadHandle,
         Probed,
         SampleRef,
         TrainerStatus,
@@ -196,4 +216,5 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
         assert not part.__struct_defaults__, part
     hints = [hint for kind in KINDS.values() for hint in get_type_hints(kind).values()]
     inner = {each for hint in hints for each in (hint, *get_args(hint))}
+    inner |= {each for hint in inner for each in get_args(hint)}
     assert {each for each in inner if hasattr(each, "__struct_fields__")} == set(parts)

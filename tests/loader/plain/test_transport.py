@@ -166,5 +166,3 @@ def test_a_transport_that_cannot_be_had_is_refused() -> None:
     wrong: Any = "pigeon"
     with pytest.raises(ValueError, match="allowed are"):
         DataLoader(Pictures(), transport=wrong)
-    with pytest.raises(ValueError, match="loop without balance"):
-        DataLoader(Pictures(), shuffle=True, balance="fixed", transport="arena")

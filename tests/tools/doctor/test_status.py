@@ -24,7 +24,7 @@ WORKER = WorkerStatus(
     fingerprint="f", state="ready", unresponsive=False, last_message_ms=400, leases=2, samples=900,
     probed=500, decoded=400, failed=0, nbytes=4 << 20, recent_ms=30_000, recent_probed=100,
     recent_decoded=300, recent_bytes=3 << 20, recent_probe_ms=1000, recent_decode_ms=20_000,
-    ahead_us=200, error_us=400,
+    ahead_us=200, error_us=400, transport="inline: the loader was given a balancer's address",
 )  # fmt: skip
 WAITS = TrainerStatus(
     ranks="0-3", state="running", epoch=0, step=12, microbatch=1, oldest_request_ms=4200,

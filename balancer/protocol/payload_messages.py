@@ -1,0 +1,49 @@
+"""Messages about payloads: who decodes them, which are not wanted any more, how else they travel.
+
+The clear channel is a second connection for payloads, see transport/sealing.py; its offer is
+handled by balancer/transport/link.py and balancer/server/clear_payloads.py and never reaches a
+session.
+"""
+
+from .parts import SampleRef
+from .records import ArrayRecord, Integer
+
+
+class Lease(ArrayRecord, frozen=True):
+    """The right to probe or decode some samples; `kind` is "probe" or "decode"."""
+
+    lease: Integer
+    kind: str
+    epoch: Integer
+    refs: tuple[SampleRef, ...]
+
+
+class Revoke(ArrayRecord, frozen=True):
+    """The rest of a lease is not wanted any more."""
+
+    lease: Integer
+
+
+class FreeSlots(ArrayRecord, frozen=True):
+    """Payloads of these serials, which lie in the worker's memory, are not wanted any more.
+
+    readers: the ranks (by their names as peers) that were sent handles of them, and may still read
+    them; empty: any rank may.
+    """
+
+    serials: tuple[Integer, ...]
+    readers: tuple[bytes, ...] = ()
+
+
+class ClearPayloadOffer(ArrayRecord, frozen=True):
+    """Sent by a balancer under CURVE: open a second connection, to this port, for payloads.
+
+    name, password: the identity for that connection; key: seals its messages (sealing.py). An empty
+    offer, from either side, means over the clear channel that it works and is used from now on, and
+    under CURVE that it is not used any more.
+    """
+
+    port: Integer
+    name: bytes
+    password: bytes
+    key: bytes

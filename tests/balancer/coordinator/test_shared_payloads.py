@@ -1,0 +1,221 @@
+"""Payloads in workers' memory: each that is announced is freed once, when nobody needs it."""
+
+import pytest
+from msgspec import structs
+
+from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import (
+    Ack,
+    Batch,
+    DecodedItem,
+    DecodeDone,
+    EpochPosition,
+    FreeSlots,
+    Lease,
+    PayloadHandle,
+    Probed,
+    ProbeDone,
+    RankBye,
+    RankHello,
+    RequestBatch,
+    StartRun,
+    WorkerBye,
+    WorkerHello,
+    WorkerReady,
+)
+from counterpoise.balancer.protocol.wire import WireError, decode, encode
+
+PLAN = PlanConfig(
+    ranks=1, samples_per_step=4, accumulate=2, resources=("tokens",), budgets=(None,),
+    grouping="fixed", partition="greedy", batch_size=2, seed=1,
+)  # fmt: skip
+COUNT = 16
+
+
+class Job:
+    """A coordinator with one rank and workers that decode what they are leased at once."""
+
+    def __init__(self, **changes):
+        self.job = JobSpec(plan=PLAN, **changes)
+        self.coordinator = Coordinator(self.job)
+        self.serials, self.freed, self.batches, self.leases = 0, [], [], []
+        self.now = 0.0
+        for name in (b"w0", b"w1"):
+            self.tell(name, WorkerHello(name.decode(), 0, "h", 0))
+            self.tell(name, WorkerReady(COUNT, "f", 0))
+        self.tell(b"r", RankHello((0,), to_json(self.job)))
+        self.tell(b"r", StartRun(0, 0, EpochPosition(0, 0, 0, 0)))
+
+    def tell(self, peer, message, *payloads):
+        self.take(self.coordinator.handle(peer, message, payloads, self.now))
+
+    def take(self, effects):
+        for effect in effects:
+            if isinstance(effect.message, Lease):
+                self.leases.append((effect.peer, effect.message))
+            elif isinstance(effect.message, Batch):
+                assert effect.payloads == ()
+                self.batches.append(effect.message)
+            elif isinstance(effect.message, FreeSlots):
+                self.freed.append((effect.peer, effect.message))
+
+    def work(self, most=1000):
+        """Have the workers do what they are leased; payloads are announced by handles."""
+        while self.leases and most:
+            most -= 1
+            peer, lease = self.leases.pop(0)
+            if lease.kind == "probe":
+                found = [Probed(r.ordinal, f"k{r.index}", (1,), 100) for r in lease.refs]
+                self.tell(peer, ProbeDone(lease.lease, tuple(found)))
+            else:
+                self.tell(peer, self.decoded(lease))
+
+    def decoded(self, lease):
+        items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"h") for r in lease.refs)
+        handles = []
+        for _ in items:
+            self.serials += 1
+            handles.append(PayloadHandle(9, self.serials, 0, 64 * self.serials, 100))
+        return DecodeDone(lease.lease, items, tuple(handles))
+
+    def ask(self, step, microbatch, lost=False):
+        """Ask for a microbatch and return it."""
+        self.tell(b"r", RequestBatch(0, 0, step, microbatch, lost))
+        self.work()
+        return self.batches[-1]
+
+    def freed_serials(self):
+        return sorted(serial for _, message in self.freed for serial in message.serials)
+
+
+def serials(batch):
+    return sorted(handle.serial for handle in batch.handles)
+
+
+def test_what_a_rank_has_taken_is_freed_and_it_is_named():
+    job = Job()
+    batch = job.ask(0, 0)
+    assert len(batch.handles) == len(batch.items) == 2
+    assert not job.freed
+    job.tell(b"r", Ack(0, 0, 0, 0))
+    assert job.freed_serials() == serials(batch)
+    assert {message.readers for _, message in job.freed} == {(b"r",)}
+
+
+def test_at_the_end_everything_is_freed_once():
+    job = Job()
+    for step in range(COUNT // 4):
+        for microbatch in range(2):
+            job.ask(step, microbatch)
+            job.tell(b"r", Ack(0, 0, step, microbatch))
+    assert job.freed_serials() == list(range(1, COUNT + 1))
+    assert len(job.coordinator.state.shared) == 0
+
+
+def test_a_rank_that_leaves_frees_what_was_decoded_ahead():
+    job = Job()
+    job.ask(0, 0)
+    job.tell(b"r", RankBye())
+    assert job.freed_serials() == list(range(1, job.serials + 1))
+
+
+def test_a_repeated_result_frees_nothing():
+    job = Job()
+    while job.leases[0][1].kind == "probe":
+        job.work(most=1)
+    peer, lease = job.leases.pop(0)
+    done = job.decoded(lease)
+    for _ in range(3):
+        job.tell(peer, done)
+    assert not job.freed
+    assert len(job.coordinator.state.shared) == len(lease.refs)
+
+
+def test_a_result_that_nobody_wants_is_freed_for_all_that_may_have_it():
+    job = Job()
+    job.work()
+    handle = PayloadHandle(9, 77, 0, 0, 100)
+    late = DecodeDone(1, (DecodedItem(0, "k", (), b"h"),), (handle,))
+    job.tell(b"w0", late)
+    assert job.freed == [(b"w0", FreeSlots((77,), ()))]
+    job.tell(b"stranger", late)
+    assert job.freed[-1] == (b"stranger", FreeSlots((77,), ()))
+
+
+def test_a_microbatch_that_was_lost_is_decoded_again():
+    job = Job()
+    first = job.ask(0, 0)
+    second = job.ask(0, 0, lost=True)
+    assert [item.key for item in first.items] == [item.key for item in second.items]
+    assert not set(serials(first)) & set(serials(second))
+    assert job.freed_serials() == serials(first)
+    assert job.coordinator.state.run.delivery.budget.lent_bytes == 200
+
+
+def test_asked_for_again_it_is_decoded_again_only_after_it_had_time_to_arrive():
+    job = Job()
+    first = job.ask(0, 0)
+    assert job.ask(0, 0) is first
+    job.now = 60.0
+    assert not set(serials(first)) & set(serials(job.ask(0, 0)))
+
+
+def test_what_a_worker_that_ends_had_is_decoded_by_the_others():
+    job = Job()
+    job.work()
+    delivery = job.coordinator.state.run.delivery
+    before = delivery.budget.held_bytes
+    job.tell(b"w0", WorkerBye())
+    assert delivery.budget.held_bytes < before
+    job.work()
+    assert delivery.budget.held_bytes == before
+    assert {p.payload.worker for p in delivery.budget._held.values()} == {b"w1"}
+    assert not job.freed  # there is nobody to tell
+
+
+def test_payloads_needed_last_are_dropped_and_freed_where_memory_is_short():
+    job = Job(buffer_bytes=400)
+    for step in range(COUNT // 4):
+        for microbatch in range(2):
+            job.ask(step, microbatch)
+            budget = job.coordinator.state.run.delivery.budget
+            assert budget.held_bytes + budget.lent_bytes <= 400
+            job.tell(b"r", Ack(0, 0, step, microbatch))
+    assert job.freed_serials() == list(range(1, job.serials + 1))
+
+
+def test_a_lent_payload_counts_once():
+    job = Job()
+    job.ask(0, 0)
+    budget = job.coordinator.state.run.delivery.budget
+    held = sum(sample.nbytes for sample in budget._held.values())
+    assert (budget.held_bytes, budget.lent_bytes) == (held, 200)
+    job.tell(b"r", Ack(0, 0, 0, 0))
+    assert budget.lent_bytes == 0
+    assert budget._only_lent_bytes == 0
+
+
+def test_workers_elsewhere_cannot_announce_memory():
+    job = JobSpec(plan=PLAN, source={"source": "tar", "pattern": ["*"], "transform": None})
+    checked = Job.__new__(Job)
+    checked.__dict__.update(serials=0, freed=[], batches=[], leases=[], now=0.0, job=job)
+    checked.coordinator = Coordinator(job, check_layout=lambda *_: "")
+    checked.tell(b"w0", WorkerHello("w0", 0, "h", 0))
+    checked.tell(b"w0", WorkerReady(COUNT, "f", 0))
+    checked.tell(b"r", RankHello((0,), to_json(job)))
+    checked.tell(b"r", StartRun(0, 0, EpochPosition(0, 0, 0, 0)))
+    checked.work(most=6)
+    run = checked.coordinator.state.run
+    assert run is None or not run.delivery.budget.held_bytes
+    assert b"w0" not in checked.coordinator.state.workers  # turned away
+    assert "own memory" in checked.coordinator.state.diagnostics.last_refused[-1]
+
+
+@pytest.mark.parametrize("field", ["token", "offset"])
+def test_a_handle_has_no_negative_numbers(field):
+    handle = structs.replace(PayloadHandle(1, 2, 3, 4, 5), **{field: -1})
+    done = DecodeDone(1, (DecodedItem(0, "k", (), b"h"),), (handle,))
+    with pytest.raises(WireError, match=">= 0"):
+        decode(encode(done), 0)

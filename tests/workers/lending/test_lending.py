@@ -1,0 +1,236 @@
+"""Memory that is lent over real sockets: bytes, views, forks, ends, and what is left."""
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from counterpoise.balancer.protocol.messages import FreeSlots
+from counterpoise.workers.arena.views import views_alive
+from counterpoise.workers.lending.borrower import Borrower
+from counterpoise.workers.lending.lender import Lender
+
+NAME = b"rank-0"
+
+
+def mapped() -> int:
+    """Return the number of lent segments that are mapped in this process."""
+    return Path("/proc/self/maps").read_text().count("memfd:counterpoise")
+
+
+def files() -> int:
+    """Return the number of open descriptors."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Check that a test leaves no mapping, no view, no descriptor and no file."""
+    gc.collect()
+    before = mapped(), views_alive(), files()
+    yield
+    gc.collect()
+    assert (mapped(), views_alive(), files()) == before
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def lender(tmp_path: Path) -> Iterator[Lender]:
+    """Return a lender, which is closed after the test."""
+    lender = Lender(str(tmp_path), 64 << 20)
+    yield lender
+    lender.close()
+
+
+@pytest.fixture
+def borrower(tmp_path: Path) -> Iterator[Borrower]:
+    """Return a borrower, which is closed after the test."""
+    borrower = Borrower(str(tmp_path), NAME)
+    yield borrower
+    borrower.close()
+
+
+def read(borrower: Borrower, *handles: Any) -> list[Any]:
+    """Return the payloads of handles that can be read."""
+    views = borrower.views(handles)
+    assert views is not None
+    return views
+
+
+def free(lender: Lender, *handles: Any) -> None:
+    """Free payloads that this rank was sent."""
+    lender.free(FreeSlots(tuple(handle.serial for handle in handles), (NAME,)))
+
+
+def test_what_is_written_is_read(lender: Lender, borrower: Borrower) -> None:
+    big = os.urandom(3 << 20)
+    handles = [lender.lend([b"ab", memoryview(b"cd")]), lender.lend([big]), lender.lend([b"x"])]
+    assert lender.lend([b""]) is None
+    views = read(borrower, *handles)
+    assert [bytes(view) for view in views] == [b"abcd", big, b"x"]
+    array = np.frombuffer(views[0], np.uint8)
+    array[0] = 1  # writable, as torch's tensors are
+    assert bytes(read(borrower, handles[0])[0]) == b"\1bcd"
+
+
+def test_a_slot_is_written_again_only_after_its_last_view(
+    lender: Lender, borrower: Borrower
+) -> None:
+    handles = [lender.lend([bytes([n]) * 200_000]) for n in range(4)]
+    kept = np.frombuffer(read(borrower, *handles)[1], np.uint8)[7:]
+    free(lender, *handles)
+    for n in range(40):
+        borrower.turn(())
+        handle = lender.lend([bytes([100 + n]) * 200_000])
+        assert handle is not None
+        free(lender, handle)
+        assert (kept == 1).all()
+    book = lender._book
+    assert 1 <= len(book) <= 5  # what was kept, and what is in the same microbatch
+    del kept
+    gc.collect()
+    borrower.turn(())
+    lender.lend([b"heard"])
+    assert len(book) == 1
+
+
+def test_a_microbatch_that_is_not_unpacked_is_not_written_again(
+    lender: Lender, borrower: Borrower
+) -> None:
+    first, second = lender.lend([b"one"]), lender.lend([b"two"])
+    assert second is not None
+    read(borrower, first)
+    free(lender, first, second)
+    borrower.turn([second])
+    lender.lend([b"heard"])
+    assert len(lender._book) == 2
+    assert bytes(read(borrower, second)[0]) == b"two"
+
+
+def test_bytes_stay_readable_when_the_worker_has_ended(tmp_path: Path, borrower: Borrower) -> None:
+    lender = Lender(str(tmp_path), 1 << 24)
+    early, late = lender.lend([b"early"]), lender.lend([b"late"])
+    view = read(borrower, early)[0]
+    lender.close()
+    borrower.turn([late])
+    assert bytes(view) == b"early"
+    assert bytes(read(borrower, late)[0]) == b"late"
+    del view
+    gc.collect()
+    borrower.turn(())
+    assert mapped() == 0
+
+
+def test_a_worker_that_ended_before_it_was_asked_has_nothing(
+    tmp_path: Path, borrower: Borrower
+) -> None:
+    lender = Lender(str(tmp_path), 1 << 24)
+    handle = lender.lend([b"gone"])
+    lender.close()
+    assert borrower.views([handle]) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token": 5},
+        {"serial": 0},
+        {"segment": 9},
+        {"offset": 1 << 20},
+        {"nbytes": (1 << 20) + 1},
+        {"nbytes": 0},
+    ],
+    ids=str,
+)
+def test_a_handle_of_nothing_is_of_no_use(
+    lender: Lender, borrower: Borrower, wrong: dict[str, int]
+) -> None:
+    handle = lender.lend([b"right"])
+    assert handle is not None
+    assert borrower.views([handle, structs.replace(handle, **wrong)]) is None
+    assert borrower.views([None, handle]) is not None
+
+
+def test_a_handle_that_was_answered_is_of_no_use(lender: Lender, borrower: Borrower) -> None:
+    handle = lender.lend([b"old"])
+    read(borrower, handle)
+    free(lender, handle)
+    borrower.turn(())
+    assert borrower.views([handle]) is None
+
+
+def test_two_ranks_are_both_asked(tmp_path: Path, lender: Lender, borrower: Borrower) -> None:
+    other = Borrower(str(tmp_path), b"rank-1")
+    handle = lender.lend([b"both"])
+    views = read(borrower, handle) + read(other, handle)
+    assert handle is not None
+    lender.free(FreeSlots((handle.serial,), (NAME, b"rank-1")))
+    del views[0]
+    for each in (borrower, other):
+        each.turn(())
+    lender.lend([b"heard"])
+    assert len(lender._book) == 2
+    other.close()
+    views.clear()
+    lender.lend([b"heard"])
+    assert len(lender._book) == 2
+
+
+def test_memory_that_a_child_has_is_not_written_again(lender: Lender, borrower: Borrower) -> None:
+    handle = lender.lend([b"p" * 100_000])
+    view = read(borrower, handle)[0]
+    asked, told = os.pipe()
+    answered, answer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(asked, 1)
+        os.write(answer, bytes([all(byte == ord("p") for byte in view)]))
+        os._exit(0)
+    del view
+    free(lender, handle)
+    for _ in range(20):
+        borrower.turn(())
+        new = lender.lend([b"n" * 100_000])
+        free(lender, new)
+    os.write(told, b"x")
+    assert os.read(answered, 1) == b"\1"
+    os.waitpid(child, 0)
+    for descriptor in (asked, told, answered, answer):
+        os.close(descriptor)
+
+
+def test_without_room_nothing_is_lent(tmp_path: Path) -> None:
+    lender = Lender(str(tmp_path), 2 << 20)
+    assert lender.lend([bytes(1 << 20)]) is not None
+    assert lender.lend([bytes(1 << 20)]) is not None
+    assert lender.lend([bytes(1)]) is None
+    lender.close()
+
+
+def test_without_memory_nothing_is_lent(
+    lender: Lender, borrower: Borrower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("counterpoise.workers.lending.lender.make_memory", refuse)
+        assert lender.lend([b"none"]) is None
+    assert bytes(read(borrower, lender.lend([b"some"]))[0]) == b"some"
+
+
+def test_idle_memory_is_given_back_on_both_sides(lender: Lender, borrower: Borrower) -> None:
+    handles = [lender.lend([bytes(1 << 20)]) for _ in range(4)]
+    read(borrower, *handles)
+    assert mapped() >= 4
+    free(lender, *handles)
+    borrower.turn(())
+    lender.trim()
+    borrower.turn(())
+    assert mapped() == 0
+    assert bytes(read(borrower, lender.lend([b"again"]))[0]) == b"again"

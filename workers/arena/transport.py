@@ -1,0 +1,42 @@
+"""Chooses how batches and samples of a loader's workers come to the trainer."""
+
+import functools
+from typing import Any, Literal, get_args
+
+from .memory import why_no_memory_files
+
+Transport = Literal["auto", "arena", "inline"]
+
+
+def checked_transport(transport: Transport, balancer: str | None = None) -> Transport:
+    """Return how batches travel; ValueError for what is no way, or cannot be had here.
+
+    balancer: the address of a balancer that is not the loader's own.
+    """
+    if transport not in get_args(Transport):
+        raise ValueError(f"transport is {transport!r}, allowed are {get_args(Transport)}")
+    if transport == "arena" and balancer is not None:
+        raise ValueError(
+            f'transport="arena" is for workers that the loader starts itself: samples that come '
+            f"through {balancer} travel inline; leave transport"
+        )
+    why_not = why_no_arena() if transport == "arena" else ""
+    if why_not:
+        raise ValueError(f'transport="arena" cannot be had: {why_not}; leave transport')
+    return transport
+
+
+def uses_arena(loader: Any) -> bool:
+    """Return whether a plain loader's batches lie in shared memory; else torch carries them."""
+    return not why_inline(getattr(loader, "transport", "auto"))
+
+
+def why_inline(transport: Transport) -> str:
+    """Return why nothing is put into shared memory, "" if it is."""
+    return 'transport="inline" was given' if transport == "inline" else why_no_arena()
+
+
+@functools.cache
+def why_no_arena() -> str:
+    """Return why there is no arena in this process, "" if there is one."""
+    return why_no_memory_files()

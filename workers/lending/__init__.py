@@ -1,0 +1,1 @@
+"""Carries payloads of balanced loops from workers to ranks through memory that workers lend."""

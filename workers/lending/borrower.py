@@ -1,0 +1,227 @@
+"""A rank's access to payloads in the memory of workers on its machine.
+
+A worker's memory is mapped when the first handle of it comes, and stays mapped while any tensor
+refers to it, whether the worker lives or not. The rank answers the worker's questions when it is
+there: it has no thread.
+"""
+
+import array
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from ...balancer.protocol.messages import PayloadHandle
+from ..arena.memory import Mapping
+from ..arena.views import watched_view
+from .borrower_book import BorrowerBook
+from .lender import door_of
+from .packets import (
+    ANSWER,
+    ASK,
+    KNOWN,
+    MOST_BYTES,
+    MOST_SEGMENTS,
+    RETIRED,
+    SEGMENTS,
+    packets,
+    read_packet,
+)
+
+# A worker that does not answer a rank within this time hangs.
+_ANSWER_S = 5.0
+_ANCILLARY = socket.CMSG_SPACE(MOST_SEGMENTS * array.array("i").itemsize)
+
+
+class _LentMemory:
+    """One worker's memory, as this process sees it.
+
+    The connection is closed when no view is left: while it is open, the worker waits for answers.
+    """
+
+    def __init__(self, door: str, name: bytes) -> None:
+        """Connect; OSError where the worker has ended, or does not answer."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.mappings: dict[int, Mapping] = {}
+        self.book = BorrowerBook(0, ())
+        # By segment: views, each with its serials.
+        self.in_use: dict[int, set[int]] = {}
+        self.ended = False
+        self._let_go: deque[tuple[int, set[int], bool]] = deque()
+        self._spoiled: set[int] = set()
+        self._unsent: deque[bytes] = deque()
+        self._views = 0
+        try:
+            self._socket.settimeout(_ANSWER_S)
+            self._socket.connect(door)
+            self._socket.send(name)
+            self._hear_known()
+        except BaseException:
+            self._socket.close()
+            raise
+        self._socket.setblocking(False)
+
+    def _hear_known(self) -> None:
+        """Wait for what may be read here."""
+        known: list[int] = []
+        while True:
+            kind, first, numbers = self._receive()
+            known += numbers
+            if kind == KNOWN and not numbers:
+                self.book = BorrowerBook(first, known)
+                return
+
+    def _receive(self) -> tuple[int, int, list[int]]:
+        """Return the next packet; new segments are mapped. OSError at the end."""
+        data, ancillary, _, _ = self._socket.recvmsg(MOST_BYTES, _ANCILLARY)
+        if not data:
+            raise ConnectionResetError("the worker has ended")
+        kind, first, numbers = read_packet(data)
+        if kind == SEGMENTS:
+            self._map(numbers[::2], numbers[1::2], _descriptors(ancillary))
+            numbers = []
+        return kind, first, numbers
+
+    def _map(self, segments: list[int], sizes: list[int], descriptors: list[int]) -> None:
+        try:
+            if len(descriptors) != len(segments):
+                raise OSError(
+                    f"{len(segments)} descriptors of shared memory were sent and "
+                    f"{len(descriptors)} arrived: this process has too many open files; raise the "
+                    'limit (ulimit -n), or pass transport="inline"'
+                )
+            for segment, size, descriptor in zip(segments, sizes, descriptors, strict=True):
+                self.mappings[segment] = Mapping(descriptor, size)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def has(self, handle: PayloadHandle) -> bool:
+        """Return whether a payload is there."""
+        mapping = self.mappings.get(handle.segment)
+        fits = mapping is not None and handle.offset + handle.nbytes <= mapping.size
+        return fits and handle.nbytes > 0 and self.book.may_read(handle)
+
+    def view(self, segment: int, serials: set[int]) -> memoryview:
+        """Return a segment's bytes, writable, of which these payloads will be used."""
+        self._views += 1
+        number = self._views
+        self.in_use[number] = serials
+
+        def ended(inherited: bool) -> None:
+            self._let_go.append((number, serials, inherited))  # at any moment: `turn` does the rest
+
+        mapping = self.mappings[segment]
+        return memoryview(watched_view(mapping, mapping.size, ended)).cast("B")
+
+    def turn(self, arrived: Iterable[PayloadHandle]) -> None:
+        """Hear what the worker asks, and answer; `arrived`: handles that have not been used yet."""
+        self.hear()
+        if not self.ended:
+            try:
+                self._answer(arrived)
+            except OSError:
+                self.ended = True
+
+    def hear(self) -> None:
+        """Take in what the worker has sent."""
+        try:
+            self._hear()
+        except BlockingIOError:
+            return
+        except OSError:
+            self.ended = True  # nobody writes any more to what is mapped
+
+    def _hear(self) -> None:
+        while not self.ended:
+            kind, first, numbers = self._receive()
+            if kind == ASK:
+                self.book.ask(first, numbers)
+            elif kind == RETIRED:
+                for segment in numbers:
+                    self.mappings.pop(segment, None)
+
+    def _answer(self, arrived: Iterable[PayloadHandle]) -> None:
+        while self._let_go:
+            number, serials, inherited = self._let_go.popleft()
+            del self.in_use[number]
+            self._spoiled |= serials if inherited else set()
+        if self.book.owes:
+            used = set[int]().union(*self.in_use.values(), (each.serial for each in arrived))
+            done = self.book.answers(used)
+            codes = [serial << 1 | (serial in self._spoiled) for serial in done]
+            self._spoiled.difference_update(done)
+            self._unsent.extend(packets(ANSWER, 0, codes))
+        while self._unsent:
+            try:
+                self._socket.send(self._unsent[0])
+            except BlockingIOError:
+                return
+            self._unsent.popleft()
+
+    def __del__(self) -> None:
+        self._socket.close()
+
+
+class Borrower:
+    """A rank's access to the memory of all workers whose doors are in a directory."""
+
+    def __init__(self, directory: str, name: bytes) -> None:
+        """`name` is the rank's as a peer of the balancer."""
+        self._directory = directory
+        self._name = name
+        self._lent: dict[int, _LentMemory] = {}
+
+    def views(self, handles: Sequence[PayloadHandle | None]) -> list[memoryview | None] | None:
+        """Return the payloads, None for a handle that is None; None if not all can be read.
+
+        The tensors made of them are writable, and keep the memory until they are gone.
+        """
+        by_segment: dict[tuple[int, int], set[int]] = {}
+        for handle in handles:
+            if handle is not None:
+                if not self._has(handle):
+                    return None
+                by_segment.setdefault((handle.token, handle.segment), set()).add(handle.serial)
+        segments = {
+            (token, segment): self._lent[token].view(segment, serials)
+            for (token, segment), serials in by_segment.items()
+        }
+        return [h and segments[h.token, h.segment][h.offset : h.offset + h.nbytes] for h in handles]
+
+    def turn(self, arrived: Iterable[PayloadHandle]) -> None:
+        """Answer workers; `arrived` are the handles of microbatches that are not unpacked yet."""
+        if not self._lent:
+            return
+        handles = list(arrived)
+        for token, lent in list(self._lent.items()):
+            mine = [handle for handle in handles if handle.token == token]
+            lent.turn(mine)
+            if lent.ended and not mine:
+                del self._lent[token]  # its memory goes with the last tensor
+
+    def close(self) -> None:
+        """Let go of all memory that no tensor refers to."""
+        self._lent.clear()
+
+    def _has(self, handle: PayloadHandle) -> bool:
+        lent = self._lent.get(handle.token)
+        if lent is not None and handle.segment not in lent.mappings:
+            lent.hear()  # it may have been announced since
+            if handle.segment not in lent.mappings and not lent.ended:
+                lent = None  # an exception was raised while it was: over a new connection it comes
+        if lent is None:
+            try:
+                lent = _LentMemory(door_of(self._directory, handle.token), self._name)
+            except (FileNotFoundError, ConnectionError, TimeoutError):
+                return False  # it has ended
+            self._lent[handle.token] = lent
+        return lent.has(handle)
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)

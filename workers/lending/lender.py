@@ -1,0 +1,279 @@
+"""A worker's memory for payloads, and the door where ranks ask for it.
+
+The worker's thread writes payloads, and hears answers when it writes. Ranks that connect are let in
+by a thread of their own, which sleeps otherwise: a rank that waits for its first payload must not
+wait for a decode. Both change the books, under one lock.
+"""
+
+import array
+import contextlib
+import itertools
+import os
+import secrets
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...balancer.protocol.messages import FreeSlots, PayloadHandle
+from ..arena.memory import Mapping, make_memory
+from .lender_book import Ask, LenderBook
+from .packets import (
+    ANSWER,
+    ASK,
+    KNOWN,
+    MOST_BYTES,
+    MOST_SEGMENTS,
+    RETIRED,
+    SEGMENTS,
+    packet,
+    packets,
+    read_packet,
+)
+from .segments import Segments
+
+# A rank that connects says its name at once.
+_NAME_S = 5.0
+_NAME_BYTES = 256
+
+
+def door_of(directory: str, token: int) -> str:
+    """Return the path of the socket where a worker lends its memory."""
+    return f"{directory}/lender-{token:016x}"
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """A rank's connection.
+
+    peer: the rank; name: the connection, in the books; `unsent`: packets, and the descriptors to
+    close when each is sent.
+    """
+
+    peer: bytes
+    name: bytes
+    socket: socket.socket
+    unsent: deque[tuple[bytes, list[int]]] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """A segment: its descriptor, its mapping, and the bytes to write to."""
+
+    descriptor: int
+    mapping: Mapping
+    bytes: memoryview
+
+
+class Lender:
+    """The memory of one worker process; its socket is in a directory that only this user can read.
+
+    Not to be inherited by a forked child. Call `close()`.
+    """
+
+    def __init__(self, directory: str, most_bytes: int) -> None:
+        """Make the door; `most_bytes` bounds the memory. OSError where there can be no door."""
+        token = secrets.randbits(62)
+        self._book = LenderBook(token, Segments(most_bytes))
+        self._memories: dict[int, _Memory] = {}
+        self._readers: dict[int, _Reader] = {}
+        self._poller = select.poll()
+        self._lock = threading.Lock()
+        self._path = door_of(directory, token)
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._door.bind(self._path)
+            self._door.listen()
+        except OSError:
+            self._door.close()
+            raise
+        threading.Thread(target=self._let_in, daemon=True, name="lender").start()
+
+    def lend(self, buffers: Sequence[Any]) -> PayloadHandle | None:
+        """Write a payload, given as buffers, and return its handle; None where there is no room."""
+        nbytes = sum(len(buffer) for buffer in buffers)
+        if not nbytes:
+            return None
+        with self._lock:
+            self._hear()
+            handle = self._book.add(nbytes)
+            if handle is None:
+                return None
+            if not self._has_memory(handle.segment):
+                self._book.refuse(handle)
+                return None
+            memory = self._memories[handle.segment].bytes
+        start = handle.offset
+        for buffer in buffers:
+            memory[start : start + len(buffer)] = buffer
+            start += len(buffer)
+        return handle
+
+    def free(self, message: FreeSlots) -> None:
+        """Free payloads that the balancer does not need any more."""
+        with self._lock:
+            names = [r.name for r in self._readers.values() if r.peer in message.readers]
+            self._ask(self._book.free(message.serials, names if message.readers else None))
+
+    def free_all(self) -> None:
+        """Free all payloads: the balancer has forgotten this worker, or its job is over."""
+        with self._lock:
+            self._ask(self._book.free_all())
+
+    def trim(self) -> None:
+        """Give back the memory that nothing is in: there is no work."""
+        with self._lock:
+            self._hear()
+            self._book.segments.trim()
+            self._retire()
+
+    def close(self) -> None:
+        """Close the door and all connections; what ranks have mapped stays with them."""
+        with contextlib.suppress(OSError):
+            Path(self._path).unlink()
+        with contextlib.suppress(OSError):
+            self._door.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        with self._lock:
+            self._door.close()
+            for reader in list(self._readers.values()):
+                self._leave(reader)
+            for number in list(self._memories):
+                self._drop(number)
+
+    # --- memory
+
+    def _has_memory(self, number: int) -> bool:
+        """Return whether a segment has its memory; a new one is made, if there is some."""
+        if number in self._memories:
+            return True
+        self._retire()  # first: what was given up makes room
+        size = self._book.segments.size(number)
+        try:
+            descriptor = make_memory(size)
+        except OSError:
+            return False
+        mapping = Mapping(descriptor, size)
+        self._memories[number] = _Memory(descriptor, mapping, _writable(mapping))
+        for reader in self._readers.values():
+            self._send(reader, *self._segment_packets([number]))
+        return True
+
+    def _retire(self) -> None:
+        retired, self._book.segments.retired = self._book.segments.retired, []
+        gone = [number for number in retired if number in self._memories]
+        for number in gone:
+            self._drop(number)
+        for reader in list(self._readers.values()) if gone else ():
+            self._send(reader, (packet(RETIRED, 0, gone), []))
+
+    def _drop(self, number: int) -> None:
+        memory = self._memories.pop(number)
+        memory.bytes.release()
+        os.close(memory.descriptor)
+
+    # --- ranks
+
+    def _let_in(self) -> None:
+        """Let ranks in, until the door is closed."""
+        numbers = itertools.count()  # a rank may have two connections, one for what it still reads
+        while True:
+            try:
+                connection, _ = self._door.accept()
+            except OSError:
+                return
+            try:
+                connection.settimeout(_NAME_S)
+                peer = connection.recv(_NAME_BYTES)
+                connection.setblocking(False)
+                name = b"%s/%d" % (peer, next(numbers))
+                with self._lock:
+                    self._welcome(_Reader(peer, name, connection))
+            except OSError:
+                connection.close()
+
+    def _welcome(self, reader: _Reader) -> None:
+        self._readers[reader.socket.fileno()] = reader
+        self._poller.register(reader.socket, select.POLLIN)
+        first, serials = self._book.connect(reader.name)
+        known = [(each, list[int]()) for each in packets(KNOWN, first, serials)]
+        self._send(reader, *self._segment_packets(list(self._memories)), *known)
+        self._send(reader, (packet(KNOWN, first, ()), []))
+
+    def _segment_packets(self, numbers: list[int]) -> Iterable[tuple[bytes, list[int]]]:
+        for start in range(0, len(numbers), MOST_SEGMENTS):
+            some = numbers[start : start + MOST_SEGMENTS]
+            memories = [self._memories[number] for number in some]
+            told = [x for n, m in zip(some, memories, strict=True) for x in (n, m.mapping.size)]
+            yield packet(SEGMENTS, 0, told), [os.dup(memory.descriptor) for memory in memories]
+
+    def _hear(self) -> None:
+        """Take in what ranks have answered, and send what there was no room for."""
+        for descriptor, _ in self._poller.poll(0) if self._readers else ():
+            reader = self._readers[descriptor]
+            while (data := _received(reader.socket)) is not None:
+                if not data:
+                    self._leave(reader)
+                    break
+                self._take_answer(reader, data)
+        for reader in [each for each in self._readers.values() if each.unsent]:
+            self._send(reader)
+
+    def _take_answer(self, reader: _Reader, data: bytes) -> None:
+        kind, _, codes = read_packet(data)
+        if kind != ANSWER:
+            raise ValueError(f"a rank has sent a packet of kind {kind}")
+        self._book.answer(reader.name, [code >> 1 for code in codes if not code & 1])
+        self._book.answer(reader.name, [code >> 1 for code in codes if code & 1], spoiled=True)
+
+    def _ask(self, ask: Ask) -> None:
+        for reader in [each for each in self._readers.values() if each.name in ask]:
+            asked = packets(ASK, self._book.oldest, ask[reader.name])
+            self._send(reader, *((each, list[int]()) for each in asked))
+
+    def _send(self, reader: _Reader, *new: tuple[bytes, list[int]]) -> None:
+        """Send packets, as far as there is room; a rank that has ended is left."""
+        reader.unsent.extend(new)
+        while reader.unsent:
+            data, descriptors = reader.unsent[0]
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+            try:
+                reader.socket.sendmsg([data], [rights] if descriptors else [])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._leave(reader)
+                return
+            _close_sent(reader.unsent.popleft())
+
+    def _leave(self, reader: _Reader) -> None:
+        """Close a rank's connection: it reads nothing any more."""
+        if self._readers.pop(reader.socket.fileno(), None) is not None:
+            self._poller.unregister(reader.socket)
+            reader.socket.close()
+            while reader.unsent:
+                _close_sent(reader.unsent.popleft())
+            self._book.disconnect(reader.name)
+
+
+def _writable(mapping: Mapping) -> memoryview:
+    return memoryview(mapping.bytes(mapping.size)).cast("B")
+
+
+def _close_sent(sent: tuple[bytes, list[int]]) -> None:
+    """Close the descriptors that went with a packet."""
+    for descriptor in sent[1]:
+        os.close(descriptor)
+
+
+def _received(connection: socket.socket) -> bytes | None:
+    """Return the next packet, empty at the end, None if there is none."""
+    try:
+        return connection.recv(MOST_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
