@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.sched import check, problems, schedule, simulate, unit_costs
+from counterpoise.sched import check, problems, schedule, schedules, simulate, unit_costs
 from counterpoise.sched.generators.blocks import Pace
 from counterpoise.sched.generators.vocabulary import BLOCKS, FORMS, vocabulary
 from counterpoise.sched.shapes.layers import Device, TransformerLayer, Vocabulary
@@ -168,3 +168,12 @@ def test_algorithm_2_has_the_output_layers_input_gradient_in_its_first_pass() ->
     assert output_ns("alg1", times, 2) == {"S": 300, "T": 650}
     # Half of the backward moves from T to S: (600 + 1300 / 2) / 2.
     assert output_ns("alg2", times, 2) == {"S": 625, "T": 325}
+
+
+@pytest.mark.parametrize(
+    ("form", "barriers"), [("naive", "3 barriers"), ("alg1", "2 barriers"), ("alg2", "1 barrier")]
+)
+def test_the_list_of_schedules_says_how_many_barriers_a_form_has(form: str, barriers: str) -> None:
+    texts = [each.description for each in schedules() if each.name.endswith(f"-{form}")]
+    assert len(texts) == 3
+    assert all(text.endswith(f", {barriers}") for text in texts)
