@@ -72,24 +72,43 @@ def test_readmes_example_waits_no_more_than_planning_md_says(
     assert waiting(table, as_the_loader_plans(readme_balance(root), ranks)) <= most
 
 
-@pytest.mark.parametrize("mode", ["exact", pytest.param("window", marks=pytest.mark.long)])
-def test_the_settings_that_analyze_prints_deliver_what_it_foretells(mode: Any) -> None:
-    table = synthetic(6000, seed=2)
-    rows = Rows(RESOURCES, labelled(table.costs), np.zeros(6000, np.int64), table.sources,
+def make_rows() -> Rows:
+    table = synthetic(4000, seed=3)
+    return Rows(RESOURCES, labelled(table.costs), np.zeros(4000, np.int64), table.sources,
                 ("a", "b", "c"))  # fmt: skip
-    report = make_report(rows, 6000, ReportOptions(Plan(ranks=8, accumulate=8), mode=mode))
+
+
+def report_in(mode: Any) -> dict[str, Any]:
+    rows = make_rows()
+    return make_report(rows, len(rows), ReportOptions(Plan(ranks=8, accumulate=4), mode=mode))
+
+
+@pytest.fixture(scope="module")
+def exact() -> dict[str, Any]:
+    return report_in("exact")
+
+
+def check_delivered(report: dict[str, Any]) -> None:
+    """Compare a plan by the settings that a report prints with what the report foretells."""
+    rows = make_rows()
     balance = Balance.from_json(json.dumps(report["recommended"]["balance"]))
-    config = as_the_loader_plans(balance, 8)
-    delivered = waiting(CostTable(RESOURCES, rows.costs, rows.source_of), config)
+    delivered = waiting(
+        CostTable(RESOURCES, rows.costs, rows.source_of), as_the_loader_plans(balance, 8)
+    )
     assert delivered == pytest.approx(report["waiting"]["balanced"], abs=1e-9)
 
 
-def test_analyze_says_what_each_plan_gives_in_each_loop() -> None:
-    table = synthetic(4000, seed=3)
-    rows = Rows(RESOURCES, labelled(table.costs), np.zeros(4000, np.int64), table.sources,
-                ("a", "b", "c"))  # fmt: skip
-    found = make_report(rows, 4000, ReportOptions(Plan(ranks=8, accumulate=4), mode="exact"))
-    waits = found["waits"]
+def test_the_settings_that_analyze_prints_deliver_what_it_foretells(exact: dict[str, Any]) -> None:
+    check_delivered(exact)
+
+
+@pytest.mark.long
+def test_so_do_those_in_windows() -> None:
+    check_delivered(report_in("window"))
+
+
+def test_analyze_says_what_each_plan_gives_in_each_loop(exact: dict[str, Any]) -> None:
+    found, waits = exact, exact["waits"]
     assert set(waits) == {"random", "microbatch", "step"}
     assert waits["microbatch"]["microbatch"] == found["waiting"]["balanced"]
     assert waits["random"]["microbatch"] == found["waiting"]["random"]
