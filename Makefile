@@ -64,13 +64,15 @@ $(PEERS)/.installed: tests/peer_suites/requirements.txt pyproject.toml
 	mkdir -p $(PEERS)/import && ln -sfn $(CURDIR)/tests $(PEERS)/import/tests
 	touch $@
 
-# All cases under accelerate, transformers and lightning (`make test` runs a few of them), and then
-# the oldest and the newest torch and numpy, each in an environment of its own (5 GB each: PyPI's
-# torch brings CUDA); other Pythons are only checked by vermin.
+# All cases under the newest accelerate, transformers and lightning (`make test` runs a few of them)
+# and under the oldest, with torchtitan and megatron-core; then the oldest and the newest torch and
+# numpy. Each in an environment of its own (5 GB each: PyPI's torch brings CUDA); other Pythons are
+# only checked by vermin.
 FRAMEWORKS ?= $(VENV)/frameworks
 FRAMEWORK_TESTS ?= tests/loader tests/balancer/planning
-test-frameworks: $(STAMP) $(FRAMEWORKS)/oldest/.installed $(FRAMEWORKS)/newest/.installed
+test-frameworks: $(STAMP) $(foreach env,oldest-adapters oldest newest,$(FRAMEWORKS)/$(env)/.installed)
 	$(BIN)/pytest -m '' tests/frameworks
+	$(FRAMEWORKS)/oldest-adapters/bin/pytest -m '' tests/frameworks
 	$(FRAMEWORKS)/newest/bin/vermin --no-tips -t=3.11- $(PACKAGES) __init__.py
 	$(FRAMEWORKS)/oldest/bin/pytest $(IN_PARALLEL) $(FRAMEWORK_TESTS)
 	$(FRAMEWORKS)/newest/bin/pytest $(IN_PARALLEL) $(FRAMEWORK_TESTS)

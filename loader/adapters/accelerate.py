@@ -128,8 +128,14 @@ def _with_our_workers(shard: Any, loader: Any) -> Any:
     shard.base_dataloader = type(loader)(loader.dataset, **options)
     shard.dl_state_dict = shard.base_dataloader.state_dict()
     shard.use_stateful_dataloader = True
+    # It corrects torchdata's counts of batches, which older ones want to be there; ours has none.
+    shard.adjust_state_dict_for_prefetch = _leave_state
     shard.load_state_dict = functools.partial(_load_state, shard.base_dataloader)
     return shard
+
+
+def _leave_state() -> None:
+    """Leave a state as it is: it is of what was handed out."""
 
 
 def _load_state(loader: Any, state: dict[str, Any]) -> None:

@@ -236,6 +236,8 @@ def reference(
     """One process over the same samples by step, which torch's sampler gives: one mean over all."""
     from torch.utils.data import DistributedSampler
 
+    if framework == "trainer":
+        from .trainer_cases import counted
     (data, own_collate), model = _data(framework, count), _model(framework, per)
     optimizer = _sgd(model, 0.1 if framework == "trainer" else 0.5)
     size, seen = EACH * ranks * accumulate, list[Any]()
@@ -249,7 +251,7 @@ def reference(
             batch = own_collate([data[k] for k in some])
             tokens = int(batch["labels"][:, 1:].ne(-100).sum())
             if framework == "trainer":
-                given = {} if per == "sample" else {"num_items_in_batch": tokens}
+                given = {} if per == "sample" else {"num_items_in_batch": counted(batch["labels"])}
                 loss = model(**batch, **given)["loss"]
             else:
                 loss = model(batch, per) / (tokens if per == "token" else len(some))

@@ -6,24 +6,42 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_tables import rows
+from tests.imports import ROOT
+
 TRIED = ("torch", "numpy")
+ADAPTED = ("accelerate", "lightning", "megatron-core", "torchtitan", "transformers")
 
 
 def pins(root: Path, name: str) -> dict[str, str]:
     """Return the pinned versions of an environment of `make test-frameworks`."""
     text = (root / "tests" / "frameworks" / f"{name}.txt").read_text()
-    return dict(re.findall(r"^(\w+)==([\d.]+)$", text, re.M))
+    return dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, re.M))
 
 
 def declared(root: Path) -> dict[str, str]:
-    """Return the lower bounds that pyproject.toml declares."""
+    """Return the lower bounds that pyproject.toml declares, for itself and in extras."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    return dict(re.findall(r"^(\w+)>=([\d.]+)$", "\n".join(project["dependencies"]), re.M))
+    extras = [line for each in project["optional-dependencies"].values() for line in each]
+    lines = "\n".join([*project["dependencies"], *extras])
+    return dict(re.findall(r"^([\w-]+)>=([\d.]+)$", lines, re.M))
 
 
-@pytest.mark.parametrize("package", TRIED)
-def test_the_oldest_that_is_tried_is_the_oldest_that_is_declared(root: Path, package: str) -> None:
-    oldest, bound = pins(root, "oldest")[package], declared(root)[package]
+def newest_adapted(root: Path) -> dict[str, str]:
+    """Return the pins of the extra `frameworks`, which is in the default environment."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    lines = "\n".join(project["optional-dependencies"]["frameworks"])
+    return dict(re.findall(r"^([\w-]+)==([\d.]+)$", lines, re.M))
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [*(("oldest", each) for each in TRIED), *(("oldest-adapters", each) for each in ADAPTED)],
+)
+def test_the_oldest_that_is_tried_is_the_oldest_that_is_declared(
+    root: Path, name: str, package: str
+) -> None:
+    oldest, bound = pins(root, name)[package], declared(root)[package]
     assert oldest.split(".")[:2] == bound.split(".")[:2]
 
 
@@ -32,3 +50,10 @@ def test_the_docs_tell_what_is_tried(root: Path, name: str) -> None:
     page = (root / "docs" / "drop-in.md").read_text()
     row = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
     assert all(version in row for version in pins(root, name).values())
+
+
+def test_the_docs_tell_which_frameworks_are_tried() -> None:
+    told = " ".join(cells[1] for cells in rows("frameworks.md", "framework"))
+    oldest, newest = pins(ROOT, "oldest-adapters"), newest_adapted(ROOT)
+    for package, version in [*oldest.items(), *newest.items()]:
+        assert version in told or package == "datasets"

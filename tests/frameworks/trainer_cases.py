@@ -1,5 +1,6 @@
 """What the tests of transformers.Trainer run in each process of a pool."""
 
+from inspect import getsource
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import counterpoise as cp
 from .tiny import KEPT, VOCABULARY, Texts, balanced, collate, cost, error_of, numbers_of, plain
 
 set_verbosity_error()
+SHIFTS = int("_loss_shifts_labels" in getsource(Trainer))
 
 
 def model() -> LlamaForCausalLM:
@@ -50,6 +52,11 @@ def trainer(folder: str, accumulation: int = 1, **named: Any) -> Noting:
     return Noting(model=model(), args=arguments, data_collator=collate)
 
 
+def counted(labels: torch.Tensor) -> int:
+    """Return the label tokens that Trainer divides by: older ones count a sample's first, too."""
+    return int(labels[:, SHIFTS:].ne(-100).sum())
+
+
 def weights(made: Any) -> list[np.ndarray]:
     return [each.detach().numpy().copy() for each in made.model.parameters()]
 
@@ -70,7 +77,7 @@ def reference(accumulate: int, ranks: int, steps: int = 8) -> tuple[Any, ...]:
     while step < steps:
         for whole in loader.steps():
             optimizer.zero_grad()
-            tokens = sum(int(each["labels"][:, 1:].ne(-100).sum()) for each in whole.microbatches)
+            tokens = sum(counted(each["labels"]) for each in whole.microbatches)
             for batch, info in zip(whole.microbatches, whole.infos, strict=True):
                 seen.append((info.rank, step, numbers_of(batch)))
                 made(**batch, num_items_in_batch=tokens).loss.backward()
@@ -151,9 +158,11 @@ def attach_errors(folder: str) -> list[str]:
 
 def sampling_by_length(folder: str) -> str:
     """What attach_trainer says where Trainer is to make batches by length."""
-    newer: dict[str, Any] = {"train_sampling_strategy": "batch_rebalance"}
-    has_it = hasattr(TrainingArguments, "train_sampling_strategy")
-    made = trainer(folder, **(newer if has_it else {"group_by_length": True}))
+    made = trainer(folder)
+    if hasattr(made.args, "train_sampling_strategy"):
+        made.args.train_sampling_strategy = "batch_rebalance"
+    else:  # transformers 4
+        made.args.group_by_length = True
     return error_of(lambda: cp.adapters.attach_trainer(made, balanced()))
 
 
