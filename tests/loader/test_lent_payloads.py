@@ -58,8 +58,8 @@ def length(sample: dict[str, Any]) -> dict[str, int]:
 
 def loader(data: Any, transport: Any, workers: int = 2, **given: Any) -> DataLoader[Any, Any]:
     """Return a balanced loader of samples that are measured by decoding them."""
-    given = {"balance": Balance("fixed", layout="packed"), "cost": length} | given
-    return DataLoader(data, 4, True, num_workers=workers, transport=transport, **given)
+    every: dict[str, Any] = {"balance": Balance("fixed", layout="packed"), "cost": length, **given}
+    return DataLoader(data, 4, True, num_workers=workers, transport=transport, **every)
 
 
 def digest(thing: Any) -> str:

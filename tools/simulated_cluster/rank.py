@@ -119,12 +119,13 @@ class RankProcess:
         arrival = self.session.peek()
         if arrival is None:
             return None
-        payloads = self.borrower and self.borrower.read(arrival.batch, arrival.payloads)
-        if payloads is None and self.borrower is not None:
+        payloads: tuple[object, ...] | None = arrival.payloads
+        if self.borrower is not None:
+            payloads = self.borrower.read(arrival.batch, arrival.payloads)
+        if payloads is None:
             self.send(self.session.lose(arrival))
             return None
-        read = arrival if payloads is None else Arrival(arrival.batch, payloads)
-        return read, self.session.release(arrival)
+        return Arrival(arrival.batch, payloads), self.session.release(arrival)
 
     def send(self, messages: list[Message]) -> None:
         """Send messages to the balancer."""

@@ -9,6 +9,7 @@ workers' sources give (a dict of arrays, numbers and text), which is read withou
 come from anywhere, and `object` for anything else, which must not leave the machine.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from .fields import Buffer, CodecError, decode_fields, encode_fields, holds_fields
@@ -57,7 +58,7 @@ def decode(header: object, payload: Any, allow_object: bool = False) -> Any:
     raise CodecError("a header has either 'fields' or 'object'")
 
 
-def payload_of(buffers: list[Buffer]) -> bytearray:
+def payload_of(buffers: Sequence[Buffer]) -> bytearray:
     """Return the buffers joined to one.
 
     >>> payload_of([b"ca", memoryview(b"t")])

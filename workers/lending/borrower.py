@@ -187,7 +187,10 @@ class Borrower:
             (token, segment): self._lent[token].view(segment, serials)
             for (token, segment), serials in by_segment.items()
         }
-        return [h and segments[h.token, h.segment][h.offset : h.offset + h.nbytes] for h in handles]
+        return [
+            None if h is None else segments[h.token, h.segment][h.offset : h.offset + h.nbytes]
+            for h in handles
+        ]
 
     def turn(self, arrived: Iterable[PayloadHandle]) -> None:
         """Answer workers; `arrived` are the handles of microbatches that are not unpacked yet."""

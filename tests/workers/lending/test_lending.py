@@ -103,6 +103,7 @@ def test_a_microbatch_that_is_not_unpacked_is_not_written_again(
     lender: Lender, borrower: Borrower
 ) -> None:
     first, second = lender.lend([b"one"]), lender.lend([b"two"])
+    assert first is not None
     assert second is not None
     read(borrower, first)
     free(lender, first, second)
@@ -115,6 +116,7 @@ def test_a_microbatch_that_is_not_unpacked_is_not_written_again(
 def test_bytes_stay_readable_when_the_worker_has_ended(tmp_path: Path, borrower: Borrower) -> None:
     lender = Lender(str(tmp_path), 1 << 24)
     early, late = lender.lend([b"early"]), lender.lend([b"late"])
+    assert late is not None
     view = read(borrower, early)[0]
     lender.close()
     borrower.turn([late])
