@@ -303,7 +303,8 @@ class Coordinator:
         if run is None or state.failure is not None:
             return
         while (peer := state.pool.next_free(run.leases.count)) is not None:
-            lease = run.granter.grant(peer, state.now, state.pool.assignable)
+            each_ms = state.workers[peer].stats.decode_ms_each
+            lease = run.granter.grant(peer, state.now, state.pool.assignable, each_ms)
             if lease is None:
                 return
             state.send(peer, lease)

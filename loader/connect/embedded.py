@@ -29,6 +29,7 @@ from ...workers.processes.pool_job import (
 )
 from ...workers.processes.start_method import start_method
 from ...workers.sources.interface import Source
+from ...workers.sources.randomness import own_generators
 from .balancer_process import EmbeddedBalancer
 from .rank_sockets import closed_sockets
 
@@ -157,6 +158,7 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     _torch_worker._worker_info = _torch_worker.WorkerInfo(
         id=slot.index, num_workers=slot.workers, seed=seed, dataset=config.source
     )
+    own_generators()
     if config.begin is not None:
         _begin(config.begin, slot.index)
     handler = SourceHandler(config.source, config.job.resources, seed, local=True)

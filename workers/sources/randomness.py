@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -29,16 +30,33 @@ def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(entropy(seed, epoch, key)))
 
 
+# Whether the global generators of this process are for samples alone.
+_are_samples_own = False
+
+
+def own_generators() -> None:
+    """Say that this process draws for samples only, as a worker does.
+
+    Its global generators are not put back after a sample then, which costs eight times the rest.
+    """
+    global _are_samples_own
+    _are_samples_own = True
+
+
 @contextmanager
 def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
-    """Seed the global generators of `random`, numpy and (if imported) torch; restore them after."""
+    """Seed the global generators of `random`, numpy and (if imported) torch; restore them after.
+
+    In a process that has called `own_generators` they are left as they are after the sample.
+    """
     bits = entropy(seed, epoch, key)
     torch = sys.modules.get("torch")
+    if _are_samples_own:
+        _seed(bits, torch)
+        yield
+        return
     kept = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
-    random.seed(bits)
-    np.random.seed([bits >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)])
-    if torch:
-        torch.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
+    _seed(bits, torch)
     try:
         yield
     finally:
@@ -46,3 +64,10 @@ def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
         np.random.set_state(kept[1])
         if torch:
             torch.set_rng_state(kept[2])
+
+
+def _seed(bits: int, torch: Any) -> None:
+    random.seed(bits)
+    np.random.seed([bits >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)])
+    if torch:
+        torch.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)

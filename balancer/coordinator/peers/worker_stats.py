@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 # The recent past, in seconds, and the time between the counts that are remembered of it.
 RECENT_S = 30.0
 MARK_S = 2.0
+# After so many samples it is known how long one takes.
+ENOUGH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,13 @@ class WorkerStats:
             self._before = probe_ms, decode_ms
         probed, decoded = self._before
         self.done = replace(self.done, probe_ms=probe_ms - probed, decode_ms=decode_ms - decoded)
+
+    @property
+    def decode_ms_each(self) -> float | None:
+        """Milliseconds that it has decoded one sample, None where that is not known."""
+        done = self.done
+        is_known = done.decoded >= ENOUGH and done.decode_ms > 0
+        return done.decode_ms / done.decoded if is_known else None
 
     def recent(self, now: float) -> tuple[WorkCounts, float]:
         """Return the counts of the recent past, and its length in seconds."""

@@ -156,6 +156,23 @@ def test_global_randomness_follows_from_seed_epoch_and_key_alone():
     assert len(draws) == 8
 
 
+def test_a_process_of_samples_alone_draws_the_same_and_puts_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = PlainSource(Rolling())
+    kept = random.getstate(), np.random.get_state()
+    wanted = [source.load(index, 1, 5) for index in range(4)]
+    monkeypatch.setattr("counterpoise.workers.sources.randomness._are_samples_own", True)
+    try:
+        assert [source.load(index, 1, 5) for index in (3, 0, 2, 1)] == [
+            wanted[n] for n in (3, 0, 2, 1)
+        ]
+        assert random.getstate() != kept[0]
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+
+
 def test_bytes_of_a_sample_count_arrays_and_text():
     import torch
 
