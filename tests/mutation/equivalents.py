@@ -3,6 +3,7 @@
 _KERNELS = "balancer/planning/kernels"
 _FILLING = "sched/bubble_filling"
 _SCRATCH = "room for the kernel, of which it uses no more"
+_ALIKE = "they are of equal length"
 _NONE = "a first number below 0 says that there is none, and nothing else is read"
 
 EQUIVALENTS: dict[str, str] = {
@@ -42,5 +43,43 @@ EQUIVALENTS: dict[str, str] = {
     f"{_FILLING}/solve/pipelines:enough: wait = int(work.release.max(initial=0)) -> "
     "wait = int(work.release.max(initial=1))": (
         "accepted: a bisection begins a nanosecond a kernel higher"
+    ),
+    "sched/checking/completeness:_stages: for node, own in zip(nodes[wrong].tolist(), "
+    "home[wrong].tolist(), strict=True): -> "
+    "for node, own in zip(nodes[wrong].tolist(), home[wrong].tolist(), strict=False):": _ALIKE,
+    "sched/simulation/memory:_curve: points = list(zip(times[last].tolist(), "
+    "held[last].tolist(), strict=True)) -> "
+    "points = list(zip(times[last].tolist(), held[last].tolist(), strict=False))": _ALIKE,
+    "sched/simulation/bubbles:_ready_without_transfers: for source, target in "
+    "zip(graph.source[rest].tolist(), graph.target[rest].tolist(), strict=True): -> "
+    "for source, target in zip(graph.source[rest].tolist(), graph.target[rest].tolist(), "
+    "strict=False):": _ALIKE,
+    "sched/simulation/simulator:simulate: source, target, delay = (np.concatenate(pair) for "
+    "pair in zip((source, target, delay), blocking, strict=True)) -> "
+    "source, target, delay = (np.concatenate(pair) for pair in zip((source, target, delay), "
+    "blocking, strict=False))": _ALIKE,
+    "sched/simulation/simulator:_blocking_edges: following = np.full(graph.passes, -1, "
+    "np.int64) -> "
+    "following = np.full(graph.passes, -2, np.int64)": _NONE,
+    "sched/simulation/simulator:_critical_path: node = before[node] if starts[node] > 0 else -1 -> "
+    "node = before[node] if starts[node] > 0 else -2": _NONE,
+    "sched/simulation/simulator:_blocking_edges: keep = target >= 0 -> "
+    "keep = target > 0": "no pass follows another at place 0",
+    "sched/simulation/simulator:_blocking_edges: sent = np.full(len(graph.source), -1, "
+    "np.int64) -> "
+    "sent = np.full(len(graph.source), 1, np.int64)": (
+        "the edges of collectives have no sender, which is asked first"
+    ),
+    "sched/simulation/bubbles:_ready_without_transfers: if result[source] > result[target]: -> "
+    "if result[source] >= result[target]:": "set to the value it has",
+    "sched/generators/vocabulary:vocabulary: pace = replace(pace or Pace(10, 20, 4), "
+    "delay=chosen.delay) -> "
+    "pace = replace(pace or Pace(11, 20, 4), delay=chosen.delay)": (
+        "accepted: the pace hardly changes the order"
+    ),
+    "sched/generators/vocabulary:vocabulary: pace = replace(pace or Pace(10, 20, 4), "
+    "delay=chosen.delay) -> "
+    "pace = replace(pace or Pace(10, 21, 4), delay=chosen.delay)": (
+        "accepted: the pace hardly changes the order"
     ),
 }

@@ -22,7 +22,7 @@ from tests.mutation.trial import in_a_copy
 
 ROOT = Path(__file__).resolve().parents[2]
 # Tests that take more CPU than this while their lines are noted are not run with mutants.
-MOST_S = 3.0
+MOST_S = 8.0
 # Of a test with parameters the lines of so many cases are noted, and mutants are tried with these.
 CASES = 6
 # The alarm is trial.py's: pytest-timeout would take it.

@@ -73,6 +73,10 @@ F1B1 = schedule("1f1b", ranks=2, microbatches=4)
         ),
         (lambda: simulate(F1B1, Costs({"F": [[1], [1, 2]], "B": 2})), "its rows differ in length"),
         (lambda: simulate(F1B1, Costs({"F": np.ones((2, 2, 2), int), "B": 2})), "got 3 dimensions"),
+        (
+            lambda: simulate(F1B1, Costs({"F": 1, "B": 2}, parameter_bytes=[[1, 2]] * 2)),
+            "parameter_bytes: got a table of 2x2",
+        ),
         (lambda: simulate(F1B1, Costs({"F": 1, "B": 2}, p2p_ns=-1)), "p2p_ns: got -1"),
         (
             lambda: simulate(F1B1, Costs({"F": 1, "B": 2}, buffer_bytes={"activation": -1})),

@@ -104,6 +104,17 @@ def test_a_send_without_receive() -> None:
     assert complaint(edited(lowered, 0, {"0SEND_F3": None})).startswith(
         "1RECV_F3 has no matching send"
     )
+    # the other channel, behind one that is right
+    assert complaint(edited(lowered, 0, {"0RECV_B3": None})).startswith(
+        "1SEND_B3 has no matching receive"
+    )
+
+
+def test_a_list_that_is_backwards_throughout_is_told_in_some_examples() -> None:
+    program = schedule("gpipe", ranks=1, microbatches=30)
+    found = problems(replace(program, ranks=(program.ranks[0][::-1],)))
+    assert {problem.proof for problem in found} == {"order"}
+    assert len(found) == 20
 
 
 def test_messages_that_pass_each_other_on_a_channel() -> None:
@@ -161,6 +172,13 @@ def test_a_pass_that_leaves_too_much_is_marked_and_not_the_one_after_it() -> Non
     sizes = {"activation": 1, "weight": 3}
     (problem,) = problems(Program((row,), (0,), 1), limit=2, buffer_bytes=sizes)
     assert problem.culprits == ((0, 1),)
+    assert problem.message == "rank 0 holds 3, more than the limit 2"
+
+
+def test_the_most_that_is_held_is_told() -> None:
+    row = tuple(Pass(0, kind, m) for kind in "FB" for m in range(4))
+    (problem,) = problems(Program((row,), (0,), 4), limit=2)
+    assert problem.message == "rank 0 holds 4, more than the limit 2"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from counterpoise.sched import (
@@ -18,6 +19,7 @@ from counterpoise.sched import (
     simulate,
     unit_costs,
 )
+from counterpoise.sched.simulation.bubbles import bubbles_by_cause
 
 Times = dict[str, list[list[int]]]
 
@@ -204,6 +206,21 @@ def test_bubbles_have_the_cause_that_makes_them() -> None:
     assert simulate(program, slow).bubbles[3].imbalance_ns == 0
     far = Costs({"F": 10, "B": 20}, p2p_ns=3)
     assert simulate(program, far).bubbles[0].communication_ns > 0
+
+
+def test_only_the_time_that_a_free_rank_waits_is_communication() -> None:
+    rows = tuple(tuple(Pass(rank, "F", m) for m in range(2)) for rank in range(2))
+    costs = Costs({"F": [[1, 8], [3, 3]]}, p2p_ns=10)
+    # rank 1 is free at 14; what it needs next has been computed at 9 and is there at 19
+    timeline = simulate(Program(rows, (0, 1), 2), costs)
+    assert [slot.start_ns for slot in timeline.ranks[1]] == [11, 19]
+    assert timeline.bubbles[1].communication_ns == 10 + 5
+
+
+def test_a_rank_that_only_goes_backward_has_no_steady_bubbles() -> None:
+    kind, gaps = np.zeros(3, np.int64), np.array([1, 2, 3])
+    found = bubbles_by_cause(("B",), kind, gaps, np.zeros(3, np.int64), 4, 0)
+    assert (found.warmup_ns, found.steady_ns, found.cooldown_ns) == (1, 0, 5 + 4)
 
 
 def test_waiting_for_who_is_late_to_a_collective_is_no_communication() -> None:
