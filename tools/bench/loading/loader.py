@@ -24,6 +24,7 @@ from rich.table import Table
 from ...console.reporting import emit, progress_console
 from ...demo.data import ensure_demo_data
 from . import matrix as matrix_of_sizes
+from . import transports as by_transport
 
 SYSTEMS = ("ours", "torch", "balanced")
 
@@ -58,7 +59,8 @@ class LoaderPass:
 @click.option("--cores", help="Cores to pin to, such as 0,1; default: all that are allowed.")
 @click.option("--prefetch", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--matrix", is_flag=True, help="The plain loop on tensors, by size; no data.")
-@click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of the matrix; default: all.")
+@click.option("--transports", is_flag=True, help="Balanced loops, arena against inline; no data.")
+@click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of these two; default: all.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
     data: str | None,
@@ -70,6 +72,7 @@ def command(
     cores: str | None,
     prefetch: int,
     matrix: bool,
+    transports: bool,
     cell: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -79,13 +82,24 @@ def command(
     Examples:
       counterpoise bench loader --data '/data/*.tar' --workers 1 --workers 2 --json
       counterpoise bench loader --matrix --pairs 10 --json
+      counterpoise bench loader --transports --pairs 10 --json
     """  # noqa: D301
     if matrix:
         sizes = [matrix_of_sizes.parse_cell(each) for each in cell] or matrix_of_sizes.CELLS
         _run_matrix(sizes, workers, pairs, _cores(cores), as_json)
         return
+    if transports:
+        sizes = [matrix_of_sizes.parse_cell(each) for each in cell] or by_transport.CELLS
+        _run_transports(sizes, workers, pairs, as_json)
+        return
     pattern = data or ensure_demo_data()
     settings = LoaderBenchSettings(pattern, samples, batch_size, tile_size, _cores(cores), prefetch)
+    _run_pairs(settings, workers, pairs, as_json)
+
+
+def _run_pairs(
+    settings: LoaderBenchSettings, workers: tuple[int, ...], pairs: int, as_json: bool
+) -> None:
     passes: dict[int, dict[str, list[LoaderPass]]] = {}
     with Progress(console=progress_console, transient=True) as progress:
         task = progress.add_task("passes", total=len(workers) * len(SYSTEMS) * (pairs + 1))
@@ -119,6 +133,19 @@ def _run_matrix(
                 passes[each][name].append(measured)
     report = matrix_of_sizes.report(passes, rounds)
     emit(report, as_json, matrix_of_sizes.table(report))
+
+
+def _run_transports(
+    sizes: Sequence[tuple[int, int]], workers: tuple[int, ...], rounds: int, as_json: bool
+) -> None:
+    wanted = matrix_of_sizes.cells(sizes, workers, ("touch",))
+    passes: dict[Any, dict[str, list[Any]]] = {
+        each: {name: [] for name in by_transport.TRANSPORTS} for each in wanted
+    }
+    for each, name, measured in by_transport.measure(wanted, rounds):
+        passes[each][name].append(measured)
+    report = by_transport.report(passes, rounds)
+    emit(report, as_json, by_transport.table(report))
 
 
 def _cores(text: str | None) -> tuple[int, ...]:

@@ -190,18 +190,18 @@ def _one_pass(loader: Any, cell: Any) -> MatrixPass:
 
     batches = iter(loader)
     workers = [worker.pid for worker in batches._workers]
-    begun, cpu, theirs, samples = time.perf_counter(), time.process_time(), _cpu_s(workers), 0
+    begun, cpu, theirs, samples = time.perf_counter(), time.process_time(), cpu_s(workers), 0
     for batch in batches:
         samples += len(batch)
         # Eight bytes at a time, since torch adds up single bytes far slower than memory is read.
         wide = batch.view(torch.int64) if cell.consumer == "read" else None
         wide.sum() if wide is not None else batch[0, 0].item()
     seconds, own = time.perf_counter() - begun, time.process_time() - cpu
-    spent = own + _cpu_s(workers) - theirs
+    spent = own + cpu_s(workers) - theirs
     return MatrixPass(samples / seconds, 1e6 * own / samples, 1e6 * spent / samples)
 
 
-def _cpu_s(processes: Sequence[int]) -> float:
+def cpu_s(processes: Sequence[int]) -> float:
     """Return the CPU seconds of other processes so far; ProcessLookupError if one has ended."""
     return sum(time.clock_gettime(_clock(each)) for each in processes)
 
