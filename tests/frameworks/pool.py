@@ -75,11 +75,12 @@ class Pool:
         """Wait for the next answers; return whether any came, in a short time after a failure."""
         open_pipes = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
         has_failed = not all(is_good for is_good, _ in answers.values())
-        ready = wait(open_pipes, LAST_WORDS_S if has_failed else CASE_TIMEOUT_S)
-        for pipe in ready:
-            rank = open_pipes[pipe]  # type: ignore[index]
+        ready = wait(list(open_pipes), LAST_WORDS_S if has_failed else CASE_TIMEOUT_S)
+        for pipe, rank in open_pipes.items():
+            if pipe not in ready:
+                continue
             try:
-                answers[rank] = pipe.recv()  # type: ignore[union-attr]
+                answers[rank] = pipe.recv()
             except EOFError:
                 answers[rank] = False, f"rank {rank} ended in {function}"
         return bool(ready)

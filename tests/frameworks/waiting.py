@@ -187,7 +187,8 @@ def measured(framework: str, kind: str, way: str) -> tuple[float, float]:
     return waited / (end - begin), (end - begin) / (STEPS - 1)
 
 
-def _wait(waits: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+# DDP takes a bucket of its own type or of none, and the former has no name for type checkers.
+def _wait(waits: Any, bucket) -> torch.futures.Future[torch.Tensor]:
     since = time.perf_counter()
     dist.barrier()
     waits.append((since, time.perf_counter()))
