@@ -56,7 +56,7 @@ class DecodedItem(ArrayRecord, frozen=True):
 
 
 class PayloadHandle(ArrayRecord, frozen=True):
-    """Where a payload lies in the shared memory of a worker: see workers/lending/.
+    """The place of a payload in the shared memory of a worker: see workers/lending/.
 
     token: the worker process' memory, serial: the payload, never the same twice there; segment,
     offset, nbytes: its bytes.

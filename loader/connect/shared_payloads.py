@@ -47,7 +47,7 @@ class SharedPayloadReader:
             self._borrower.turn(session.handles())
 
     def close(self) -> None:
-        """Let go of all memory that no tensor refers to."""
+        """Give back all memory that no tensor refers to."""
         if self._borrower is not None:
             self._borrower.close()
 

@@ -52,7 +52,7 @@ class SimulatedLender:
         self._ask(self.book.free_all())
 
     def connect(self, reader: "SimulatedBorrower") -> BorrowerBook:
-        """Let a rank in."""
+        """Accept a rank's connection."""
         self._readers[reader.name] = reader
         return BorrowerBook(*self.book.connect(reader.name))
 
@@ -104,7 +104,7 @@ class SimulatedBorrower:
         if not all(handle is None or self._has(handle) for handle in handles):
             return None
         self.in_use = tuple(handle for handle in handles if handle is not None)
-        rest = iter(frames)
+        rest = iter(frames)  # of payloads without a handle, which came with the message
         return tuple(next(rest) if h is None else self._bytes(h) for h in handles)
 
     def used(self) -> tuple[bytes, ...]:

@@ -81,7 +81,7 @@ class Trainer:
                 del self.processes[process.peer]
 
     def _end(self, process: RankProcess) -> None:
-        """Let nothing reach a process any more, and end what it reads."""
+        """Cut a process off, and end what it reads."""
         del self.world.peers[process.peer]
         if process.borrower is not None:
             process.borrower.leave()

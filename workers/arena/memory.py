@@ -9,11 +9,13 @@ Python's own mmap keeps a descriptor for each mapping, and a trainer that keeps 
 would run out of them. So the C library's is called.
 """
 
+import array
 import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
+import socket
 import sys
 from typing import Any
 
@@ -98,3 +100,12 @@ def why_no_memory_files() -> str:
         with contextlib.suppress(OSError):
             os.close(descriptor)
     return ""
+
+
+def received_descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    """Return the descriptors that came with a message of a unix socket, as recvmsg gives them."""
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)

@@ -21,6 +21,7 @@ from typing import Any
 
 from . import frames
 from .layout import Packet, Packets
+from .memory import received_descriptors
 from .packing import unpack
 from .receiver import Receiver
 from .sender import Sender
@@ -131,7 +132,7 @@ class ArenaQueue:
             self._read.append(self._unpack(memoryview(self._receiver.view(token, slot, length))))
         else:
             token, new, retired = frames.read_slots(data)
-            self._receiver.learn(token, new, retired, _descriptors(ancillary))
+            self._receiver.learn(token, new, retired, received_descriptors(ancillary))
         return True
 
     def fileno(self) -> int:
@@ -220,14 +221,6 @@ def send_kept() -> None:
     """Send the tasks that there was no room for, as far as there is now."""
     for each in list(_waiting.values()):
         each.send_unsent()
-
-
-def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
 
 
 os.register_at_fork(after_in_child=_waiting.clear)  # its parent sends them

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from ...balancer.protocol.messages import PayloadHandle
-from ..arena.memory import Mapping
+from ..arena.memory import Mapping, received_descriptors
 from ..arena.views import watched_view
 from .borrower_book import BorrowerBook
 from .lender import door_of
@@ -78,7 +78,7 @@ class _LentMemory:
             raise ConnectionResetError("the worker has ended")
         kind, first, numbers = read_packet(data)
         if kind == SEGMENTS:
-            self._map(numbers[::2], numbers[1::2], _descriptors(ancillary))
+            self._map(numbers[::2], numbers[1::2], received_descriptors(ancillary))
             numbers = []
         return kind, first, numbers
 
@@ -124,7 +124,7 @@ class _LentMemory:
                 self.ended = True
 
     def hear(self) -> None:
-        """Take in what the worker has sent."""
+        """Read all packets that the worker has sent."""
         try:
             self._hear()
         except BlockingIOError:
@@ -204,7 +204,7 @@ class Borrower:
                 del self._lent[token]  # its memory goes with the last tensor
 
     def close(self) -> None:
-        """Let go of all memory that no tensor refers to."""
+        """Give back all memory that no tensor refers to."""
         self._lent.clear()
 
     def _has(self, handle: PayloadHandle) -> bool:
@@ -220,11 +220,3 @@ class Borrower:
                 return False  # it has ended
             self._lent[handle.token] = lent
         return lent.has(handle)
-
-
-def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)

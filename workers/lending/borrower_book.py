@@ -10,7 +10,7 @@ from ...balancer.protocol.messages import PayloadHandle
 
 
 class BorrowerBook:
-    """What a rank may read in one worker's memory."""
+    """The payloads that a rank may read in one worker's memory, and the answers that it owes."""
 
     def __init__(self, first: int, serials: Iterable[int]) -> None:
         """See `LenderBook.connect` for the arguments."""

@@ -178,7 +178,7 @@ class Lender:
     # --- ranks
 
     def _let_in(self) -> None:
-        """Let ranks in, until the door is closed."""
+        """Accept ranks' connections, until the door is closed."""
         numbers = itertools.count()  # a rank may have two connections, one for what it still reads
         while True:
             try:
@@ -211,7 +211,7 @@ class Lender:
             yield packet(SEGMENTS, 0, told), [os.dup(memory.descriptor) for memory in memories]
 
     def _hear(self) -> None:
-        """Take in what ranks have answered, and send what there was no room for."""
+        """Read what ranks have answered, and send packets that there was no room for."""
         for descriptor, _ in self._poller.poll(0) if self._readers else ():
             reader = self._readers[descriptor]
             while (data := _received(reader.socket)) is not None:

@@ -35,9 +35,9 @@ _are_samples_own = False
 
 
 def own_generators() -> None:
-    """Say that this process draws for samples only, as a worker does.
+    """Leave this process' global generators as samples leave them: nothing else draws, in a worker.
 
-    Its global generators are not put back after a sample then, which costs eight times the rest.
+    To put them back after each sample costs eight times the rest.
     """
     global _are_samples_own
     _are_samples_own = True
