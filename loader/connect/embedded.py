@@ -163,7 +163,7 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
         _begin(config.begin, slot.index)
     handler = SourceHandler(config.source, config.job.resources, seed, local=True)
     identity = local_identity(slot.index, slot.incarnation)
-    payloads = _payloads(config)
+    payloads = _payloads(config, slot.workers)
     try:
         reason = run_worker(config.endpoint, identity, handler, payloads=payloads)
     finally:
@@ -173,12 +173,15 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
         raise PoolEndedError(reason)
 
 
-def _payloads(config: WorkerConfig) -> Payloads:
-    """Return how this worker's payloads travel; its balancer is on this machine."""
+def _payloads(config: WorkerConfig, workers: int) -> Payloads:
+    """Return how this worker's payloads travel; its balancer is on this machine.
+
+    `workers` of this loader together lend no more than the byte budget.
+    """
     reason = why_inline(config.transport)
     if reason:
         return Payloads(None, reason)
-    return lent_in(directory_of(config.endpoint), config.job.buffer_bytes)
+    return lent_in(directory_of(config.endpoint), config.job.buffer_bytes // workers)
 
 
 def _begin(begin: Callable[[int], None], number: int) -> None:

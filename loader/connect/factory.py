@@ -56,7 +56,7 @@ class LocalConnection(Connection):
             return
         with self._sockets.lock:
             self._report_ended(self._processes.finish())
-            self._payloads.turn(self.session)
+            self._payloads.close()  # nobody answers workers between epochs: see Borrower
 
     def close(self) -> None:
         """Leave the balancer and end the processes; wait for other ranks that need the balancer."""

@@ -205,6 +205,8 @@ class Borrower:
 
     def close(self) -> None:
         """Give back all memory that no tensor refers to."""
+        for lent in self._lent.values():
+            lent.mappings.clear()  # a tensor keeps its own, and the connection
         self._lent.clear()
 
     def _has(self, handle: PayloadHandle) -> bool:

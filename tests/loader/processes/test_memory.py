@@ -47,12 +47,12 @@ def tree(roots):
     return found
 
 
-def used_bytes(roots):
+def used_bytes(roots, what=("Pss_Anon", "Pss_Shmem")):
     total = 0
     for pid in tree(roots):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
         sizes = dict(line.replace(" kB", "").split(":") for line in lines)
-        total += 1024 * (int(sizes["Pss_Anon"]) + int(sizes["Pss_Shmem"]))
+        total += 1024 * sum(int(sizes[each]) for each in what)
     return total
 
 
@@ -90,23 +90,29 @@ def start():
 
 
 def growth(trainer, others=()):
-    """Return by how much memory grows from an open loader to a trainer that sleeps."""
+    """Return by how much memory grows from an open loader to a trainer that sleeps.
+
+    Shared memory counts in full: idle workers keep what they lend.
+    """
     roots = [trainer.pid, *(process.pid for process in others)]
     assert trainer.stdout.readline() == "open\n", trainer.stderr.read()
-    idle = stable_bytes(roots)
+    stable_bytes(roots)
+    idle = used_bytes(roots, ["Pss_Anon"])
     trainer.stdin.write("\n")
     trainer.stdin.flush()
     assert trainer.stdout.readline() == "asleep\n", trainer.stderr.read()
     return stable_bytes(roots) - idle
 
 
-def assert_within_the_budget(grown):
+def assert_within_the_budget(grown, lent_bytes=0):
     print(f"{grown / MIB:.0f} MiB over idle, budget {BUDGET_BYTES / MIB:.0f} MiB")
-    assert BUDGET_BYTES / 2 < grown <= BUDGET_BYTES + MARGIN_BYTES
+    assert BUDGET_BYTES / 2 < grown <= BUDGET_BYTES + lent_bytes + MARGIN_BYTES
 
 
 def test_with_local_workers(start):
-    assert_within_the_budget(growth(start(sys.executable, str(HERE / "memory_trainer.py"), "here")))
+    grown = growth(start(sys.executable, str(HERE / "memory_trainer.py"), "here"))
+    # Lent memory is used again a segment at a time: what finds no room meanwhile goes inline.
+    assert_within_the_budget(grown, lent_bytes=BUDGET_BYTES // 2)
 
 
 def test_with_a_balancer_and_workers_of_their_own(start, tmp_path):
