@@ -72,7 +72,9 @@ def open_data(name: str, folder: Path) -> Any:
     """Return the dataset of that name."""
     if name.startswith("real "):
         pattern = {"real shards": "*.tar", "real shard": "mixed-00000.tar"}[name]
-        transform = library.VisionLanguage(tile_size=56, max_tiles=6, tokens_per_tile=4)
+        transform = library.VisionLanguage(
+            tile_size=56, max_tiles=6, tokens_per_tile=4, resize="pillow"
+        )
         path = str(real_shards() / pattern)  # type: ignore[operator]
         return library.TarDataset(path, transform, cache=folder / "cache")
     small = made.SMALL

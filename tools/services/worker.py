@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
 
 from ...balancer.transport.keys import peer_keys
 from ...workers.daemon.loop import Identity, run_worker
@@ -14,6 +15,7 @@ from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool_job import describe_error
 from ...workers.sources.format_registry import open_source
 from ...workers.sources.interface import Source, source_name
+from ...workers.sources.randomness import own_generators
 from ...workers.sources.transform_registry import registered
 from ..console.signals import stop_on_signal
 
@@ -74,6 +76,9 @@ def command(
         logger.info("serving %d samples of %s", len(source), source_name(source))
         return source
 
+    # A host has a worker for each core; and nothing but samples draws here.
+    torch.set_num_threads(1)
+    own_generators()
     handler = SourceHandler(None, (), 0, local=False, build=build)
     identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
     logger.info("working for %s, reading below %s", balancer, root)

@@ -7,12 +7,10 @@ same shape, the larger one where the image has more than half its pixels.
 
 from bisect import bisect
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
 from PIL import Image
 
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+from ..images.resize import Pixels, Resizer
 
 
 def grid(width: int, height: int, tile_size: int = 448, max_tiles: int = 12) -> tuple[int, int]:
@@ -42,24 +40,17 @@ def tile_count(shape: tuple[int, int], thumbnail: bool = True) -> int:
     return count + (thumbnail and count > 1)
 
 
-def cut(image: Image.Image, shape: tuple[int, int], out: Pixels) -> None:
+def cut(image: Image.Image, shape: tuple[int, int], out: Pixels, resize: Resizer) -> None:
     """Resize an RGB image to a grid and write its tiles, row by row, into `out`.
 
     `out` is uint8 (tiles, 3, size, size); one place more than the grid has is for the thumbnail.
     """
     columns, rows = shape
-    size = out.shape[-1]
-    fitted = _resized(image, columns * size, rows * size)
-    for band, channel in enumerate(fitted.split()):
-        squares = np.asarray(channel).reshape(rows, size, columns, size).swapaxes(1, 2)
-        out[: columns * rows, band].reshape(rows, columns, size, size)[...] = squares
+    squares = (3, *out.shape[-2:])
+    places = [out[: rows * columns].reshape(rows, columns, *squares)]
     if len(out) > columns * rows:
-        for band, channel in enumerate(_resized(image, size, size).split()):
-            out[-1, band] = np.asarray(channel)
-
-
-def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
-    return image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=2.0)
+        places.append(out[-1].reshape(1, 1, *squares))
+    resize(image, *places)
 
 
 @lru_cache(maxsize=64)

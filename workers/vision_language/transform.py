@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, open_image
-from ..sources.fingerprint import digest
+from ..images.resize import resizer, resizer_facts
+from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import Probe, SampleError
 from ..sources.transform_registry import name_of, spec_of
 from .conversation import turns
@@ -37,6 +38,9 @@ class VisionLanguage:
     them; otherwise only `image_token_id` must be given. `human` and `assistant` are texts put
     before a turn of each, for tokenizers without such markers.
 
+    `resize` names the library that resizes images: "torch", or "pillow", which is slower and gives
+    the pixels that were the only ones before there was a choice.
+
     >>> transform = VisionLanguage(tile_size=4, tokens_per_tile=1)
     >>> transform.probe({"__key__": "a", "txt": "hi"}).cost
     {'tiles': 0, 'tokens': 4, 'label_tokens': 3}
@@ -58,16 +62,15 @@ class VisionLanguage:
         human: str = "",
         assistant: str = "",
         max_pixels: int = MAX_PIXELS,
+        resize: str = "torch",
     ) -> None:
-        for name, value, top in (
+        _check_bounds(
             ("tile_size", tile_size, 4096),
             ("max_tiles", max_tiles, 1024),
             ("tokens_per_tile", tokens_per_tile, 1 << 16),
             ("max_pixels", max_pixels, 1 << 40),
             ("max_tokens", 1 if max_tokens is None else max_tokens, 1 << 31),
-        ):
-            if not 1 <= value <= top:
-                raise ValueError(f"{name} must be 1 to {top}, got {value}")
+        )
         self.tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
         self.tile_size = tile_size
         self.max_tiles = max_tiles
@@ -75,6 +78,8 @@ class VisionLanguage:
         self.tokens_per_tile = tokens_per_tile
         self.max_tokens = max_tokens
         self.max_pixels = max_pixels
+        self.resize = resize
+        self._resizer = resizer(resize)
         self._texts = (human, assistant)
         self.markup = Markup(
             image=_image_id(image_token_id, self.tokenizer),
@@ -104,7 +109,7 @@ class VisionLanguage:
                 image = _named(name, opened.decode, (shape[0] * size, shape[1] * size))
             except ImageError as error:
                 raise SampleError(key, str(error)) from error
-            cut(image, shape, pixels[at : at + count])
+            cut(image, shape, pixels[at : at + count], self._resizer)
             at += count
         return {
             "pixel_values": pixels,
@@ -135,9 +140,10 @@ class VisionLanguage:
         return {"name": name_of(type(self)), "args": self._settings(spec_of(self.tokenizer))}
 
     def fingerprint(self) -> str:
-        """Return a hash of the settings and of the ids that the tokenizer makes of a test text."""
+        """Return a hash of the settings, the resizer and the tokenizer's ids of a test text."""
         ids = np.asarray(self._tokenize(CANARY)).tolist()
-        return digest(self._settings(ids))
+        facts = resizer_facts(self.resize, library_versions("torch")["torch"])
+        return digest([self._settings(ids), facts])
 
     def _settings(self, tokenizer: Any) -> dict[str, Any]:
         marks = self.markup
@@ -154,6 +160,7 @@ class VisionLanguage:
             "human": self._texts[0],
             "assistant": self._texts[1],
             "max_pixels": self.max_pixels,
+            "resize": self.resize,
         }
 
     def _grid(self, size: tuple[int, int]) -> tuple[int, int]:
@@ -185,6 +192,13 @@ def image_members(raw: Raw) -> tuple[str, ...]:
     if len(names) < 2:
         return tuple(names)
     return tuple(sorted(names, key=lambda name: (name.count("."), _natural(name))))
+
+
+def _check_bounds(*settings: tuple[str, int, int]) -> None:
+    """Raise ValueError for a setting (name, value, largest value) that is out of bounds."""
+    for name, value, top in settings:
+        if not 1 <= value <= top:
+            raise ValueError(f"{name} must be 1 to {top}, got {value}")
 
 
 def _named(name: str, look: Callable[..., T], *given: Any) -> T:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from counterpoise.workers.images.resize import with_pillow, with_torch
 from counterpoise.workers.vision_language.tiles import cut, grid, tile_count
 
 SIDES = st.integers(1, 5000)
@@ -50,7 +51,10 @@ def test_tiles_put_together_are_the_resized_image(width, height, most, thumbnail
     image = Image.fromarray(levels)
     columns, rows = shape = grid(width, height, size, most)
     out = np.zeros((tile_count(shape, thumbnail), 3, size, size), np.uint8)
-    cut(image, shape, out)
+    cut(image, shape, out, with_pillow)
+    by_torch = np.zeros_like(out)
+    cut(image, shape, by_torch, with_torch)
+    assert np.abs(by_torch.astype(int) - out).mean() < 2
     whole = np.zeros((rows * size, columns * size, 3), np.uint8)
     for number, tile in enumerate(out[: rows * columns]):
         row, column = divmod(number, columns)
