@@ -6,7 +6,9 @@ With `--nproc-per-node 4` they are two pipelines of two ranks, or with `--pp 4` 
 loader balances samples by tiles and tokens and orders microbatches for the pipeline; output layer
 and input embedding are divided over all ranks. `--data` takes WebDataset shards of conversations
 with images. With `--checkpoints FOLDER` a job that was killed goes on where it was saved, on
-whatever layout: the losses stay the same. `--json` ends with one object of figures.
+whatever layout: the losses stay the same. `--json` ends with one object of figures, `--page FILE`
+with the last step's timeline, measured over simulated. `counterpoise demo --pipeline` runs this
+file.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import statistics
 import time
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,15 +29,17 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from counterpoise.loader import Balance, DataLoader, Step
 from counterpoise.sched import (
-    Costs,
     EncoderTimes,
     Program,
     Timeline,
+    hidden_share,
+    measured_costs,
     schedule,
     simulate,
     unit_costs,
     with_encoders,
 )
+from counterpoise.sched.render.html import render_html
 from counterpoise.sched.runtime import (
     EncoderSpec,
     Pipeline,
@@ -48,7 +53,7 @@ from counterpoise.tools.demo.data import cache_folder, ensure_demo_data
 from counterpoise.tools.demo.model import TransformerBlock
 from counterpoise.workers import TarDataset, VisionLanguage
 
-WIDTH, HEADS, LAYERS, VOCABULARY, IMAGE = 64, 4, 4, 262, 259
+WIDTH, HEADS, LAYERS, VOCABULARY, IMAGE = 64, 4, 8, 262, 259
 TILE, PATCH, TOKENS_PER_TILE = 32, 8, 4
 PATCHES = (TILE // PATCH) ** 2
 MICROBATCHES, SAMPLES = 8, 16  # of each pipeline, of all pipelines
@@ -243,11 +248,16 @@ def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[dict[str, Any
             pipe.clip_grad_norm_(1.0)
             optimizer.step()
             optimizer.zero_grad()
+            measured = pipe.timeline()
             figures = {"step": number, "loss": float(result.loss), "waited_s": round(waited, 3)}
-            yield figures | batch_figures(mesh, step) | pipeline_figures(pipe.timeline(), mesh)
+            figures |= batch_figures(mesh, step)
+            simulated = simulate(pipe.programs()[MICROBATCHES], measured_costs(measured))
+            yield figures | pipeline_figures(measured, simulated)
             if given.checkpoints and (number + 1) % given.save_every == 0:
                 state = {"steps": number + 1, "loader": loader.state_dict()}
                 save_checkpoint(given.checkpoints / f"step-{number + 1}", pipe, optimizer, state)
+        if given.page and done < given.steps and distributed.get_rank() == 0:
+            write_page(given.page, measured, simulated)
     finally:
         loader.close()
         pipe.close()
@@ -262,43 +272,42 @@ def batch_figures(mesh: DeviceMesh, step: Step) -> dict[str, Any]:
     return {"samples": int(found[0]), "tokens": int(found[1]), "batch": f"{int(found[2]):x}"}
 
 
-def pipeline_figures(measured: Timeline, mesh: DeviceMesh) -> dict[str, Any]:
-    """Return the step and the encoder's hidden share, as measured and as simulated.
-
-    The simulator is given the times that passes took.
-    """
-    ranks = mesh["pp"].size()
-    times: dict[str, list[list[int]]] = {}
-    for what, start_ns, end_ns in (slot for row in measured.ranks for slot in row):
-        rows = times.setdefault(what.kind, [[0] * MICROBATCHES for _ in range(ranks)])
-        rows[what.stage][what.microbatch] = end_ns - start_ns
-    simulated = simulate(program(ranks, MICROBATCHES), Costs(times))
-    return {
-        "step_simulated": round(simulated.makespan_ns / 1e9, 4),
-        "step_measured": round(measured.makespan_ns / 1e9, 4),
-        "hidden_planned": round(hidden_share(simulated), 3),
-        "hidden_measured": round(hidden_share(measured), 3),
+def pipeline_figures(measured: Timeline, simulated: Timeline) -> dict[str, float]:
+    """Return step, bubble and the encoder's hidden share, as measured and as simulated."""
+    found = {
+        "step_measured": measured.makespan_ns / 1e9,
+        "step_simulated": simulated.makespan_ns / 1e9,
+        "bubble_measured": measured.bubble_ratio,
+        "bubble_simulated": simulated.bubble_ratio,
+        "hidden_measured": hidden_share(measured),
+        "hidden_planned": hidden_share(simulated),
     }
+    return {name: round(value, 4) for name, value in found.items()}
 
 
-def hidden_share(timeline: Timeline) -> float:
-    """Return the encoder's time between a rank's first and last other pass, over all of it."""
-    hidden = every = 0
-    for row in timeline.ranks:
-        others = [slot for slot in row if slot.what.kind[:2] not in ("EF", "EB")]
-        for slot in (slot for slot in row if slot.what.kind[:2] in ("EF", "EB")):
-            every += slot.end_ns - slot.start_ns
-            if others[0].start_ns < slot.start_ns < others[-1].end_ns:
-                hidden += slot.end_ns - slot.start_ns
-    return hidden / max(1, every)
+def write_page(path: Path, measured: Timeline, simulated: Timeline) -> None:
+    """Write the page of a step, measured over simulated."""
+    named = [
+        replace(measured, name="measured"),
+        replace(simulated, name="simulated with the times that its passes took"),
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    title = "A training step: measured and simulated"
+    path.write_text(render_html(named, title=title, subtitle=measured.name), "utf-8")
+
+
+HEADER = """\
+                                 measured (and simulated with the times that its passes took)
+ step    loss  tokens   waited              step         bubble  encoder hidden"""
 
 
 def describe(figures: Mapping[str, Any]) -> str:
-    """Return the line of a step."""
+    """Return the line of a step, below HEADER."""
     return (
-        "step {step}: loss {loss:.6f}, {samples} samples ({batch}), {tokens} tokens, waited "
-        "{waited_s} s, step {step_measured} s (simulated {step_simulated}), encoder hidden "
-        "{hidden_measured:.0%} (simulated {hidden_planned:.0%})"
+        "{step:5} {loss:7.4f} {tokens:7} {waited_s:6.2f} s"
+        "  {step_measured:7.3f} ({step_simulated:6.3f}) s"
+        "  {bubble_measured:4.0%} ({bubble_simulated:4.0%})"
+        "    {hidden_measured:4.0%} ({hidden_planned:4.0%})"
     ).format(**figures)
 
 
@@ -310,26 +319,35 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--checkpoints", type=Path, metavar="FOLDER")
     parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="the last step's timeline")
     parser.add_argument("--json", action="store_true", help="one object of figures at the end")
     return parser.parse_args(words)
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the first and last loss, and the medians of what was measured and simulated."""
+    names = ("hidden_planned", "hidden_measured", "step_simulated", "step_measured")
+    medians = {name: statistics.median(one[name] for one in found) for name in names}
+    return {"loss_first": found[0]["loss"], "loss_last": found[-1]["loss"]} | medians
 
 
 def main() -> None:
     """Train on all processes that torchrun has started."""
     given = read_arguments()
     distributed.init_process_group("gloo")
-    pipelines = distributed.get_world_size() // given.pp
+    pipelines, rest = divmod(distributed.get_world_size(), given.pp)
+    if rest or LAYERS % given.pp:
+        sizes = [n for n in (1, 2, 4, 8) if distributed.get_world_size() % n == 0]
+        raise SystemExit(f"--pp {given.pp} does not divide the processes; give one of {sizes}")
     mesh = init_device_mesh("cpu", (pipelines, given.pp), mesh_dim_names=("dp", "pp"))
     found = []
+    first = distributed.get_rank() == 0
     for figures in train(mesh, given):
+        if first:
+            print(describe(figures) if found else f"{HEADER}\n{describe(figures)}", flush=True)
         found.append(figures)
-        if distributed.get_rank() == 0:
-            print(describe(figures), flush=True)
-    if given.json and distributed.get_rank() == 0 and found:
-        names = ("hidden_planned", "hidden_measured", "step_simulated", "step_measured")
-        means = {name: statistics.median(one[name] for one in found) for name in names}
-        losses = {"loss_first": found[0]["loss"], "loss_last": found[-1]["loss"]}
-        print(json.dumps(losses | means))
+    if first and given.json and found:
+        print(json.dumps(summary(found)))
     distributed.destroy_process_group()
 
 

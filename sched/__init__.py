@@ -1,7 +1,7 @@
 """Pipeline schedules: generate programs, check them, simulate them, and transform them."""
 
 from . import generators as generators
-from .bubble_filling.plan.executable import EncoderTimes
+from .bubble_filling.plan.executable import EncoderTimes, encoder_times
 from .bubble_filling.results.between_passes import with_encoders
 from .checking.checker import check, problems
 from .generators.blocks import Pace
@@ -11,6 +11,7 @@ from .ir.passes import NO_MICROBATCH, Pass, format_pass, parse_pass
 from .ir.problem import Problem
 from .ir.program import Barrier, Edge, Program, format_program, parse_program, place
 from .ir.registry import Schedule, register, schedule, schedules
+from .replanning import Replan
 from .simulation.cost_profile import (
     CostFunction,
     CostProfile,
@@ -20,6 +21,7 @@ from .simulation.cost_profile import (
 )
 from .simulation.costs import Costs, unit_costs
 from .simulation.simulator import simulate
+from .simulation.step_figures import hidden_share, measured_costs
 from .simulation.timeline import Bubbles, Slot, Timeline
 from .transforms.lowering import lower
 from .transforms.step_end import with_step_end
@@ -39,17 +41,21 @@ __all__ = [
     "Pass",
     "Problem",
     "Program",
+    "Replan",
     "Schedule",
     "Slot",
     "Timeline",
     "check",
     "dump_profile",
+    "encoder_times",
     "format_pass",
     "format_program",
+    "hidden_share",
     "kind",
     "kinds",
     "load_profile",
     "lower",
+    "measured_costs",
     "parse_pass",
     "parse_program",
     "place",

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..ir.passes import Pass
 from ..ir.program import Program
+from ..replanning import PlanChange, Replan
 from ..simulation.measured import measured_timeline
 from ..simulation.timeline import Slot, Timeline
 from .checkpoint import HeldModules, RankState, load_model, load_optimizer, own_state
@@ -23,11 +23,22 @@ from .gradients import (
     EarlierGradients,
     Reduction,
     SharedParameters,
+    SummedParameters,
     clip_gradients,
     in_several,
     refuse_wrapped,
 )
-from .job import CompiledProgram, Programs, all_come, arrange, meet, tokens_by, vocabulary_part
+from .job import (
+    CompiledProgram,
+    Programs,
+    Replanner,
+    UnitPrograms,
+    all_come,
+    arrange,
+    meet,
+    tokens_by,
+    vocabulary_part,
+)
 from .links import Groups, ProcessGroupLinks, gather_objects, wait_for
 from .parts import ModelPart, StepData
 from .parts.reading import WEIGHTS, Reading, Steps, list_steps
@@ -66,7 +77,8 @@ class Pipeline:
     rank's copies of parameters that other pipeline ranks hold, too (tied or replicated layers), by
     names that are the same on all of them; they start with the first rank's values, get the sum
     of all copies' gradients, and count once in the norm. `timelines`: a folder to which every
-    step's times are written, for `counterpoise profile`.
+    step's times are written, for `counterpoise profile`. `replan`: how the plan is made again when
+    steps take other times than simulated.
 
     Raises ValueError for stages, schedules and settings that do not fit together, and
     PipelineStalledError if other processes do not come to make it within `deadline_s`, or within a
@@ -89,6 +101,7 @@ class Pipeline:
         options: Mapping[str, Any] | None = None,
         shared: Mapping[str, nn.Parameter] | None = None,
         timelines: str | Path | None = None,
+        replan: Replan | Literal["off"] = "off",
         **running: Unpack[Running],
     ) -> None:
         for stage, module in stages.items():
@@ -105,7 +118,8 @@ class Pipeline:
         with all_come():
             self._facts = self._agree(shared or {})
             self._groups, self._board, self._programs = self._connect()
-        self._shared, self._late = self._share(shared or {})
+        self._shared, self._summed = self._share(shared or {})
+        self.replanner = self._follow(replan)
         self._step, self._timelines = 0, timelines_folder(timelines)
         self._measured: tuple[int, list[Slot]] = (0, [])
         self._pipelines = Pipelines((), {})
@@ -128,17 +142,26 @@ class Pipeline:
 
     def _share(
         self, parameters: Mapping[str, nn.Parameter]
-    ) -> tuple[SharedParameters, frozenset[int]]:
-        """Give the copies of shared parameters the same values; all ranks do it together.
-
-        Returns also the `id` of all parameters whose gradients are whole after the last pass only.
-        """
+    ) -> tuple[SharedParameters, SummedParameters]:
+        """Give the copies of shared parameters the same values; all ranks do it together."""
         copies = self._copies(parameters)
         every = {**{n: copies[n] for n in copies if n in self._facts.shared}, **parameters}
         shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
         shared.copy_values()
-        several = in_several([*self._modules.values()])
-        return shared, several | {id(p) for p in parameters.values()}
+        late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
+        others = [*self._encoders.modules(), *([] if self._shard is None else [self._shard])]
+        sharded, own = self._facts.sharded, shared.parameters.values()
+        return shared, SummedParameters(self._modules, others, sharded, late, own)
+
+    def _follow(self, replan: Replan | Literal["off"]) -> Replanner | None:
+        """Return what follows the measured steps, if the plan may change."""
+        if replan == "off":
+            return None
+        if isinstance(self._programs, UnitPrograms):
+            raise ValueError(
+                'plans of units are not made again; give replan="off", or encoders in the bubbles'
+            )
+        return Replanner(replan, self._programs, self._place, self.deadline_s)
 
     @property
     def rank(self) -> int:
@@ -206,18 +229,23 @@ class Pipeline:
             compiled.parts,
             ProcessGroupLinks(self._groups),
             compiled.pipelines.collectives,
-            reduce=lambda what: self._reduce(reduction, what),
+            reduce=lambda what: reduction.start(self._summed.of_stage(what.stage)),
             waits=self._board.begin_step(self._step),
         )
-        with EarlierGradients(self._summed() if training else ()):
+        replicas = self._place.replicas is not None and self._place.replicas.size() > 1
+        with EarlierGradients(self._summed.every(replicas=replicas) if training else ()):
             self._run(compiled, data, walker)
             if training:
-                reduction.start(self._reduced_late())
+                reduction.start(self._summed.after_passes())
             loss = self._finish(parts, reduction, training)
         self._board.end_step()
         self._measured, self._name = (count, walker.measured), compiled.program.name
         if self._timelines is not None:
             self._write_timeline(self._timelines, step)
+        if training and self.replanner is not None:
+            with self._explained():
+                infos = list_steps(step)[0].infos
+                self.replanner.follow(count, walker.measured, infos)
         self._step += 1
         return StepResult(self._step - 1, loss)
 
@@ -241,6 +269,10 @@ class Pipeline:
     def programs(self) -> dict[int, Program]:
         """Return the programs that the schedule has made so far, by number of microbatches."""
         return dict(self._programs.made)
+
+    def plan_changes(self) -> tuple[PlanChange, ...]:
+        """Return the plans that were taken since the job began, with what each one saves."""
+        return () if self.replanner is None else self.replanner.state.changes
 
     def state(self, optimizer: torch.optim.Optimizer | None = None) -> RankState:
         """Return this rank's part of a checkpoint (`save_checkpoint` writes all ranks').
@@ -346,30 +378,6 @@ class Pipeline:
         rank, self._pipelines = self._place.rank, compiled.pipelines
         running = walk(compiled.pipelines.lists[rank], data, walker)
         drive(running, self.deadline_s, self._board, compiled.pipelines, rank)
-
-    def _reduce(self, reduction: Reduction, what: Pass) -> None:
-        if what.stage not in self._facts.sharded:
-            own = self._modules[what.stage].parameters()
-            reduction.start(p for p in own if id(p) not in self._late)
-
-    def _summed(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters whose gradients are summed over ranks here, not by FSDP2."""
-        if self._place.replicas is not None and self._place.replicas.size() > 1:
-            for stage, module in self._modules.items():
-                if stage not in self._facts.sharded:
-                    yield from module.parameters()
-            yield from self._reduced_late()
-        yield from self._shared.parameters.values()
-
-    def _reduced_late(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters whose gradients are whole only when all passes are over."""
-        modules = self._encoders.modules()
-        if self._shard is not None:
-            modules.append(self._shard)
-        yield from (p for module in modules for p in module.parameters())
-        for stage, module in self._modules.items():
-            if stage not in self._facts.sharded:
-                yield from (p for p in module.parameters() if id(p) in self._late)
 
     def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""

@@ -1,4 +1,7 @@
-"""`counterpoise demo`: train a small vision-language model unbalanced and balanced, and compare."""
+"""`counterpoise demo`: train a small vision-language model unbalanced and balanced, and compare.
+
+With --pipeline it is the flagship example instead, in a small form (`pipeline/`).
+"""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -15,9 +18,10 @@ from ...loader import Balance, DataLoader
 from ...loader.step.info import Step
 from ...workers import SampleError, TarDataset, VisionLanguage
 from ..console.reporting import emit, progress_console
-from .data import ensure_demo_data
+from .data import cache_folder, ensure_demo_data
 from .measure import StepRecord, summarize
 from .model import DemoModelShape
+from .pipeline import PipelineDemo, show_pipeline, with_pipeline_options
 from .tokenizer import ClippedBytes
 from .train import train
 
@@ -80,7 +84,10 @@ class DemoSettings:
 @click.option("--text-limit", default=256, show_default=True, help="Most tokens of a text piece.")
 @click.option("--width", default=64, show_default=True, help="Width of the model.")
 @click.option("--depth", default=2, show_default=True, help="Layers of the decoder.")
-def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None:
+@with_pipeline_options
+def command(
+    data: str | None, as_json: bool, samples: int, pipeline: PipelineDemo | None, **sizes: int
+) -> None:
     """Train a small vision-language model with random and with balanced microbatches.
 
     One process plays the microbatches of 8 data-parallel ranks. Both runs see the same samples in
@@ -88,11 +95,18 @@ def command(data: str | None, as_json: bool, samples: int, **sizes: int) -> None
     a fixed number of samples in a padded microbatch, `balanced` packs them by their cost. All
     figures are counted in the tensors that arrived.
 
+    With --pipeline, 4 processes train a language model on a pipeline with its image encoder in the
+    bubbles; balanced batches, ordered microbatches and divided vocabulary layers included.
+
     \b
     Example:
       counterpoise demo
+      counterpoise demo --pipeline --pp 2
       counterpoise demo --data 'shards/*.tar' --workers 4 --json
     """  # noqa: D301
+    if pipeline is not None:
+        show_pipeline(pipeline, data, cache_folder(), as_json=as_json)
+        return
     settings = DemoSettings(data or "", **sizes)
     if data is None:
         settings = replace(settings, data=_make_data(settings.seed, samples))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...ir.kinds import layer_kind
 from ...ir.program import Program
 from ...simulation.costs import Costs
 from ...simulation.simulator import simulate
@@ -38,6 +39,47 @@ class EncoderTimes:
                 f"an encoder has {len(self.forward_ns)} forward and {len(self.backward_ns)} "
                 "backward times; give one for each layer, or none backward if it is frozen"
             )
+
+
+def encoder_times(costs: Costs, layers: Sequence[int], *, width: int = 1) -> list[EncoderTimes]:
+    """Return the encoders' times from those of their passes EF_A ..., by rank.
+
+    `layers`: of each encoder. A layer's time is the mean over the ranks that run it. An encoder
+    without times backward is frozen. Raises ValueError without times forward.
+
+    >>> costs = Costs({"EF_A": [2, 4], "EF_B": [6, 6], "EB_B": [8, 10]})
+    >>> encoder_times(costs, [1, 1])[1]
+    EncoderTimes(forward_ns=(6,), backward_ns=(9,), permille=())
+    """
+    found, first = [], 0
+    for count in layers:
+        share = count // width
+        places = [(n // share, layer_kind("", first + n % share)) for n in range(count)]
+        forward, backward = (
+            tuple(_mean(costs, direction + name, position, width) for position, name in places)
+            for direction in ("EF", "EB")
+        )
+        if not all(forward):
+            raise ValueError(
+                f"the costs have no times of {count} encoder layers in pipelines of {width} ranks, "
+                f"from EF{layer_kind('', first)} on; they have {' '.join(costs.pass_ns)}"
+            )
+        found.append(EncoderTimes(forward, backward if any(backward) else ()))
+        first += share
+    return found
+
+
+def _mean(costs: Costs, kind: str, position: int, width: int) -> int:
+    """Return the mean time of a pass on the ranks at a position of their encoder pipelines."""
+    table = np.asarray(costs.pass_ns.get(kind, 0), np.int64)
+    # One number is that of all ranks; a table may have a column for each microbatch.
+    rows = (
+        table.reshape(1, -1)
+        if table.ndim < 2 and table.size == 1
+        else table.reshape(len(table), -1)
+    )
+    own = rows[position::width] if len(rows) > 1 else rows
+    return int(own[own > 0].mean()) if (own > 0).any() else 0
 
 
 def fill_between_passes(

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ...ir.program import Program
 from .joined import join_states
 from .own import RankState
-from .plans import write_programs
+from .plans import PlanFollower, read_plan_state, write_plan_state, write_programs
 
 _EXTRA = "extra.json"
 _PARTIAL = ".partial"
@@ -36,6 +36,10 @@ class Saved(Protocol):
 
     def programs(self) -> Mapping[int, Program]:
         """Return the programs by number of microbatches."""
+
+    @property
+    def replanner(self) -> PlanFollower | None:
+        """Return what follows the measured times, if the plan may change."""
 
     def state(self, optimizer: torch.optim.Optimizer | None = None) -> RankState:
         """Return this rank's part."""
@@ -66,6 +70,7 @@ def save_checkpoint(
         making.mkdir(parents=True)
         (making / _EXTRA).write_text(json.dumps(dict(extra or {})), "utf-8")
         write_programs(making, pipe.programs())
+        write_plan_state(making, pipe.replanner)
     dist.barrier()
     state = pipe.state(optimizer)
     if pipe.replica == 0:
@@ -95,6 +100,7 @@ def load_checkpoint(
         for file in files
     ]
     pipe.load_state(join_states(parts), optimizer)
+    read_plan_state(folder, pipe.replanner)
     extra: dict[str, Any] = json.loads((folder / _EXTRA).read_text("utf-8"))
     return extra
 

@@ -1,24 +1,47 @@
 """The programs of a job in its checkpoints: a plan made from measured times cannot be made again.
 
 Generators of schedules are pure, but what fills their gaps follows from times, which a job that is
-resumed does not have. So a checkpoint holds the programs themselves, in their text form.
+resumed does not have. So a checkpoint holds the programs themselves, in their text form, and, where
+the plan follows the measured times, what is known of them.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ...ir.program import Program, parse_program
 from ...ir.registry import schedule as make_program
 
-_PROGRAMS = "programs.json"
+_PROGRAMS, _STATE = "programs.json", "plan.json"
+
+
+class PlanFollower(Protocol):
+    """The part of a pipeline that follows the measured times."""
+
+    def text(self) -> str:
+        """Return its state as JSON."""
+
+    def load(self, text: str) -> None:
+        """Go on from a saved state, if it is of the plan that runs."""
 
 
 def write_programs(folder: Path, programs: Mapping[int, Program]) -> None:
     """Write the programs of a job, by number of microbatches, into a checkpoint."""
     texts = {str(count): str(program) for count, program in sorted(programs.items())}
     (folder / _PROGRAMS).write_text(json.dumps(texts), "utf-8")
+
+
+def write_plan_state(folder: Path, follower: PlanFollower | None) -> None:
+    """Write what is known of the plan into a checkpoint, if it may change."""
+    if follower is not None:
+        (folder / _STATE).write_text(follower.text(), "utf-8")
+
+
+def read_plan_state(folder: Path, follower: PlanFollower | None) -> None:
+    """Let a plan go on from what a checkpoint knows of it, if both have one that may change."""
+    if follower is not None and (folder / _STATE).is_file():
+        follower.load((folder / _STATE).read_text("utf-8"))
 
 
 def resumed_schedule(

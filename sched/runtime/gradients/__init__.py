@@ -5,11 +5,13 @@ from .earlier import EarlierGradients
 from .reduction import Reduction
 from .sharded import is_sharded, refuse_wrapped
 from .shared import SharedParameters, in_several
+from .summed import SummedParameters
 
 __all__ = [
     "EarlierGradients",
     "Reduction",
     "SharedParameters",
+    "SummedParameters",
     "clip_gradients",
     "in_several",
     "is_sharded",

@@ -2,12 +2,16 @@
 
 from .arrangement import Arrangement, arrange
 from .programs import CompiledProgram, Programs
+from .replanning import Replanner
 from .start import all_come, meet, tokens_by, vocabulary_part
+from .unit_programs import UnitPrograms
 
 __all__ = [
     "Arrangement",
     "CompiledProgram",
     "Programs",
+    "Replanner",
+    "UnitPrograms",
     "all_come",
     "arrange",
     "meet",

@@ -100,6 +100,26 @@ class Programs:
         del count
         return rows
 
+    def trained(self, program: Program) -> Program:
+        """Return a program without the encoders' backward that no gradient needs."""
+        placement = self.encoders.placed(program)
+        return trained_program(program, placement, self.facts.lowest)
+
+    def install(self, made: Mapping[int, Program], make: Callable[[int], Program]) -> None:
+        """Run other programs from the next step on; `make` makes those of other sizes.
+
+        Raises ValueError, and changes nothing, if one of them does not fit the connected ranks.
+        """
+        before = self.make, self.made, self._known
+        self.make = lambda count: made[count] if count in made else make(count)
+        self.made, self._known = {}, {}
+        try:
+            for count in made:
+                self.of(count)
+        except ValueError:
+            self.make, self.made, self._known = before
+            raise
+
     def _compile(self, microbatches: int, training: bool) -> CompiledProgram:
         program, pipelines = self._lists(microbatches, training)
         self._check_channels(channels_of(pipelines.lists), microbatches, program.name)
@@ -119,8 +139,7 @@ class Programs:
         program = self._checked(self.make(microbatches), microbatches)
         self.made[microbatches] = program
         facts = self.facts if training else without_training(self.facts)
-        placement = self.encoders.placed(program)
-        program = trained_program(program, placement, self.facts.lowest)
+        program = self.trained(program)
         if training:
             if self.options.split:
                 program = with_whole_last_backward(program, facts.sharded)
@@ -140,7 +159,7 @@ class Programs:
 
     def _check_channels(self, found: Sequence[Channel], microbatches: int, name: str) -> None:
         """Raise ValueError if a program needs connections that were not made at the start."""
-        self.channels = self.channels if self._known else found
+        self.channels = self.channels or found
         # Connections are made at the start, by all ranks together; a step cannot make more.
         if new := set(found) - set(self.channels):
             pairs = ", ".join(f"{source} to {target}" for source, target in sorted(new))

@@ -10,6 +10,7 @@ from rich.table import Table
 from ...console.reporting import emit, progress_console
 from ..runtime.rank_processes import RankProcesses
 from .cases import CASES, RANKS, EncoderCase
+from .drift import DRIFT, measure_drift
 from .ranks import EncoderRank, SleptStep
 
 Report = dict[str, Any]
@@ -21,15 +22,27 @@ TOLERANCE, POINTS = 0.1, 0.05
 @click.command()
 @click.option("--rounds", default=5, show_default=True, help="Interleaved rounds, after one more.")
 @click.option("--microbatches", type=int, multiple=True, help="Only cases of these numbers.")
+@click.option(
+    "--drift", is_flag=True, help="Only: a stage becomes slower, and the plan is made again."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
-def command(rounds: int, microbatches: tuple[int, ...], as_json: bool) -> None:
+def command(rounds: int, microbatches: tuple[int, ...], drift: bool, as_json: bool) -> None:
     """Run Optimus' three cases, scaled to 4 ranks, with passes that sleep, on gloo.
 
     Every round runs the filled schedule, the same with all encoders first, and the language model
     alone. The plan has whole layers between passes (`schedule fill --executable`).
 
+    With --drift one stage takes 1.5 times as long from step 20 on, and a pipeline that plans again
+    runs in turn with one that keeps its plan.
+
     Example: counterpoise bench encoder --microbatches 8 --rounds 3
     """
+    if drift:
+        if microbatches:
+            raise ValueError("--drift has a case of its own; leave out --microbatches")
+        report = measure_drift(DRIFT, rounds)
+        emit(report, as_json, drift_table(report))
+        return
     known = [case.microbatches for case in CASES]
     if wrong := sorted(set(microbatches) - set(known)):
         raise ValueError(f"there is no case of {wrong[0]} microbatches; the cases have {known}")
@@ -43,6 +56,20 @@ def command(rounds: int, microbatches: tuple[int, ...], as_json: bool) -> None:
             found[case.name] = verdict(case, simulated, measured)
     report = {"cases": found, "agrees": all(cell["agrees"] for cell in found.values())}
     emit(report, as_json, encoder_table(report))
+
+
+def drift_table(report: Report) -> Table:
+    """Return what planning again has won, simulated and measured."""
+    caption = "once, on all ranks at one step, 80 % won" if report["agrees"] else "goals are missed"
+    table = Table("", "simulated", "measured", caption=caption)
+    pairs = zip(report["simulated_ms"], report["measured_ms"], strict=True)
+    for title, pair in zip(("step, plan kept, ms", "step, planned again, ms"), pairs, strict=True):
+        table.add_row(title, *map(str, pair))
+    table.add_row("won, ms", str(report["can_be_won_ms"]), str(report["won_ms"]))
+    table.add_row("share won", "", f"{report['share_won']:.0%}")
+    changed = ", ".join(map(str, report["changed_at"])) or "never"
+    table.add_row(f"plan changed (drift at {report['start']})", "", changed)
+    return table
 
 
 def verdict(

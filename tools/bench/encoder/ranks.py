@@ -1,12 +1,13 @@
 """A rank that trains sleeping stages and sleeping encoder layers, by several programs in turn."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from ....sched import Replan
 from ....sched.ir.program import Program
 from ....sched.runtime import EncoderSpec, Pipeline
 from ..runtime.sleeping import SleepingStage
@@ -55,11 +56,11 @@ class EncoderRank:
     def measure(self, case: EncoderCase, rounds: int) -> dict[str, list[SleptStep]]:
         """Run all programs of a case in turn, after a round that is not measured."""
         plans = case.planned[0]._asdict()
-        pipes = {name: self._pipe(case, program) for name, program in plans.items()}
+        pipes = {n: sleeping_pipe(self._mesh, self._rank, case, p)[0] for n, p in plans.items()}
         found: dict[str, list[SleptStep]] = {name: [] for name in plans}
         for _ in range(rounds + 1):
             for name, pipe in pipes.items():
-                pipe.step(_step(case))
+                pipe.step(sleeping_step(case))
                 timeline = pipe.timeline()
                 rows = tuple(tuple(slot.what for slot in row) for row in timeline.ranks)
                 same = rows == plans[name].ranks
@@ -68,22 +69,32 @@ class EncoderRank:
             pipe.close()
         return {name: steps[1:] for name, steps in found.items()}
 
-    def _pipe(self, case: EncoderCase, program: Program) -> Pipeline:
-        times = case.forward * _MS, case.backward * _MS, 0
-        stages: dict[int, nn.Module] = {
-            number: (SleepingStage if number else _FirstStage)(*times)
-            for number in program.stages_of(self._rank)
-        }
-        return Pipeline(
-            self._mesh,
-            schedule=lambda *_: program,
-            stages=stages,
-            encoders=[_encoder(case)] if program.edges else [],
-            hidden=_HIDDEN,
-            inputs=("x",),
-            loss=lambda output, labels: output.sum() + 0 * labels.sum(),
-            deadline_s=60,
-        )
+
+def sleeping_pipe(
+    mesh: DeviceMesh,
+    rank: int,
+    case: EncoderCase,
+    program: Program,
+    replan: Replan | Literal["off"] = "off",
+) -> tuple[Pipeline, dict[int, SleepingStage]]:
+    """Return the pipeline of a case on one rank, and the rank's stages."""
+    times = case.forward * _MS, case.backward * _MS, 0
+    stages = {
+        number: (SleepingStage if number else _FirstStage)(*times)
+        for number in program.stages_of(rank)
+    }
+    pipe = Pipeline(
+        mesh,
+        schedule=lambda *_: program,
+        stages=stages,
+        encoders=[_encoder(case)] if program.edges else [],
+        hidden=_HIDDEN,
+        inputs=("x",),
+        loss=lambda output, labels: output.sum() + 0 * labels.sum(),
+        deadline_s=60,
+        replan=replan,
+    )
+    return pipe, stages
 
 
 def _encoder(case: EncoderCase) -> EncoderSpec:
@@ -92,7 +103,8 @@ def _encoder(case: EncoderCase) -> EncoderSpec:
     return EncoderSpec("vision", layers, tokens={"tiles": 1}, width=_HIDDEN, inputs=("pixels",))
 
 
-def _step(case: EncoderCase) -> Any:
+def sleeping_step(case: EncoderCase) -> Any:
+    """Return a step of the training loop."""
     one = torch.ones(1, _HIDDEN)
     batches = [{"x": one, "pixels": one, "labels": torch.ones(1)}] * case.microbatches
     info = _Info({"tokens": 1, "tiles": 1}, case.microbatches, 1)

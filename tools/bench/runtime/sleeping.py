@@ -121,6 +121,17 @@ class SleepingStage(nn.Module):
         )
         return found
 
+    def slow_down(self, factor: float) -> None:
+        """Take that many times as long from now on."""
+
+        def longer(times: Times) -> Times:
+            if isinstance(times, int):
+                return round(factor * times)
+            return tuple(round(factor * one) for one in times)
+
+        self._forward_ns, self._backward_ns = longer(self._forward_ns), longer(self._backward_ns)
+        self._weight_ns = longer(self._weight_ns)
+
     def _sleep_for_weight(self, _: Tensor) -> None:
         _sleep(_time_of(self._weight_ns, self._passed.popleft()))
 

@@ -1,0 +1,25 @@
+"""Plan a pipeline again when its steps take other times than planned. No clock, and no torch."""
+
+from .decision import Decision, first_state, observe, settled, step_ns, taken
+from .observation import Observation, StepKeys, expected_step, keys_of
+from .settings import Replan
+from .state import PlanChange, PlanState, digest_of, dump_state, load_state
+
+__all__ = [
+    "Decision",
+    "Observation",
+    "PlanChange",
+    "PlanState",
+    "Replan",
+    "StepKeys",
+    "digest_of",
+    "dump_state",
+    "expected_step",
+    "first_state",
+    "keys_of",
+    "load_state",
+    "observe",
+    "settled",
+    "step_ns",
+    "taken",
+]

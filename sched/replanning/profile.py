@@ -1,0 +1,69 @@
+"""Bring a cost profile up to what was measured, and tell a planner what passes take on average."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median_low
+
+from ..ir.passes import parse_pass
+from ..simulation.cost_profile import CostFunction, CostProfile
+from ..simulation.costs import Costs
+from .observation import Key, Observation
+
+_MILLION = 10**6
+
+
+def scaled_profile(profile: CostProfile, window: Sequence[Observation]) -> CostProfile:
+    """Return the profile with each stage's costs as many times as large as they were measured.
+
+    The factor is the median over the window's steps. Where the profile has no time at all, passes
+    cost what they took on average.
+    """
+    passes: dict[str, tuple[CostFunction, ...]] = {}
+    for kind, entries in profile.passes.items():
+        rows = entries * profile.rows(kind) if len(entries) == 1 else entries
+        passes[kind] = tuple(_entry(e, f"{row}{kind}", window) for row, e in enumerate(rows))
+    return CostProfile(
+        profile.placement,
+        passes,
+        profile.ranks,
+        profile.p2p_ns,
+        profile.collectives,
+        profile.buffers,
+        profile.parameter_bytes,
+        profile.overlap,
+    )
+
+
+def _entry(entry: CostFunction, key: Key, window: Sequence[Observation]) -> CostFunction:
+    known = [one for one in window if one.passes.get(key)]
+    if not known:
+        return entry
+    if not all(one.predicted[key] for one in known):
+        return CostFunction(_mean_ns(key, known))
+    factor = median_low(one.measured[key] * _MILLION // one.predicted[key] for one in known)
+    return CostFunction(
+        entry.fixed * factor // _MILLION,
+        {name: rate * factor // _MILLION for name, rate in entry.per_thousand.items()},
+        {
+            name: tuple((amount, ns * factor // _MILLION) for amount, ns in points)
+            for name, points in entry.points.items()
+        },
+    )
+
+
+def mean_costs(profile: CostProfile, window: Sequence[Observation]) -> Costs:
+    """Return the mean time of each kind's passes by stage or rank, the median of the steps.
+
+    Transfers and collectives are the profile's.
+    """
+    keys = {key for one in window for key in one.passes}
+    times: dict[str, list[int]] = {}
+    for key in keys:
+        what = parse_pass(key)
+        found = times.setdefault(what.kind, [0] * profile.rows(what.kind))
+        found[what.stage] = _mean_ns(key, window)
+    ordered: Mapping[str, list[int]] = dict(sorted(times.items()))
+    return Costs(ordered, p2p_ns=profile.p2p_ns, collective_ns=dict(profile.collectives))
+
+
+def _mean_ns(key: Key, window: Sequence[Observation]) -> int:
+    return median_low(one.measured[key] // one.passes[key] for one in window if key in one.passes)

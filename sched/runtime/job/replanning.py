@@ -1,0 +1,153 @@
+"""Follow what steps take, on all ranks together, and run the plan that is made of it.
+
+After every step all ranks add up one row of whole numbers. So each knows the same, and decides the
+same by `sched.replanning`, which has no clock. One process plans, since a planner is the user's
+function, and all others take its programs as text.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...ir.program import Program, parse_program
+from ...replanning import (
+    Decision,
+    Observation,
+    PlanChange,
+    PlanState,
+    Replan,
+    digest_of,
+    dump_state,
+    expected_step,
+    first_state,
+    keys_of,
+    load_state,
+    observe,
+    settled,
+    step_ns,
+    taken,
+)
+from ...simulation.timeline import Slot
+from ..links import MeshPlace, gather_objects, wait_for
+from .programs import Programs
+
+
+@dataclass(slots=True)
+class Replanner:
+    """A pipeline's plan and what is known of it, on one rank."""
+
+    settings: Replan
+    programs: Programs
+    place: MeshPlace
+    deadline_s: float
+    state: PlanState = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the profile does not fit the first program."""
+        self.state = first_state(self.settings, self.programs.made)
+        profile, program = self.settings.profile, next(iter(self.programs.made.values()))
+        if (profile.placement, profile.ranks) != (program.placement, len(program.ranks)):
+            raise ValueError(
+                f"the profile has stages on ranks {profile.placement} of {profile.ranks}, the "
+                f"pipeline on {program.placement} of {len(program.ranks)}; give one of this layout"
+            )
+        kinds = {key.lstrip("0123456789") for key in keys_of(self._trained(program)).passes}
+        if missing := sorted(kinds - set(profile.passes)):
+            raise ValueError(
+                f"the profile has no times of {', '.join(missing)}, which the schedule "
+                f"{program.name!r} runs; add them, rough ones will do"
+            )
+
+    def follow(self, count: int, slots: Sequence[Slot], infos: Sequence[Any]) -> None:
+        """Take in a step of `count` microbatches; the next one may run by another plan.
+
+        All ranks call this after each step. Raises RuntimeError if a peer is lost.
+        """
+        settings = self.settings
+        if settings.measure is not None:
+            slots = settings.measure(self.state.steps, slots)
+        program = self._trained(self.programs.made[count])
+        keys, held = keys_of(program), [dict(info.costs) for info in infos]
+        first = self.place.rank == 0
+        expected_ns = expected_step(program, self.state.profile, held) if first else 0
+        row = keys.row(self.place.rank, slots, self.state.profile, held, expected_ns)
+        seen = Observation.of(keys, self._summed(row))
+        self.state, decision = observe(self.state, settings, seen)
+        if decision is not None:
+            self._plan(program, decision)
+
+    def text(self) -> str:
+        """Return the state as JSON, the same on every rank."""
+        return dump_state(self.state)
+
+    def load(self, text: str) -> None:
+        """Go on from a saved state, if the pipeline runs the plan that it speaks of.
+
+        Other layouts have other programs, whose times are measured anew.
+        """
+        saved = load_state(text)
+        profile = self.settings.profile
+        if (saved.profile.placement, saved.profile.ranks) != (profile.placement, profile.ranks):
+            return
+        same = {count: self.programs.make(count) for count in saved.counts}
+        if digest_of(same) == saved.digest:
+            self.state = saved
+
+    def _trained(self, program: Program) -> Program:
+        return self.programs.trained(program)
+
+    def _summed(self, row: Sequence[int]) -> list[int]:
+        """Return the sum of all ranks' rows, over the pipeline and over its replicas."""
+        total = torch.tensor(row, dtype=torch.int64, device=self.place.device)
+        for group in (self.place.group, self.place.replicas):
+            if group is not None and group.size() > 1:
+                wait_for(group.allreduce([total]), total, self.deadline_s)
+        found: list[int] = total.tolist()
+        return found
+
+    def _plan(self, current: Program, decision: Decision) -> None:
+        """Have a plan made, and take it if it is worth it, on all ranks alike."""
+        before_ns = step_ns(current, decision.costs)
+        self.state = settled(self.state, decision, before_ns)
+        found = self._shared(self._made(decision))
+        if not found:
+            return
+        after_ns = step_ns(self._trained(found[current.microbatches]), decision.costs)
+        if not self.settings.worth(before_ns, after_ns):
+            return
+        ranks, make, costs = len(current.ranks), self.settings.program, decision.costs
+        try:
+            self.programs.install(found, lambda count: make(ranks, count, costs))
+        except ValueError as error:
+            self._warn(error)
+            return
+        digest, measured_ns = digest_of(found), decision.measured_ns
+        change = PlanChange(self.state.steps, digest, before_ns, after_ns, measured_ns)
+        self.state = taken(self.state, change, found)
+
+    def _made(self, decision: Decision) -> dict[int, str]:
+        """Return the programs' texts on the process that plans, {} on others and if it fails."""
+        if self.place.rank or self.place.replica:
+            return {}
+        ranks = self.place.ranks
+        try:
+            return {
+                count: str(self.settings.program(ranks, count, decision.costs))
+                for count in sorted(self.programs.made)
+            }
+        except ValueError as error:
+            self._warn(error)
+            return {}
+
+    def _shared(self, own: dict[int, str]) -> Mapping[int, Program]:
+        """Return the programs of the process that plans: replicas get them first."""
+        for group in (self.place.replicas, self.place.group):
+            own = gather_objects(own, group, self.place.device, self.deadline_s)[0]
+        return {count: parse_program(text) for count, text in own.items()}
+
+    def _warn(self, error: ValueError) -> None:
+        if self.place.rank == 0 and self.place.replica == 0:
+            warnings.warn(f"the pipeline keeps its plan: {error}", stacklevel=2)

@@ -1,0 +1,127 @@
+"""The plan is made again on real ranks, with injected times: all switch at the same step."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from counterpoise.sched import Program, Replan, Slot, simulate
+from counterpoise.sched.runtime import Pipeline, resumed_schedule
+from counterpoise.sched.runtime.checkpoint.plans import (
+    read_plan_state,
+    write_plan_state,
+    write_programs,
+)
+from counterpoise.tools.bench.encoder.cases import EncoderCase
+from counterpoise.tools.bench.encoder.drift import DRIFT, DriftCase, plan_case
+from counterpoise.tools.bench.encoder.ranks import sleeping_pipe, sleeping_step
+from tests.sched.runtime.pool import Pool, make_mesh
+
+pytestmark = pytest.mark.slow
+
+# The plans are those of the times; the passes take none.
+QUICK = EncoderCase("quick", 8, forward=0, backward=0, layer_forward=0, layer_backward=0, layers=4)
+CASE = DriftCase(replace(DRIFT.case, microbatches=8), slow=1, start=20)
+
+
+class Told:
+    """Times that a pipeline is told instead of the host's."""
+
+    def __init__(self, rank: int, drift: DriftCase) -> None:
+        self.rank, self.drift = rank, drift
+        self.pipe: Pipeline | None = None
+
+    def __call__(self, step: int, slots: Sequence[Slot]) -> Sequence[Slot]:
+        assert self.pipe is not None
+        program = self.pipe.programs()[self.drift.case.microbatches]
+        found = simulate(program, self.drift.costs(step)).ranks[self.rank]
+        assert [slot.what for slot in found] == [slot.what for slot in slots]
+        return found
+
+
+def make(rank: int, ranks: int, drift: DriftCase, program: Program) -> Pipeline:
+    mesh = make_mesh(ranks)
+    own = mesh["pp"].get_local_rank()
+    told = Told(own, drift)
+    settings = Replan(partial(plan_case, drift.case), drift.profile, measure=told)
+    pipe, _ = sleeping_pipe(mesh, own, QUICK, program, settings)
+    told.pipe = pipe
+    return pipe
+
+
+def run(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path) -> Any:
+    """Train, and save the plan after 22 steps; return the changes, and what ran at the end."""
+    pipe = make(rank, 4, drift, program)
+    for step in range(steps):
+        pipe.step(sleeping_step(QUICK))
+        if step == 21:
+            own = folder / str(rank)
+            own.mkdir()
+            write_programs(own, pipe.programs())
+            write_plan_state(own, pipe.replanner)
+    return ended(pipe)
+
+
+def go_on(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path) -> Any:
+    own = folder / str(rank)
+    pipe = make(rank, 4, drift, resumed_schedule(own, lambda *_: program)(4, 8))
+    read_plan_state(own, pipe.replanner)
+    for _ in range(22, steps):
+        pipe.step(sleeping_step(QUICK))
+    return ended(pipe)
+
+
+def ended(pipe: Pipeline) -> Any:
+    assert pipe.replanner is not None
+    found = pipe.plan_changes(), str(pipe.programs()[8]), pipe.replanner.text()
+    pipe.close()
+    return found
+
+
+def test_all_ranks_switch_at_one_step_and_a_resumed_job_does_too(
+    pool: Pool, tmp_path: Path
+) -> None:
+    first, best = CASE.program(0), CASE.program(CASE.start)
+    whole = pool.run(run, CASE, first, 40, tmp_path)
+    assert all(answer == whole[0] for answer in whole)
+    (change,), text, _ = whole[0]
+    assert CASE.start < change.step <= CASE.start + 10
+    assert text == str(best) != str(first)
+    assert (change.before_ns, change.after_ns) == CASE.simulated_ns
+    # The times that are told are the simulator's, so all that was promised is won.
+    assert change.measured_gain == pytest.approx(change.gain, abs=1e-3)
+    assert change.gain > 0.02
+    again = pool.run(go_on, CASE, first, 40, tmp_path)
+    assert again == whole
+
+
+def learn(rank: int, drift: DriftCase, program: Program, followed: bool) -> list[float]:
+    """Return the weights of this rank after ten steps, in which the plan changes, or does not."""
+    torch.manual_seed(rank)
+    pipe = make(rank, 4, drift, program)
+    if not followed:
+        pipe.close()
+        torch.manual_seed(rank)
+        pipe, _ = sleeping_pipe(make_mesh(4), rank, QUICK, program)
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
+    for _ in range(10):
+        pipe.step(sleeping_step(QUICK))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert len(pipe.plan_changes()) == int(followed)
+    found = [float(p.detach().sum()) for p in pipe.parameters()]
+    pipe.close()
+    return found
+
+
+def test_what_is_learnt_does_not_depend_on_the_plan(pool: Pool) -> None:
+    drift = replace(CASE, start=3)
+    ours, theirs = (
+        pool.run(learn, drift, drift.program(0), followed) for followed in (True, False)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
