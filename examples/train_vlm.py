@@ -6,9 +6,10 @@ With `--nproc-per-node 4` they are two pipelines of two ranks, or with `--pp 4` 
 loader balances samples by tiles and tokens and orders microbatches for the pipeline; output layer
 and input embedding are divided over all ranks. `--data` takes WebDataset shards of conversations
 with images. With `--checkpoints FOLDER` a job that was killed goes on where it was saved, on
-whatever layout: the losses stay the same. `--json` ends with one object of figures, `--page FILE`
-with the last step's timeline, measured over simulated. `counterpoise demo --pipeline` runs this
-file.
+whatever layout: the losses stay the same. Where the encoder runs is planned again when steps take
+other times than simulated (`--replan off`: never). `--json` ends with one object of figures, and
+`--page FILE` has the last step's timeline, measured over simulated. `counterpoise demo --pipeline`
+runs this file.
 """
 
 import argparse
@@ -29,14 +30,20 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from counterpoise.loader import Balance, DataLoader, Step
 from counterpoise.sched import (
-    EncoderTimes,
+    CostFunction,
+    CostProfile,
+    Costs,
+    PlanChange,
     Program,
+    Replan,
     Timeline,
+    dump_profile,
+    encoder_times,
     hidden_share,
     measured_costs,
+    profile_costs,
     schedule,
     simulate,
-    unit_costs,
     with_encoders,
 )
 from counterpoise.sched.render.html import render_html
@@ -56,6 +63,7 @@ from counterpoise.workers import TarDataset, VisionLanguage
 WIDTH, HEADS, LAYERS, VOCABULARY, IMAGE = 64, 4, 8, 262, 259
 TILE, PATCH, TOKENS_PER_TILE = 32, 8, 4
 PATCHES = (TILE // PATCH) ** 2
+ENCODER_LAYERS = 4
 MICROBATCHES, SAMPLES = 8, 16  # of each pipeline, of all pipelines
 
 
@@ -143,15 +151,33 @@ def base_program(ranks: int, microbatches: int) -> Program:
     return schedule("1f1b-alg2", ranks=ranks, microbatches=microbatches, inputs=True)
 
 
+def rough_profile(ranks: int) -> CostProfile:
+    """Return what passes may cost, in ns for a thousand tokens or tiles; a job measures its own."""
+    layer, vocabulary, patches = 10_000_000, 2_000_000, 100_000_000
+    tokens = {"F": layer * LAYERS // ranks, "S": vocabulary, "T": vocabulary}
+    tokens |= {"B": 2 * tokens["F"], "IF": vocabulary // 10, "IB": vocabulary // 10}
+    tiles = {"A": patches // 2, "B": patches, "C": patches, "D": patches // 2}
+    passes = {kind: (CostFunction(per_thousand={"tokens": ns}),) for kind, ns in tokens.items()}
+    for letter, ns in tiles.items():
+        passes[f"EF_{letter}"] = (CostFunction(per_thousand={"tiles": ns}),)
+        passes[f"EB_{letter}"] = (CostFunction(per_thousand={"tiles": 2 * ns}),)
+    return CostProfile(tuple(range(ranks)), passes)
+
+
+def plan(ranks: int, microbatches: int, costs: Costs) -> Program:
+    """Return the program with the encoder's layers in its gaps."""
+    base = base_program(ranks, microbatches)
+    return with_encoders(base, costs, encoder_times(costs, [ENCODER_LAYERS]))
+
+
 @cache
-def program(ranks: int, microbatches: int) -> Program:
-    """Return the program with the encoder in its gaps, by rough times of all passes."""
-    costs = unit_costs(1000 * LAYERS // ranks, 2000 * LAYERS // ranks, 300)
-    times = EncoderTimes((300, 900, 900, 300), (600, 1800, 1800, 600))
-    return with_encoders(base_program(ranks, microbatches), costs, [times])
+def first_program(ranks: int, microbatches: int) -> Program:
+    """Return the program before anything is measured."""
+    usual = [{"tokens": 600, "tiles": 15}] * microbatches
+    return plan(ranks, microbatches, profile_costs(rough_profile(ranks), usual))
 
 
-def make_pipeline(mesh: DeviceMesh, checkpoint: Path | None) -> Pipeline:
+def make_pipeline(mesh: DeviceMesh, checkpoint: Path | None, replan: str) -> Pipeline:
     """Return this rank's part of the model, in the places of the schedule."""
     torch.manual_seed(0)
     model = Model()
@@ -165,7 +191,8 @@ def make_pipeline(mesh: DeviceMesh, checkpoint: Path | None) -> Pipeline:
     )
     return Pipeline(
         mesh,
-        schedule=resumed_schedule(checkpoint, program),
+        schedule=resumed_schedule(checkpoint, first_program),
+        replan=Replan(plan, rough_profile(ranks), threshold=0.2) if replan == "on" else "off",
         stages={rank: Stage(model, rank, ranks)},
         vocabulary=VocabParallel(model.lm_head, model.embedding),
         encoders=[encoder],
@@ -212,12 +239,10 @@ def demo_data() -> str:
 
 def cost_profile(stages: int) -> str:
     """Return the path of what passes cost: `counterpoise profile` measures it in a real job."""
-    forward = [{"per_thousand": {"tokens": 8000, "token_pairs": 10}}]
-    profile = {"placement": list(range(stages)), "passes": {"F": forward}}
     path = cache_folder() / f"vlm-profile-{stages}.json"
     if first_on_host():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(profile))
+        path.write_text(dump_profile(rough_profile(stages)))
     distributed.barrier()
     return str(path)
 
@@ -231,7 +256,7 @@ def endless(loader: DataLoader) -> Iterator[Step]:
 def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Train, and yield the figures of each step."""
     newest = newest_checkpoint(given.checkpoints) if given.checkpoints else None
-    pipe, loader = make_pipeline(mesh, newest), make_loader(mesh, given)
+    pipe, loader = make_pipeline(mesh, newest, given.replan), make_loader(mesh, given)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=2e-3)
     done = 0
     if newest is not None:
@@ -244,15 +269,18 @@ def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[dict[str, Any
             before = time.perf_counter()
             step = next(steps)
             waited = time.perf_counter() - before
+            ran = pipe.programs().get(MICROBATCHES)  # the next step may have another one
             result = pipe.step(step)
             pipe.clip_grad_norm_(1.0)
             optimizer.step()
             optimizer.zero_grad()
+            changes = [change_figures(change) for change in pipe.plan_changes()]
             measured = pipe.timeline()
             figures = {"step": number, "loss": float(result.loss), "waited_s": round(waited, 3)}
             figures |= batch_figures(mesh, step)
-            simulated = simulate(pipe.programs()[MICROBATCHES], measured_costs(measured))
-            yield figures | pipeline_figures(measured, simulated)
+            costs = measured_costs(measured)
+            simulated = simulate(ran or pipe.programs()[MICROBATCHES], costs)
+            yield figures | pipeline_figures(measured, simulated) | {"plan_changes": changes}
             if given.checkpoints and (number + 1) % given.save_every == 0:
                 state = {"steps": number + 1, "loader": loader.state_dict()}
                 save_checkpoint(given.checkpoints / f"step-{number + 1}", pipe, optimizer, state)
@@ -285,6 +313,12 @@ def pipeline_figures(measured: Timeline, simulated: Timeline) -> dict[str, float
     return {name: round(value, 4) for name, value in found.items()}
 
 
+def change_figures(change: PlanChange) -> dict[str, Any]:
+    """Return before which step a plan was taken, and the share of the step that it saves."""
+    gains = {"gain_simulated": change.gain, "gain_measured": change.measured_gain}
+    return {"step": change.step} | {name: round(value, 4) for name, value in gains.items()}
+
+
 def write_page(path: Path, measured: Timeline, simulated: Timeline) -> None:
     """Write the page of a step, measured over simulated."""
     named = [
@@ -303,12 +337,14 @@ HEADER = """\
 
 def describe(figures: Mapping[str, Any]) -> str:
     """Return the line of a step, below HEADER."""
+    changes = figures["plan_changes"]
+    new = changes and changes[-1]["step"] == figures["step"] + 1
     return (
         "{step:5} {loss:7.4f} {tokens:7} {waited_s:6.2f} s"
         "  {step_measured:7.3f} ({step_simulated:6.3f}) s"
         "  {bubble_measured:4.0%} ({bubble_simulated:4.0%})"
         "    {hidden_measured:4.0%} ({hidden_planned:4.0%})"
-    ).format(**figures)
+    ).format(**figures) + ("  planned again" if new else "")
 
 
 def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -319,16 +355,18 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--checkpoints", type=Path, metavar="FOLDER")
     parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")
+    parser.add_argument("--replan", choices=("on", "off"), default="on", help="by measured times")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the last step's timeline")
     parser.add_argument("--json", action="store_true", help="one object of figures at the end")
     return parser.parse_args(words)
 
 
-def summary(found: list[dict[str, Any]]) -> dict[str, float]:
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the first and last loss, and the medians of what was measured and simulated."""
     names = ("hidden_planned", "hidden_measured", "step_simulated", "step_measured")
     medians = {name: statistics.median(one[name] for one in found) for name in names}
-    return {"loss_first": found[0]["loss"], "loss_last": found[-1]["loss"]} | medians
+    figures = {"loss_first": found[0]["loss"], "loss_last": found[-1]["loss"]}
+    return figures | medians | {"plan_changes": found[-1]["plan_changes"]}
 
 
 def main() -> None:

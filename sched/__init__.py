@@ -11,7 +11,7 @@ from .ir.passes import NO_MICROBATCH, Pass, format_pass, parse_pass
 from .ir.problem import Problem
 from .ir.program import Barrier, Edge, Program, format_program, parse_program, place
 from .ir.registry import Schedule, register, schedule, schedules
-from .replanning import Replan
+from .replanning import PlanChange, Replan
 from .simulation.cost_profile import (
     CostFunction,
     CostProfile,
@@ -39,6 +39,7 @@ __all__ = [
     "Need",
     "Pace",
     "Pass",
+    "PlanChange",
     "Problem",
     "Program",
     "Replan",

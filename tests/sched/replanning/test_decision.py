@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ class Job:
 
     def times(self, held: Sequence[dict[str, int]]) -> Costs:
         factor = max((self.slow[at] for at in self.slow if at <= self.step), default=1.0)
-        costs = dict(profile_costs(PROFILE, held).pass_ns)
+        costs: dict[str, Any] = dict(profile_costs(PROFILE, held).pass_ns)
         for kind in "FB":
             first, *others = costs[kind]
             costs[kind] = [[round(factor * ns) for ns in first], *others]
@@ -130,9 +131,9 @@ def test_a_slow_stage_changes_the_plan_once_within_ten_steps(start: int) -> None
     assert start < job.switches[0] <= start + 10
     # What there is to win is won: the planner that knows the new times does no better.
     now = job.times(EVEN)
-    best = plan(
-        RANKS, COUNT, Costs({kind: [r[0] for r in rows] for kind, rows in now.pass_ns.items()})
-    )
+    rows: dict[str, Any] = dict(now.pass_ns)
+    first = {kind: [row[0] for row in table] for kind, table in rows.items()}
+    best = plan(RANKS, COUNT, Costs(first))
     lost, least, found = (simulate(p, now).makespan_ns for p in (old, best, job.program))
     assert least < lost
     assert lost - found >= 0.8 * (lost - least)
@@ -196,7 +197,7 @@ def test_a_plan_that_saves_too_little_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"gain": 1.0}, {"window": 0}])
-def test_numbers_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
+def test_numbers_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give shares of the step"):
         replace(SETTINGS, **wrong)
 

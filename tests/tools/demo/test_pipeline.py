@@ -107,7 +107,9 @@ if os.environ["RANK"] == "0":
     print("step 0: fine", *words, flush=True)
     Path(words[words.index("--page") + 1]).write_text("drawn")
     figures = ("loss_first", "loss_last", "hidden_planned", "hidden_measured", "step_simulated")
-    print(json.dumps(dict.fromkeys((*figures, "step_measured"), 0.25)))
+    report = dict.fromkeys((*figures, "step_measured"), 0.25)
+    change = {"step": 6, "gain_simulated": 0.125, "gain_measured": 0.0625}
+    print(json.dumps(report | {"plan_changes": [change]}))
 """
 
 
@@ -127,14 +129,16 @@ def test_steps_summary_and_place_of_the_page_are_printed(
     assert ended.value.code == 0
     out, err = capfd.readouterr()
     steps, other = (err, out) if as_json else (out, err)
-    assert f"fine --pp 2 --steps 3 --page {page} --json --data a*.tar" in steps
+    assert f"fine --pp 2 --steps 3 --replan on --page {page} --json --data a*.tar" in steps
     assert str(page) in err
     assert page.read_text() == "drawn"
     if as_json:
-        assert set(json.loads(other)) == FIGURES
+        assert set(json.loads(other)) == FIGURES | {"plan_changes"}
     else:
         assert "0.250 s" in out
         assert "25%" in out
+        assert "before step 6" in out
+        assert "6.2% shorter" in out
 
 
 @pytest.mark.slow

@@ -32,6 +32,13 @@ _OWN = {
         type=click.Choice(["2", "4"]),
         help="With --pipeline: ranks of a pipeline, of 4 processes.",
     ),
+    "replan": click.option(
+        "--replan",
+        default="on",
+        show_default=True,
+        type=click.Choice(["on", "off"]),
+        help="With --pipeline: plan again where steps take other times.",
+    ),
     "out": click.option(
         "--out",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -46,6 +53,7 @@ class PipelineDemo:
 
     steps: int
     pp: str
+    replan: str
     out: Path | None
 
 
@@ -84,7 +92,8 @@ def _refuse_others(others: Mapping[str, Any], pipeline: bool) -> None:
 def show_pipeline(demo: PipelineDemo, data: str | None, cache: Path, *, as_json: bool) -> None:
     """Train, print a line for each step and a summary, and write the timeline's page."""
     page = (demo.out or cache / "demo-pipeline.html").absolute()
-    words = ["--pp", demo.pp, "--steps", str(demo.steps), "--page", str(page), "--json"]
+    words = ["--pp", demo.pp, "--steps", str(demo.steps), "--replan", demo.replan]
+    words += ["--page", str(page), "--json"]
     words += ["--data", data] if data else []
     program = example()
     progress_console.print(f"running {program} on {PROCESSES} processes", soft_wrap=True)
@@ -101,11 +110,14 @@ def show_pipeline(demo: PipelineDemo, data: str | None, cache: Path, *, as_json:
     progress_console.print(told, soft_wrap=True)
 
 
-def _table(report: Mapping[str, float]) -> Table:
+def _table(report: Mapping[str, Any]) -> Table:
     table = Table("", "measured", "simulated", caption="medians of all steps", box=None)
     steps = (f"{report[name]:.3f} s" for name in ("step_measured", "step_simulated"))
     table.add_row("step", *steps)
     shares = (f"{report[name]:.0%}" for name in ("hidden_measured", "hidden_planned"))
     table.add_row("encoder hidden", *shares)
     table.add_row("loss", f"{report['loss_first']:.3f} to {report['loss_last']:.3f}", "")
+    for change in report["plan_changes"]:
+        gains = (f"{change[name]:.1%} shorter" for name in ("gain_measured", "gain_simulated"))
+        table.add_row(f"planned again before step {change['step']}", *gains)
     return table
