@@ -27,11 +27,14 @@ kernels: $(STAMP)
 	$(BIN)/python -P -c "from counterpoise.balancer import compile_kernels; compile_kernels()"
 
 # Real processes over tcp, killed, stopped and cut off: make faults RUNS=100 JOBS=3 FIRST=7000
+# Each process of loaders on one host, killed so often: make faults KILLS=100
+KILLS ?=
 RUNS ?= 3
 JOBS ?= 2
 FIRST ?= 0
 faults: $(STAMP)
-	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST)
+	PYTHONPATH=$(VENV)/typing $(BIN)/python -m tests.faults --runs $(RUNS) --jobs $(JOBS) --first $(FIRST) \
+		$(if $(KILLS),--kills $(KILLS))
 
 # Changed ledgers, damaged kept files, shards that change, hostile messages at a served balancer:
 # make fuzz TARGET=ledgers RUNS=10000; all targets with their usual runs without.

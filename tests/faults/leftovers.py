@@ -7,6 +7,7 @@ from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
 LISTENING = "0A"
+MEMORY_FILE = "/memfd:counterpoise"
 # Kernel and peers need a moment to release what a killed process had.
 WITHIN_S = 5.0
 LOOK_S = 0.02
@@ -63,6 +64,32 @@ def shared_memory(before: set[str]) -> list[str]:
     if new:
         new -= {name for name in new if _is_in_use(SHARED_MEMORY / name)}
     return sorted(f"shared memory {name}" for name in new)
+
+
+def memory_of(process: int | str) -> list[int]:
+    """Return the inodes of our memory files that a process has mapped or open."""
+    mapped = Path("/proc", str(process), "maps").read_text().splitlines()
+    found = [int(line.split()[4]) for line in mapped if MEMORY_FILE in line]
+    for link in Path("/proc", str(process), "fd").iterdir():
+        try:
+            if str(link.readlink()).startswith(MEMORY_FILE):
+                found.append(link.stat().st_ino)
+        except OSError:
+            continue
+    return found
+
+
+def memory_files(inodes: set[int]) -> list[str]:
+    """Return the processes that still have one of these memory files: its memory is not free."""
+    found = []
+    for pid in _all_pids() if inodes else ():
+        try:
+            kept = inodes.intersection(memory_of(pid))
+        except OSError:
+            continue
+        if kept:
+            found.append(f"process {pid} has {len(kept)} memory files")
+    return found
 
 
 def descriptors(pid: int) -> list[str]:

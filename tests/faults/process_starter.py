@@ -29,6 +29,7 @@ REQUEST_BYTES = 1 << 16
 PRELOADED = (
     "counterpoise.tools.services.balancer",
     "tests.faults.trainer",
+    "tests.faults.killing_trainer",
     "counterpoise.tools.services.worker",
     "counterpoise.workers.vision_language.transform",
 )
@@ -124,7 +125,7 @@ def _fork(link: socket.socket, words: list[str], log: Path) -> int:
 
 
 def _run_as_child(parent: int, words: list[str], log: Path) -> NoReturn:
-    """Run a command with its output in a log; `trainer` is the harness' own."""
+    """Run a command with its output in a log; those that train are the harness' own."""
     code = 1
     try:
         die_with(parent)
@@ -150,6 +151,10 @@ def _run(words: list[str]) -> None:
         from .trainer import main as train
 
         train(words[1:])
+    elif words[0] == "killing-trainer":
+        from .killing_trainer import main as train_and_kill
+
+        train_and_kill(words[1:])
     else:
         from counterpoise.tools.cli import main as command
 

@@ -9,6 +9,7 @@ as well.
 import os
 import secrets
 import struct
+import sys
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,7 @@ class Sender:
     """
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self.token = secrets.randbits(63)
         # The receiver's end is sent with the first slots.
         self._freed_reader, self._freed_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -155,6 +157,12 @@ class Sender:
         for slot in self.unannounced:
             os.close(slot.descriptor)
         self.unannounced = []
+
+    def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
+        # torch raises a worker's death wherever the trainer is, also within its own clean-up, and
+        # then nobody calls close(). In a forked child the descriptors may be others by now.
+        if self._process == _getpid() and not _finalizing():
+            self.close()
 
     def __getstate__(self) -> Any:
         raise NotImplementedError("slots belong to one process")

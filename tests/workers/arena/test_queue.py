@@ -72,6 +72,16 @@ def test_equal_batches_use_few_slots_and_no_descriptors() -> None:
     assert mapped_slots() == slots
 
 
+def test_a_queue_that_nobody_closes_leaves_no_descriptor() -> None:
+    """As when a worker's death is raised within torch's own clean-up."""
+    before, line = open_files(), ArenaQueue()
+    line.put(torch.ones(100_000))
+    assert line.get(timeout=5).sum() == 100_000
+    del line
+    gc.collect()
+    assert open_files() == before
+
+
 def test_labels_that_are_kept_do_not_keep_pictures() -> None:
     line, alive = ArenaQueue(), views_alive()
     line.put({"labels": torch.arange(256), "pictures": torch.zeros(256, 1000)})

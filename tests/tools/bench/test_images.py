@@ -1,0 +1,55 @@
+"""`bench images`: its figures follow from the passes, and all pipelines give the same pictures."""
+
+from pathlib import Path
+
+import pytest
+
+from counterpoise.tools.bench.loading import image_pipelines, images
+from counterpoise.tools.bench.loading.image_pipelines import ImagePass, ImageWork, copy_samples
+from counterpoise.tools.demo.data import ensure_demo_data
+
+
+def _passes(*all_us: float, trainer: float = 1.0, balancer: float = 1.0) -> list[ImagePass]:
+    return [ImagePass(1e6 / each, each, trainer, balancer) for each in all_us]
+
+
+def test_ratios_are_of_passes_of_one_round_and_to_the_best_of_torchs() -> None:
+    found = images.figures(
+        {
+            "balanced": _passes(12.0, 22.0),
+            "balanced, pillow": _passes(42.0, 42.0),
+            "plain": _passes(10.0, 10.0),
+            "DataLoader": _passes(20.0, 50.0),
+            "webdataset": _passes(24.0, 40.0),
+            "alone": _passes(5.0, 10.0),
+            "alone, pillow": _passes(20.0, 20.0),
+        }
+    )
+    assert found["best"] == "webdataset"  # 32 in the middle, the other has 35
+    balanced = found["pipelines"]["balanced"]
+    assert balanced["over_best"] == {"median": 0.525, "low": 0.5, "high": 0.55}
+    assert balanced["over_alone"] == {"median": 2.0, "low": 2.0, "high": 2.0}
+    assert found["pipelines"]["balanced, pillow"]["over_alone"]["median"] == 2.0
+    assert found["pipelines"]["webdataset"]["over_best"]["median"] == 1.0
+    assert "over_alone" not in found["pipelines"]["alone"]
+
+
+def test_pipelines_give_the_same_pictures(tmp_path: Path) -> None:
+    copy_samples(ensure_demo_data(tmp_path / "data", samples=24, shards=2), 8, 2, str(tmp_path))
+    work = ImageWork(str(tmp_path), batch_size=2, workers=1, tile_size=32)
+    pictures: dict[str, set[str]] = {"torch": set(), "pillow": set()}
+    for name, resize in images.PIPELINES.items():
+        loader = image_pipelines.LOADERS[name.split(",")[0]](work, resize)
+        found = image_pipelines.run_pass(loader, hashed=True)
+        assert found.all_us >= found.trainer_us > 0
+        assert found.workers_us >= 0
+        pictures[resize].add(found.pictures)
+        image_pipelines.end(loader)
+    assert [len(each) for each in pictures.values()] == [1, 1]
+    assert pictures["torch"] != pictures["pillow"]
+
+
+def test_more_samples_than_there_are_are_refused(tmp_path: Path) -> None:
+    pattern = ensure_demo_data(tmp_path / "data", samples=4, shards=2)
+    with pytest.raises(ValueError, match="has 4 samples: give --samples 4"):
+        copy_samples(pattern, 5, 2, str(tmp_path))

@@ -1,0 +1,311 @@
+"""The pipelines of `bench images`: from shards with images to packed batches, each by its name."""
+
+import io
+import multiprocessing
+import os
+import tarfile
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+from ....workers.sources.file_patterns import find_shards
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+PREFETCH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ImageWork:
+    """The work of every pipeline: the shards in a folder, in batches, to tiles of a size."""
+
+    folder: str
+    batch_size: int
+    workers: int
+    tile_size: int
+
+    @property
+    def shards(self) -> list[str]:
+        """The paths of the shards."""
+        return sorted(map(str, Path(self.folder).glob("*.tar")))
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePass:
+    """One pass: samples per second, CPU microseconds a sample, and a hash of all pictures.
+
+    workers_us: of all processes but trainer and balancer.
+    """
+
+    rate: float
+    all_us: float
+    trainer_us: float
+    balancer_us: float
+    pictures: str = ""
+
+    @property
+    def workers_us(self) -> float:
+        """CPU microseconds a sample of all processes but trainer and balancer."""
+        return self.all_us - self.trainer_us - self.balancer_us
+
+
+def copy_samples(pattern: str, count: int, shards: int, folder: str) -> None:
+    """Copy `count` samples, spread evenly over the shards of a pattern, into new shards.
+
+    Raises ValueError if there are fewer samples.
+    """
+    samples: list[dict[str, bytes]] = []
+    for path in find_shards(pattern):
+        samples.extend(_samples_of(path))
+    if len(samples) < count:
+        raise ValueError(f"{pattern} has {len(samples)} samples: give --samples {len(samples)}")
+    chosen = [samples[number * len(samples) // count] for number in range(count)]
+    for shard in range(shards):
+        with tarfile.open(Path(folder, f"{shard}.tar"), "w") as tar:
+            for number in range(shard, count, shards):
+                for extension, data in chosen[number].items():
+                    member = tarfile.TarInfo(f"{number:06}.{extension}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+
+
+def _samples_of(path: Any) -> Iterator[dict[str, bytes]]:
+    """Yield the members of each sample by extension; they stand one after the other."""
+    key, found = "", dict[str, bytes]()
+    with tarfile.open(path) as tar:
+        for member in tar:
+            name, _, extension = member.name.partition(".")
+            if name != key and found:
+                yield found
+                found = {}
+            key = name
+            file = tar.extractfile(member)
+            if file is not None:
+                found[extension] = file.read()
+    if found:
+        yield found
+
+
+class System:
+    """A pipeline that runs passes in a process of its own."""
+
+    def __init__(self, name: str, work: ImageWork, resize: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, name, work, resize))
+        self._process.start()
+        theirs.close()
+
+    def run(self) -> ImagePass:
+        """Run one pass; RuntimeError with its error, or if its process died."""
+        self._pipe.send("run")
+        try:
+            answer = self._pipe.recv()
+        except EOFError as error:
+            raise RuntimeError("a measured process died; its own messages are above") from error
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        found: ImagePass = answer
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(pipe: "Pipe[Any, Any]", name: str, work: ImageWork, resize: str) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    loader: Any = None
+    first = True
+    try:
+        loader = LOADERS[name](work, resize)
+        while pipe.recv():
+            pipe.send(run_pass(loader, hashed=first))
+            first = False
+    except EOFError:
+        pass
+    except Exception as error:
+        pipe.send(f"{name}: {type(error).__name__}: {error}")
+    finally:
+        end(loader)
+
+
+def end(loader: Any) -> None:
+    """End a pipeline's processes."""
+    # A torch loader's workers end with their iterator, not with the interpreter.
+    iterator: Any = getattr(loader, "_iterator", None)
+    if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
+    if hasattr(loader, "close"):
+        loader.close()
+
+
+def run_pass(loader: Iterable[Any], hashed: bool) -> ImagePass:
+    """Take all batches; `hashed` also hashes their pictures."""
+    begun, samples, sums = time.perf_counter(), 0, list[int]()
+    batches = iter(loader)
+    before = _cpu_s(loader)
+    for batch in batches:
+        samples += len(batch["cu_seq_lens"]) - 1
+        if hashed:
+            sums.extend(_sums_of(batch))
+    seconds, after = time.perf_counter() - begun, _cpu_s(loader)
+    every, own, balancer = (1e6 * (b - a) / samples for a, b in zip(before, after, strict=True))
+    pictures = f"{zlib.crc32(repr(sorted(sums)).encode()):08x} of {len(sums)}" if hashed else ""
+    return ImagePass(samples / seconds, every, own, balancer, pictures)
+
+
+def _sums_of(batch: Mapping[str, Any]) -> Iterator[int]:
+    """Yield a checksum of each picture of a packed batch."""
+    ends = [0, *batch["tiles_per_image"].cumsum(0).tolist()]
+    pixels = batch["pixel_values"].numpy()
+    for start, end in pairwise(ends):
+        yield zlib.crc32(pixels[start:end].tobytes())
+
+
+def _cpu_s(loader: Any) -> tuple[float, float, float]:
+    """Return the CPU seconds so far of all processes, of this one, and of the balancer."""
+    own = time.process_time()
+    balanced = getattr(loader, "_balanced", None)
+    balancer = balanced._connection._processes.balancer.pid if balanced is not None else 0
+    others = {pid: _process_s(pid) for pid in _below(os.getpid())}
+    return own + sum(others.values()), own, others.get(balancer, 0.0)
+
+
+def _below(parent: int) -> Iterator[int]:
+    """Yield the processes that a process has started, and theirs."""
+    for children in Path(f"/proc/{parent}/task").glob("*/children"):
+        try:
+            found = children.read_text().split()
+        except OSError:
+            continue
+        for child in map(int, found):
+            yield child
+            yield from _below(child)
+
+
+def _process_s(pid: int) -> float:
+    """Return the CPU seconds of a process and of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICKS
+
+
+def _dataset(work: ImageWork, resize: str) -> Any:
+    from ....workers import TarDataset, VisionLanguage
+
+    return TarDataset(work.shards, VisionLanguage(tile_size=work.tile_size, resize=resize))
+
+
+def _options(work: ImageWork) -> dict[str, Any]:
+    from ....loader import collate_packed
+
+    return {
+        "batch_size": work.batch_size,
+        "num_workers": work.workers,
+        "collate_fn": collate_packed,
+        "persistent_workers": True,
+        "prefetch_factor": PREFETCH,
+        "multiprocessing_context": "fork",
+    }
+
+
+def _balanced(work: ImageWork, resize: str) -> Any:
+    from ....loader import Balance, DataLoader
+
+    options = {**_options(work), "collate_fn": None}
+    balance = Balance(grouping="fixed", layout="packed")
+    return DataLoader(_dataset(work, resize), shuffle=True, balance=balance, **options)
+
+
+def _plain(work: ImageWork, resize: str) -> Any:
+    from ....loader import DataLoader
+
+    return DataLoader(_dataset(work, resize), **_options(work))
+
+
+def _torchs(work: ImageWork, resize: str) -> Any:
+    from torch.utils.data import DataLoader
+
+    return DataLoader(_dataset(work, resize), **_options(work))
+
+
+def _webdataset(work: ImageWork, resize: str) -> Any:
+    import webdataset
+    from torch.utils.data import DataLoader
+
+    from ....workers import VisionLanguage
+    from ....workers.tar.members import decode_member
+
+    transform = VisionLanguage(tile_size=work.tile_size, resize=resize)
+
+    def decode(raw: Mapping[str, Any]) -> Any:
+        members = {n: decode_member(n, data) for n, data in raw.items() if not n.startswith("__")}
+        return transform({"__key__": raw["__key__"], **members})
+
+    dataset = webdataset.WebDataset(work.shards, shardshuffle=False).map(decode)
+    return DataLoader(dataset, **_options(work))
+
+
+class _Alone:
+    """Pictures decoded and resized in this process, and nothing else."""
+
+    def __init__(self, work: ImageWork, resize: str) -> None:
+        from ....workers.images.resize import resizer
+
+        self._resizer, self._size = resizer(resize), work.tile_size
+        self._samples = [each for path in work.shards for each in _samples_of(path)]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        import numpy as np
+        import torch
+
+        from ....workers.images.decode import open_image
+        from ....workers.vision_language.tiles import cut, grid, tile_count
+        from ....workers.vision_language.transform import image_members
+
+        size = self._size
+        for sample in self._samples:
+            found, counts = [np.empty((0, 3, size, size), np.uint8)], list[int]()
+            for name in image_members(sample):
+                opened = open_image(sample[name])
+                shape = grid(*opened.size, size)
+                counts.append(tile_count(shape))
+                found.append(np.empty((counts[-1], 3, size, size), np.uint8))
+                image = opened.decode((shape[0] * size, shape[1] * size))
+                cut(image, shape, found[-1], self._resizer)
+            yield {
+                "cu_seq_lens": (0, 1),
+                "tiles_per_image": torch.tensor(counts, dtype=torch.int64),
+                "pixel_values": _Pictures(found),
+            }
+
+
+class _Pictures:
+    """Pictures that are put into one array only if somebody asks, as for a hash."""
+
+    def __init__(self, found: list[Any]) -> None:
+        self._found = found
+
+    def numpy(self) -> Any:
+        import numpy as np
+
+        return np.concatenate(self._found)
+
+
+LOADERS: dict[str, Any] = {
+    "balanced": _balanced,
+    "plain": _plain,
+    "DataLoader": _torchs,
+    "webdataset": _webdataset,
+    "alone": _Alone,
+}

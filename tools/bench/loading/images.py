@@ -1,0 +1,143 @@
+"""`counterpoise bench images`: CPU time from JPEG shards to batches, by pipeline.
+
+Some samples of real shards are copied, so that all pipelines read the same ones, and each pipeline
+has a process tree of its own. They take turns, and of each pass the CPU time of the whole tree
+counts: trainer, workers and whatever else. A first pass, which is not counted, checks that all
+pipelines with the same resizer give the same pictures. `alone` is decoding and resizing and nothing
+else, in one process, of bytes in memory.
+"""
+
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import click
+from rich.progress import Progress
+from rich.table import Table
+
+from ...console.reporting import emit, progress_console
+from ...demo.data import ensure_demo_data
+from .image_pipelines import ImagePass, ImageWork, System, copy_samples
+
+# Pipelines by name, and how each resizes.
+OURS = {"balanced": "torch", "balanced, pillow": "pillow", "plain": "torch"}
+TORCHS = {"DataLoader": "pillow", "webdataset": "pillow"}
+ALONE = {"alone": "torch", "alone, pillow": "pillow"}
+PIPELINES = {**OURS, **TORCHS, **ALONE}
+
+
+@click.command("images")
+@click.option("--data", metavar="PATTERN", help="Tar shards; default: the demo's own data.")
+@click.option("--samples", type=click.IntRange(8), default=128, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)
+@click.option("--tile-size", type=click.IntRange(16), default=448, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def command(
+    data: str | None,
+    samples: int,
+    rounds: int,
+    workers: int,
+    batch_size: int,
+    tile_size: int,
+    as_json: bool,
+) -> None:
+    r"""Compare CPU time per sample with torch's DataLoader and webdataset, on images.
+
+    \b
+    Example:
+      counterpoise bench images --data '/data/*.tar' --rounds 10 --json
+    """
+    with tempfile.TemporaryDirectory(prefix="counterpoise-bench-") as folder:
+        copy_samples(data or ensure_demo_data(), samples, max(2, workers), folder)
+        work = ImageWork(folder, batch_size, workers, tile_size)
+        passes: dict[str, list[ImagePass]] = {name: [] for name in PIPELINES}
+        with Progress(console=progress_console, transient=True) as progress:
+            task = progress.add_task("passes", total=len(PIPELINES) * (rounds + 1))
+            for name, found in _measure(work, rounds):
+                progress.advance(task)
+                if found is not None:
+                    passes[name].append(found)
+    report = {
+        "samples": samples,
+        "rounds": rounds,
+        "workers": workers,
+        "batch_size": batch_size,
+        "tile_size": tile_size,
+        "load_average": os.getloadavg()[0],
+        **figures(passes),
+    }
+    emit(report, as_json, _as_table(report))
+
+
+def _measure(work: ImageWork, rounds: int) -> Iterator[tuple[str, ImagePass | None]]:
+    """Yield (pipeline, pass) in turns; None for the first pass of each."""
+    systems = {name: System(name.split(",")[0], work, how) for name, how in PIPELINES.items()}
+    try:
+        pictures: dict[str, str] = {}
+        for name, system in systems.items():
+            found, resize = system.run().pictures, PIPELINES[name]
+            if pictures.setdefault(resize, found) != found:
+                raise RuntimeError(f"{name} gives other pictures than the others with {resize}")
+            yield name, None
+        for number in range(rounds):
+            turn = number % len(systems)
+            for name in [*systems][turn:] + [*systems][:turn]:
+                yield name, systems[name].run()
+    finally:
+        for system in systems.values():
+            system.close()
+
+
+def figures(passes: Mapping[str, list[ImagePass]]) -> dict[str, Any]:
+    """Return each pipeline's CPU time a sample, over the best of torch's, and over its resizing.
+
+    `over_best` compares all processes, `over_alone` all but trainer and balancer, in each round.
+    """
+    best = min(TORCHS, key=lambda name: statistics.median(each.all_us for each in passes[name]))
+    alone = {PIPELINES[name]: name for name in ALONE}
+    found: dict[str, Any] = {}
+    for name, mine in passes.items():
+        found[name] = {
+            "resize": PIPELINES[name],
+            "samples_per_s": statistics.median(each.rate for each in mine),
+            **{
+                part: statistics.median(getattr(each, part) for each in mine)
+                for part in ("all_us", "trainer_us", "balancer_us", "workers_us")
+            },
+            "over_best": _spread(
+                [a.all_us / b.all_us for a, b in zip(mine, passes[best], strict=True)]
+            ),
+        }
+        if name not in ALONE:
+            bare = passes[alone[PIPELINES[name]]]
+            found[name]["over_alone"] = _spread(
+                [a.workers_us / b.all_us for a, b in zip(mine, bare, strict=True)]
+            )
+    return {"best": best, "pipelines": found}
+
+
+def _spread(ratios: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+
+
+def _as_table(report: Mapping[str, Any]) -> Table:
+    table = Table(title=f"images: CPU microseconds a sample; ratios of rounds, to {report['best']}")
+    columns = ("all", "trainer", "balancer", "workers", "ratio", "range", "over alone")
+    for column in ("pipeline", *columns):
+        justify: Literal["left", "right"] = "left" if column == "pipeline" else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+    for name, found in report["pipelines"].items():
+        ratio, alone = found["over_best"], found.get("over_alone")
+        parts = ("all_us", "trainer_us", "balancer_us", "workers_us")
+        table.add_row(
+            name,
+            *(f"{found[part]:.0f}" for part in parts),
+            f"{ratio['median']:.2f}",
+            f"{ratio['low']:.2f}-{ratio['high']:.2f}",
+            f"{alone['median']:.2f}" if alone else "",
+        )
+    return table
