@@ -303,8 +303,9 @@ class Coordinator:
         if run is None or state.failure is not None:
             return
         while (peer := state.pool.next_free(run.leases.count)) is not None:
-            each_ms = state.workers[peer].stats.decode_ms_each
-            lease = run.granter.grant(peer, state.now, state.pool.assignable, each_ms)
+            stats = state.workers[peer].stats
+            each_ms = stats.probe_ms_each, stats.decode_ms_each
+            lease = run.granter.grant(peer, state.now, state.pool.assignable, *each_ms)
             if lease is None:
                 return
             state.send(peer, lease)

@@ -203,12 +203,14 @@ class WorkerHandlers:
     def store_costs(self, peer: bytes, message: ProbeDone) -> Outcome:
         """Store the costs of probed samples."""
         self._count_results(peer, probed=len(message.results))
+        self.state.workers[peer].stats.note_probing(message.usual_us)
         return self._judge(peer, lambda run: run.store_costs(peer, message, self.state.now))
 
     def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
         """Store the payloads of decoded samples."""
         message, payloads = self._with_shared(peer, decoded)
         self._count_results(peer, decoded=len(payloads), nbytes=sum(map(size_of, payloads)))
+        self.state.workers[peer].stats.note_decoding(message.usual_us)
         outcome = self._judge(
             peer, lambda run: run.store_payloads(peer, message, payloads, self.state.now)
         )
@@ -234,7 +236,7 @@ class WorkerHandlers:
             if handle is None or shared is not None:
                 items.append(item)
                 payloads.append(next(frames) if handle is None else shared)
-        return DecodeDone(message.lease, tuple(items)), payloads
+        return DecodeDone(message.lease, tuple(items), usual_us=message.usual_us), payloads
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""

@@ -36,7 +36,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 
 # --- worker to coordinator
@@ -91,18 +91,26 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
 
 
 class ProbeDone(ArrayRecord, frozen=True):
-    """Costs found under a lease; the results may be split over several messages."""
+    """Costs found under a lease; the results may be split over several messages.
+
+    usual_us: how long one of them took as a rule, -1 if that is not said.
+    """
 
     lease: Integer
     results: tuple[Probed, ...]
+    usual_us: Integer = -1
 
 
 class DecodeDone(ArrayRecord, frozen=True):
-    """Samples decoded under a lease; the results may be split over several messages."""
+    """Samples decoded under a lease; the results may be split over several messages.
+
+    usual_us: as in ProbeDone.
+    """
 
     lease: Integer
     items: tuple[DecodedItem, ...]
     handles: Handles = ()
+    usual_us: Integer = -1
 
 
 class SampleFailed(ArrayRecord, frozen=True):

@@ -92,6 +92,11 @@ class WorkerSession:
         self.state = row.after[Outcome.DONE]
         return self.handlers[row.action](message)
 
+    @property
+    def has_task(self) -> bool:
+        """Return whether there is a sample to work on."""
+        return bool(self._tasks)
+
     def next_task(self) -> SampleTask | None:
         """Return the next sample to work on, oldest lease first."""
         return self._tasks.popleft() if self._tasks else None

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-import msgpack
-
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import Batch, EpochPosition
 from ...balancer.protocol.rank_session import Arrival
-from ...workers.codec.frames import decode
+from ...workers.codec.frames import decode_packed
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
 from ..collate.payloads import payload_buffer
@@ -338,7 +336,7 @@ class BalancedLoader:
     def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
         arrival, batch = kept.arrival, kept.arrival.batch
         samples = [
-            decode(msgpack.unpackb(item.header), payload_buffer(payload), self.local)
+            decode_packed(item.header, payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)
         ]
         if self.job.counts_labels:

@@ -45,7 +45,7 @@ def collate_images(samples: Sequence[Sample], dummy_tile: int, allocate: Allocat
     tiles = [np.asarray(s["pixel_values"]) for s in samples if "pixel_values" in s]
     if not (tiles or dummy_tile or not samples):
         return {}
-    owners = [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
+    owners = _owners(samples)
     held = [array for array in tiles if len(array)]
     if held:
         pixels = _concatenated("pixel_values", held, allocate)
@@ -59,6 +59,19 @@ def collate_images(samples: Sequence[Sample], dummy_tile: int, allocate: Allocat
         "tiles_per_image": filled_tensor(allocate, np.concatenate([*owners, ()]), np.int32),
         "images_per_sample": filled_tensor(allocate, [*map(len, owners)] or [0], np.int32),
     }
+
+
+def _owners(samples: Sequence[Sample]) -> list[Array]:
+    """Return the tiles_per_image of samples; ValueError where they are not as many as tiles."""
+    owners = [np.asarray(s.get("tiles_per_image", ()), dtype=np.int64) for s in samples]
+    if all(owned.ndim == 1 for owned in owners):
+        # All at once: one by one is a good part of what collating costs.
+        counts = [len(np.atleast_1d(s.get("pixel_values", ()))) for s in samples]
+        joined = np.concatenate([np.zeros(1, np.int64), *owners])
+        ends = np.cumsum([0, *map(len, owners)])
+        if np.array_equal(np.diff(np.cumsum(joined)[ends]), counts):
+            return owners
+    return [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
 
 
 def _tiles_per_image(place: int, sample: Sample) -> Array:
@@ -101,8 +114,8 @@ def _field(name: str, values: list[Any], allocate: Allocate) -> Iterable[tuple[s
 
 def _concatenated(name: str, arrays: list[Array], allocate: Allocate) -> torch.Tensor:
     """Copy all arrays into one buffer; raise ValueError where shapes do not fit."""
-    kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
-    if len(kinds) > 1:
+    if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
+        kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
         raise ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")
     joined = empty_array(allocate, (sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
     np.concatenate(arrays, out=joined)

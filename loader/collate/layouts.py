@@ -98,25 +98,30 @@ def collate_packed(
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
     tokens, labels = _texts(samples, pad_id)
-    ends = np.cumsum([0, *map(len, tokens)])
+    lengths = [*map(len, tokens)]
+    ends = np.cumsum([0, *lengths])
     rows = {
         name: empty_array(allocate, (1, int(ends[-1])), np.int64)
         for name in ("input_ids", "labels", "position_ids")
     }
-    for start, ids, targets in zip(ends, tokens, labels, strict=False):
-        place = slice(start, start + len(ids))
-        rows["input_ids"][0, place] = ids
-        rows["labels"][0, place] = targets
-        rows["labels"][0, start] = IGNORED
-        rows["position_ids"][0, place] = np.arange(len(ids))
+    np.concatenate(tokens, out=rows["input_ids"][0], casting="unsafe")
+    if all(targets is _NO_LABELS for targets in labels):
+        rows["labels"][...] = IGNORED
+    else:  # a label without an axis goes for all tokens of its sample
+        targets = map(np.broadcast_to, labels, ((length,) for length in lengths))
+        np.concatenate([*targets], out=rows["labels"][0], casting="unsafe")
+    rows["labels"][0, ends[:-1]] = IGNORED
+    rows["position_ids"][0] = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     return {
         **{name: torch.from_numpy(array) for name, array in rows.items()},
         "cu_seq_lens": filled_tensor(allocate, ends, np.int32),
-        "max_length": max(map(len, tokens)),
+        "max_length": max(lengths),
         **collate_images(samples, dummy_tile, allocate),
         **collate_others(samples, allocate),
     }
 
+
+_NO_LABELS = np.array(IGNORED)
 
 COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
     "padded": collate_padded,
@@ -129,7 +134,7 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
     tokens = [_tokens(sample, place) for place, sample in enumerate(samples)]
     if not tokens:
         return [np.array([pad_id])], [np.array([IGNORED])]
-    labels = [np.asarray(s.get("labels", np.int64(IGNORED))) for s in samples]
+    labels = [np.asarray(s["labels"]) if "labels" in s else _NO_LABELS for s in samples]
     for place, (ids, targets) in enumerate(zip(tokens, labels, strict=True)):
         if targets.ndim and targets.shape != ids.shape:
             raise ValueError(

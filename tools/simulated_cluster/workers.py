@@ -169,7 +169,7 @@ class Workers:
         else:
             payload = (b"%d/%d " % (task.epoch, index)).ljust(settings.payload_bytes, b".")
             item = DecodedItem(task.ref.ordinal, key, settings.cost(index), b"")
-            worker.decoded(task.lease, item, payload, self.world.now)
+            worker.decoded(task.lease, item, payload)
 
     def _measure(self, worker: WorkerProcess, index: int) -> tuple[int, ...]:
         """Find a sample's costs; they are kept where the disk has room."""

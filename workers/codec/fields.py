@@ -6,8 +6,10 @@ it walks the fields, and checks every length against the payload before it is us
 from another host is read by this module only.
 """
 
+import math
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,37 +70,78 @@ def encode_fields(fields: Fields) -> tuple[list[list[Any]], list[Buffer]]:
     return layout, aligned(contents)
 
 
+@dataclass(frozen=True, slots=True)
+class FieldPlace:
+    """A field of a layout: its kind, and where it is in a payload; a number has its value here.
+
+    count: elements; start, end: bytes, equal where there are none.
+    """
+
+    name: str
+    kind: str
+    number: int | float = 0
+    dtype: np.dtype[Any] = DTYPES["|u1"]
+    shape: tuple[int, ...] = ()
+    count: int = 0
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A layout that was checked: its fields, and the length of its payloads."""
+
+    places: tuple[FieldPlace, ...]
+    nbytes: int
+
+    def read(self, payload: memoryview) -> dict[str, Any]:
+        """Return the fields, arrays as views of the payload; CodecError if that has another length.
+
+        A new dictionary each time, of new empty arrays: they are the caller's.
+        """
+        if len(payload) != self.nbytes:
+            raise CodecError(self._why_other_length(len(payload)))
+        return {place.name: _value(place, payload) for place in self.places}
+
+    def _why_other_length(self, given: int) -> str:
+        for place in self.places:
+            if place.end > given:
+                return f"{place.name!r} ends at byte {place.end}, the payload has {given}"
+        return f"the fields end at byte {self.nbytes}, the payload has {given}"
+
+
+def read_layout(layout: object) -> Layout:
+    """Check a layout, once for all payloads that have it; CodecError for anything malformed."""
+    if not isinstance(layout, list) or len(layout) > MAX_FIELDS:
+        raise CodecError(f"a layout is a list of at most {MAX_FIELDS} fields")
+    places: dict[str, FieldPlace] = {}
+    end = 0
+    for entry in layout:
+        name, kind, *rest = _entry(entry)
+        if name in places:
+            raise CodecError(f"two fields are called {name!r}")
+        if kind == "number":  # it is in the layout itself
+            places[name] = FieldPlace(name, kind, _number(rest))
+            continue
+        dtype, shape = _extent(kind, rest)
+        # as Python ints: a product of hostile extents must not wrap
+        count = math.prod(shape)
+        if count == 0:
+            places[name] = FieldPlace(name, kind, 0, dtype, shape)
+            continue
+        start = padded(end)
+        end = start + count * dtype.itemsize
+        places[name] = FieldPlace(name, kind, 0, dtype, shape, count, start, end)
+    return Layout(tuple(places.values()), end)
+
+
 def decode_fields(layout: object, payload: memoryview) -> dict[str, Any]:
     """Return the fields, arrays as views of the payload. Raises CodecError for anything malformed.
 
     >>> decode_fields([["label", "number", 3], ["text", "text", 3]], memoryview(b"cat"))
     {'label': 3, 'text': 'cat'}
     """
-    if not isinstance(layout, list) or len(layout) > MAX_FIELDS:
-        raise CodecError(f"a layout is a list of at most {MAX_FIELDS} fields")
-    fields: dict[str, Any] = {}
-    end = 0
-    for entry in layout:
-        name, kind, *rest = _entry(entry)
-        if name in fields:
-            raise CodecError(f"two fields are called {name!r}")
-        if kind == "number":  # it is in the layout itself
-            fields[name] = _number(rest)
-            continue
-        dtype, shape = _extent(kind, rest)
-        # as Python ints: a product of hostile extents must not wrap
-        count = int(np.prod(shape, dtype=object)) if shape else 1
-        if count == 0:
-            fields[name] = _empty(kind, dtype, shape)
-            continue
-        start = padded(end)
-        end = start + count * dtype.itemsize
-        if end > len(payload):
-            raise CodecError(f"{name!r} ends at byte {end}, the payload has {len(payload)}")
-        fields[name] = _value(kind, dtype, shape, payload[start:end])
-    if end != len(payload):
-        raise CodecError(f"the fields end at byte {end}, the payload has {len(payload)}")
-    return fields
+    return read_layout(layout).read(payload)
 
 
 def padded(size: int) -> int:
@@ -181,10 +224,15 @@ def _empty(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> object:
     return "" if kind == "text" else b""
 
 
-def _value(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview) -> object:
-    if kind == "array":
-        return np.frombuffer(data, dtype).reshape(shape)
-    if kind == "bytes":
+def _value(place: FieldPlace, payload: memoryview) -> object:
+    if place.kind == "number":
+        return place.number
+    if not place.count:
+        return _empty(place.kind, place.dtype, place.shape)
+    if place.kind == "array":
+        return np.frombuffer(payload, place.dtype, place.count, place.start).reshape(place.shape)
+    data = payload[place.start : place.end]
+    if place.kind == "bytes":
         return bytes(data)
     try:
         return str(data, "utf-8", "surrogatepass")

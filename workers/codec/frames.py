@@ -9,15 +9,22 @@ workers' sources give (a dict of arrays, numbers and text), which is read withou
 come from anywhere, and `object` for anything else, which must not leave the machine.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .fields import Buffer, CodecError, decode_fields, encode_fields, holds_fields
+import msgpack
+
+from .fields import Buffer, CodecError, encode_fields, holds_fields, read_layout
 from .objects import decode_object, encode_object
 
-__all__ = ["Buffer", "CodecError", "decode", "encode", "payload_of"]
+__all__ = ["Buffer", "CodecError", "decode", "decode_packed", "encode", "payload_of"]
 
 Header = dict[str, Any]
+# Samples of one data set have few different headers, which are read once each: so many are
+# remembered, of at most this size.
+HEADERS_REMEMBERED = 256
+MAX_REMEMBERED_BYTES = 4096
 
 
 def encode(value: object) -> tuple[Header, list[Buffer]]:
@@ -46,16 +53,41 @@ def decode(header: object, payload: Any, allow_object: bool = False) -> Any:
     >>> decode({"fields": [["label", "number", 3]]}, b"")
     {'label': 3}
     """
-    view = memoryview(payload)
-    view = view.cast("B") if view.nbytes else memoryview(b"")
+    return _reader(header, allow_object)(_bytes_of(payload))
+
+
+def decode_packed(header: bytes, payload: Any, allow_object: bool = False) -> Any:
+    """Return what `decode` does, where the header is packed; one that came before costs little.
+
+    Raises what msgpack raises for a header that it has not packed, too.
+    """
+    remembered = len(header) <= MAX_REMEMBERED_BYTES
+    read = (_remembered_reader if remembered else _packed_reader)(header, allow_object)
+    return read(_bytes_of(payload))
+
+
+def _reader(header: object, allow_object: bool) -> Callable[[memoryview], Any]:
+    """Return what reads payloads of a header."""
     match header:
         case {"fields": layout, **rest} if not rest:
-            return decode_fields(layout, view)
+            return read_layout(layout).read
         case {"object": sizes, **rest} if not rest:
             if not allow_object:
                 raise CodecError("a pickled object is not taken from another host; send fields")
-            return decode_object(sizes, view)
+            return functools.partial(decode_object, sizes)
     raise CodecError("a header has either 'fields' or 'object'")
+
+
+def _packed_reader(header: bytes, allow_object: bool) -> Callable[[memoryview], Any]:
+    return _reader(msgpack.unpackb(header), allow_object)
+
+
+_remembered_reader = functools.lru_cache(HEADERS_REMEMBERED)(_packed_reader)
+
+
+def _bytes_of(payload: Any) -> memoryview:
+    view = memoryview(payload)
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def payload_of(buffers: Sequence[Buffer]) -> bytearray:

@@ -54,6 +54,8 @@ from .results import LeaseResults
 
 # A hello without an answer is sent again after this time.
 HELLO_RETRY_S = 5.0
+# Between samples that are decoded more quickly, messages are looked for this often.
+LOOK_S = 0.001
 # A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
 
@@ -188,7 +190,7 @@ class _Worker:
         self.handler = handler
         self.session = WorkerSession()
         self.results = LeaseResults()
-        self.last_received = time.monotonic()
+        self.last_received = self.looked = time.monotonic()
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
@@ -196,7 +198,7 @@ class _Worker:
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         self._send_hello()
         while not stop():
-            end = self._drain()
+            end = self._drain() if self._is_time_to_look() else None
             if end is not None:
                 return end.reason
             task = self.session.next_task()
@@ -225,6 +227,10 @@ class _Worker:
             self._send_hello()
         return ""
 
+    def _is_time_to_look(self) -> bool:
+        """Return whether to look for messages before the next sample: it costs as much as one."""
+        return not self.session.has_task or time.monotonic() > self.looked + LOOK_S
+
     def _silence_s(self) -> float:
         return time.monotonic() - self.last_received
 
@@ -241,6 +247,7 @@ class _Worker:
             if isinstance(self.session.handle(UnknownPeer()), SayHello):
                 self.payloads.free_all()
                 self._send_hello()
+        self.looked = time.monotonic()
         while (received := self.link.receive()) is not None:
             self.last_received = time.monotonic()
             action = self.session.handle(received[0])
@@ -282,12 +289,12 @@ class _Worker:
     def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
         """Send a result with others of its lease, or at once."""
         if isinstance(result, Probed):
-            self.results.add_probed(task.lease, result)
+            self.results.add_probed(task.lease, result, time.monotonic() - began)
             return
-        now = time.monotonic()
         item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header)
         payload = self.payloads.put(result.buffers)
-        if self.results.add_decoded(task.lease, item, payload, now - began, now):
+        now = time.monotonic()
+        if self.results.add_decoded(task.lease, item, payload, now - began):
             self._send_results()
         self.trimmer.note_payload(now)
 

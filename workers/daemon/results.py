@@ -1,21 +1,24 @@
-"""Results of one lease that travel together: all costs, and decoded samples that are small.
+"""Results of one lease that travel together.
 
-A message costs the balancer about as much as copying 50 KB. So samples that are decoded faster than
-a message is handled wait for each other; one that is large, or took its time, is sent at once. What
-lies in memory that ranks can read is not large.
+A microbatch can be used when all its samples are there, and a lease has samples of one: so there is
+no hurry before its last. But a message costs the balancer about as much as copying 50 KB, so what
+travels inline is sent when it is as large as that, while the next sample is decoded; and a sample
+that took long is not held back for others, as its worker may die of them.
 """
 
+import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...balancer.protocol.clock_offset import MICROSECONDS
 from ...balancer.protocol.messages import DecodeDone, Message, PayloadHandle, ProbeDone
 from ...balancer.protocol.parts import DecodedItem, Probed
 
-# Decoded samples are sent together up to this size, if the first of them is not older than this and
-# the last was decoded in no more time than that.
+# Decoded samples are sent together up to this size (of payloads that are in the message), if they
+# took no more time together than this, and the last of them no more than that.
 MOST_BYTES = 64 << 10
-MOST_S = 0.005
-QUICK_S = 0.001
+MOST_S = 0.05
+QUICK_S = 0.01
 
 
 @dataclass(slots=True)
@@ -28,42 +31,43 @@ class LeaseResults:
     payloads: list[Any] = field(default_factory=list)
     handles: list[PayloadHandle | None] = field(default_factory=list)
     nbytes: int = 0
-    _first_at: float = 0.0
+    _probing_s: list[float] = field(default_factory=list)
+    _decoding_s: list[float] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.probed or self.decoded)
 
-    def add_probed(self, lease: int, result: Probed) -> None:
+    def add_probed(self, lease: int, result: Probed, took_s: float) -> None:
         """Keep a sample's costs."""
         self.lease = lease
         self.probed.append(result)
+        self._probing_s.append(took_s)
 
-    def add_decoded(
-        self, lease: int, item: DecodedItem, payload: Any, took_s: float, now: float
-    ) -> bool:
+    def add_decoded(self, lease: int, item: DecodedItem, payload: Any, took_s: float) -> bool:
         """Keep a decoded sample; return whether all are to be sent now.
 
         payload: its bytes in one buffer, or their handle.
         """
-        if not self.decoded:
-            self._first_at = now
         self.lease = lease
+        self._decoding_s.append(took_s)
         self.decoded.append(item)
         is_shared = isinstance(payload, PayloadHandle)
         self.handles.append(payload if is_shared else None)
         if not is_shared:
             self.payloads.append(payload)
             self.nbytes += memoryview(payload).nbytes
-        return took_s > QUICK_S or self.nbytes > MOST_BYTES or now > self._first_at + MOST_S
+        return took_s > QUICK_S or self.nbytes > MOST_BYTES or sum(self._decoding_s) > MOST_S
 
     def take(self) -> list[tuple[Message, tuple[Any, ...]]]:
         """Return the messages, with their payloads, that say everything; nothing is kept."""
         found: list[tuple[Message, tuple[Any, ...]]] = []
         if self.probed:
-            found.append((ProbeDone(self.lease, tuple(self.probed)), ()))
+            probing_us = _usual_us(self._probing_s)
+            found.append((ProbeDone(self.lease, tuple(self.probed), probing_us), ()))
         if self.decoded:
             handles = tuple(self.handles) if any(self.handles) else ()
-            done = DecodeDone(self.lease, tuple(self.decoded), handles)
+            decoding_us = _usual_us(self._decoding_s)
+            done = DecodeDone(self.lease, tuple(self.decoded), handles, decoding_us)
             found.append((done, tuple(self.payloads)))
         self.clear()
         return found
@@ -71,4 +75,13 @@ class LeaseResults:
     def clear(self) -> None:
         """Forget everything: it belongs to a job that is over."""
         self.probed, self.decoded, self.payloads, self.handles = [], [], [], []
-        self.nbytes = 0
+        self.nbytes, self._probing_s, self._decoding_s = 0, [], []
+
+
+def _usual_us(took_s: list[float]) -> int:
+    """Return how long one sample takes as a rule: not one for which other processes had the core.
+
+    >>> _usual_us([0.001, 0.002, 0.5])
+    2000
+    """
+    return round(MICROSECONDS * statistics.median_low(took_s))

@@ -95,7 +95,7 @@ def load_with_retries(
     Raises the last error. With `source`, an I/O error names the file (or else the source) and how
     often it was tried.
     """
-    pauses, tries = iter(policy.pauses()), 0
+    pauses, tries = None, 0
     while True:
         try:
             tries += 1
@@ -103,6 +103,7 @@ def load_with_retries(
         except OSError as error:
             if kind_of(error) != "io":
                 raise
+            pauses = pauses or iter(policy.pauses())
             pause = None if isinstance(error, _LASTING) else next(pauses, None)
             if pause is not None:
                 sleep(pause)

@@ -5,8 +5,6 @@ again later, identically. The front (the earliest microbatch that some rank has 
 always be decoded, whatever the budget, so that the line cannot jam.
 """
 
-import heapq
-
 from .byte_budget import ByteBudget
 from .decode_queue import DecodeQueue
 from .planned_steps import PlannedSteps
@@ -44,20 +42,29 @@ class DecodeScheduler:
         """
         chosen: list[Sample] = []
         while len(chosen) < most:
-            heap = self._queue.nearest(self.planned.front)
-            if heap is None:
+            found = self._queue.nearest(self.planned.front)
+            if found is None or (chosen and found[0][:2] != chosen[0].position):
                 break
-            sample = self.planned.samples[heap[0][3]]
-            if chosen and (sample.crash_count or sample.position != chosen[0].position):
-                break
-            if not self._fits(sample):
-                break
-            heapq.heappop(heap)
-            self.budget.reserve(sample)
-            chosen.append(sample)
-            if sample.crash_count:
+            waiting = found[1]
+            looked_at = self._choose(waiting, most, chosen)
+            del waiting[:looked_at]
+            if waiting or chosen[-1].crash_count:
                 break
         return chosen
+
+    def _choose(self, waiting: list[int], most: int, chosen: list[Sample]) -> int:
+        """Choose samples of one place; return how many of those that wait are done with."""
+        for number, ordinal in enumerate(waiting):
+            sample = self.planned.samples.get(ordinal)
+            if sample is None or not sample.is_missing:
+                continue
+            if len(chosen) == most or (chosen and (sample.crash_count or chosen[0].crash_count)):
+                return number
+            if not self._fits(sample):
+                return number
+            self.budget.reserve(sample)
+            chosen.append(sample)
+        return len(waiting)
 
     def evict(self) -> None:
         """Drop payloads until the budget holds: first copies that ranks have, then the latest.

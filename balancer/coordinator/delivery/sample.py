@@ -1,6 +1,6 @@
 """A sample on its way through the balancer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .shared_payloads import SharedPayload
 
@@ -38,7 +38,7 @@ class Sample:
     lent: bool = False
     loan: SharedPayload | None = None
     named_by: bytes = b""
-    claims: dict[bytes, str] = field(default_factory=dict)
+    claims: dict[bytes, str] | None = None
     contradictions: int = 0
 
     @property

@@ -123,7 +123,7 @@ class DeliveryTracker:
 
     def _apply_known_holes(self, step: PendingStep) -> None:
         """Turn known holes of a step into holes; if it has no others, it need not wait."""
-        for sample in list(step.samples()):
+        for sample in list(step.samples()) if self._known_holes else ():
             if sample.ordinal in self._known_holes:
                 self.fail(sample, "could not be used before the run was resumed")
         if step.number in self._known_steps:
@@ -133,14 +133,17 @@ class DeliveryTracker:
 
     def store(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
         """Store a decoded payload; one that is not needed (any more) is ignored."""
-        self.budget.release(sample)
+        budget = self.budget
+        budget.release(sample)
         is_forgotten = sample.step >= 0 and sample.ordinal not in self.planned.samples
         if not sample.is_missing or is_forgotten:
             return
-        self.budget.hold(sample, header, payload, nbytes)
+        budget.hold(sample, header, payload, nbytes)
         self.planned.change_missing(sample, -1)
-        self._settle(sample)
-        self.decoding.evict()
+        if not sample.settled:
+            self._settle(sample)
+        if budget.held_bytes + budget.lent_bytes > budget.limit_bytes:
+            self.decoding.evict()
 
     def fail(self, sample: Sample, reason: str, fatal: bool = False) -> None:
         """Turn a sample into a hole; a `fatal` one ends the run when its microbatch is due."""
@@ -320,7 +323,7 @@ class DeliveryTracker:
             return
         end = microbatch if number == step.number else len(batches)
         for batch in batches[step.taken[rank] : end]:
-            for sample in batch.samples:
+            for sample in [each for each in batch.samples if not each.settled]:
                 self._settle(sample)
             self._forget(batch)
         step.take(rank, end)
@@ -328,8 +331,11 @@ class DeliveryTracker:
     def _forget(self, batch: PendingMicrobatch) -> None:
         batch.taken = True
         for sample in batch.samples:
-            self.budget.drop(sample)
-            self.budget.end_loan(sample)
-            self._has_useless_work |= sample.reserved > 0
-            self.budget.release(sample)
+            if sample.payload is not None:
+                self.budget.drop(sample)
+            if sample.lent:
+                self.budget.end_loan(sample)
+            if sample.reserved:
+                self._has_useless_work = True
+                self.budget.release(sample)
             self.planned.samples.pop(sample.ordinal, None)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 # The recent past, in seconds, and the time between the counts that are remembered of it.
 RECENT_S = 30.0
 MARK_S = 2.0
-# After so many samples it is known how long one takes.
-ENOUGH = 16
+# The part that the last samples have in how long one takes.
+WEIGHT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,9 @@ class WorkerStats:
     """
 
     since: float
+    # Milliseconds for one sample lately, None where that is not known.
+    probe_ms_each: float | None = None
+    decode_ms_each: float | None = None
     done: WorkCounts = field(default_factory=WorkCounts)
     _before: tuple[int, int] | None = None
     _marks: deque[tuple[float, WorkCounts]] = field(default_factory=deque)
@@ -81,12 +84,15 @@ class WorkerStats:
         probed, decoded = self._before
         self.done = replace(self.done, probe_ms=probe_ms - probed, decode_ms=decode_ms - decoded)
 
-    @property
-    def decode_ms_each(self) -> float | None:
-        """Milliseconds that it has decoded one sample, None where that is not known."""
-        done = self.done
-        is_known = done.decoded >= ENOUGH and done.decode_ms > 0
-        return done.decode_ms / done.decoded if is_known else None
+    def note_probing(self, each_us: int) -> None:
+        """Note how long it takes to measure a sample; a negative time says that it is not known."""
+        if each_us >= 0:
+            self.probe_ms_each = _mean(self.probe_ms_each, each_us / 1000)
+
+    def note_decoding(self, each_us: int) -> None:
+        """Note how long it takes to decode a sample, as `note_probing` does."""
+        if each_us >= 0:
+            self.decode_ms_each = _mean(self.decode_ms_each, each_us / 1000)
 
     def recent(self, now: float) -> tuple[WorkCounts, float]:
         """Return the counts of the recent past, and its length in seconds."""
@@ -104,3 +110,7 @@ class WorkerStats:
         self._marks.append((now, self.done))
         while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT_S:
             self._marks.popleft()
+
+
+def _mean(before: float | None, new: float) -> float:
+    return new if before is None else WEIGHT * new + (1 - WEIGHT) * before

@@ -59,17 +59,19 @@ def describe(sample: Sample, result: Probed | DecodedItem, reason: str) -> str:
 
 def judge_name(sample: Sample, worker: bytes, name: str) -> NameVerdict:
     """Return which name of a sample is right, now that a worker has said this one."""
+    claims = sample.claims or {}
     if name == sample.key:
-        return NameVerdict(name, _contradicting(sample.claims, name))
-    sample.claims.setdefault(sample.named_by, sample.key)
-    before = sample.claims.get(worker, name)
-    sample.claims[worker] = name
+        return NameVerdict(name, _contradicting(claims, name))
+    sample.claims = claims
+    claims.setdefault(sample.named_by, sample.key)
+    before = claims.get(worker, name)
+    claims[worker] = name
     sample.contradictions += 1
     if before != name:
         reason = f"it calls one sample {before!r:.{SHOWN}} and {name!r:.{SHOWN}}"
         return NameVerdict("", (Blame(worker, reason),))
-    (most, times), *_ = Counter(sample.claims.values()).most_common(1)
-    return NameVerdict(most, _contradicting(sample.claims, most)) if times > 1 else NameVerdict("")
+    (most, times), *_ = Counter(claims.values()).most_common(1)
+    return NameVerdict(most, _contradicting(claims, most)) if times > 1 else NameVerdict("")
 
 
 def _contradicting(claims: dict[bytes, str], name: str) -> tuple[Blame, ...]:

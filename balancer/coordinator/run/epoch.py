@@ -174,7 +174,7 @@ class EpochRun:
             return
         said = ", ".join(
             f"{worker.decode(errors='replace')} says {name!r:.{SHOWN}}"
-            for worker, name in sorted(sample.claims.items())
+            for worker, name in sorted((sample.claims or {}).items())
         )
         self.failed.give_up(
             sample, sample.key, f"workers disagree about its name: {said}", io=False

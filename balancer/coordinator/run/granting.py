@@ -7,12 +7,12 @@ from .lease_index import GrantedLease
 from .leases import LeaseTable
 from .planning_feed import PlanningFeed
 
-# Samples in a lease.
+# Samples in a lease, where it is not known how long they take.
 PROBE_SAMPLES = 16
 DECODE_SAMPLES = 4
-# Where samples are decoded quickly, messages cost more than they do: so many, for about this time.
-MOST_DECODE_SAMPLES = 16
-DECODE_MS = 10.0
+# Where they are quick, messages cost more than they do: so many more, for about this time.
+MOST_SAMPLES = 64
+LEASE_MS = 10.0
 # Steps planned ahead of the front, so that nobody waits for planning.
 STEPS_AHEAD = 3
 # A lease without a result for this long is granted to an idle worker, too.
@@ -31,16 +31,24 @@ class LeaseGranter:
         self.delivery = delivery
 
     def grant(
-        self, worker: bytes, now: float, workers: int = 1, decode_ms: float | None = None
+        self,
+        worker: bytes,
+        now: float,
+        workers: int = 1,
+        probe_ms: float | None = None,
+        decode_ms: float | None = None,
     ) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
-        `workers` are those that share the samples to probe; `decode_ms` is how long this one
-        decodes a sample, None where that is not known.
+        `workers` are those that share the samples to probe; `probe_ms` and `decode_ms` are how long
+        this one takes for a sample, None where that is not known.
         """
-        most = decode_samples(decode_ms)
+        most = {
+            "probe": lease_samples(PROBE_SAMPLES, probe_ms),
+            "decode": lease_samples(DECODE_SAMPLES, decode_ms),
+        }
         for kind in self._kinds():
-            samples = self._next_samples(kind, workers, most)
+            samples = self._next_samples(kind, workers, most[kind])
             if samples:
                 return self._message(self.leases.grant(worker, kind, samples, now))
         return None
@@ -62,7 +70,8 @@ class LeaseGranter:
 
     def _next_samples(self, kind: str, workers: int, most: int) -> list[Sample]:
         if kind == "probe":
-            return self.feed.next_samples(PROBE_SAMPLES, workers)
+            # Shares of what is quick would end in leases of one sample each.
+            return self.feed.next_samples(most, workers if most <= PROBE_SAMPLES else 1)
         return self.delivery.decoding.next_samples(most)
 
     def _message(self, lease: GrantedLease) -> Lease:
@@ -70,12 +79,13 @@ class LeaseGranter:
         return Lease(lease.number, lease.kind, self.epoch, refs)
 
 
-def decode_samples(each_ms: float | None) -> int:
-    """Return the most samples of a lease, by the time that a worker decodes one.
+def lease_samples(least: int, each_ms: float | None) -> int:
+    """Return the most samples of a lease, by the time that a worker takes for one.
 
-    >>> decode_samples(None), decode_samples(16.0), decode_samples(1.0), decode_samples(0.1)
-    (4, 4, 10, 16)
+    >>> [lease_samples(4, each_ms) for each_ms in (None, 16.0, 1.0, 0.1)]
+    [4, 4, 10, 64]
     """
-    if not each_ms:
-        return DECODE_SAMPLES
-    return min(max(int(DECODE_MS / each_ms), DECODE_SAMPLES), MOST_DECODE_SAMPLES)
+    if each_ms is None:
+        return least
+    # Far below what may be infinitely many.
+    return max(least, int(min(LEASE_MS / max(each_ms, 1e-3), MOST_SAMPLES)))

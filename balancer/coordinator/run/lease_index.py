@@ -1,6 +1,6 @@
 """Leases by number, by worker and by sample: no question walks all of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..delivery.sample import Sample
@@ -32,7 +32,9 @@ class LeaseIndex:
         self._note_change = note_change
         self._by_number: dict[int, GrantedLease] = {}
         self._of_worker: dict[bytes, dict[int, GrantedLease]] = {}
-        self._of_sample: dict[int, list[GrantedLease]] = {}
+        self._of_sample: dict[int, GrantedLease] = {}
+        # Further leases of a sample, oldest first: only of shared ones.
+        self._also: dict[int, list[GrantedLease]] = {}
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -65,7 +67,8 @@ class LeaseIndex:
 
     def with_sample(self, ordinal: int) -> list[GrantedLease]:
         """Return the leases that a sample is open on."""
-        return list(self._of_sample.get(ordinal, ()))
+        first = self._of_sample.get(ordinal)
+        return [] if first is None else [first, *self._also.get(ordinal, ())]
 
     def holds_sample(self, ordinal: int) -> bool:
         """Return whether a sample is open on a lease."""
@@ -75,8 +78,12 @@ class LeaseIndex:
         """Add a lease."""
         self._by_number[lease.number] = lease
         self._of_worker.setdefault(lease.worker, {})[lease.number] = lease
-        for ordinal in lease.samples:
-            self._of_sample.setdefault(ordinal, []).append(lease)
+        if self._of_sample.keys().isdisjoint(lease.samples.keys()):
+            self._of_sample.update(dict.fromkeys(lease.samples, lease))
+        else:
+            for ordinal in lease.samples:
+                if self._of_sample.setdefault(ordinal, lease) is not lease:
+                    self._also.setdefault(ordinal, []).append(lease)
         self._note_change(lease.worker)
 
     def pop(self, number: int) -> GrantedLease | None:
@@ -88,8 +95,12 @@ class LeaseIndex:
         del own[number]
         if not own:
             del self._of_worker[lease.worker]
-        for ordinal in lease.samples:
-            self._forget_sample(lease, ordinal)
+        if not self._also:
+            for ordinal in lease.samples:
+                del self._of_sample[ordinal]
+        else:
+            for ordinal in lease.samples:
+                self._forget_sample(lease, ordinal)
         self._note_change(lease.worker)
         return lease
 
@@ -102,15 +113,31 @@ class LeaseIndex:
             self.pop(lease.number)
         return sample
 
+    def pop_samples(self, lease: GrantedLease, ordinals: Sequence[int]) -> dict[int, Sample]:
+        """Take samples off a lease, and return those that are on it."""
+        if len(ordinals) == len(lease.samples) and lease.samples.keys() == set(ordinals):
+            # All that it has, which is what comes mostly: at once.
+            self.pop(lease.number)
+            found, lease.samples = lease.samples, {}
+            return found
+        popped = ((ordinal, self.pop_sample(lease, ordinal)) for ordinal in ordinals)
+        return {ordinal: sample for ordinal, sample in popped if sample is not None}
+
     def clear(self) -> None:
         """Remove all leases."""
         self._by_number.clear()
         self._of_worker.clear()
         self._of_sample.clear()
+        self._also.clear()
 
     def _forget_sample(self, lease: GrantedLease, ordinal: int) -> None:
-        holders = self._of_sample[ordinal]
-        if len(holders) == 1:
+        also = self._also.get(ordinal) if self._also else None
+        if also is None:
             del self._of_sample[ordinal]
+            return
+        if self._of_sample[ordinal] is lease:
+            self._of_sample[ordinal] = also.pop(0)
         else:
-            holders.remove(lease)
+            also.remove(lease)
+        if not also:
+            del self._also[ordinal]

@@ -11,7 +11,7 @@ result of a later lease.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..delivery.sample import Sample
 from .lease_index import GrantedLease, LeaseIndex
@@ -61,7 +61,7 @@ class LeaseTable:
         return lease
 
     def complete(
-        self, worker: bytes, number: int, ordinals: Iterable[int], now: float
+        self, worker: bytes, number: int, ordinals: Sequence[int], now: float
     ) -> tuple[str, dict[int, Sample]]:
         """Take samples off all leases: their results have come. Return the kind of work, and them.
 
@@ -74,17 +74,14 @@ class LeaseTable:
             return "", {}
         for each in self._leases.of_worker(worker):
             each.deadline, each.shown_at = now + self.lease_s, now
-        found = {}
-        for ordinal in ordinals:
-            if (sample := leases.pop_sample(lease, ordinal)) is not None:
-                found[ordinal] = sample
+        found = leases.pop_samples(lease, ordinals)
         # Only then can somebody else have been leased the same samples.
         if lease.shared or is_expired or self._expired_but_usable:
             for sample in found.values():
                 self._take_from_others(lease.kind, sample)
         return lease.kind, found
 
-    def never_granted(self, worker: bytes, number: int, ordinals: Iterable[int]) -> list[int]:
+    def never_granted(self, worker: bytes, number: int, ordinals: Sequence[int]) -> list[int]:
         """Return the samples of which a worker cannot have a result under this lease.
 
         None where that is not known, as of leases that are over.
@@ -92,7 +89,7 @@ class LeaseTable:
         if number > self.last:
             return list(ordinals)
         lease = self._leases.get(number) or self._expired_but_usable.get(number)
-        if lease is None or lease.worker != worker:
+        if lease is None or lease.worker != worker or lease.granted.issuperset(ordinals):
             return []
         return [ordinal for ordinal in ordinals if ordinal not in lease.granted]
 

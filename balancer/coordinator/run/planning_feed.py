@@ -58,6 +58,7 @@ class PlanningFeed:
         self._to_probe: deque[Sample] = deque()
         self._horizon = self.start
         self._unknown = 0
+        self._end = self.start
         self._open_window()
 
     def next_samples(self, most: int, workers: int = 1) -> list[Sample]:
@@ -91,7 +92,7 @@ class PlanningFeed:
         if len(cost) != self.resources:
             raise ValueError(f"sample {key!r} has costs {cost}: {self.resources} are needed")
         sample.key, sample.cost, sample.nbytes = key, cost, max(nbytes, sample.nbytes)
-        self._unknown -= sample.ordinal < self._window_end
+        self._unknown -= sample.ordinal < self._end
 
     def store_failure(self, sample: Sample, key: str) -> None:
         """Store that a sample cannot be probed: it costs nothing and keeps its place."""
@@ -108,7 +109,7 @@ class PlanningFeed:
     @property
     def unknown(self) -> tuple[int, int]:
         """The number of the next window's samples without costs yet, and of all its samples."""
-        return self._unknown, self._window_end - self.start
+        return self._unknown, self._end - self.start
 
     @property
     def _window_end(self) -> int:
@@ -121,7 +122,7 @@ class PlanningFeed:
             sample = Sample(ordinal, int(self.order[ordinal]))
             self.samples[ordinal] = sample
             self._to_probe.append(sample)
-        self._horizon = max(self._horizon, end)
+        self._horizon, self._end = max(self._horizon, end), end
         self._unknown = sum(self.samples[o].cost is None for o in range(self.start, end))
 
     def _plan_window(self) -> None:

@@ -1,5 +1,7 @@
 """The size of leases follows how long a worker decodes."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from counterpoise.balancer.coordinator.machine import Coordinator
@@ -15,64 +17,66 @@ from counterpoise.balancer.protocol.messages import (
     ProbeDone,
     RankHello,
     StartRun,
-    WorkerHeartbeat,
     WorkerHello,
     WorkerReady,
 )
 
 PLAN = PlanConfig(
-    ranks=1, samples_per_step=64, accumulate=2, resources=("tokens",), budgets=(None,),
-    grouping="fixed", partition="greedy", batch_size=32, seed=1,
+    ranks=1, samples_per_step=256, accumulate=2, resources=("tokens",), budgets=(None,),
+    grouping="fixed", partition="greedy", batch_size=128, seed=1,
 )  # fmt: skip
-COUNT = 256
+COUNT = 512
 
 
-def lease_sizes(total_ms: float) -> list[int]:
-    """Return the sizes of leases to decode, where a sample takes a worker so many milliseconds."""
+def lease_sizes(each_us: int) -> dict[str, list[int]]:
+    """Return the sizes of leases by kind, where a sample takes a worker so many microseconds.
+
+    Less than nothing: it does not say.
+    """
     job = JobSpec(plan=PLAN)
-    coordinator, now, done, waiting, sizes = Coordinator(job), 0.0, 0, list[Lease](), list[int]()
+    coordinator, now, waiting = Coordinator(job), 0.0, list[Lease]()
+    sizes: dict[str, list[int]] = {"probe": [], "decode": []}
 
-    def tell(message: object) -> None:
+    def tell(message: object, payloads: Sequence[bytes] = ()) -> None:
         peer = b"r" if isinstance(message, (RankHello, StartRun)) else b"w"
-        peer = b"heartbeat" if isinstance(message, WorkerHeartbeat) else peer
-        for effect in coordinator.handle(peer, message, (), now):  # type: ignore[arg-type]
+        for effect in coordinator.handle(peer, message, payloads, now):  # type: ignore[arg-type]
             if isinstance(effect.message, Lease):
                 waiting.append(effect.message)
 
     for message in (
         WorkerHello("w", 0, "h", 0), WorkerReady(COUNT, "f", 0),
         RankHello((0,), to_json(job)), StartRun(0, 0, EpochPosition(0, 0, 0, 0)),
-        WorkerHeartbeat("w", 0),
     ):  # fmt: skip
         tell(message)
     while waiting:
         lease = waiting.pop(0)
+        sizes[lease.kind].append(len(lease.refs))
         if lease.kind == "probe":
             found = (Probed(r.ordinal, f"k{r.index}", (1,), 9) for r in lease.refs)
-            tell(ProbeDone(lease.lease, tuple(found)))
-            continue
-        sizes.append(len(lease.refs))
-        done += len(lease.refs)
-        tell(WorkerHeartbeat("w", 0, decode_ms=round(done * total_ms)))
-        items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"") for r in lease.refs)
-        for effect in coordinator.handle(b"w", DecodeDone(lease.lease, items), [b"p"] * len(items)):
-            if isinstance(effect.message, Lease):
-                waiting.append(effect.message)
+            tell(ProbeDone(lease.lease, tuple(found), each_us))
+        else:
+            items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"") for r in lease.refs)
+            tell(DecodeDone(lease.lease, items, usual_us=each_us), [b"p"] * len(items))
     return sizes
 
 
-@pytest.mark.parametrize(("each_ms", "most"), [(0.0, 4), (16.0, 4), (1.5, 6), (0.25, 16)])
-def test_quickly_decoded_samples_are_leased_together(each_ms: float, most: int) -> None:
-    sizes = lease_sizes(each_ms)
-    assert sizes[:4] == [4] * 4  # nothing is known yet
-    assert max(sizes) == most
+@pytest.mark.parametrize(
+    ("each_us", "probed", "decoded"),
+    [(-1, 16, 4), (16_000, 16, 4), (1500, 16, 6), (250, 40, 40), (20, 64, 64), (0, 64, 64)],
+)
+def test_quick_samples_are_leased_together(each_us: int, probed: int, decoded: int) -> None:
+    sizes = lease_sizes(each_us)
+    # Of the first two of a kind nothing is known yet.
+    assert (sizes["probe"][:2], sizes["decode"][:2]) == ([16] * 2, [4] * 2)
+    assert (max(sizes["probe"]), max(sizes["decode"])) == (probed, decoded)
 
 
-def test_how_long_a_sample_takes_is_known_after_a_few() -> None:
+def test_how_long_a_sample_takes_follows_the_last_ones() -> None:
     stats = WorkerStats(since=0.0)
-    stats.record_work(0.0, 0, 1000)  # for a balancer before
-    stats.add(1.0, decoded=15)
-    stats.record_work(1.0, 0, 1030)
+    stats.note_decoding(-1)
     assert stats.decode_ms_each is None
-    stats.add(2.0, decoded=15)
-    assert stats.decode_ms_each == 1.0
+    stats.note_decoding(10_000)
+    assert stats.decode_ms_each == 10.0
+    stats.note_decoding(2_000)
+    assert stats.decode_ms_each == 6.0
+    assert stats.probe_ms_each is None

@@ -25,11 +25,18 @@ def test_an_index_answers_as_a_walk_over_all_leases(seed):
         elif kind < 0.7:
             taken = draw.randrange(number + 1)
             assert index.pop(taken) is leases.pop(taken, None)
-        elif leases:
+        elif kind < 0.9 and leases:
             lease = draw.choice(list(leases.values()))
             ordinal = draw.randrange(12)
             expected = lease.samples.get(ordinal)
             assert index.pop_sample(lease, ordinal) is expected
+            if not lease.samples:
+                del leases[lease.number]
+        if kind > 0.9 and leases:
+            lease = draw.choice(list(leases.values()))
+            asked = [*lease.samples] if draw.random() < 0.5 else draw.sample(range(12), 3)
+            those = {o: lease.samples[o] for o in asked if o in lease.samples}
+            assert index.pop_samples(lease, asked) == those
             if not lease.samples:
                 del leases[lease.number]
         check(index, leases)

@@ -3,6 +3,7 @@
 from typing import get_args, get_origin, get_type_hints
 
 import msgpack
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,9 @@ from counterpoise.balancer.protocol.messages import (
     DecodedItem,
     DecodeDone,
     EpochPosition,
+    FreeSlots,
     Hole,
+    Lease,
     PayloadHandle,
     Probed,
     SampleRef,
@@ -31,6 +34,8 @@ from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.wire import (
     MAX_CONTAINER,
     WireError,
+    _read_at_once,
+    _read_plain,
     decode,
     encode,
     payload_frames,
@@ -83,6 +88,34 @@ def test_every_kind_comes_back_as_it_was_sent(name):
     @given(values(KINDS[name]))
     def check(message):
         assert decode(encode(message), payload_frames(message)) == message
+
+    check()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_header_is_the_array_of_version_kind_and_fields(name):
+    @settings(max_examples=15)
+    @given(values(KINDS[name]))
+    def check(message):
+        fields = structs.astuple(message)
+        plain = msgspec.to_builtins(fields, builtin_types=(bytes,))
+        packed = msgpack.packb([PROTOCOL_VERSION, name, *plain], unicode_errors="backslashreplace")
+        assert encode(message) == packed
+
+    check()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_both_ways_to_read_a_header_give_the_same(name):
+    @settings(max_examples=30)
+    @given(values(KINDS[name]), st.data())
+    def check(message, data):
+        header = bytearray(encode(message))
+        if data.draw(st.booleans()):
+            header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
+        at_once = _read_at_once(bytes(header), name)
+        if at_once is not None:
+            assert _read_plain(bytes(header)) == at_once
 
     check()
 
@@ -152,18 +185,20 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
         ([PROTOCOL_VERSION, "Revoke", 1 << 63], r"Revoke.lease: expected int <= 9\d{18}$"),
         ([PROTOCOL_VERSION, "RankHello", 3, "{}", 0, 1, "", ""],
              "RankHello.ranks: expected array, got int"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1]]], r"results\[0\]: .* at least length 4, got 1"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [True], 1]]],
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1]], 0],
+         r"results\[0\]: .* at least length 4, got 1"),
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [True], 1]], 0],
          r"ProbeDone.results\[0\].cost\[0\]: expected int, got bool"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [-1], 1]]], r"cost\[0\]: expected int >= 0"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [2**40 + 1], 1]]],
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [-1], 1]], 0],
+         r"cost\[0\]: expected int >= 0"),
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [2**40 + 1], 1]], 0],
          r"results\[0\].cost\[0\]: expected int <= 1099511627776"),
-        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [float("nan")], 1]]],
+        ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [float("nan")], 1]], 0],
          r"cost\[0\]: expected int, got float"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b""]], []],
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b""]], [], 0],
          r"items\[0\].cost\[0\]: .* >= 0"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [], [None]], "with 1 handles of 0 items"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [], b""]], [[1, 2, 3, 4, -5]]],
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [], [None], 0], "with 1 handles of 0 items"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [], b""]], [[1, 2, 3, 4, -5]], 0],
          r"handles\[0\].* >= 0"),
         ([PROTOCOL_VERSION, "Ping", 1.0, 0, 0], "Ping.number: expected int, got float"),
         ([PROTOCOL_VERSION, "Ping", 1], "Ping has 3 fields, got 1"),
@@ -186,8 +221,13 @@ def test_what_is_wrong_is_said(parts, reason):
         b"\xc9\xff\xff\xff\xff\x00",
         b"\x91" * 100_000,
         encode(Bye()) + b"\x00",
+        encode(Lease(1, "probe", 0, ()))[:-1] + b"\xdd\xff\xff\xff\xff",
+        encode(FreeSlots((), ()))[:-1] + b"\xdc\xff\xff",
     ],
-    ids=["empty", "long", "longer", "text", "bytes", "map", "extension", "deep", "rest"],
+    ids=[
+        *("empty", "long", "longer", "text", "bytes", "map", "extension", "deep", "rest"),
+        *("inside", "short inside"),
+    ],
 )
 def test_what_announces_too_much_is_refused_before_it_is_allocated(header):
     with pytest.raises(WireError):

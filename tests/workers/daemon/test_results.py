@@ -1,8 +1,8 @@
-"""Which results of a lease travel together: nothing waits long, and nothing is forgotten."""
+"""Which results of a lease travel together: nothing slow waits, and nothing is forgotten."""
 
 from random import Random
 
-from counterpoise.balancer.protocol.messages import DecodeDone, ProbeDone
+from counterpoise.balancer.protocol.messages import DecodeDone, PayloadHandle, ProbeDone
 from counterpoise.balancer.protocol.parts import DecodedItem, Probed
 from counterpoise.workers.daemon.results import MOST_BYTES, MOST_S, QUICK_S, LeaseResults
 
@@ -11,22 +11,23 @@ def item(ordinal: int) -> DecodedItem:
     return DecodedItem(ordinal, f"k{ordinal}", (), b"")
 
 
-def add(results: LeaseResults, ordinal: int, *, size: int = 10, took_s=0.0, now=0.0) -> bool:
-    return results.add_decoded(3, item(ordinal), bytes(size), took_s, now)
+def add(results: LeaseResults, ordinal: int, *, size: int = 10, took_s: float = 0.0) -> bool:
+    return results.add_decoded(3, item(ordinal), bytes(size), took_s)
 
 
 def test_small_samples_that_were_quick_wait_for_each_other() -> None:
     results = LeaseResults()
     assert not results
-    assert [add(results, n, now=n * MOST_S / 4) for n in range(4)] == [False] * 4
+    assert [add(results, n, took_s=QUICK_S / 2) for n in range(4)] == [False] * 4
     assert results
-    assert results.take() == [(DecodeDone(3, tuple(item(n) for n in range(4))), (bytes(10),) * 4)]
+    done = DecodeDone(3, tuple(item(n) for n in range(4)), usual_us=round(5e5 * QUICK_S))
+    assert results.take() == [(done, (bytes(10),) * 4)]
     assert not results
     assert results.take() == []
 
 
-def test_large_slow_and_late_ones_are_sent_at_once_with_all_before_them() -> None:
-    for last in ({"size": MOST_BYTES}, {"took_s": 2 * QUICK_S}, {"now": 2 * MOST_S}):
+def test_large_and_slow_ones_are_sent_at_once_with_all_before_them() -> None:
+    for last in ({"size": MOST_BYTES}, {"took_s": 2 * QUICK_S}):
         results = LeaseResults()
         assert not add(results, 0)
         assert add(results, 1, **last)
@@ -34,21 +35,35 @@ def test_large_slow_and_late_ones_are_sent_at_once_with_all_before_them() -> Non
         assert isinstance(message, DecodeDone)
         assert [each.ordinal for each in message.items] == [0, 1]
         assert [len(each) for each in payloads] == [10, last.get("size", 10)]
-        assert not add(results, 2, now=last.get("now", 0.0))  # nothing is left of those before
+        assert not add(results, 2)  # nothing is left of those before
+
+
+def test_samples_that_took_long_together_do_not_wait_for_more() -> None:
+    results, each_s = LeaseResults(), 0.9 * QUICK_S
+    sent = [add(results, n, took_s=each_s) for n in range(int(MOST_S / each_s) + 1)]
+    assert sent == [False] * (len(sent) - 1) + [True]
+
+
+def test_what_lies_in_memory_that_ranks_read_is_not_large() -> None:
+    results = LeaseResults()
+    handle = PayloadHandle(1, 1, 0, 0, 100 * MOST_BYTES)
+    assert not results.add_decoded(3, item(0), handle, 0.0)
+    ((message, payloads),) = results.take()
+    assert (message.handles, payloads) == ((handle,), ())
 
 
 def test_costs_of_a_lease_come_in_one_message_however_long_they_take() -> None:
     results = LeaseResults()
     probed = [Probed(n, f"k{n}", (n,), 5) for n in range(3)]
     for each in probed:
-        results.add_probed(7, each)
-    assert results.take() == [(ProbeDone(7, tuple(probed)), ())]
+        results.add_probed(7, each, took_s=1.0)
+    assert results.take() == [(ProbeDone(7, tuple(probed), usual_us=1_000_000), ())]
 
 
 def test_what_belongs_to_a_job_that_is_over_is_not_sent() -> None:
     results = LeaseResults()
     add(results, 0, size=MOST_BYTES // 2)
-    results.add_probed(3, Probed(1, "k1", (1,), 5))
+    results.add_probed(3, Probed(1, "k1", (1,), 5), took_s=0.0)
     results.clear()
     assert results.take() == []
     assert not add(results, 1, size=MOST_BYTES // 2)
@@ -56,11 +71,9 @@ def test_what_belongs_to_a_job_that_is_over_is_not_sent() -> None:
 
 def test_everything_is_sent_once_and_in_order() -> None:
     draw, results, sent = Random(5), LeaseResults(), []
-    now = 0.0
     for n in range(300):
         took = draw.choice([0.0, QUICK_S / 2, QUICK_S * 3])
-        now += took
-        if add(results, n, size=draw.choice([1, 1000, MOST_BYTES]), took_s=took, now=now):
+        if add(results, n, size=draw.choice([1, 1000, MOST_BYTES]), took_s=took):
             sent += [part.ordinal for message, _ in results.take() for part in message.items]
     sent += [part.ordinal for message, _ in results.take() for part in message.items]
     assert sent == list(range(300))

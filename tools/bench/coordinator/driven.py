@@ -218,10 +218,10 @@ class Driven:
                 Probed(ref.ordinal, str(ref.index), (64 + 31 * ref.index % 97,), len(PAYLOAD))
                 for ref in lease.refs
             )
-            self._post(peer, ProbeDone(lease.lease, found))
+            self._post(peer, ProbeDone(lease.lease, found, usual_us=0))
             return
         items = tuple(DecodedItem(ref.ordinal, str(ref.index), (), b"") for ref in lease.refs)
-        self._post(peer, DecodeDone(lease.lease, items), *[PAYLOAD] * len(items))
+        self._post(peer, DecodeDone(lease.lease, items, usual_us=0), *[PAYLOAD] * len(items))
 
     def _take(self, peer: bytes, batch: Batch) -> None:
         self.delivered += len(batch.items)
