@@ -7,6 +7,7 @@ torch.randperm draws 32 random bits per position from MT19937 and swaps (Fisher-
 seeding, and its stream is frozen by numpy's compatibility policy.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from ..kernels.arrays import Int64
 
 _WIDE_FROM = (2**32 - 1) // 20
 _COMPILED_FROM = 200_000
+# Positions whose partners are drawn together.
+_PART = 1 << 20
 _WORD = 2**64 - 1
 
 
@@ -31,27 +34,36 @@ def permutation(count: int, seed: int, epoch: int, shuffle: bool = True) -> Int6
     order = np.arange(count, dtype=np.int64)
     if not shuffle or count < 2:
         return order
-    partners = _partners(count, seed + epoch)
     if count < _COMPILED_FROM:
+        partners = np.concatenate([*_partners(count, seed + epoch)])
         items = order.tolist()
         _swap(items, partners.tolist())
         return np.array(items, dtype=np.int64)
     from ..kernels.shuffle import swap
 
-    swap(order, partners)
+    begin = 0
+    for partners in _partners(count, seed + epoch):
+        swap(order[begin:], partners)
+        begin += len(partners)
     return order
 
 
-def _partners(count: int, seed: int) -> Int64:
-    """Return for every position but the last the position, at or after it, that it swaps with."""
+def _partners(count: int, seed: int) -> Iterator[Int64]:
+    """Yield the positions that all but the last swap with, in parts, each counted from its first.
+
+    Together they, and what they are made of, would take five times the order's memory.
+    """
     generator = np.random.RandomState(seed & 0xFFFFFFFF)
     wide = count >= _WIDE_FROM
-    draws = generator.randint(0, 2**32, size=(count - 1) * (1 + wide), dtype=np.uint32)
-    wanted = draws.astype(np.uint64)
-    if wide:
-        wanted = wanted[0::2] << np.uint64(32) | wanted[1::2]
-    left = np.arange(count, 1, -1, dtype=np.uint64)
-    return (wanted % left).astype(np.int64) + np.arange(count - 1, dtype=np.int64)
+    for begin in range(0, count - 1, _PART):
+        end = min(begin + _PART, count - 1)
+        draws = generator.randint(0, 2**32, size=(end - begin) * (1 + wide), dtype=np.uint32)
+        wanted = draws.astype(np.uint64)
+        if wide:
+            wanted = wanted[0::2] << np.uint64(32) | wanted[1::2]
+        left = np.arange(count - begin, count - end, -1, dtype=np.uint64)
+        behind = (wanted % left).astype(np.int64)
+        yield behind + np.arange(end - begin, dtype=np.int64)
 
 
 def _swap(items: Any, partners: Any) -> None:

@@ -38,7 +38,23 @@ def test_huge_counts_draw_64_bits_a_position(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("counterpoise.balancer.planning.problem.shuffle._WIDE_FROM", 10)
     words = np.random.RandomState(5).randint(0, 2**32, size=18, dtype=np.uint32).tolist()
     expected = [((words[2 * k] << 32) | words[2 * k + 1]) % (10 - k) + k for k in range(9)]
-    assert _partners(10, 5).tolist() == expected
+    (partners,) = _partners(10, 5)
+    assert partners.tolist() == expected
+
+
+@pytest.mark.parametrize("count", [1000, 1001, 200_001])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_it_is_the_same_in_parts_of_any_size(
+    count: int, is_wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shuffle = "counterpoise.balancer.planning.problem.shuffle"
+    monkeypatch.setattr(f"{shuffle}._COMPILED_FROM", 500)
+    if is_wide:
+        monkeypatch.setattr(f"{shuffle}._WIDE_FROM", 10)
+    whole = permutation(count, 3, 1)
+    for part in (1, 100, 1000) if count < 2000 else (4096, 200_000):
+        monkeypatch.setattr(f"{shuffle}._PART", part)
+        assert np.array_equal(permutation(count, 3, 1), whole)
 
 
 def test_without_shuffle_it_is_the_source_order() -> None:
