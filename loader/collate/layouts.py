@@ -105,11 +105,7 @@ def collate_packed(
         for name in ("input_ids", "labels", "position_ids")
     }
     np.concatenate(tokens, out=rows["input_ids"][0], casting="unsafe")
-    if all(targets is _NO_LABELS for targets in labels):
-        rows["labels"][...] = IGNORED
-    else:  # a label without an axis goes for all tokens of its sample
-        targets = map(np.broadcast_to, labels, ((length,) for length in lengths))
-        np.concatenate([*targets], out=rows["labels"][0], casting="unsafe")
+    _fill_packed_labels(rows["labels"][0], labels, lengths)
     rows["labels"][0, ends[:-1]] = IGNORED
     rows["position_ids"][0] = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     return {
@@ -119,6 +115,15 @@ def collate_packed(
         **collate_images(samples, dummy_tile, allocate),
         **collate_others(samples, allocate),
     }
+
+
+def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[int]) -> None:
+    """Fill a row with labels; one without an axis goes for all tokens of its sample."""
+    if all(each is _NO_LABELS for each in labels):
+        row[...] = IGNORED
+    else:
+        targets = map(np.broadcast_to, labels, ((length,) for length in lengths))
+        np.concatenate([*targets], out=row, casting="unsafe")
 
 
 _NO_LABELS = np.array(IGNORED)

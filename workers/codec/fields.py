@@ -88,7 +88,7 @@ class FieldPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FieldLayout:
     """A layout that was checked: its fields, and the length of its payloads."""
 
     places: tuple[FieldPlace, ...]
@@ -110,7 +110,7 @@ class Layout:
         return f"the fields end at byte {self.nbytes}, the payload has {given}"
 
 
-def read_layout(layout: object) -> Layout:
+def read_layout(layout: object) -> FieldLayout:
     """Check a layout, once for all payloads that have it; CodecError for anything malformed."""
     if not isinstance(layout, list) or len(layout) > MAX_FIELDS:
         raise CodecError(f"a layout is a list of at most {MAX_FIELDS} fields")
@@ -132,7 +132,7 @@ def read_layout(layout: object) -> Layout:
         start = padded(end)
         end = start + count * dtype.itemsize
         places[name] = FieldPlace(name, kind, 0, dtype, shape, count, start, end)
-    return Layout(tuple(places.values()), end)
+    return FieldLayout(tuple(places.values()), end)
 
 
 def decode_fields(layout: object, payload: memoryview) -> dict[str, Any]:

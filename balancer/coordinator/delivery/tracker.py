@@ -73,6 +73,8 @@ class DeliveryTracker:
         # Steps of which all holes are known beforehand, and these holes.
         self._known_steps: set[int] = set()
         self._known_holes: set[int] = set()
+        # The last step that all ranks have taken.
+        self._last_over = -1
         # Whether a sample was forgotten while it was being decoded.
         self._has_useless_work = False
 
@@ -291,6 +293,10 @@ class DeliveryTracker:
         for step in list(self.steps.values()):
             self._catch_up(step, ranks)
 
+    def is_over(self, number: int) -> bool:
+        """Return whether a step was planned, and all ranks have taken it."""
+        return number <= self._last_over
+
     def leave(self, ranks: Sequence[int]) -> None:
         """Wait no longer for these ranks: they take nothing more."""
         self.skip_to(ranks, BEYOND, 0)
@@ -312,6 +318,7 @@ class DeliveryTracker:
         is_taken = step.front == len(step.untaken_at)
         if is_taken and self.steps.pop(step.number, None) is not None:
             # One that joins late may need the step again: not for its holes, at least.
+            self._last_over = max(self._last_over, step.number)
             self._known_steps.add(step.number)
             self._known_holes |= step.holes
 

@@ -214,7 +214,11 @@ class EpochRun:
     def position_after(self, rank: int, step: int, microbatch: int) -> Position:
         """Return the position after a microbatch: in the next step, if it is a step's last."""
         planned = self.delivery.steps.get(step)
-        is_last = planned is not None and planned.find(rank, microbatch + 1) is None
+        # An acknowledgement that came before its step was planned ends the step when it is, so that
+        # only those that are repeated find out that it was the step's last.
+        is_last = self.delivery.is_over(step)
+        if planned is not None:
+            is_last = planned.find(rank, microbatch + 1) is None
         return (step + 1, 0) if is_last else (step, microbatch + 1)
 
     def leave(self, ranks: tuple[int, ...]) -> None:

@@ -75,7 +75,8 @@ def test_a_run_reports_each_cell():
     assert [(each["ranks"], each["workers"]) for each in report["cells"]] == [(1, 1), (3, 2)]
     for cell in report["cells"]:
         assert cell["us_per_sample"] > 0 < cell["us_per_message"]
-        assert cell["messages"]["DecodeDone"] == 96 // 4  # a lease has four samples
+        # A lease has four samples at first, and then all that run at the same time.
+        assert cell["messages"]["DecodeDone"] <= 96 // 12
 
 
 @pytest.mark.parametrize("cells", ["", "3", "0x1", "axb", "1x2x3"])
