@@ -331,8 +331,8 @@ def write_page(path: Path, measured: Timeline, simulated: Timeline) -> None:
 
 
 HEADER = """\
-                                 measured (and simulated with the times that its passes took)
- step    loss  tokens   waited              step         bubble  encoder hidden"""
+                                              measured (and simulated with the passes' times)
+ step      loss  tokens      batch   waited              step         bubble  encoder hidden"""
 
 
 def describe(figures: Mapping[str, Any]) -> str:
@@ -340,7 +340,7 @@ def describe(figures: Mapping[str, Any]) -> str:
     changes = figures["plan_changes"]
     new = changes and changes[-1]["step"] == figures["step"] + 1
     return (
-        "{step:5} {loss:7.4f} {tokens:7} {waited_s:6.2f} s"
+        "{step:5} {loss:9.6f} {tokens:7} {batch:>10} {waited_s:6.2f} s"
         "  {step_measured:7.3f} ({step_simulated:6.3f}) s"
         "  {bubble_measured:4.0%} ({bubble_simulated:4.0%})"
         "    {hidden_measured:4.0%} ({hidden_planned:4.0%})"

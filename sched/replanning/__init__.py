@@ -2,6 +2,7 @@
 
 from .decision import Decision, first_state, observe, settled, step_ns, taken
 from .observation import Observation, StepKeys, expected_step, keys_of
+from .profile import nearby
 from .settings import Replan
 from .state import PlanChange, PlanState, digest_of, dump_state, load_state
 
@@ -18,6 +19,7 @@ __all__ = [
     "first_state",
     "keys_of",
     "load_state",
+    "nearby",
     "observe",
     "settled",
     "step_ns",

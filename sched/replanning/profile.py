@@ -1,7 +1,10 @@
 """Bring a cost profile up to what was measured, and tell a planner what passes take on average."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from statistics import median_low
+from typing import Any
 
 from ..ir.passes import parse_pass
 from ..simulation.cost_profile import CostFunction, CostProfile
@@ -67,3 +70,35 @@ def mean_costs(profile: CostProfile, window: Sequence[Observation]) -> Costs:
 
 def _mean_ns(key: Key, window: Sequence[Observation]) -> int:
     return median_low(one.measured[key] // one.passes[key] for one in window if key in one.passes)
+
+
+def nearby(costs: Costs) -> Iterator[Costs]:
+    """Yield mean costs, and some that differ from them by less than measurements do.
+
+    Planners search from where the costs put them, and a per cent can be the difference between two
+    local optima. Times of a kind that differ by less than 5 % are also taken for one, and all are
+    rounded to 5 and to 4 binary digits.
+
+    >>> [one.pass_ns["F"] for one in nearby(Costs({"F": [1000, 1030, 1500]}))]
+    [[1000, 1030, 1500], [1015, 1015, 1500], [992, 1024, 1504], [1024, 1024, 1536]]
+    """
+    yield costs
+    for change in (_alike, partial(_rounded, digits=5), partial(_rounded, digits=4)):
+        yield replace(costs, pass_ns={kind: change(row) for kind, row in costs.pass_ns.items()})
+
+
+def _alike(row: Any) -> list[int]:
+    """Return times with each replaced by the mean of those that are up to 5 % above the least."""
+    found: dict[int, int] = {}
+    rest = sorted(row)
+    while rest:
+        group = [ns for ns in rest if 100 * ns <= 105 * rest[0]]
+        found |= dict.fromkeys(group, sum(group) // len(group))
+        rest = rest[len(group) :]
+    return [found[ns] for ns in row]
+
+
+def _rounded(row: Any, digits: int) -> list[int]:
+    """Return times rounded to so many binary digits."""
+    units = [1 << max(0, ns.bit_length() - digits) for ns in row]
+    return [(ns + unit // 2) // unit * unit for ns, unit in zip(row, units, strict=True)]

@@ -25,11 +25,13 @@ from ...replanning import (
     first_state,
     keys_of,
     load_state,
+    nearby,
     observe,
     settled,
     step_ns,
     taken,
 )
+from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
 from ..links import MeshPlace, gather_objects, wait_for
 from .programs import Programs
@@ -112,7 +114,7 @@ class Replanner:
         """Have a plan made, and take it if it is worth it, on all ranks alike."""
         before_ns = step_ns(current, decision.costs)
         self.state = settled(self.state, decision, before_ns)
-        found = self._shared(self._made(decision))
+        found = self._shared(self._made(decision, current.microbatches))
         if not found:
             return
         after_ns = step_ns(self._trained(found[current.microbatches]), decision.costs)
@@ -128,16 +130,21 @@ class Replanner:
         change = PlanChange(self.state.steps, digest, before_ns, after_ns, measured_ns)
         self.state = taken(self.state, change, found)
 
-    def _made(self, decision: Decision) -> dict[int, str]:
-        """Return the programs' texts on the process that plans, {} on others and if it fails."""
+    def _made(self, decision: Decision, usual: int) -> dict[int, str]:
+        """Return the programs' texts on the process that plans, {} on others and if it fails.
+
+        `usual`: the number of microbatches whose step counts.
+        """
         if self.place.rank or self.place.replica:
             return {}
-        ranks = self.place.ranks
+        ranks, make = self.place.ranks, self.settings.program
+
+        def length(costs: Costs) -> int:
+            return step_ns(self._trained(make(ranks, usual, costs)), decision.costs)
+
         try:
-            return {
-                count: str(self.settings.program(ranks, count, decision.costs))
-                for count in sorted(self.programs.made)
-            }
+            best = min(nearby(decision.costs), key=length)
+            return {count: str(make(ranks, count, best)) for count in sorted(self.programs.made)}
         except ValueError as error:
             self._warn(error)
             return {}

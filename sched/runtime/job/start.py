@@ -212,6 +212,7 @@ def post_board(place: MeshPlace, deadline_s: float) -> Board:
     if store is None:
         store = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
     number = next(n for n, row in enumerate(place.pipelines) if own in row)
-    return Board(
-        store, BoardSeat(place.rank, place.ranks, number, len(place.pipelines)), deadline_s
-    )
+    # Of units, ranks without stages have standings, too.
+    ranks = len(place.pipelines[number])
+    seat = BoardSeat(place.rank, ranks, number, len(place.pipelines))
+    return Board(store, seat, deadline_s)

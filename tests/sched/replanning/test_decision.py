@@ -1,5 +1,6 @@
 """When to plan again, with injected times: every rank decides the same, at the same step."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,7 @@ from counterpoise.sched.replanning import (
     first_state,
     keys_of,
     load_state,
+    nearby,
     observe,
     settled,
     step_ns,
@@ -208,3 +210,18 @@ def test_a_state_of_another_form_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="the plan's state: usual is"):
         load_state(text.replace('"usual":1000', '"usual":"much"'))
+
+
+def test_measurements_that_are_off_by_a_per_cent_win_as_much() -> None:
+    job = Job({0: 1.5})
+    table: dict[str, Any] = dict(job.times(EVEN).pass_ns)
+    true = {kind: [row[0] for row in rows] for kind, rows in table.items()}
+    known = Costs(true)
+    old, best = (step_ns(p, known) for p in (job.program, plan(RANKS, COUNT, known)))
+    for seed in range(5):
+        draw = random.Random(seed)
+        longer = {k: [round(ns * draw.uniform(1, 1.03)) for ns in row] for k, row in true.items()}
+        noisy = Costs(longer)
+        plans = [plan(RANKS, COUNT, costs) for costs in nearby(noisy)]
+        found = min(plans, key=lambda one: step_ns(one, noisy))
+        assert old - step_ns(found, known) >= 0.8 * (old - best)

@@ -2,9 +2,11 @@
 
 import pytest
 
-from counterpoise.sched import check, simulate
+from counterpoise.sched import PlanChange, check, simulate
 from counterpoise.tools.bench.encoder.cases import CASES, EncoderCase
-from counterpoise.tools.bench.encoder.command import encoder_table, verdict
+from counterpoise.tools.bench.encoder.command import drift_table, encoder_table, verdict
+from counterpoise.tools.bench.encoder.drift import DRIFT, DriftRun
+from counterpoise.tools.bench.encoder.drift import verdict as drift_verdict
 from counterpoise.tools.bench.encoder.ranks import SleptStep
 
 CASE = CASES[-1]
@@ -64,3 +66,29 @@ def test_the_table_says_whether_all_agree() -> None:
     assert "do not agree" in str(
         encoder_table({"cases": {CASE.name: cell}, "agrees": False}).caption
     )
+
+
+def drift_runs(won: float, step: int = 24, digests: tuple[str, str] = ("a", "a")) -> list[DriftRun]:
+    """Two ranks' runs that won a share of what can be won."""
+    kept, best = DRIFT.simulated_ns
+    followed = round(kept - won * (kept - best))
+    changes = [(PlanChange(step, digest, kept, best, kept),) for digest in digests]
+    return [DriftRun(change, [kept] * 2, [followed] * 2) for change in changes]
+
+
+def test_the_drift_leaves_something_to_win() -> None:
+    kept, best = DRIFT.simulated_ns
+    assert best < 0.97 * kept
+    assert simulate(DRIFT.program(0), DRIFT.costs(0)).makespan_ns < best
+
+
+def test_a_plan_that_wins_enough_once_on_all_ranks_agrees() -> None:
+    simulated = DRIFT.simulated_ns
+    report = drift_verdict(DRIFT, simulated, drift_runs(0.8))
+    assert (report["share_won"], report["agrees"]) == (0.8, True)
+    assert "80 % won" in str(drift_table(report).caption)
+    wrong = [drift_runs(0.7), drift_runs(1, step=31), drift_runs(1, digests=("a", "b"))]
+    for runs in wrong:
+        report = drift_verdict(DRIFT, simulated, runs)
+        assert not report["agrees"]
+        assert "missed" in str(drift_table(report).caption)

@@ -1,0 +1,104 @@
+"""A rank of a unit that is killed or stopped: all others, of both units, say why they end."""
+
+import os
+import random
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.sched.runtime.encoders.models import make_model, make_samples
+from tests.sched.runtime.encoders.processes import loader_step
+from tests.sched.runtime.pool import Pool
+from tests.sched.runtime.units.processes import UnitSetting, make_pipe
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 4.0
+# Two ranks of the language model, then two encoders; and two replicas with one encoder of two.
+ENCODERS_APART = UnitSetting("1f1b", (1, 2), (2, 1), (4,))
+SHARED_ENCODER = UnitSetting("1f1b", (2, 1), (1, 2), (4,))
+VOCABULARY = UnitSetting("1f1b-alg2", (1, 2), (2, 1), (2, 4))
+
+
+def train_for_ever(rank: int, setting: UnitSetting, folder: str) -> None:
+    """Run steps until a peer is lost; leave a file in the folder after the first."""
+    units, count = setting.units, setting.microbatches
+    stages = units.backbone.pp
+    model = make_model(setting.layers, stages, torch.float32, merges=False)
+    pipe, _ = make_pipe(setting, model, rank)
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    every = [make_samples(count, r, torch.float32) for r in range(units.backbone.dp)]
+    total = sum(len(s.ids) for samples in every for s in samples)
+    given = [loader_step(every[r], total) for r in units.replicas(rank)]
+    # On a busy machine processes come to their first step at different times.
+    pipe.deadline_s = 60.0
+    while True:
+        pipe.step(given if len(given) > 1 else given[0])
+        pipe.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        Path(folder, str(rank)).touch()
+        pipe.deadline_s = DEADLINE_S
+
+
+def lose(setting: UnitSetting, victim: int, how: signal.Signals, draw: float, folder: Path) -> None:
+    """Start units, kill or stop one rank, and check what the others say."""
+    world = setting.units.ranks
+    pool = Pool(world)
+    try:
+        for pipe in pool.pipes:
+            pipe.send((train_for_ever, (setting, str(folder))))
+        while len(list(folder.iterdir())) < world:
+            pool.processes[victim].join(0.1)
+            failed = [pipe.recv()[1] for pipe in pool.pipes if pipe.poll()]
+            assert not failed, "\n".join(failed)
+        # Any moment of a step: passes, features and gradients under way, or sums after them.
+        pool.processes[victim].join(draw)
+        os.kill(pool.processes[victim].pid or 0, how)
+        for rank, pipe in enumerate(pool.pipes):
+            if rank != victim:
+                assert pipe.poll(DEADLINE_S + 30), f"rank {rank} hangs"
+                fine, text = pipe.recv()
+                assert not fine
+                check_report(text, rank, victim)
+    finally:
+        pool.kill()
+
+
+def check_report(text: str, rank: int, victim: int) -> None:
+    """The last line is the error: it leads from the rank to the one that is lost."""
+    error = text.strip().splitlines()[-1]
+    assert error.startswith("counterpoise.sched.runtime.execution.drive.PipelineStalledError"), text
+    assert re.search(f"step \\d+: rank {rank} (at|is at)", error), error
+    assert re.search(f"rank {victim} (at|is at) [^;]*not heard of since", error), error
+
+
+@pytest.mark.parametrize(
+    ("setting", "victim", "how"),
+    [
+        pytest.param(ENCODERS_APART, 3, signal.SIGKILL, id="an encoder is killed"),
+        pytest.param(
+            ENCODERS_APART, 0, signal.SIGSTOP, id="the first stage", marks=pytest.mark.long
+        ),
+        pytest.param(SHARED_ENCODER, 1, signal.SIGKILL, id="one replica", marks=pytest.mark.long),
+        pytest.param(
+            SHARED_ENCODER, 3, signal.SIGSTOP, id="inside an encoder", marks=pytest.mark.long
+        ),
+    ],
+)
+def test_all_ranks_of_both_units_say_who_is_lost(
+    setting: UnitSetting, victim: int, how: signal.Signals, tmp_path: Path
+) -> None:
+    lose(setting, victim, how, 0.5, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(24))
+def test_at_any_moment(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    setting = draw.choice([ENCODERS_APART, SHARED_ENCODER, VOCABULARY])
+    how = draw.choice([signal.SIGKILL, signal.SIGSTOP])
+    lose(setting, draw.randrange(setting.units.ranks), how, 2 * draw.random(), tmp_path)
