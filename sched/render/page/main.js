@@ -42,7 +42,9 @@ function legend() {
 
 // The table of key figures, and each schedule's time by cause as bars on one scale.
 function glance() {
-  const head = html("tr", {}, ...["schedule", null, "makespan", "against first", "bubble", "peak memory"].map((word) =>
+  // Measured steps may say nothing of memory.
+  const memory = data.memoryTop > 0 ? ["peak memory"] : [];
+  const head = html("tr", {}, ...["schedule", null, "makespan", "against first", "bubble", ...memory].map((word) =>
     html("th", { scope: "col" }, word === null ? causesLegend() : word)));
   const best = (key) => Math.min(...data.schedules.map(key));
   const shortest = best((one) => one.makespan), leanest = best((one) => one.peak.value), fullest = best((one) => one.bubble);
@@ -53,7 +55,7 @@ function glance() {
     cell(timeText(one.makespan), one.makespan === shortest),
     cell(one === data.schedules[0] ? "—" : `${(data.schedules[0].makespan / one.makespan).toFixed(2)}×`, false),
     cell(percentText(one.bubble), one.bubble === fullest),
-    cell(memoryText(one.peak.value, data.memoryUnit), one.peak.value === leanest)));
+    ...memory.map(() => cell(memoryText(one.peak.value, data.memoryUnit), one.peak.value === leanest))));
   document.getElementById("glance").append(html("table", {}, html("thead", {}, head), html("tbody", {}, ...rows)));
 }
 

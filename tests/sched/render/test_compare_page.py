@@ -6,6 +6,7 @@ browser itself.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,16 @@ def test_each_rank_has_a_memory_curve(page: Browser) -> None:
         .map((one) => one.querySelectorAll(".memory-line").length)"""
     )
     assert drawn == [len(one.ranks) for one in timelines()]
+
+
+def test_steps_without_memory_have_no_column_for_it(page: Browser) -> None:
+    heads = 'document.querySelectorAll("#glance th").length'
+    with_memory = page.see(heads)
+    step = replace(timelines()[0], memory=(((0, 0),),) * 3)
+    page.open(render_html([step, step]))
+    assert page.see(heads) == with_memory - 1
+    assert page.see('document.querySelectorAll("#glance tbody td").length') == 2 * (with_memory - 1)
+    assert page.see('document.querySelectorAll(".memory-line").length') == 0
 
 
 def test_hovering_a_pass_tells_what_it_is(page: Browser) -> None:
