@@ -17,6 +17,7 @@ from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
 from .embedded import LocalProcesses, WorkerConfig, WorkerStart
 from .in_process import InProcessConnection
+from .memory_limit import memory_limit, refuse_budget_over_limit
 from .remote import Connection, Party
 from .rendezvous import Meeting, Rendezvous, digest, open_meeting
 
@@ -123,6 +124,8 @@ class ConnectionFactory:
             return Connection(self.balancer, self._party(), job, self.prefetch, keys=self.keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")
+        if self.start.workers:
+            refuse_budget_over_limit(self.job.buffer_bytes, memory_limit())
         if self.place.is_alone:
             return self._alone(self.source)
         meeting = open_meeting(self.place)

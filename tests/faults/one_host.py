@@ -6,6 +6,7 @@ checks its batches and what it still has; here is looked for what outlives it.
 """
 
 import json
+import signal
 import tempfile
 import time
 import uuid
@@ -87,6 +88,9 @@ class _Run:
         words = ["killing-trainer", party, str(seed), str(kills), str(notes)]
         trainer = self.starter.start(words, log)
         ended = trainer.ended(START_S + kills * KILL_S)
+        if not ended:
+            trainer.send(signal.SIGKILL)
+            trainer.ended(START_S)
         trainer.close()
         self._add(f"{party}, seed {seed}", ended, notes, log)
         inodes = json.loads(notes.read_text())["memory"] if notes.exists() else []
