@@ -5,11 +5,11 @@
 Nothing is kept between windows, so that a resumed run plans as an uninterrupted one does.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from .grouped_batches import GroupedBatches
 from .kernels.arrays import Int64
 from .ordering.by_config import ordered_loads, ordering_of
 from .ordering.ranks import OrderRanks
@@ -17,8 +17,6 @@ from .partition.by_name import assign_groups
 from .partition.level import level
 from .partition.micro_steps import assign_in_rows
 from .problem.config import (
-    GlobalBatch,
-    Microbatch,
     OversizeError,
     PlanConfig,
     Planned,
@@ -91,20 +89,21 @@ class Planner:
         grouped = self._group(window, costs)
         budgets = budget_array(self._balanced.budgets)
         over = np.flatnonzero(oversized(costs[: grouped.used], budgets))
-        batches = tuple(
-            self._batches(window, costs[: grouped.used], every[: grouped.used], grouped)
+        grouped_batches = self._batches(
+            window, costs[: grouped.used], every[: grouped.used], grouped
         )
         oversize = tuple((over + window.start).tolist())
-        left_out = self._count_left_out(batches, grouped.used, len(oversize))
+        left_out = self._count_left_out(grouped_batches, grouped.used, len(oversize))
+        # An epoch's batches are made when they are needed: all together they take much memory.
+        batches = grouped_batches if config.mode == "epoch" else tuple(grouped_batches)
         return Planned(batches, grouped.used, oversize, config.oversize == "refuse", left_out)
 
-    def _count_left_out(self, batches: tuple[GlobalBatch, ...], used: int, oversize: int) -> int:
+    def _count_left_out(self, batches: GroupedBatches, used: int, oversize: int) -> int:
         """Return how many samples are in no batch, though neither refused nor of a dropped step."""
         config = self.config
         if config.drop_last and (config.mode == "epoch" or not batches):
             return 0
-        planned = sum(len(mb.ordinals) for batch in batches for rank in batch.ranks for mb in rank)
-        return used - planned - oversize * (config.oversize == "refuse")
+        return used - batches.samples - oversize * (config.oversize == "refuse")
 
     def _refuse_oversize(self, window: Window, costs: Int64) -> None:
         """Raise OversizeError for a sample over budget, where that is to end the run."""
@@ -144,7 +143,7 @@ class Planner:
 
     def _batches(
         self, window: Window, costs: Int64, every: Int64, grouped: StepGroups
-    ) -> Iterator[GlobalBatch]:
+    ) -> GroupedBatches:
         """Assign every step's groups to ranks; a microbatch's ordinals are ascending.
 
         costs: of what is balanced; every: of all resources, by which microbatches are ordered.
@@ -164,15 +163,7 @@ class Planner:
             # What a pass takes may depend on resources that are not balanced.
             loads = ordered_loads(config, every, group_of, groups)
             cells = [self._ordered(loads, own) for own in cells]
-        order = np.argsort(group_of, kind="stable")
-        edges = np.searchsorted(group_of[order], np.arange(groups + 1)).tolist()
-        ordinals = (order + window.start).tolist()
-        for step, own in enumerate(cells, start=window.step):
-            ranks = tuple(
-                tuple([Microbatch(tuple(ordinals[edges[g] : edges[g + 1]])) for g in rank])
-                for rank in own.tolist()
-            )
-            yield GlobalBatch(step, ranks)
+        return GroupedBatches(group_of, groups, cells, window.step, window.start)
 
     def _loads(self, costs: Int64, group_of: Int64, groups: int) -> Int64:
         """Return what groups cost (groups, resources): sums, or count x largest where padded."""

@@ -109,6 +109,7 @@ class EpochRun:
             else:
                 self.feed.store_costs(sample, result.key, result.cost, result.nbytes)
                 sample.named_by = worker
+                self.feed.samples.shrink(sample)
         return blamed
 
     def store_payloads(

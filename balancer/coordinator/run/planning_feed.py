@@ -5,17 +5,20 @@ position (a window's first ordinal and first step) carries over from one window 
 a run can start at any of them.
 """
 
-from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from ...planning.kernels.arrays import Int64
+from ...planning.planner import WHOLE_EPOCH
 from ...planning.problem.config import GlobalBatch, OversizeError, Planned, Window
 from ...protocol.messages import EpochPosition
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
+from .open_samples import OpenSamples
+
+# A planned window becomes steps of the delivery step by step, so many samples ahead.
+AHEAD_SAMPLES = 8192
 
 
 class WindowPlanner(Protocol):
@@ -27,6 +30,20 @@ class WindowPlanner(Protocol):
 
     def plan(self, window: Window) -> Planned:
         """Return the steps of a window."""
+
+
+@dataclass(slots=True)
+class _Undelivered:
+    """A planned window, and the number of its steps that the delivery has.
+
+    first: the number of its first step; start, end: the ordinals of its samples.
+    """
+
+    planned: Planned
+    first: int
+    start: int
+    end: int
+    delivered: int = 0
 
 
 class PlanningFeed:
@@ -54,9 +71,9 @@ class PlanningFeed:
         self.over_budget = 0  # samples planned by themselves because they exceed a budget
         # Samples that no step has taken, though nobody refused them.
         self.left_out = 0
-        self.samples: dict[int, Sample] = {}
-        self._to_probe: deque[Sample] = deque()
-        self._horizon = self.start
+        shrinks = planner.window_samples >= WHOLE_EPOCH
+        self.samples = OpenSamples(order, self.start, resources, shrinks)
+        self._undelivered: _Undelivered | None = None
         self._unknown = 0
         self._end = self.start
         self._open_window()
@@ -66,12 +83,13 @@ class PlanningFeed:
 
         No worker gets more than its share among `workers`, as planning waits for the last sample.
         """
-        most = min(most, -(-len(self._to_probe) // workers))
+        most = min(most, -(-self.samples.to_probe // workers))
         chosen: list[Sample] = []
-        while self._to_probe and len(chosen) < most:
-            if chosen and (chosen[0].crash_count or self._to_probe[0].crash_count):
+        while len(chosen) < most and self.samples.to_probe:
+            sample = self.samples.next_to_probe()
+            if chosen and (chosen[0].crash_count or sample.crash_count):
                 break
-            sample = self._to_probe.popleft()
+            self.samples.pop_to_probe()
             # A late worker may have reported its costs after the lease expired.
             if sample.cost is None:
                 chosen.append(sample)
@@ -80,7 +98,7 @@ class PlanningFeed:
     def requeue(self, sample: Sample) -> None:
         """Queue a sample whose probe lease was lost to be probed again, before all others."""
         if sample.cost is None:
-            self._to_probe.appendleft(sample)
+            self.samples.probe_again(sample)
 
     def store_costs(self, sample: Sample, key: str, cost: tuple[int, ...], nbytes: int) -> None:
         """Store a sample's costs, once.
@@ -103,8 +121,16 @@ class PlanningFeed:
 
         Raises ValueError, as the planner does, when a step cannot be planned within its budgets.
         """
-        while not self.ended and not self._unknown and len(self.delivery.steps) < steps_ahead:
-            self._plan_window()
+        delivery = self.delivery
+        while self._undelivered is not None or len(delivery.steps) < steps_ahead:
+            if self._undelivered is None:
+                if self.ended or self._unknown:
+                    return
+                self._plan_window()
+            elif len(delivery.steps) < steps_ahead or len(delivery.planned.samples) < AHEAD_SAMPLES:
+                self._deliver_step(self._undelivered)
+            else:
+                return
 
     @property
     def unknown(self) -> tuple[int, int]:
@@ -118,41 +144,49 @@ class PlanningFeed:
     def _open_window(self) -> None:
         """Queue the samples of the next window to be probed, those not known already."""
         end = self._window_end
-        for ordinal in range(self._horizon, end):
-            sample = Sample(ordinal, int(self.order[ordinal]))
-            self.samples[ordinal] = sample
-            self._to_probe.append(sample)
-        self._horizon, self._end = max(self._horizon, end), end
-        self._unknown = sum(self.samples[o].cost is None for o in range(self.start, end))
+        self.samples.open(end)
+        self._unknown, self._end = self.samples.unknown(self.start, end), end
 
     def _plan_window(self) -> None:
         end = self._window_end
-        costs = np.array(
-            [self.samples[ordinal].cost for ordinal in range(self.start, end)], dtype=np.int64
-        ).reshape(-1, self.resources)
+        costs = self.samples.costs(self.start, end)
         window = Window(self.epoch, self.step, self.start, costs, end == len(self.order))
         try:
             planned = self.planner.plan(window)
         except OversizeError as error:
-            raise ValueError(f"sample {self.samples[error.ordinal].key!r} {error.reason}") from None
+            name = self.samples.name(error.ordinal)
+            raise ValueError(f"sample {name} {error.reason}") from None
         after_window = self.start + planned.consumed
-        last = self.step + len(planned.batches)
         self._check_position(planned.batches)
-        refused = planned.oversize if planned.refused else ()
         self.over_budget += 0 if planned.refused else len(planned.oversize)
-        for batch in planned.batches:
-            # A run that resumes after this step plans this window again, after the last the next.
-            if batch.step + 1 == last:
-                after = EpochPosition(after_window, last, last, 0)
-            else:
-                after = EpochPosition(self.start, self.step, batch.step + 1, 0)
-            self._deliver(batch, after, refused if batch is planned.batches[0] else ())
-        for ordinal in range(self.start, after_window):
-            self.delivery.discard_unplanned(self.samples.pop(ordinal))
+        self._undelivered = _Undelivered(planned, self.step, self.start, after_window)
+        if not planned.batches:
+            self._end_window(self._undelivered)
         self.ended = (end == len(self.order) and after_window >= end) or not planned.consumed
-        self.start, self.step = after_window, last
+        self.start, self.step = after_window, self.step + len(planned.batches)
         self.left_out += planned.left_out
         self._open_window()
+
+    def _deliver_step(self, window: _Undelivered) -> None:
+        """Add the next step of a planned window to the delivery."""
+        planned, last = window.planned, window.first + len(window.planned.batches)
+        batch = planned.batches[window.delivered]
+        # A run that resumes after this step plans this window again, after the last the next.
+        if batch.step + 1 == last:
+            after = EpochPosition(window.end, last, last, 0)
+        else:
+            after = EpochPosition(window.start, window.first, batch.step + 1, 0)
+        is_first = not window.delivered
+        window.delivered += 1
+        self._deliver(batch, after, planned.oversize if planned.refused and is_first else ())
+        if window.delivered == len(planned.batches):
+            self._end_window(window)
+
+    def _end_window(self, window: _Undelivered) -> None:
+        """Forget the samples of a window that no step has taken."""
+        self._undelivered = None
+        for sample in self.samples.forget_before(window.end):
+            self.delivery.discard_unplanned(sample)
 
     def _check_position(self, batches: Sequence[GlobalBatch]) -> None:
         """Raise ValueError if the run starts in this window, at a position that it has not."""
@@ -164,20 +198,26 @@ class PlanningFeed:
                 f"the ledger is at step {at.step}, but the window it stands in ends with step "
                 f"{self.step + len(batches) - 1}: it was changed, or is of other data"
             )
-        for batch in batches:
-            if batch.step == at.step and at.microbatch >= len(batch.ranks[0]):
+        if 0 <= at.step - self.step < len(batches):
+            microbatches = len(batches[at.step - self.step].ranks[0])
+            if at.microbatch >= microbatches:
                 raise ValueError(
                     f"the ledger is at microbatch {at.microbatch} of step {at.step}, which has "
-                    f"{len(batch.ranks[0])}: it was changed, or is of other data"
+                    f"{microbatches}: it was changed, or is of other data"
                 )
 
     def _deliver(self, batch: GlobalBatch, after: EpochPosition, refused: Sequence[int]) -> None:
         """Add one step to the delivery; samples refused as oversize are holes in it."""
         if batch.step < self.first.step:
             return  # of the window that the run starts in, but before its position
-        ranks = [[[self.samples[o] for o in mb.ordinals] for mb in mbs] for mbs in batch.ranks]
+        find = self.samples.find
+        ranks = [[[find(o) for o in mb.ordinals] for mb in mbs] for mbs in batch.ranks]
         for ordinal in refused:
-            sample = self.samples[ordinal]
+            sample = find(ordinal)
             self.delivery.refuse(sample, "over budget, and oversize is 'refuse'")
             ranks[0][0].append(sample)
         self.delivery.add_step(batch.step, ranks, after)
+        for rank in ranks:
+            for samples in rank:
+                for sample in samples:
+                    self.samples.forget(sample.ordinal)

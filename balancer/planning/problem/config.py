@@ -6,6 +6,7 @@ same plan on every machine, whatever arrived when.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -304,7 +305,7 @@ class Planned:
     empty; not those that drop_last drops.
     """
 
-    batches: tuple[GlobalBatch, ...]
+    batches: Sequence[GlobalBatch]
     consumed: int
     oversize: tuple[int, ...]
     refused: bool = False

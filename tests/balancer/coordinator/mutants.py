@@ -131,7 +131,7 @@ MUTANTS = (
     mutant(
         "a probe lease that was lost is not done again",
         edit("coordinator.run.planning_feed:PlanningFeed.requeue",
-             "self._to_probe.appendleft(sample)", "None"),
+             "self.samples.probe_again(sample)", "None"),
         seed=46,
     ),
     mutant(
@@ -266,16 +266,16 @@ MUTANTS = (
     ),
     mutant(
         "the place after a step is beyond its window",
-        edit("coordinator.run.planning_feed:PlanningFeed._plan_window",
-             "EpochPosition(self.start, self.step, batch.step + 1, 0)",
-             "EpochPosition(after_window, batch.step + 1, batch.step + 1, 0)"),
+        edit("coordinator.run.planning_feed:PlanningFeed._deliver_step",
+             "EpochPosition(window.start, window.first, batch.step + 1, 0)",
+             "EpochPosition(window.end, batch.step + 1, batch.step + 1, 0)"),
         seed=17,
     ),
     mutant(
         "the place after a window is in it",
-        edit("coordinator.run.planning_feed:PlanningFeed._plan_window",
-             "EpochPosition(after_window, last, last, 0)",
-             "EpochPosition(self.start, self.step, last, 0)"),
+        edit("coordinator.run.planning_feed:PlanningFeed._deliver_step",
+             "EpochPosition(window.end, last, last, 0)",
+             "EpochPosition(window.start, window.first, last, 0)"),
         seed=0,
     ),
     mutant(

@@ -132,7 +132,7 @@ def heartbeat(cluster, peer, incarnation=0, progress=(0, -1), after_s=0.0):
 
 
 def crashes(cluster):
-    return sum(sample.crash_count for sample in cluster.coordinator.state.run.feed.samples.values())
+    return sum(sample.crash_count for sample in cluster.coordinator.state.run.feed.samples.seen())
 
 
 def test_a_sample_on_which_workers_hang_is_given_up():
@@ -143,7 +143,7 @@ def test_a_sample_on_which_workers_hang_is_given_up():
         cluster.worker(peer)
     cluster.send(b"r", StartRun(0, 0, START))
     run = cluster.coordinator.state.run
-    first = next(iter(run.feed.samples.values()))
+    first = next(iter(run.feed.samples.seen()))
     for _ in range(3 * 40):
         for peer in workers:
             number, ordinal = in_progress(cluster, peer)
@@ -180,7 +180,7 @@ def test_a_worker_that_comes_back_as_a_new_process_has_died_on_a_sample(lost_fir
     cluster.tick(after_s=11.0 if lost_first else 1.0)
     cluster.send(b"again", WorkerHello("w", 1, "host", 0))
     assert [
-        s.ordinal for s in cluster.coordinator.state.run.feed.samples.values() if s.crash_count
+        s.ordinal for s in cluster.coordinator.state.run.feed.samples.seen() if s.crash_count
     ] == [2]
 
 

@@ -1,6 +1,7 @@
 """What every plan keeps, whatever the strategies."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ BASE = PlanConfig(
 FIXED = replace(BASE, grouping="fixed", budgets=(None, None), batch_size=3)
 
 
-def ordinals(batches: tuple[GlobalBatch, ...]) -> list[int]:
+def ordinals(batches: Sequence[GlobalBatch]) -> list[int]:
     return [o for b in batches for rank in b.ranks for m in rank for o in m.ordinals]
 
 

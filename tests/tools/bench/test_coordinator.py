@@ -90,3 +90,13 @@ def test_a_step_needs_a_sample_for_every_rank():
     found = CliRunner().invoke(command, ["--cells", "8x1", "--samples-per-step", "4"])
     assert found.exit_code == 2
     assert "--samples-per-step" in found.output
+
+
+def test_memory_is_measured_in_each_mode():
+    found = CliRunner().invoke(command, ["--memory", "4000", "--json"])
+    assert found.exit_code == 0, found.output
+    modes = json.loads(found.stdout.splitlines()[-1])["modes"]
+    assert sorted(modes) == ["epoch", "exact", "window"]
+    for figures in modes.values():
+        assert figures["samples"] == 4000
+        assert figures["most_bytes"] >= figures["kept_bytes"] > 0

@@ -14,6 +14,8 @@ from rich.table import Table
 
 from ...console.reporting import emit, progress_console
 from .driven import Driven
+from .memory import MODES, memory_table
+from .memory import measure as measure_memory
 
 CELLS = "1x2,8x16,64x128,512x1024,1296x2048"
 Cell = tuple[int, int]
@@ -37,16 +39,31 @@ def read_cells(_: click.Context, __: click.Parameter, text: str) -> list[Cell]:
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=3, show_default=True, help="Of an epoch.")
 @click.option("--samples-per-step", type=click.IntRange(1), default=1920, show_default=True)
+@click.option(
+    "--memory",
+    type=click.IntRange(1),
+    help="Measure the memory for an epoch of so many samples instead, in each mode.",
+)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
-    cells: list[Cell], rounds: int, steps: int, samples_per_step: int, as_json: bool
+    cells: list[Cell],
+    rounds: int,
+    steps: int,
+    samples_per_step: int,
+    memory: int | None,
+    as_json: bool,
 ) -> None:
-    """Measure the coordinator's own time per sample and per message.
+    """Measure the coordinator's own time per sample and per message, or its memory.
 
     \b
     Example:
       counterpoise bench coordinator --rounds 10 --json
+      counterpoise bench coordinator --memory 10000000 --json
     """  # noqa: D301
+    if memory is not None:
+        found_by_mode = {mode: measure_memory(mode, memory) for mode in MODES}
+        emit({"modes": found_by_mode}, as_json, memory_table(found_by_mode))
+        return
     if max(ranks for ranks, _ in cells) > samples_per_step:
         raise click.UsageError("give as many --samples-per-step as the largest cell has ranks")
     found: dict[Cell, list[Driven]] = {cell: [] for cell in cells}

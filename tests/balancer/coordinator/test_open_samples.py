@@ -1,0 +1,77 @@
+"""Samples that no step has taken: the same answers whether they are objects or numbers."""
+
+import numpy as np
+import pytest
+
+from counterpoise.balancer.coordinator.delivery.sample import Sample
+from counterpoise.balancer.coordinator.run.open_samples import OpenSamples
+
+ORDER = np.array([7, 3, 9, 1, 5, 0], dtype=np.int64)
+
+
+def measured(shrinks: bool, begin: int = 1) -> OpenSamples:
+    """Return samples that have all been measured: the cost of each follows from its place."""
+    samples = OpenSamples(ORDER, begin, 2, shrinks)
+    samples.open(len(ORDER))
+    while samples.to_probe:
+        sample = samples.next_to_probe()
+        assert samples.pop_to_probe() is sample
+        sample.key, sample.cost, sample.nbytes = f"k{sample.index}", (sample.index, 2), 10
+        samples.shrink(sample)
+    return samples
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_costs_and_samples_are_those_that_were_measured(shrinks: bool) -> None:
+    samples = measured(shrinks)
+    assert samples.costs(1, 6).tolist() == [[int(place), 2] for place in ORDER[1:]]
+    assert len(samples.seen()) == (0 if shrinks else 5)
+    found = samples.find(2)
+    assert (found.ordinal, found.index, found.cost, found.nbytes) == (2, 9, (9, 2), 10)
+    assert found is samples.find(2)
+    assert samples.unknown(6, 6) == 0
+
+
+def test_samples_come_in_order_and_those_that_were_lost_first() -> None:
+    samples = OpenSamples(ORDER, 0, 1, shrinks=True)
+    samples.open(3)
+    assert (samples.to_probe, samples.unknown(0, 3), samples.seen()) == (3, 3, [])
+    first, second = (samples.next_to_probe() and samples.pop_to_probe() for _ in range(2))
+    assert (first.ordinal, second.ordinal, samples.to_probe) == (0, 1, 1)
+    samples.probe_again(first)
+    assert samples.next_to_probe() is samples.next_to_probe() is first
+    samples.open(5)
+    assert (samples.to_probe, samples.unknown(0, 5)) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    "more", [{"reason": "broken"}, {"payload": b"pixels"}, {"crash_count": 1}], ids=str
+)
+def test_what_is_known_besides_costs_is_kept(more: dict[str, object]) -> None:
+    samples = OpenSamples(ORDER, 0, 1, shrinks=True)
+    samples.open(2)
+    for _ in range(2):
+        samples.next_to_probe()
+        sample = samples.pop_to_probe()
+        sample.cost = (sample.ordinal + 4,)
+        for name, value in more.items() if sample.ordinal else ():
+            setattr(sample, name, value)
+        samples.shrink(sample)
+    assert [each.ordinal for each in samples.seen()] == [1]
+    assert samples.find(1) is sample
+    assert samples.costs(0, 2).tolist() == [[4], [5]]
+    assert samples.forget_before(2) == [sample]
+    assert samples.seen() == []
+
+
+def test_a_sample_without_an_object_is_named_by_its_place() -> None:
+    assert measured(shrinks=False).name(2) == "'k9'"
+    assert measured(shrinks=True).name(2) == "9 of the source"
+
+
+def test_a_sample_that_comes_back_is_forgotten_once() -> None:
+    samples = measured(shrinks=True)
+    found = samples.find(4)
+    assert isinstance(found, Sample)
+    assert samples.forget(4) is found
+    assert samples.forget(4) is None
