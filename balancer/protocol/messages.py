@@ -32,6 +32,7 @@ from .payload_messages import Lease as Lease
 from .payload_messages import Revoke as Revoke
 from .records import ArrayRecord, Integer
 from .software_version import VERSION
+from .status_messages import GetStatus as GetStatus
 from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
@@ -247,12 +248,6 @@ class Ping(ArrayRecord, frozen=True):
     number: Integer = 0
     ahead_us: Integer = 0
     error_us: Integer = -1
-
-
-class GetStatus(ArrayRecord, frozen=True):
-    """Ask for a StatusReport; the sender takes no part in the job."""
-
-    number: Integer = 0
 
 
 class WorkersEnded(ArrayRecord, frozen=True):

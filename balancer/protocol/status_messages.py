@@ -1,7 +1,13 @@
-"""The balancer's status report, for diagnostics only; made by coordinator/status_report.py."""
+"""Asking for the balancer's status, and its report, made by coordinator/status_report.py."""
 
 from .parts import Hole
 from .records import ArrayRecord, Integer
+
+
+class GetStatus(ArrayRecord, frozen=True):
+    """Ask for a StatusReport; the sender takes no part in the job."""
+
+    number: Integer = 0
 
 
 class WorkerStatus(ArrayRecord, frozen=True):

@@ -82,9 +82,4 @@ EQUIVALENTS: dict[str, str] = {
     "pace = replace(pace or Pace(10, 21, 4), delay=chosen.delay)": (
         "accepted: the pace hardly changes the order"
     ),
-    "sched/simulation/bubbles:count_bubbles: "
-    "travel = start[row] - np.maximum(free[:-1], ready[row]) -> "
-    "travel = start[row] - np.maximum(free[:1], ready[row])": (
-        "a pass is not ready before the one in front of it on its rank has ended"
-    ),
 }
