@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 from tests.faults.leftovers import segments
+from tests.forking.popen import MARK, Popen
 
 ENDS_WITHIN_S = 5.0
 
@@ -17,14 +18,14 @@ class Trainer:
     """A running script. Its temporary files are in a folder of its own."""
 
     def __init__(self, folder: Path, text: str) -> None:
-        self.mark = f"COUNTERPOISE_TEST_MARK={uuid.uuid4()}"
+        self.mark = f"{MARK}={uuid.uuid4()}"
         self.temporary = folder / "t"
         self.temporary.mkdir(exist_ok=True)
         self.shared_before = segments()
         script = folder / "trainer.py"
         script.write_text(text)
         name, value = self.mark.split("=")
-        self.process = subprocess.Popen(
+        self.process = Popen(
             [sys.executable, "-W", "ignore", str(script)],
             env={**os.environ, name: value, "TMPDIR": str(self.temporary)},
             stdout=subprocess.PIPE,

@@ -40,13 +40,11 @@ class LocalConnection(Connection):
     ) -> None:
         """Make a connection to a balancer, which other processes use too if there are `peers`."""
         self._processes = processes
-        self._peers = peers
         shared = peers is not None and processes.balancer is not None
         patience_s = OTHERS_S if shared else 0.0
         super().__init__(
             endpoint, party, to_json(job), prefetch, watch=processes.failure,
-            why_apart=_nothing if peers is None else peers.why_apart,
-            patience_s=patience_s,
+            peers=peers, patience_s=patience_s,
         )  # fmt: skip
         if shared:
             _shared.add(self)
@@ -178,7 +176,3 @@ class ConnectionFactory:
         process = dist.get_rank() if has_process_group() else 0
         name = f"process {process} (host {socket.gethostname()}, pid {os.getpid()})"
         return Party(self.place.played, self.place.sharer, name, self.place.sharers > 1)
-
-
-def _nothing() -> str:
-    return ""

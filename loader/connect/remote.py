@@ -4,6 +4,7 @@ Nothing runs in the background but ZeroMQ's own threads, which need no Python: m
 asked for ahead arrive while the trainer computes.
 """
 
+import contextlib
 import logging
 import os
 import time
@@ -22,6 +23,7 @@ from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.transport.keys import PeerKeys
 from ..step.errors import LoaderError
 from .rank_sockets import RankSockets
+from .rendezvous import Rendezvous
 from .shared_payloads import SharedPayloadReader
 from .wait_log import WaitLog
 
@@ -60,7 +62,7 @@ class Connection:
         job: str,
         prefetch: int,
         watch: Callable[[], str] = lambda: "",
-        why_apart: Callable[[], str] = lambda: "",
+        peers: Rendezvous | None = None,
         patience_s: float = 0.0,
         keys: PeerKeys | None = None,
     ) -> None:
@@ -68,10 +70,10 @@ class Connection:
 
         `watch` returns why the local processes have failed, empty if they have not; it is asked
         when one of the watched descriptors (see RankSockets) is readable and at every ping; they
-        live until this connection has left. `why_apart` returns why other processes that this one
-        waits for cannot come, and is asked at every ping. At the end the balancer is given at most
-        `patience_s` to say that no other rank needs it. With `keys` the balancer must be the one
-        that they name.
+        live until this connection has left. `peers` are the processes that share the balancer:
+        asked at every ping why those that this one waits for cannot come, and told why it cannot
+        go on. At the end the balancer is given at most `patience_s` to say that no other rank needs
+        it. With `keys` the balancer must be the one that they name.
         """
         self.endpoint = endpoint
         self.session = RankSession(
@@ -79,7 +81,7 @@ class Connection:
         )
         self._name = party.name or f"rank {party.ranks[0]}"
         self._watch = watch
-        self._why_apart = why_apart
+        self._peers = peers
         name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
@@ -226,6 +228,11 @@ class Connection:
             )  # fmt: skip
         self._awaits_restart = self.session.awaits_restart
         if self.session.failure:
+            if self._peers is not None:
+                # One that has not joined the run yet may find no balancer to tell it. Its store
+                # may be gone as well, which is no reason to hide this one.
+                with contextlib.suppress(RuntimeError):
+                    self._peers.give_up(self.session.failure, "go on")
             self._fail(self.session.failure)
 
     def _check_processes(self) -> None:
@@ -236,8 +243,7 @@ class Connection:
 
     def _check_silence(self) -> None:
         self._check_processes()
-        reason = self._why_apart()
-        if reason:
+        if self._peers is not None and (reason := self._peers.why_apart()):
             self._sockets.give_up()
             self._fail(reason)
         link = self._sockets.link()

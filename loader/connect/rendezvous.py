@@ -204,14 +204,14 @@ class Rendezvous:
         """
         if self.owner is not None and self.owner.has_ended():
             return f"{self.owner}, which ran the balancer, has ended: {_RESTART}"
+        if reason := self._why_given_up():
+            return reason
         if self._socket is not None and not self._socket.exists():
             return (
                 f"{self.owner}, which ran the balancer, has closed its loader and waited for this "
                 "process as long as it may: keep the loader open until all processes are done, or "
                 "start `counterpoise balancer` and give its address as balancer='tcp://HOST:PORT'"
             )
-        if reason := self._why_given_up():
-            return reason
         if time.monotonic() < self._check_at:
             return ""
         self._check_at = time.monotonic() + DOUBT_PEERS_S
@@ -248,7 +248,8 @@ class Rendezvous:
         self._socket = Path(endpoint.removeprefix("ipc://"))
         if owner.has_ended() or not self._socket.exists():
             raise LoaderError(
-                f"{owner} has ended the balancer of this loader already: open the loader before "
+                self._why_given_up()
+                or f"{owner} has ended the balancer of this loader already: open the loader before "
                 "the others close theirs, or restart all ranks"
             )
         return endpoint

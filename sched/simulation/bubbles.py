@@ -19,7 +19,7 @@ def count_bubbles(graph: Graph, start: Ints, end: Ints, makespan_ns: int) -> tup
         # The time from which the rank was free for each of its passes, and after the last one.
         free = np.concatenate(([0], end[row]))
         gaps = start[row] - free[:-1]
-        # A pass's inputs include the pass in front of it: it is never ready before the rank is free.
+        # Inputs include the pass in front of it: none is ready before the rank is free.
         travel = start[row] - ready[row]
         tail = makespan_ns - int(free[-1])
         spare = int(work.max() - work[rank])

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.deliveries import data as made
 from tests.deliveries import library
+from tests.forking.popen import Popen
 
 HERE = Path(__file__).parent
 
@@ -20,7 +21,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[Popen] = []
         self._address = ""
         made.write_shards(folder / "shards")
         made.write_shards(folder / "broken", damaged=True)
@@ -44,7 +45,7 @@ class Place:
 
     def _start(self, *words: str, until: str) -> str:
         """Start a command; return the line of its standard error that has the words `until`."""
-        process = subprocess.Popen(
+        process = Popen(
             [library.COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,

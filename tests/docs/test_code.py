@@ -11,7 +11,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -23,6 +22,7 @@ from PIL import Image
 
 from counterpoise.tools.cli import group, main
 from tests.docs.pages import Block, blocks, commands
+from tests.forking.popen import run
 from tests.imports import imported
 
 pytestmark = pytest.mark.slow
@@ -118,9 +118,7 @@ def test_the_python_of_a_page_runs(page: str, shards: Path, tmp_path: Path) -> N
     (tmp_path / "shards").symlink_to(shards)
     (tmp_path / "page.py").write_text(_program(page))
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    done = run([sys.executable, "page.py"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -30,6 +30,7 @@ from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.workers.daemon.loop import Identity, run_worker
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.sources.format_registry import open_source
+from tests.forking.popen import Popen
 from tests.security import raw_zmtp
 from tests.security.hostile import Mutator, Wired, corpus, introduces
 
@@ -58,9 +59,7 @@ class ServedJob:
     def __post_init__(self) -> None:
         self.root = Path(ensure_demo_data(self.folder / "data", samples=SAMPLES, shards=1)).parent
         program = BALANCER.format("tcp://127.0.0.1:0")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True
-        )
+        self.process = Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
         self._stop = threading.Event()
         self._worker = threading.Thread(target=self._work, daemon=True)
         try:

@@ -124,6 +124,10 @@ def test_a_balancer_that_is_gone_or_elsewhere_is_an_error_that_says_what_to_do(
     assert second.why_apart() == ""
     (tmp_path / "balancer").unlink()
     assert "has closed its loader" in second.why_apart()
+    first.give_up("sample 'a' does not decode", "go on")
+    assert second.why_apart() == "process 0 could not go on: sample 'a' does not decode"
+    with pytest.raises(LoaderError, match="process 0 could not go on: sample 'a'"):
+        second.wait_for_address()
     owner = first._get(f"{first._key}/owner") | {"host": "elsewhere"}
     first._set(f"{first._key}/owner", owner)
     with pytest.raises(LoaderError, match=r"on host elsewhere .*start `counterpoise balancer`"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forking.popen import MARK, Popen
 from tests.loader.processes import kill_trainer
 
 pytestmark = pytest.mark.slow
@@ -25,10 +26,10 @@ class Trainers:
     """Processes of kill_trainer.py and their descendants, told by a mark in their environment."""
 
     def __init__(self, folder, *words):
-        self.mark = f"COUNTERPOISE_TEST_MARK={uuid.uuid4()}"
+        self.mark = f"{MARK}={uuid.uuid4()}"
         self.folder = folder
         name, value = self.mark.split("=")
-        self.process = subprocess.Popen(
+        self.process = Popen(
             [sys.executable, str(TRAINER), *words],
             env={**os.environ, name: value, "TMPDIR": str(folder)},
             stdin=subprocess.PIPE,

@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ import torch.utils.data as torch_data
 
 from counterpoise.loader import Balance, DataLoader, LoaderError
 from tests.flat_options import balanced_loader
+from tests.forking.popen import run
 from tests.loader import balanced_data as made
 
 pytestmark = pytest.mark.slow
@@ -235,6 +235,6 @@ if __name__ == "__main__":
 def test_a_forked_copy_of_the_trainer_leaves_its_loader_alone(tmp_path, expected):
     script = tmp_path / "forking.py"
     script.write_text(FORKING)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    done = run([sys.executable, str(script)], timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == expected

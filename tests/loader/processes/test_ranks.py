@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forking.popen import Popen
 from tests.loader.processes import rank_trainer
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def came(tmp_path_factory, ledger):
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "ledger.json").write_text(json.dumps(ledger))
     processes = [
-        subprocess.Popen(
+        Popen(
             [sys.executable, str(TRAINER), str(folder)],
             env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"},
             stderr=subprocess.PIPE,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.forking.popen import Popen
 from tests.loader.processes import topology_trainer
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ def run(folder: Path, world: int) -> list[dict[str, Any]]:
     """Return what came to each of `world` processes, by case."""
     environment = {**os.environ, "WORLD_SIZE": str(world)}
     processes = [
-        subprocess.Popen(
+        Popen(
             [sys.executable, str(TRAINER), str(folder), str(world)],
             env={**environment, "RANK": str(rank)},
             stderr=subprocess.PIPE,

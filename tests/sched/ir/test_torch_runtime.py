@@ -9,6 +9,7 @@ import pytest
 
 from counterpoise.sched import lower, schedule
 from counterpoise.sched.ir.torch_csv import write_csv
+from tests.forking.popen import Popen
 
 pytestmark = pytest.mark.slow
 
@@ -46,9 +47,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     script = str(Path(__file__).with_name("torch_runtime_rank.py"))
     words = [sys.executable, script]
     pool = [
-        subprocess.Popen(
-            [*words, str(r), str(RANKS), str(folder)], stderr=subprocess.PIPE, text=True
-        )
+        Popen([*words, str(r), str(RANKS), str(folder)], stderr=subprocess.PIPE, text=True)
         for r in range(RANKS)
     ]
     try:

@@ -3,13 +3,14 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from counterpoise.tools.cli import main
+from tests.forking.popen import COMMAND
+from tests.forking.popen import run as run_forked
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +30,7 @@ FIELDS = {
 
 def counterpoise(cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    program = str(Path(sys.executable).with_name("counterpoise"))
-    return subprocess.run([program, *words], env=environment, capture_output=True, text=True)
+    return run_forked([COMMAND, *words], env=environment)
 
 
 def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

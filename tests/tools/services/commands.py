@@ -7,7 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
-COMMAND = str(Path(sys.executable).with_name("counterpoise"))
+from tests.forking.popen import COMMAND, Popen
+
 HERE = Path(__file__).parent
 LIMIT_S = 30
 
@@ -16,7 +17,7 @@ class Process:
     """A command in its own process, whose standard error can be waited on."""
 
     def __init__(self, *words):
-        self.process = subprocess.Popen(
+        self.process = Popen(
             [COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,
