@@ -36,7 +36,9 @@ class Pool:
         self._processes: list[Any] = []
 
     def _start(self) -> None:
-        context = get_context("spawn")
+        # A server that has imported the frameworks, unless one runs already with something else.
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["tests.frameworks.imported"])
         self._folder = tempfile.TemporaryDirectory(prefix="counterpoise-frameworks-")
         for rank in range(self.ranks):
             ours, theirs = context.Pipe()
@@ -102,12 +104,7 @@ class Pool:
 
 def _serve(pipe: Connection, rank: int, ranks: int, folder: str) -> None:
     """Run what is asked for until None comes."""
-    os.environ |= {
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    importlib.import_module("tests.frameworks.imported")
     if ranks > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
         os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": "0", "NODE_RANK": "0"}
