@@ -1,7 +1,6 @@
 """The pipelines of `bench images`: from shards with images to packed batches, each by its name."""
 
 import io
-import multiprocessing
 import os
 import tarfile
 import time
@@ -90,35 +89,8 @@ def _samples_of(path: Any) -> Iterator[dict[str, bytes]]:
         yield found
 
 
-class System:
-    """A pipeline that runs passes in a process of its own."""
-
-    def __init__(self, name: str, work: ImageWork, resize: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, name, work, resize))
-        self._process.start()
-        theirs.close()
-
-    def run(self) -> ImagePass:
-        """Run one pass; RuntimeError with its error, or if its process died."""
-        self._pipe.send("run")
-        try:
-            answer = self._pipe.recv()
-        except EOFError as error:
-            raise RuntimeError("a measured process died; its own messages are above") from error
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        found: ImagePass = answer
-        return found
-
-    def close(self) -> None:
-        """End the process."""
-        self._pipe.close()
-        self._process.join()
-
-
-def _serve(pipe: "Pipe[Any, Any]", name: str, work: ImageWork, resize: str) -> None:
+def serve(pipe: "Pipe[Any, Any]", name: str, work: ImageWork, resize: str) -> None:
+    """Run a pass each time something arrives, and send its ImagePass, or its error as a string."""
     import torch
 
     torch.set_num_threads(1)

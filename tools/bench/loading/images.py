@@ -19,7 +19,8 @@ from rich.table import Table
 
 from ...console.reporting import emit, progress_console
 from ...demo.data import ensure_demo_data
-from .image_pipelines import ImagePass, ImageWork, System, copy_samples
+from .image_pipelines import ImagePass, ImageWork, copy_samples, serve
+from .measured_process import MeasuredProcess
 
 # Pipelines by name, and how each resizes.
 OURS = {"balanced": "torch", "balanced, pillow": "pillow", "plain": "torch"}
@@ -75,18 +76,21 @@ def command(
 
 def _measure(work: ImageWork, rounds: int) -> Iterator[tuple[str, ImagePass | None]]:
     """Yield (pipeline, pass) in turns; None for the first pass of each."""
-    systems = {name: System(name.split(",")[0], work, how) for name, how in PIPELINES.items()}
+    systems = {
+        name: MeasuredProcess(serve, name.split(",")[0], work, how)
+        for name, how in PIPELINES.items()
+    }
     try:
         pictures: dict[str, str] = {}
         for name, system in systems.items():
-            found, resize = system.run().pictures, PIPELINES[name]
+            found, resize = system.ask("run").pictures, PIPELINES[name]
             if pictures.setdefault(resize, found) != found:
                 raise RuntimeError(f"{name} gives other pictures than the others with {resize}")
             yield name, None
         for number in range(rounds):
             turn = number % len(systems)
             for name in [*systems][turn:] + [*systems][:turn]:
-                yield name, systems[name].run()
+                yield name, systems[name].ask("run")
     finally:
         for system in systems.values():
             system.close()

@@ -8,7 +8,6 @@ counted.
 """
 
 import itertools
-import multiprocessing
 import os
 import statistics
 import time
@@ -25,6 +24,7 @@ from ...console.reporting import emit, progress_console
 from ...demo.data import ensure_demo_data
 from . import matrix as matrix_of_sizes
 from . import transports as by_transport
+from .measured_process import MeasuredProcess
 
 SYSTEMS = ("ours", "torch", "balanced")
 
@@ -165,44 +165,17 @@ def _measure(
     settings: LoaderBenchSettings, workers: int, pairs: int
 ) -> Iterator[tuple[str, LoaderPass | None]]:
     """Yield (system, pass) in turns; None for the first pass of each."""
-    systems = {name: _System(name, settings, workers) for name in SYSTEMS}
+    systems = {name: MeasuredProcess(_serve, name, settings, workers) for name in SYSTEMS}
     try:
         for name, system in systems.items():
-            system.run()
+            system.ask("run")
             yield name, None
         for pair in range(pairs):
             for name in SYSTEMS if pair % 2 == 0 else reversed(SYSTEMS):
-                yield name, systems[name].run()
+                yield name, systems[name].ask("run")
     finally:
         for system in systems.values():
             system.close()
-
-
-class _System:
-    """A loader that runs passes in a process of its own."""
-
-    def __init__(self, name: str, settings: LoaderBenchSettings, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, name, settings, workers))
-        self._process.start()
-        theirs.close()
-
-    def run(self) -> LoaderPass:
-        """Run one pass. Raises ValueError with its error, RuntimeError if the process died."""
-        self._pipe.send("run")
-        try:
-            answer = self._pipe.recv()
-        except EOFError as error:
-            raise RuntimeError("a measured process died; its own messages are above") from error
-        if isinstance(answer, str):
-            raise ValueError(answer)
-        measured: LoaderPass = answer
-        return measured
-
-    def close(self) -> None:
-        self._pipe.close()
-        self._process.join()
 
 
 def _serve(pipe: "Pipe[Any, Any]", name: str, settings: LoaderBenchSettings, workers: int) -> None:

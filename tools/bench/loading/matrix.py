@@ -6,7 +6,6 @@ persistent workers, and take turns. torch's DataLoader runs twice, under two nam
 those two is what this machine makes of equal loaders (the control).
 """
 
-import multiprocessing
 import os
 import statistics
 import time
@@ -16,6 +15,8 @@ from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 from rich.table import Table
+
+from .measured_process import MeasuredProcess
 
 SYSTEMS = ("ours", "torch", "control")
 CONSUMERS = ("touch", "read")
@@ -86,7 +87,7 @@ def measure(
     wanted: Sequence[Cell], rounds: int, cores: Sequence[int]
 ) -> Iterator[tuple[Cell, str, MatrixPass | None]]:
     """Yield (cell, system, pass) in turns; None for the first pass of each, which warms it up."""
-    systems = {name: _System(name, cores) for name in SYSTEMS}
+    systems = {name: MeasuredProcess(_serve, name, tuple(cores)) for name in SYSTEMS}
     try:
         for cell in wanted:
             for name, system in systems.items():
@@ -99,32 +100,6 @@ def measure(
     finally:
         for system in systems.values():
             system.close()
-
-
-class _System:
-    """A process that runs passes of one system."""
-
-    def __init__(self, name: str, cores: Sequence[int]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, name, tuple(cores)))
-        self._process.start()
-        theirs.close()
-
-    def ask(self, what: Any) -> Any:
-        """Return the process' answer; RuntimeError with its error, or if it died."""
-        self._pipe.send(what)
-        try:
-            answer = self._pipe.recv()
-        except EOFError as error:
-            raise RuntimeError("a measured process died; its own messages are above") from error
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        return answer
-
-    def close(self) -> None:
-        self._pipe.close()
-        self._process.join()
 
 
 def _serve(pipe: "Pipe[Any, Any]", name: str, cores: tuple[int, ...]) -> None:
