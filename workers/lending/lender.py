@@ -156,7 +156,11 @@ class Lender:
             descriptor = make_memory(size)
         except OSError:
             return False
-        mapping = Mapping(descriptor, size)
+        try:
+            mapping = Mapping(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            return False
         self._memories[number] = _Memory(descriptor, mapping, _writable(mapping))
         for reader in self._readers.values():
             self._send(reader, *self._segment_packets([number]))

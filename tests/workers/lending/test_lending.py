@@ -214,15 +214,18 @@ def test_without_room_nothing_is_lent(tmp_path: Path) -> None:
     lender.close()
 
 
+@pytest.mark.parametrize("step", ["make_memory", "Mapping"])
 def test_without_memory_nothing_is_lent(
-    lender: Lender, borrower: Borrower, monkeypatch: pytest.MonkeyPatch
+    lender: Lender, borrower: Borrower, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def refuse(_: int) -> int:
+    def refuse(*_: int) -> int:
         raise OSError(28, "No space left on device")
 
+    before = len([*Path("/proc/self/fd").iterdir()])
     with monkeypatch.context() as patch:
-        patch.setattr("counterpoise.workers.lending.lender.make_memory", refuse)
+        patch.setattr(f"counterpoise.workers.lending.lender.{step}", refuse)
         assert lender.lend([b"none"]) is None
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
     assert bytes(read(borrower, lender.lend([b"some"]))[0]) == b"some"
 
 
