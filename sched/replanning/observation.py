@@ -1,4 +1,4 @@
-"""What ranks add up to know what a step took: one row of whole numbers, in one order on all.
+"""Rows of whole numbers, in one order on all ranks, which add up to what a step took.
 
 Each rank fills in its own passes; the sum over all ranks, replicas included, is the same on every
 rank, so all of them decide alike. For a kind of pass and a stage (or rank) there is the time that

@@ -99,6 +99,6 @@ def _alike(row: Any) -> list[int]:
 
 
 def _rounded(row: Any, digits: int) -> list[int]:
-    """Return times rounded to so many binary digits."""
+    """Return times rounded to a number of binary digits."""
     units = [1 << max(0, ns.bit_length() - digits) for ns in row]
     return [(ns + unit // 2) // unit * unit for ns, unit in zip(row, units, strict=True)]

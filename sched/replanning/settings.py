@@ -1,4 +1,4 @@
-"""What a user says about planning again."""
+"""The settings of planning again."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """How a pipeline follows the times that it measures.
+    """Settings of how a pipeline follows the times that it measures.
 
     `program`: makes the program of (ranks, microbatches, costs), such as `with_encoders` of them.
     `profile`: what passes are thought to cost before the first step. `threshold`: the share by

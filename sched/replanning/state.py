@@ -1,4 +1,4 @@
-"""What a job knows about its plan, as a value that checkpoints hold in its JSON form."""
+"""The state of a job's plan, a value that checkpoints hold in its JSON form."""
 
 import hashlib
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class PlanChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanState:
-    """What a job knows about its plan, the same on every rank.
+    """The state of a job's plan, the same on every rank.
 
     `digest`: of the programs of `counts` microbatches. `profile`: what passes cost. `usual`:
     measured over simulated steps, in thousandths, when all is as planned. `steps`: of the job until

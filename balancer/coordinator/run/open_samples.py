@@ -63,7 +63,7 @@ class OpenSamples:
         return self._again.popleft()
 
     def probe_again(self, sample: Sample) -> None:
-        """Let a sample be measured before all others."""
+        """Put a sample before all others to be measured."""
         self._again.appendleft(sample)
 
     def seen(self) -> list[Sample]:

@@ -39,7 +39,7 @@ def write_plan_state(folder: Path, follower: PlanFollower | None) -> None:
 
 
 def read_plan_state(folder: Path, follower: PlanFollower | None) -> None:
-    """Let a plan go on from what a checkpoint knows of it, if both have one that may change."""
+    """Load a plan's state from a checkpoint, if both have a plan that may change."""
     if follower is not None and (folder / _STATE).is_file():
         follower.load((folder / _STATE).read_text("utf-8"))
 

@@ -8,7 +8,7 @@ from torch import nn
 
 @dataclass(frozen=True, slots=True)
 class SummedParameters:
-    """What this rank sums over replicas and over copies.
+    """The gradients that this rank sums, over replicas and over copies.
 
     `stages`: by number; `sharded` are those of FSDP2, which sums by itself. `others`: encoder
     layers and the vocabulary's shard. `late`: the `id` of stages' parameters whose gradients are

@@ -78,7 +78,7 @@ DRIFT = DriftCase(
 
 
 class DriftRun(NamedTuple):
-    """What one rank has seen: the changes of the plan, and steps in turn with the old plan, ns."""
+    """The report of one rank: the changes of the plan, and steps in turn with the old plan, ns."""
 
     changes: tuple[PlanChange, ...]
     kept_ns: list[int]

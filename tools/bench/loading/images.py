@@ -116,6 +116,7 @@ def figures(passes: Mapping[str, list[ImagePass]]) -> dict[str, Any]:
                 [a.all_us / b.all_us for a, b in zip(mine, passes[best], strict=True)]
             ),
         }
+        # What workers add to decoding and resizing, which ALONE does and nothing else.
         if name not in ALONE:
             bare = passes[alone[PIPELINES[name]]]
             found[name]["over_alone"] = _spread(
