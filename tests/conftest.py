@@ -1,5 +1,6 @@
 """What every test shares: a clean import path, the real data when present, fixed randomness."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -27,6 +28,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # work. Set before torch is imported; processes that tests start inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Nothing is thrown away while tests are collected.
+gc.disable()
+
 settings.register_profile("counterpoise", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("counterpoise")
 
@@ -35,6 +39,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run files with slow tests first: no process is left alone with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again: see below."""
+    gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _heap_is_frozen() -> None:
+    """Spare what is alive from collections of garbage: a full one took two seconds.
+
+    Tests that collect by themselves would pay for all that is imported each time, and so would the
+    processes that they fork.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -80,7 +80,7 @@ def nearby(costs: Costs) -> Iterator[Costs]:
     rounded to 5 and to 4 binary digits.
 
     >>> [one.pass_ns["F"] for one in nearby(Costs({"F": [1000, 1030, 1500]}))]
-    [[1000, 1030, 1500], [1015, 1015, 1500], [992, 1024, 1504], [1024, 1024, 1536]]
+    [[1000, 1030, 1500], [1015, 1015, 1500], [992, 1024, 1472], [1024, 1024, 1536]]
     """
     yield costs
     for change in (_alike, partial(_rounded, digits=5), partial(_rounded, digits=4)):

@@ -1,6 +1,5 @@
 """Two ranks under DDP have the gradients of one process, step by step."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,13 @@ import pytest
 import torch
 
 from counterpoise.tools.demo.data import ensure_demo_data
+from tests.forking.popen import run
+from tests.forking.ranks import torchrun
 
 pytestmark = pytest.mark.slow
 
 TRAINER = Path(__file__).with_name("ddp_trainer.py")
-TORCHRUN = Path(sys.executable).with_name("torchrun")
 SAMPLES = 40
-
-
-def train(command: list[str], *words: str) -> None:
-    done = subprocess.run([*command, str(TRAINER), *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +22,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where one process and two ranks have left what they kept."""
     out = tmp_path_factory.mktemp("ddp")
     shards = ensure_demo_data(out / "data", samples=SAMPLES, shards=2)
-    train([sys.executable], shards, str(out))
-    train([str(TORCHRUN), "--standalone", "--nproc-per-node", "2"], shards, str(out))
+    words = [str(TRAINER), shards, str(out)]
+    alone = run([sys.executable, *words])
+    ranks = torchrun(["--standalone", "--nproc-per-node", "2", *words])
+    assert (alone.returncode, ranks.returncode) == (0, 0), alone.stderr + ranks.stderr
     return out
 
 
