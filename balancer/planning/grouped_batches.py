@@ -55,7 +55,8 @@ class GroupedBatches(Sequence[GlobalBatch]):
         if isinstance(number, slice):
             return tuple(self[each] for each in range(*number.indices(len(self))))
         own, step = self._cells[number], self._step + range(len(self))[number]
-        ranks = (tuple(map(self._microbatch, rank)) for rank in own.tolist())
+        begins, ends = self._edges[own].tolist(), self._edges[own + 1].tolist()
+        ranks = (tuple(map(self._microbatch, *rank)) for rank in zip(begins, ends, strict=True))
         return GlobalBatch(step, tuple(ranks))
 
     def __eq__(self, other: object) -> bool:
@@ -64,6 +65,5 @@ class GroupedBatches(Sequence[GlobalBatch]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _microbatch(self, group: int) -> Microbatch:
-        begin, end = self._edges[group], self._edges[group + 1]
+    def _microbatch(self, begin: int, end: int) -> Microbatch:
         return Microbatch(tuple(self._ordinals[begin:end].tolist()))

@@ -37,6 +37,8 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
     project. A sample over budget is alone in its group, and no group is empty while there are
     samples enough.
     """
+    from ..kernels.padded import fill_empty
+
     times = sample_times(config, costs)
     order = np.argsort(-times.padded, kind="stable")
     step = _Step(config, costs[order], times.padded[order], times.added[order], wanted)
@@ -45,7 +47,8 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
         free = step.free()
         if free is None:
             return GroupingResult(_NOTHING, step.groups_needed(), _NOTHING, _NOTHING)
-        found.append(step.evened_out(_filled(free, wanted, config.ranks)))
+        fill_empty(free, wanted, config.ranks)
+        found.append(step.evened_out(free))
     # The samples in the order given, as a loop that does not plan would cut them.
     found.append(step.equal(order))
     inside = [each for each in found if step.is_within_budgets(each)]
@@ -78,7 +81,7 @@ class _Step:
 
     def free(self) -> Int64 | None:
         """Return groups of free counts in rows; None where budgets need more groups."""
-        from ..kernels.padded import cut, least_top
+        from ..kernels.padded import cut, least_top, padded_tops
 
         sizes, stop = np.maximum(self.padded, 1), self.stops()
         top = least_top(sizes, stop, self.wanted)
@@ -91,12 +94,14 @@ class _Step:
         if rows == 1 or self.config.waits == "step":
             return group_of
         # Groups of like times side by side: their times differ a little, as counts are whole.
-        times = padded_loads(sizes[:, None], group_of, self.wanted, (0,))[:, 0]
+        times = padded_tops(sizes, group_of, self.wanted)
         place = np.empty(self.wanted, dtype=np.int64)
         place[np.argsort(-times, kind="stable")] = np.arange(self.wanted)
+        found = self._in_rows(sizes, stop, place[group_of] // ranks)
+        if rows == 2:
+            return found
         # Of many rows two starts end in different places.
-        starts = [place[group_of] // ranks, group_of // ranks][: 2 if rows > 2 else 1]
-        return min((self._in_rows(sizes, stop, start) for start in starts), key=self.time)
+        return min(found, self._in_rows(sizes, stop, group_of // ranks), key=self.time)
 
     def _in_rows(self, sizes: Int64, stop: Int64, row_of: Int64) -> Int64:
         """Return groups of free counts, the rows improved from those that samples begin in."""
@@ -154,11 +159,9 @@ class _Step:
 
     def time(self, group_of: Int64) -> int:
         """Return the step's time: of all rows, or all work where ranks wait once a step."""
-        counts = np.bincount(group_of, minlength=self.wanted)
-        largest = np.zeros(self.wanted, dtype=np.int64)
-        # Samples descend, and of those that are given to one place the last stays: the largest.
-        largest[group_of[::-1]] = self.padded[::-1]
-        loads = [counts * largest]
+        from ..kernels.padded import padded_tops
+
+        loads = [padded_tops(self.padded, group_of, self.wanted)]
         if self.added.any():
             loads.append(group_loads(self.added[:, None], group_of, self.wanted)[:, 0])
         if self.config.waits == "step":
@@ -213,24 +216,6 @@ def _stop_within(stop: Int64, own: Int64) -> Int64:
 
     A group of fewer samples between the same first and last holds no more than the whole one.
     """
+    if len(stop) and stop[0] == len(stop):  # none is limited: stops never fall
+        return np.full(len(own), len(own))
     return np.searchsorted(own, stop[own])
-
-
-def _filled(group_of: Int64, groups: int, ranks: int) -> Int64:
-    """Return groups of which none is empty, if there are samples enough: others give halves."""
-    counts = np.bincount(group_of, minlength=groups)
-    for empty in np.flatnonzero(counts == 0).tolist():
-        row = empty // ranks * ranks
-        own = row + int(counts[row : row + ranks].argmax())
-        if counts[own] > 1:
-            given = np.flatnonzero(group_of == own)[::-1][: counts[own] // 2]
-        else:
-            # A whole row is empty: the smallest sample that others can spare.
-            given = np.flatnonzero(counts[group_of] > 1)[-1:]
-        if not len(given):
-            break
-        giver = group_of[given[0]]
-        group_of[given] = empty
-        counts[giver] -= len(given)
-        counts[empty] += len(given)
-    return group_of

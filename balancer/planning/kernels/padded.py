@@ -180,3 +180,53 @@ def cut(sizes: Int64, stop: Int64, most: int, group_of: Int64) -> int:
         begin = end
         groups += 1
     return groups
+
+
+@compiled
+def padded_tops(sizes: Int64, group_of: Int64, groups: int) -> Int64:
+    """Return int64 (groups,): count x largest of each microbatch; sizes (n,) descend."""
+    counts = np.zeros(groups, dtype=np.int64)
+    largest = np.zeros(groups, dtype=np.int64)
+    for i in range(len(sizes)):
+        group = group_of[i]
+        if counts[group] == 0:
+            largest[group] = sizes[i]
+        counts[group] += 1
+    for group in range(groups):
+        largest[group] *= counts[group]
+    return largest
+
+
+@compiled
+def fill_empty(group_of: Int64, groups: int, ranks: int) -> None:
+    """Change group_of (n,) so that no microbatch is empty, if there are samples enough.
+
+    The one of the same row with most samples gives the smaller half; where all of a row are empty,
+    one that can spare a sample gives the smallest.
+    """
+    samples = len(group_of)
+    counts = np.zeros(groups, dtype=np.int64)
+    for i in range(samples):
+        counts[group_of[i]] += 1
+    for empty in range(groups):
+        if counts[empty] > 0:
+            continue
+        row = empty // ranks * ranks
+        giver = row
+        for group in range(row, min(row + ranks, groups)):
+            if counts[group] > counts[giver]:
+                giver = group
+        wanted = counts[giver] // 2
+        if counts[giver] < 2:
+            giver, wanted = -1, 1
+        for i in range(samples - 1, -1, -1):
+            if wanted == 0:
+                break
+            group = group_of[i]
+            if group == giver or (giver < 0 and counts[group] > 1):
+                group_of[i] = empty
+                counts[group] -= 1
+                counts[empty] += 1
+                wanted -= 1
+        if wanted > 0:
+            break
