@@ -158,14 +158,14 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     _torch_worker._worker_info = _torch_worker.WorkerInfo(
         id=slot.index, num_workers=slot.workers, seed=seed, dataset=config.source
     )
-    own_generators()
     if config.begin is not None:
         _begin(config.begin, slot.index)
     handler = SourceHandler(config.source, config.job.resources, seed, local=True)
     identity = local_identity(slot.index, slot.incarnation)
     payloads = _payloads(config, slot.workers)
     try:
-        reason = run_worker(config.endpoint, identity, handler, payloads=payloads)
+        with own_generators():
+            reason = run_worker(config.endpoint, identity, handler, payloads=payloads)
     finally:
         payloads.close()
     if reason:

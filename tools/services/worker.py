@@ -76,13 +76,11 @@ def command(
         logger.info("serving %d samples of %s", len(source), source_name(source))
         return source
 
-    # A host has a worker for each core; and nothing but samples draws here.
-    torch.set_num_threads(1)
-    own_generators()
+    torch.set_num_threads(1)  # a host has a worker for each core
     handler = SourceHandler(None, (), 0, local=False, build=build)
     identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
     logger.info("working for %s, reading below %s", balancer, root)
-    with stop_on_signal() as stop:
+    with own_generators(), stop_on_signal() as stop:
         reason = run_worker(balancer, identity, handler, stop, until_lost, own)
     if reason:
         raise ValueError(reason)

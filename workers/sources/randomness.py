@@ -34,20 +34,25 @@ def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
 _are_samples_own = False
 
 
-def own_generators() -> None:
+@contextmanager
+def own_generators() -> Iterator[None]:
     """Leave this process' global generators as samples leave them: nothing else draws, in a worker.
 
     To put them back after each sample costs eight times the rest.
     """
     global _are_samples_own
-    _are_samples_own = True
+    before, _are_samples_own = _are_samples_own, True
+    try:
+        yield
+    finally:
+        _are_samples_own = before
 
 
 @contextmanager
 def global_randomness(seed: int, epoch: int, key: str) -> Iterator[None]:
     """Seed the global generators of `random`, numpy and (if imported) torch; restore them after.
 
-    In a process that has called `own_generators` they are left as they are after the sample.
+    Within `own_generators` they are left as they are after the sample.
     """
     bits = entropy(seed, epoch, key)
     torch = sys.modules.get("torch")

@@ -17,6 +17,7 @@ from counterpoise.workers.sources.interface import (
     as_source,
     sample_nbytes,
 )
+from counterpoise.workers.sources.randomness import own_generators
 
 BAD_COSTS = [-1, 1.5, 3.0, "3", None, float("nan"), float("inf"), 2**40 + 1, 2**63, 2**100]
 TEXTS = ["a", "bcd", "ef"]
@@ -156,18 +157,18 @@ def test_global_randomness_follows_from_seed_epoch_and_key_alone():
     assert len(draws) == 8
 
 
-def test_a_process_of_samples_alone_draws_the_same_and_puts_nothing_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_samples_that_have_the_generators_draw_the_same_and_put_nothing_back() -> None:
     source = PlainSource(Rolling())
     kept = random.getstate(), np.random.get_state()
     wanted = [source.load(index, 1, 5) for index in range(4)]
-    monkeypatch.setattr("counterpoise.workers.sources.randomness._are_samples_own", True)
     try:
-        assert [source.load(index, 1, 5) for index in (3, 0, 2, 1)] == [
-            wanted[n] for n in (3, 0, 2, 1)
-        ]
-        assert random.getstate() != kept[0]
+        with own_generators():
+            found = [source.load(index, 1, 5) for index in (3, 0, 2, 1)]
+        assert found == [wanted[n] for n in (3, 0, 2, 1)]
+        left = random.getstate()
+        assert left != kept[0]
+        source.load(0, 1, 5)
+        assert random.getstate() == left
     finally:
         random.setstate(kept[0])
         np.random.set_state(kept[1])
