@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,7 +31,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Nothing is thrown away while tests are collected.
 gc.disable()
 
-settings.register_profile("counterpoise", deadline=None, derandomize=True, max_examples=60)
+# No check of hypothesis looks at the clock: other processes have the cores, too.
+settings.register_profile(
+    "counterpoise",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("counterpoise")
 
 
