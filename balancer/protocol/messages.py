@@ -27,8 +27,10 @@ from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
 from .payload_messages import ClearPayloadOffer as ClearPayloadOffer
+from .payload_messages import DecodeDone as DecodeDone
 from .payload_messages import FreeSlots as FreeSlots
 from .payload_messages import Lease as Lease
+from .payload_messages import ProbeDone as ProbeDone
 from .payload_messages import Revoke as Revoke
 from .records import ArrayRecord, Integer
 from .software_version import VERSION
@@ -89,29 +91,6 @@ class WorkerHeartbeat(ArrayRecord, frozen=True):
     error_us: Integer = -1
     lease: Integer = 0
     ordinal: Integer = -1
-
-
-class ProbeDone(ArrayRecord, frozen=True):
-    """Costs found under a lease; the results may be split over several messages.
-
-    usual_us: how long one of them took as a rule, -1 if that is not said.
-    """
-
-    lease: Integer
-    results: tuple[Probed, ...]
-    usual_us: Integer = -1
-
-
-class DecodeDone(ArrayRecord, frozen=True):
-    """Samples decoded under a lease; the results may be split over several messages.
-
-    usual_us: as in ProbeDone.
-    """
-
-    lease: Integer
-    items: tuple[DecodedItem, ...]
-    handles: Handles = ()
-    usual_us: Integer = -1
 
 
 class SampleFailed(ArrayRecord, frozen=True):

@@ -1,11 +1,11 @@
-"""Messages about payloads: who decodes them, which are not wanted any more, how else they travel.
+"""Messages about samples under a lease: who measures or decodes them, the results, their payloads.
 
 The clear channel is a second connection for payloads, see transport/sealing.py; its offer is
 handled by balancer/transport/link.py and balancer/server/clear_payloads.py and never reaches a
 session.
 """
 
-from .parts import SampleRef
+from .parts import DecodedItem, Handles, Probed, SampleRef
 from .records import ArrayRecord, Integer
 
 
@@ -47,3 +47,26 @@ class ClearPayloadOffer(ArrayRecord, frozen=True):
     name: bytes
     password: bytes
     key: bytes
+
+
+class ProbeDone(ArrayRecord, frozen=True):
+    """Costs found under a lease; the results may be split over several messages.
+
+    usual_us: how long one of them took as a rule, -1 if that is not said.
+    """
+
+    lease: Integer
+    results: tuple[Probed, ...]
+    usual_us: Integer = -1
+
+
+class DecodeDone(ArrayRecord, frozen=True):
+    """Samples decoded under a lease; the results may be split over several messages.
+
+    usual_us: as in ProbeDone.
+    """
+
+    lease: Integer
+    items: tuple[DecodedItem, ...]
+    handles: Handles = ()
+    usual_us: Integer = -1

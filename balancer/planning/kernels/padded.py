@@ -212,13 +212,14 @@ def fill_empty(group_of: Int64, groups: int, ranks: int) -> None:
         if counts[empty] > 0:
             continue
         row = empty // ranks * ranks
-        giver = row
+        giver = row  # the first of those with most samples
         for group in range(row, min(row + ranks, groups)):
             if counts[group] > counts[giver]:
                 giver = group
         wanted = counts[giver] // 2
-        if counts[giver] < 2:
+        if counts[giver] < 2:  # nobody in the row can spare one: whoever can, in any row
             giver, wanted = -1, 1
+        # From the end: samples descend, so the smallest are given.
         for i in range(samples - 1, -1, -1):
             if wanted == 0:
                 break
@@ -228,5 +229,5 @@ def fill_empty(group_of: Int64, groups: int, ranks: int) -> None:
                 counts[group] -= 1
                 counts[empty] += 1
                 wanted -= 1
-        if wanted > 0:
+        if wanted > 0:  # there are fewer samples than microbatches
             break

@@ -64,7 +64,7 @@ class Replanner:
             )
 
     def follow(self, count: int, slots: Sequence[Slot], infos: Sequence[Any]) -> None:
-        """Take in a step of `count` microbatches; the next one may run by another plan.
+        """Observe a step of `count` microbatches, and perhaps change the plan of the next one.
 
         All ranks call this after each step. Raises RuntimeError if a peer is lost.
         """
