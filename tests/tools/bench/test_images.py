@@ -10,7 +10,7 @@ from counterpoise.tools.demo.data import ensure_demo_data
 
 
 def _passes(*all_us: float, trainer: float = 1.0, balancer: float = 1.0) -> list[ImagePass]:
-    return [ImagePass(1e6 / each, each, trainer, balancer) for each in all_us]
+    return [ImagePass(1e6 / each, trainer, balancer, each - trainer - balancer) for each in all_us]
 
 
 def test_ratios_are_of_passes_of_one_round_and_to_the_best_of_torchs() -> None:

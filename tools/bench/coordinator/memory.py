@@ -95,7 +95,7 @@ def figures(mode: str, samples: int) -> dict[str, float]:
     return {
         "samples": samples,
         "kept_bytes": after - before,
-        "most_bytes": max(seen) - before,
+        "most_bytes": max(*seen, after) - before,
     }
 
 

@@ -41,15 +41,15 @@ class ImagePass:
     """
 
     rate: float
-    all_us: float
     trainer_us: float
     balancer_us: float
+    workers_us: float
     pictures: str = ""
 
     @property
-    def workers_us(self) -> float:
-        """CPU microseconds a sample of all processes but trainer and balancer."""
-        return self.all_us - self.trainer_us - self.balancer_us
+    def all_us(self) -> float:
+        """CPU microseconds a sample of all processes."""
+        return self.trainer_us + self.balancer_us + self.workers_us
 
 
 def copy_samples(pattern: str, count: int, shards: int, folder: str) -> None:
@@ -129,9 +129,9 @@ def run_pass(loader: Iterable[Any], hashed: bool) -> ImagePass:
         if hashed:
             sums.extend(_sums_of(batch))
     seconds, after = time.perf_counter() - begun, _cpu_s(loader)
-    every, own, balancer = (1e6 * (b - a) / samples for a, b in zip(before, after, strict=True))
+    us = (1e6 * (b - a) / samples for a, b in zip(before, after, strict=True))
     pictures = f"{zlib.crc32(repr(sorted(sums)).encode()):08x} of {len(sums)}" if hashed else ""
-    return ImagePass(samples / seconds, every, own, balancer, pictures)
+    return ImagePass(samples / seconds, *us, pictures)
 
 
 def _sums_of(batch: Mapping[str, Any]) -> Iterator[int]:
@@ -143,12 +143,12 @@ def _sums_of(batch: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _cpu_s(loader: Any) -> tuple[float, float, float]:
-    """Return the CPU seconds so far of all processes, of this one, and of the balancer."""
+    """Return the CPU seconds so far of this process, of the balancer, and of all others below."""
     own = time.process_time()
     balanced = getattr(loader, "_balanced", None)
     balancer = balanced._connection._processes.balancer.pid if balanced is not None else 0
     others = {pid: _process_s(pid) for pid in _below(os.getpid())}
-    return own + sum(others.values()), own, others.get(balancer, 0.0)
+    return own, others.pop(balancer, 0.0), sum(others.values())
 
 
 def _below(parent: int) -> Iterator[int]:
