@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ....balancer.planning.kernels.arrays import Int64
 from ....balancer.planning.planner import make_planner
-from ....balancer.planning.problem.config import PlanConfig, Window
+from ....balancer.planning.problem.config import GlobalBatch, PlanConfig, Window
 from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ....balancer.planning.problem.options import Counts
 from ....balancer.planning.problem.shuffle import permutation
@@ -64,24 +64,22 @@ def compare_padded(
     for case in cases:
         square = case.startswith("square")
         with_tiles = tiles if case.endswith("tiles") else None
-        plans = _plans(ranks, accumulate, square, with_tiles is not None, rebalance)
+        plans = _plans(ranks, accumulate, size, square, with_tiles is not None, rebalance)
         found[case] = _case(tokens, with_tiles, ranks, size, steps, seed, square, plans)
     return report | {"cases": found}
 
 
-Plan = Callable[[Int64, Int64], Rows]  # (tokens, tiles) of a step
+Plan = Callable[[Int64, Int64], Rows | GlobalBatch]  # (tokens, tiles) of a step
 
 
 def _plans(
-    ranks: int, rows: int, square: bool, tiles: bool, rebalance: Callable[..., Rows]
+    ranks: int, rows: int, size: int, square: bool, tiles: bool, rebalance: Callable[..., Rows]
 ) -> dict[str, Plan]:
     def sizes(tokens: Int64) -> Int64:
         return UNIT * tokens + (tokens * tokens if square else 0)
 
     def ours(counts: Counts | None, padded: bool) -> Plan:
-        return lambda tokens, added: _planned(
-            tokens, added if tiles else None, ranks, rows, square, counts, padded
-        )
+        return _product(ranks, rows, size, square, tiles, counts, padded)
 
     return {
         "random": lambda tokens, _: in_order(len(tokens), ranks, rows),
@@ -95,21 +93,33 @@ def _plans(
     }
 
 
-def _planned(
-    tokens: Int64, tiles: Int64 | None, ranks: int, rows: int, square: bool,
-    counts: Counts | None, padded: bool,
-) -> Rows:  # fmt: skip
-    """Return the product's plan of a step."""
-    names = ("tokens",) if tiles is None else ("tokens", "tiles")
+def _product(
+    ranks: int, rows: int, size: int, square: bool, tiles: bool, counts: Counts | None, padded: bool
+) -> Plan:
+    """Return the product's planner for one step."""
+    names = ("tokens", "tiles") if tiles else ("tokens",)
     times = {"tokens": UNIT, "attention_pairs": 1 if square else 0, "tiles": TILE_TOKENS * UNIT}
     named = [(name, times[name]) for name in ("attention_pairs", *names) if times[name]]
-    config = PlanConfig(
-        ranks, len(tokens), rows, names, (None,) * len(names), counts=counts,
-        padded=("tokens",) if padded else (), time_ns=tuple(sorted(named)) if padded else (),
+    planner = make_planner(
+        PlanConfig(
+            ranks, size, rows, names, (None,) * len(names), counts=counts,
+            padded=("tokens",) if padded else (), time_ns=tuple(sorted(named)) if padded else (),
+        )
     )  # fmt: skip
-    costs = tokens[:, None] if tiles is None else np.stack([tokens, tiles], axis=1)
-    (batch,) = make_planner(config).plan(Window(0, 0, 0, costs, last=True)).batches
-    return [[list(m.ordinals) for m in row] for row in zip(*batch.ranks, strict=True)]
+
+    def plan(tokens: Int64, added: Int64) -> GlobalBatch:
+        costs = np.stack([tokens, added], axis=1) if tiles else tokens[:, None]
+        (batch,) = planner.plan(Window(0, 0, 0, costs, last=True)).batches
+        return batch
+
+    return plan
+
+
+def _rows_of(found: Rows | GlobalBatch) -> Rows:
+    """Return a plan's microbatches of each row."""
+    if not isinstance(found, GlobalBatch):
+        return found
+    return [[list(m.ordinals) for m in row] for row in zip(*found.ranks, strict=True)]
 
 
 def _case(
@@ -126,7 +136,7 @@ def _case(
             begin = time.process_time()
             found = plan(lengths, added)
             taken[name].append((time.process_time() - begin) * 1000)
-            times[name].append(_time(work, added * TILE_TOKENS * UNIT, found))
+            times[name].append(_time(work, added * TILE_TOKENS * UNIT, _rows_of(found)))
         times["bound"].append((int(work.sum()) + int(added.sum()) * TILE_TOKENS * UNIT) / ranks)
     whole = np.array(times["random"])
     best = np.min([times[n] for n in plans if not n.startswith("ours")], axis=0)
