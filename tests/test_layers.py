@@ -205,4 +205,6 @@ NOT_IMPORTED = "loader.adapters.torchtitan"
 
 @pytest.mark.parametrize("name", [name for name in modules() if name and name != NOT_IMPORTED])
 def test_every_doctest_is_true(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(f"counterpoise.{name}")).failed == 0
+    module = importlib.import_module(f"counterpoise.{name}")
+    # Each doctest looks at the files of all modules, the thousands without an example too.
+    assert doctest.testmod(module, exclude_empty=True).failed == 0
