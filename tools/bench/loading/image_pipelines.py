@@ -129,9 +129,9 @@ def run_pass(loader: Iterable[Any], hashed: bool) -> ImagePass:
         if hashed:
             sums.extend(_sums_of(batch))
     seconds, after = time.perf_counter() - begun, _cpu_s(loader)
-    us = (1e6 * (b - a) / samples for a, b in zip(before, after, strict=True))
+    own, balancer, others = (1e6 * (b - a) / samples for a, b in zip(before, after, strict=True))
     pictures = f"{zlib.crc32(repr(sorted(sums)).encode()):08x} of {len(sums)}" if hashed else ""
-    return ImagePass(samples / seconds, *us, pictures)
+    return ImagePass(samples / seconds, own, balancer, others, pictures)
 
 
 def _sums_of(batch: Mapping[str, Any]) -> Iterator[int]:
