@@ -16,6 +16,8 @@ import numpy.typing as npt
 ALIGNMENT = 64
 # Sizes are rounded up to steps of an eighth of a power of two: a buffer fits others of its size.
 STEPS_PER_DOUBLING = 8
+# Smaller buffers are made anew: that costs less than to wait for their ends.
+SMALLEST_KEPT = 4096
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -42,10 +44,13 @@ class BufferPool:
     def take(self, nbytes: int) -> Bytes:
         """Return a writable array of nbytes bytes at a multiple of 64, contents undefined.
 
-        The memory is taken back when the array, its views and the tensors on them are gone.
+        Unless it is small, the memory is taken back when the array, its views and the tensors on
+        them are gone.
         """
         if nbytes < 0:
             raise ValueError(f"a buffer cannot have {nbytes} bytes")
+        if 0 < nbytes < SMALLEST_KEPT:
+            return _aligned(nbytes)
         memory = self._memory(rounded(nbytes))
         # Not a view of `memory`: numpy would make the memory itself the base of views of a view.
         use = np.frombuffer(memory.data, np.uint8, nbytes)
@@ -62,11 +67,13 @@ class BufferPool:
             return _aligned(size)
 
     def _sort_returned(self) -> None:
+        if not self._returned:
+            return
         while self._returned:
             try:
                 memory = self._returned.popleft()
             except IndexError:
-                return
+                break
             self._free.setdefault(len(memory), deque()).append(memory)
         self._free_surplus()
 
@@ -91,5 +98,6 @@ def rounded(nbytes: int) -> int:
 
 def _aligned(size: int) -> Bytes:
     room: npt.NDArray[Any] = np.empty(size + ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
+    # Many times faster than .ctypes.data
+    start = -room.__array_interface__["data"][0] % ALIGNMENT
     return room[start : start + size]

@@ -1,5 +1,6 @@
 """Collates the fields that both layouts treat alike: images, and fields of the user's own."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,10 +27,10 @@ def allocate_tensor(nbytes: int) -> Array:
 def empty_array(allocate: Allocate, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return an array of that shape on a buffer of its own, contents undefined."""
     kind = np.dtype(dtype)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    nbytes = math.prod(shape) * kind.itemsize
     if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
         return np.empty(shape, kind)
-    return np.frombuffer(allocate(nbytes), kind, nbytes // kind.itemsize).reshape(shape)
+    return np.ndarray(shape, kind, allocate(nbytes))
 
 
 def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
@@ -66,7 +67,7 @@ def _owners(samples: Sequence[Sample]) -> list[Array]:
     owners = [np.asarray(s.get("tiles_per_image", ()), dtype=np.int64) for s in samples]
     if all(owned.ndim == 1 for owned in owners):
         # All at once: one by one is a good part of what collating costs.
-        counts = [len(np.atleast_1d(s.get("pixel_values", ()))) for s in samples]
+        counts = [_tiles(s) for s in samples]
         joined = np.concatenate([np.zeros(1, np.int64), *owners])
         ends = np.cumsum([0, *map(len, owners)])
         if np.array_equal(np.diff(np.cumsum(joined)[ends]), counts):
@@ -74,10 +75,16 @@ def _owners(samples: Sequence[Sample]) -> list[Array]:
     return [_tiles_per_image(place, sample) for place, sample in enumerate(samples)]
 
 
+def _tiles(sample: Sample) -> int:
+    """Return the number of a sample's tiles."""
+    pixels = np.asarray(sample.get("pixel_values", ()))
+    return len(pixels) if pixels.ndim else 1
+
+
 def _tiles_per_image(place: int, sample: Sample) -> Array:
     """Return a sample's tiles_per_image; ValueError where they are not as many as its tiles."""
     owned = np.asarray(sample.get("tiles_per_image", ()), dtype=np.int64)
-    count = len(np.atleast_1d(sample["pixel_values"])) if "pixel_values" in sample else 0
+    count = _tiles(sample)
     if count != owned.sum():
         raise ValueError(
             f"sample {place} has {count} tiles in pixel_values, but its tiles_per_image "

@@ -150,7 +150,7 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
 
 
 def _tokens(sample: Sample, place: int) -> Array:
-    if not isinstance(sample, Mapping):
+    if type(sample) is not dict and not isinstance(sample, Mapping):
         raise TypeError(
             f"sample {place} is a {type(sample).__name__}, and layouts 'padded' and 'packed' need "
             "dicts with input_ids: return such from the dataset, or use layout='torch' with a "

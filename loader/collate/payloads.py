@@ -14,6 +14,8 @@ def payload_buffer(payload: Any) -> memoryview:
     >>> bytes(payload_buffer(bytearray(b"pixels")))
     b'pixels'
     """
+    if type(payload) is memoryview:
+        return payload  # of a worker's memory, where each begins at a multiple of 64
     whole = memoryview(getattr(payload, "buffer", payload))
     view = whole if whole.format == "B" and whole.ndim == 1 else whole.cast("B")
     if view.nbytes and _address(view) % _WORD_BYTES:

@@ -156,7 +156,10 @@ def aligned(contents: Sequence[Buffer]) -> list[Buffer]:
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
     """Return the array's elements in C order as bytes; copies only if they are in another order."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    try:
+        return array.data.cast("B")
+    except TypeError:  # it is empty, of complex numbers, or in another order
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _with_padding(contents: Sequence[Buffer]) -> Iterator[Buffer]:
@@ -225,12 +228,12 @@ def _empty(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> object:
 
 
 def _value(place: FieldPlace, payload: memoryview) -> object:
+    if place.kind == "array" and place.count:
+        return np.ndarray(place.shape, place.dtype, payload, place.start)
     if place.kind == "number":
         return place.number
     if not place.count:
         return _empty(place.kind, place.dtype, place.shape)
-    if place.kind == "array":
-        return np.frombuffer(payload, place.dtype, place.count, place.start).reshape(place.shape)
     data = payload[place.start : place.end]
     if place.kind == "bytes":
         return bytes(data)

@@ -15,10 +15,20 @@ from typing import Any
 
 import msgpack
 
+from .arrays import encode_arrays
 from .fields import Buffer, CodecError, encode_fields, holds_fields, read_layout
 from .objects import decode_object, encode_object
 
-__all__ = ["Buffer", "CodecError", "decode", "decode_packed", "encode", "payload_of"]
+__all__ = [
+    "Buffer",
+    "CodecError",
+    "decode",
+    "decode_packed",
+    "encode",
+    "encode_packed",
+    "holds_fields",
+    "payload_of",
+]
 
 Header = dict[str, Any]
 # Samples of one data set have few different headers, which are read once each: so many are
@@ -41,6 +51,15 @@ def encode(value: object) -> tuple[Header, list[Buffer]]:
         return {"fields": layout}, buffers
     sizes, buffers = encode_object(value)
     return {"object": sizes}, buffers
+
+
+def encode_packed(value: object) -> tuple[bytes, list[Buffer]]:
+    """Return what `encode` does, the header packed; dicts of arrays cost a part of that."""
+    packed = encode_arrays(value)
+    if packed is not None:
+        return packed
+    header, buffers = encode(value)
+    return msgpack.packb(header), buffers
 
 
 def decode(header: object, payload: Any, allow_object: bool = False) -> Any:
@@ -87,6 +106,8 @@ _remembered_reader = functools.lru_cache(HEADERS_REMEMBERED)(_packed_reader)
 
 def _bytes_of(payload: Any) -> memoryview:
     view = memoryview(payload)
+    if view.format == "B" and view.ndim == 1:
+        return view
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 

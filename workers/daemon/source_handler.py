@@ -4,11 +4,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
-
 from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
-from ..codec.frames import encode
+from ..codec.frames import encode_packed, holds_fields
 from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of, source_name
 from ..sources.labels import labels_of
@@ -96,11 +94,10 @@ class SourceHandler:
         return tuple(found.cost[name] for name in self.resources)
 
     def _packed(self, key: str, cost: tuple[int, ...], sample: Any) -> Decoded:
-        header, buffers = encode(sample)
-        if "object" in header and not self.local:
+        if not self.local and not holds_fields(sample):
             raise SampleError(
                 key,
                 f"the transform made a {type(sample).__name__}; only a dict of arrays, numbers and "
                 "text can go to another host",
             )
-        return Decoded(key, cost, msgpack.packb(header), buffers)
+        return Decoded(key, cost, *encode_packed(sample))

@@ -1,8 +1,8 @@
 """A worker's memory for payloads, and the door where ranks ask for it.
 
-The worker's thread writes payloads, and hears answers when it writes. Ranks that connect are let in
-by a thread of their own, which sleeps otherwise: a rank that waits for its first payload must not
-wait for a decode. Both change the books, under one lock.
+The worker's thread writes payloads, and hears answers when it needs room. Ranks that connect are
+let in by a thread of their own, which sleeps otherwise: a rank that waits for its first payload
+must not wait for a decode. Both change the books, under one lock.
 """
 
 import array
@@ -99,7 +99,9 @@ class Lender:
         if not nbytes:
             return None
         with self._lock:
-            self._hear()
+            # What ranks have answered makes room. To hear it takes as long as to write 30 KB.
+            if self._book.segments.is_full(nbytes):
+                self._hear()
             handle = self._book.add(nbytes)
             if handle is None:
                 return None
@@ -118,6 +120,7 @@ class Lender:
         with self._lock:
             names = [r.name for r in self._readers.values() if r.peer in message.readers]
             self._ask(self._book.free(message.serials, names if message.readers else None))
+            self._hear()
 
     def free_all(self) -> None:
         """Free all payloads: the balancer has forgotten this worker, or its job is over."""

@@ -50,18 +50,23 @@ class Segments:
         """Return the bytes of a segment."""
         return self._all[number].size
 
+    def is_full(self, nbytes: int) -> bool:
+        """Return whether a payload needs another segment than the one that is written to."""
+        segment = self._all.get(self._current)
+        return segment is None or segment.spoiled or segment.end + nbytes > segment.size
+
     def take(self, nbytes: int) -> tuple[int, int] | None:
         """Return segment and offset for a payload, None where there is no room.
 
         A number that was never returned before is a new segment.
         """
-        segment = self._all.get(self._current)
-        if segment is None or segment.spoiled or segment.end + nbytes > segment.size:
+        if self.is_full(nbytes):
             number = self._other(nbytes)
             if number is None:
                 return None
             self._leave_current()
-            self._current, segment = number, self._all[number]
+            self._current = number
+        segment = self._all[self._current]
         start = segment.end
         segment.end = -(-(start + nbytes) // ALIGNMENT) * ALIGNMENT
         segment.used += 1

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.codec.frames import CodecError, decode, encode, payload_of
+from counterpoise.workers.codec.frames import CodecError, decode, encode, encode_packed, payload_of
 
 Pair = collections.namedtuple("Pair", ["image", "label"])
 
@@ -129,6 +129,21 @@ def test_arrays_are_aligned_writable_views(value):
             assert field.ctypes.data % 64 == 0
             assert field.flags.writeable
             assert np.shares_memory(field, room)
+
+
+@given(structures | fields)
+def test_packed_as_at_once(value):
+    header, buffers = encode(value)
+    packed, others = encode_packed(value)
+    assert packed == msgpack.packb(header)
+    assert b"".join(others) == b"".join(buffers)
+
+
+def test_metadata_of_a_type_is_kept_though_the_form_came_before():
+    plain = np.arange(3, dtype=np.int32)
+    marked = plain.view(np.dtype(np.int32, metadata={"unit": "m"}))
+    assert b"fields" in encode_packed({"n": plain})[0]
+    assert b"object" in encode_packed({"n": marked})[0]
 
 
 def test_tensors_are_writable_views():
