@@ -131,7 +131,7 @@ class Coordinator:
             self._looked_at = now
             self.state.requests.look_at_all()
         self._help_slow_workers()
-        sent = self._settle()
+        sent = self._settle(may_wait=False)
         self._ticked_at, self._deadline, self._has_changed = now, self._find_deadline(), False
         return sent
 
@@ -234,14 +234,15 @@ class Coordinator:
 
     # --- settling
 
-    def _settle(self) -> list[Send]:
+    def _settle(self, may_wait: bool = True) -> list[Send]:
+        """Do what has become possible; return what to send: see CoordinatorState.take_outbox."""
         self._has_changed = True
         self.runs.guard(lambda run: run.plan_ahead())
         self._answer_requests()
         self._revoke_useless_leases()
         self._grant_leases()
         self._say_goodbye()
-        return self.state.take_outbox()
+        return self.state.take_outbox(may_wait)
 
     def _answer_requests(self) -> None:
         """Send what was asked for: a microbatch that is ready, the end of the epoch, a failure."""

@@ -228,11 +228,13 @@ class RankHandlers:
                 rank.taken_until = min(map(rank.reached, rank.hello.ranks))
 
     def record_request(self, peer: bytes, request: RequestBatch) -> None:
-        """Record which microbatch a rank waits for.
+        """Record which microbatch a rank waits for, and what it acknowledges with that.
 
         If it is in a later run than the one that we know it to be in, its StartRun was lost.
         """
         rank = self.state.ranks[peer]
+        if request.ack is not None:
+            self.acknowledge(peer, request.ack)
         if request.rank in rank.hello.ranks:
             run = self.state.run
             if request.lost and run is not None and run.number == request.run:

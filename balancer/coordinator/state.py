@@ -9,11 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from ..planning.planner import make_planner
 from ..planning.problem.config import PlanConfig
 from ..protocol.clock_offset import MICROSECONDS
 from ..protocol.job_spec import JobSpec
-from ..protocol.messages import Message, RankHello, RunFailed
+from ..protocol.messages import Lease, Message, RankHello, RunFailed
 from ..protocol.transitions import ABSENT, W_READY, State
 from .delivery.shared_payloads import SharedPayloads
 from .effects import Send
@@ -184,9 +186,23 @@ class CoordinatorState:
         if known is not None:
             known.sent_at = self.now
 
-    def take_outbox(self) -> list[Send]:
-        """Return the messages to send, and forget them."""
-        for worker, freed in self.shared.take_freed():
-            self.send(worker, freed)
+    def take_outbox(self, may_wait: bool = False) -> list[Send]:
+        """Return the messages to send, and forget them.
+
+        What was freed travels with leases. With `may_wait` a worker that has leases is told with
+        its next one, or later: it is at work, and a message costs as much as several samples.
+        """
+        self._tell_freed(may_wait)
         outbox, self._outbox = self._outbox, []
         return outbox
+
+    def _tell_freed(self, may_wait: bool) -> None:
+        lately, run = self.shared.freed_lately(), self.run
+        for place, effect in enumerate(self._outbox):
+            if isinstance(effect.message, Lease) and (freed := self.shared.take_freed(effect.peer)):
+                lease = structs.replace(effect.message, freed=freed)
+                self._outbox[place] = Send(effect.peer, lease)
+        for worker in lately if may_wait else self.shared.all_freed():
+            if not (may_wait and run is not None and run.leases.count(worker)):
+                for each in self.shared.take_freed(worker):
+                    self.send(worker, each)

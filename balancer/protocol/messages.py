@@ -39,7 +39,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 
 # --- worker to coordinator
@@ -187,19 +187,6 @@ class StartRun(ArrayRecord, frozen=True):
         return (mine.step, mine.microbatch) >= (its.step, its.microbatch)
 
 
-class RequestBatch(ArrayRecord, frozen=True):
-    """Request a microbatch; it is sent when it is complete.
-
-    lost: it was sent, and handles in it were of no use: what they named is to be decoded again.
-    """
-
-    run: Integer
-    rank: Integer
-    step: Integer
-    microbatch: Integer
-    lost: bool = False
-
-
 class Ack(ArrayRecord, frozen=True):
     """This microbatch and all before it were copied; the balancer may free their memory."""
 
@@ -207,6 +194,21 @@ class Ack(ArrayRecord, frozen=True):
     rank: Integer
     step: Integer
     microbatch: Integer
+
+
+class RequestBatch(ArrayRecord, frozen=True):
+    """Request a microbatch; it is sent when it is complete.
+
+    lost: it was sent, and handles in it were of no use: what they named is to be decoded again.
+    ack: what the rank acknowledges as well, before it requests this.
+    """
+
+    run: Integer
+    rank: Integer
+    step: Integer
+    microbatch: Integer
+    lost: bool = False
+    ack: Ack | None = None
 
 
 class LabelCount(ArrayRecord, frozen=True):

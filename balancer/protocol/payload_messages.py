@@ -9,15 +9,6 @@ from .parts import DecodedItem, Handles, Probed, SampleRef
 from .records import ArrayRecord, Integer
 
 
-class Lease(ArrayRecord, frozen=True):
-    """The right to probe or decode some samples; `kind` is "probe" or "decode"."""
-
-    lease: Integer
-    kind: str
-    epoch: Integer
-    refs: tuple[SampleRef, ...]
-
-
 class Revoke(ArrayRecord, frozen=True):
     """The rest of a lease is not wanted any more."""
 
@@ -32,7 +23,20 @@ class FreeSlots(ArrayRecord, frozen=True):
     """
 
     serials: tuple[Integer, ...]
-    readers: tuple[bytes, ...] = ()
+    readers: tuple[bytes, ...]
+
+
+class Lease(ArrayRecord, frozen=True):
+    """The right to probe or decode some samples; `kind` is "probe" or "decode".
+
+    freed: messages for the same worker that travel with it.
+    """
+
+    lease: Integer
+    kind: str
+    epoch: Integer
+    refs: tuple[SampleRef, ...]
+    freed: tuple[FreeSlots, ...] = ()
 
 
 class ClearPayloadOffer(ArrayRecord, frozen=True):

@@ -92,6 +92,19 @@ class LabelCounts:
         return [count for counts in self._sent.values() for count in counts]
 
 
+def acknowledging(acks: list[Message], requests: list[Message]) -> list[Message]:
+    """Return acknowledgements and the requests after them, in one message if they fit into one.
+
+    >>> acknowledging([Ack(0, 0, 1, 0)], [RequestBatch(0, 0, 3, 0)])
+    [RequestBatch(run=0, rank=0, step=3, microbatch=0, lost=False, ack=Ack(run=0, rank=0, step=1, \
+microbatch=0))]
+    """
+    match acks, requests:
+        case [Ack() as ack], [RequestBatch() as first, *others]:
+            return [structs.replace(first, ack=ack), *others]
+    return [*acks, *requests]
+
+
 class RankSession:
     """The state machine of a trainer process. Methods return the messages to send."""
 

@@ -53,7 +53,14 @@ class EndWorker:
     reason: str
 
 
-Effect = OpenSource | RepeatReady | SayHello | FreeSlots | EndWorker
+@dataclass(frozen=True, slots=True)
+class FreePayloads:
+    """Free payloads in this process' memory."""
+
+    freed: tuple[FreeSlots, ...]
+
+
+Effect = OpenSource | RepeatReady | SayHello | FreePayloads | EndWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class WorkerSession:
             WorkerAction.OPEN_SOURCE: self._open_source,
             WorkerAction.QUEUE_LEASE: self._queue_lease,
             WorkerAction.DROP_LEASE: self._drop_lease,
-            WorkerAction.FREE_SLOTS: lambda message: message,
+            WorkerAction.FREE_SLOTS: lambda message: FreePayloads((message,)),
             WorkerAction.SAY_HELLO: self._say_hello,
             WorkerAction.END: self._end,
         }
@@ -108,10 +115,11 @@ class WorkerSession:
         self._welcome = message
         return OpenSource(message.job, message.number)
 
-    def _queue_lease(self, message: Lease) -> None:
+    def _queue_lease(self, message: Lease) -> FreePayloads | None:
         self._tasks.extend(
             SampleTask(message.lease, message.kind, message.epoch, ref) for ref in message.refs
         )
+        return FreePayloads(message.freed) if message.freed else None
 
     def _drop_lease(self, message: Revoke) -> None:
         self._tasks = deque(task for task in self._tasks if task.lease != message.lease)

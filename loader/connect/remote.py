@@ -19,7 +19,7 @@ from msgspec import structs
 from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import EpochPosition, Message, Ping, Pong, RankBye, Ready
-from ...balancer.protocol.rank_session import Arrival, RankSession
+from ...balancer.protocol.rank_session import Arrival, RankSession, acknowledging
 from ...balancer.transport.keys import PeerKeys
 from ..step.errors import LoaderError
 from .rank_sockets import RankSockets
@@ -149,8 +149,7 @@ class Connection:
             messages = self.session.release(arrival)
             self._is_first = False
             if messages:
-                self._send(messages)
-                self._send(self.session.new_requests())
+                self._send(acknowledging(messages, self.session.new_requests()))
 
     def add_up_labels(
         self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /

@@ -73,7 +73,8 @@ worker                    coordinator                     rank
   | <-----  Lease (decode)     |                            |
   | DecodeDone + payloads ---> |                            |
   |                            | Batch + payloads  -------> |
-  |                            | <------------------  Ack   |
+  |                            | <------------------  Ack   |  or with the next RequestBatch
+  | <-- Lease, with FreeSlots  |                            |
 ```
 """
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.messages import Batch, Message, RankBye
-from ...balancer.protocol.rank_session import Arrival, RankSession
+from ...balancer.protocol.rank_session import Arrival, RankSession, acknowledging
 from .memory import SimulatedBorrower
 from .rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
 from .world import SLOW, World
@@ -223,7 +223,7 @@ class Trainer:
 
     def _train(self, process: RankProcess, arrival: Arrival, messages: list[Message]) -> None:
         self._record(process, arrival.batch, arrival.payloads)
-        process.send(messages)
+        process.send(acknowledging(messages, process.session.new_requests()))
         if self._counts_labels:
             process.count_labels(arrival.batch)
         process.training = True

@@ -8,7 +8,15 @@ share a rank none is further ahead of another than it prefetches.
 from ...balancer.coordinator.effects import Send
 from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.run.epoch import EpochRun
-from ...balancer.protocol.messages import Ack, Batch, Lease, Message, Welcome, WorkerHello
+from ...balancer.protocol.messages import (
+    Ack,
+    Batch,
+    Lease,
+    Message,
+    RequestBatch,
+    Welcome,
+    WorkerHello,
+)
 
 Place = tuple[int, int]
 
@@ -33,6 +41,8 @@ class Watch:
         """Record a message that a balancer is about to receive."""
         if isinstance(message, Ack):
             self._acknowledged(coordinator, peer, message)
+        elif isinstance(message, RequestBatch) and message.ack is not None:
+            self._acknowledged(coordinator, peer, message.ack)
         elif isinstance(message, WorkerHello):
             self._greeted(coordinator, peer, message)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from ...balancer.protocol.messages import (
     DecodedItem,
-    FreeSlots,
     Message,
     Probed,
     SampleFailed,
@@ -17,6 +16,7 @@ from ...balancer.protocol.messages import (
 from ...balancer.protocol.parts import IDLE, WorkInProgress
 from ...balancer.protocol.worker_session import (
     EndWorker,
+    FreePayloads,
     OpenSource,
     RepeatReady,
     SampleTask,
@@ -98,9 +98,10 @@ class WorkerProcess:
         if isinstance(action, SayHello):
             self._free_all()
             self.send_hello()
-        elif isinstance(action, FreeSlots):
+        elif isinstance(action, FreePayloads):
             if self.lender is not None:
-                self.lender.free(action)
+                for freed in action.freed:
+                    self.lender.free(freed)
         elif isinstance(action, RepeatReady):
             if self.ready is not None:
                 self._send(self.ready)

@@ -19,7 +19,6 @@ from msgspec import structs
 
 from ...balancer.protocol.messages import (
     DecodedItem,
-    FreeSlots,
     HeartbeatAck,
     Message,
     Probed,
@@ -34,6 +33,7 @@ from ...balancer.protocol.messages import (
 from ...balancer.protocol.worker_session import (
     HEARTBEAT_S,
     EndWorker,
+    FreePayloads,
     OpenSource,
     RepeatReady,
     SampleTask,
@@ -253,8 +253,9 @@ class _Worker:
             action = self.session.handle(received[0])
             if isinstance(action, OpenSource):
                 self._open(action.job, action.number)
-            elif isinstance(action, FreeSlots):
-                self.payloads.free(action)
+            elif isinstance(action, FreePayloads):
+                for freed in action.freed:
+                    self.payloads.free(freed)
             elif isinstance(action, RepeatReady) and self.opened is not None:
                 self._send(self.opened)
             elif isinstance(action, EndWorker):

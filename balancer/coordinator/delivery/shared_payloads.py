@@ -39,7 +39,9 @@ class SharedPayloads:
 
     def __init__(self) -> None:
         self._known: dict[bytes, dict[int, SharedPayload]] = {}
-        self._freed: dict[tuple[bytes, frozenset[bytes]], list[int]] = {}
+        # Serials by worker and readers, and the workers of which some are new.
+        self._freed: dict[bytes, dict[frozenset[bytes], list[int]]] = {}
+        self._lately: dict[bytes, None] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))
@@ -63,21 +65,28 @@ class SharedPayloads:
         self, worker: bytes, handle: PayloadHandle, readers: frozenset[bytes] = frozenset()
     ) -> None:
         """Free what a worker has announced in vain: its message came too late, or is not wanted."""
-        self._freed.setdefault((worker, readers), []).append(handle.serial)
+        self._freed.setdefault(worker, {}).setdefault(readers, []).append(handle.serial)
+        self._lately[worker] = None
 
     def forget_worker(self, worker: bytes) -> None:
         """Forget a worker's payloads: it is gone, or frees them all when it comes back."""
         self._known.pop(worker, None)
 
-    def take_freed(self) -> list[tuple[bytes, FreeSlots]]:
-        """Return, once, what workers are to be told."""
-        if not self._freed:
-            return []
-        freed, self._freed = self._freed, {}
-        return [
-            (worker, FreeSlots(tuple(serials), tuple(sorted(readers))))
-            for (worker, readers), serials in freed.items()
-        ]
+    def freed_lately(self) -> list[bytes]:
+        """Return, once, the workers of whose payloads some were freed."""
+        lately, self._lately = self._lately, {}
+        return list(lately)
+
+    def all_freed(self) -> list[bytes]:
+        """Return the workers that are to be told of freed payloads."""
+        return list(self._freed)
+
+    def take_freed(self, worker: bytes) -> tuple[FreeSlots, ...]:
+        """Return, once, what a worker is to be told."""
+        freed = self._freed.pop(worker, {})
+        return tuple(
+            FreeSlots(tuple(serials), tuple(sorted(readers))) for readers, serials in freed.items()
+        )
 
 
 def size_of(payload: object) -> int:

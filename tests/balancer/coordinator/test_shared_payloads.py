@@ -55,6 +55,7 @@ class Job:
         for effect in effects:
             if isinstance(effect.message, Lease):
                 self.leases.append((effect.peer, effect.message))
+                self.freed += [(effect.peer, freed) for freed in effect.message.freed]
             elif isinstance(effect.message, Batch):
                 assert effect.payloads == ()
                 self.batches.append(effect.message)
@@ -102,6 +103,31 @@ def test_what_a_rank_has_taken_is_freed_and_it_is_named():
     job.tell(b"r", Ack(0, 0, 0, 0))
     assert job.freed_serials() == serials(batch)
     assert {message.readers for _, message in job.freed} == {(b"r",)}
+
+
+def test_an_acknowledgement_counts_before_the_request_that_it_comes_with():
+    job = Job()
+    batch = job.ask(0, 0)
+    job.tell(b"r", RequestBatch(0, 0, 0, 1, ack=Ack(0, 0, 0, 0)))
+    assert job.freed_serials() == serials(batch)
+    assert job.batches[-1].microbatch == 1
+
+
+def test_a_worker_at_work_is_told_of_freed_payloads_with_its_next_lease_or_soon():
+    job = Job(buffer_bytes=400)
+    batch = job.ask(0, 0)
+    (tokens,) = {handle.token for handle in batch.handles}
+    job.tell(b"r", Ack(0, 0, 0, 0))
+    peer, lease = job.leases[-1]
+    assert [each.serials for each in lease.freed] == [tuple(serials(batch))]
+    job.freed.clear()
+    run, late = job.coordinator.state.run, PayloadHandle(tokens, 77, 0, 0, 100)
+    assert run.leases.count(peer)
+    job.tell(peer, DecodeDone(1, (DecodedItem(0, "k", (), b"h"),), (late,)))
+    assert not job.freed
+    assert job.coordinator.next_deadline() <= job.now + 0.1
+    job.take(job.coordinator.tick(job.now + 0.1))
+    assert job.freed == [(peer, FreeSlots((77,), ()))]
 
 
 def test_at_the_end_everything_is_freed_once():

@@ -1,6 +1,7 @@
 """The peers' sessions: what they ask for, in which order they hand on, and their tables."""
 
 import pytest
+from msgspec import structs
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.planning.problem.config import PlanConfig
@@ -12,6 +13,7 @@ from counterpoise.balancer.protocol.messages import (
     Bye,
     EpochEnd,
     EpochPosition,
+    FreeSlots,
     Lease,
     PeerRejected,
     Ping,
@@ -27,10 +29,11 @@ from counterpoise.balancer.protocol.messages import (
     Welcome,
     WorkersEnded,
 )
-from counterpoise.balancer.protocol.rank_session import RankSession
+from counterpoise.balancer.protocol.rank_session import RankSession, acknowledging
 from counterpoise.balancer.protocol.transitions import BEGIN, COORDINATOR, RANK, WORKER, Event
 from counterpoise.balancer.protocol.worker_session import (
     EndWorker,
+    FreePayloads,
     OpenSource,
     SayHello,
     WorkerSession,
@@ -148,6 +151,28 @@ def test_a_rank_asks_ahead_as_far_as_it_knows_that_there_is_something():
     assert session.new_requests() == []
     session.handle(batch(0, 0, 0, microbatches=2))
     assert [place(ask) for ask in session.new_requests()] == [(0, 1, 0), (1, 0, 0)]
+
+
+def test_an_acknowledgement_travels_with_the_request_that_it_makes_room_for():
+    session = running()
+    session.new_requests()
+    session.handle(batch(0, 0, 0))
+    arrival = session.peek()
+    asked = acknowledging(session.release(arrival), session.new_requests())
+    assert asked == [RequestBatch(0, 0, 0, 1, ack=Ack(0, 0, 0, 0)), RequestBatch(0, 0, 1, 0)]
+    assert acknowledging([Ack(0, 0, 0, 0)], []) == [Ack(0, 0, 0, 0)]
+    again = [Ack(0, 0, 1, 0), session.hello, RequestBatch(0, 0, 2, 0)]
+    assert acknowledging(again[:1], again[1:]) == again
+
+
+def test_what_is_freed_may_come_with_a_lease():
+    session = WorkerSession()
+    session.handle(Welcome("", 0))
+    freed = FreeSlots((3, 4), (b"r",)), FreeSlots((5,), ())
+    assert session.handle(structs.replace(lease(1, 7), freed=freed)) == FreePayloads(freed)
+    assert session.handle(freed[1]) == FreePayloads(freed[1:])
+    assert session.handle(lease(2, 8)) is None
+    assert [session.next_task().ref.ordinal for _ in range(2)] == [7, 8]
 
 
 def test_over_a_new_connection_a_rank_says_who_it_is_and_asks_again():

@@ -13,6 +13,7 @@ from counterpoise.balancer.planning.problem.costs import MAX_COST
 from counterpoise.balancer.protocol.messages import (
     KINDS,
     PROTOCOL_VERSION,
+    Ack,
     BatchItem,
     Bye,
     Cost,
@@ -70,6 +71,8 @@ def values(hint):
         return VALUES[hint]
     if hint == PayloadHandle | None:
         return st.none() | values(PayloadHandle)
+    if hint == Ack | None:
+        return st.none() | values(Ack)
     assert get_origin(hint) is tuple
     assert get_args(hint)[1] is ...
     return st.lists(values(get_args(hint)[0]), max_size=3).map(tuple)
@@ -241,9 +244,11 @@ def test_a_header_may_be_any_buffer():
 
 def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
     parts = (
+        Ack,
         BatchItem,
         DecodedItem,
         EpochPosition,
+        FreeSlots,
         Hole,
         PayloadHandle,
         Probed,

@@ -69,7 +69,7 @@ def free(lender: Lender, *handles: Any) -> None:
 
 def hear(lender: Lender) -> None:
     """Let a lender hear what ranks have answered, as it does with every message of the balancer."""
-    lender.free(FreeSlots(()))
+    lender.free(FreeSlots((), ()))
 
 
 def test_what_is_written_is_read(lender: Lender, borrower: Borrower) -> None:
