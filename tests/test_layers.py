@@ -42,6 +42,7 @@ ORDER = (
     "sched.runtime.links",
     "sched.runtime.gradients",
     "sched.runtime.stage",
+    "sched.runtime.stage.generator",
     "sched.runtime.encoders",
     "sched.runtime.execution",
     "sched.runtime.checkpoint",

@@ -118,6 +118,8 @@ _KINDS = (
     _rank("IB", "input embedding, backward", needs=_after("IF"), frees=("words",)),
     _rank("EF", "encoder forward", takes=("encoder",)),
     _rank("EB", "encoder backward", needs=_after("EF"), frees=("encoder",)),
+    _rank("GF", "generator forward, with its loss", takes=("generator",)),
+    _rank("GB", "generator backward", needs=_after("GF"), frees=("generator",)),
     # Done once a step.
     Kind("UNSHARD", "gather the parameters", once=True),
     Kind("RESHARD", "drop the gathered parameters", once=True),

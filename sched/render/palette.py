@@ -31,6 +31,8 @@ PAINTS = {
     "C": Paint("continuation", "#444a40"),
     "EF": Paint("encoder forward", "#bff1fb"),
     "EB": Paint("encoder backward", "#f1ef96", striped=True),
+    "GF": Paint("generator forward", "#8fd3a8"),
+    "GB": Paint("generator backward", "#4f9d78", striped=True),
     # Rarer ones, seen beside few of the others.
     "L": Paint("vocabulary, logits", "#8f2f5b"),
     "E": Paint("vocabulary, exponentials", "#c26a94"),

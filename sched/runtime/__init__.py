@@ -6,11 +6,13 @@ from .execution import PipelineStalledError
 from .links import PeerLostError
 from .pipeline import Pipeline, StepResult
 from .stage import split
+from .stage.generator import GeneratorSpec
 from .units import Units, UnitSize
 from .vocabulary import LossOptions, VocabParallel
 
 __all__ = [
     "EncoderSpec",
+    "GeneratorSpec",
     "LossOptions",
     "PeerLostError",
     "Pipeline",

@@ -30,6 +30,7 @@ from .gradients import (
 )
 from .job import (
     CompiledProgram,
+    NeededFields,
     Programs,
     Replanner,
     UnitPrograms,
@@ -42,8 +43,9 @@ from .job import (
 from .links import Groups, ProcessGroupLinks, gather_objects, wait_for
 from .parts import ModelPart, StepData
 from .parts.reading import WEIGHTS, Reading, Steps, list_steps
-from .stage import LossFunction, Merging, Running, StageOptions, merging_for
+from .stage import LossFunction, Running, StageOptions, merging_for
 from .stage.agreement import ModelFacts, facts_of
+from .stage.generator import GeneratorSpec, rank_generator
 from .units import Units
 from .vocabulary import VocabParallel, VocabularyShard
 
@@ -73,12 +75,12 @@ class Pipeline:
     tokens, or a function from its info to their whole shape; `dtype`: their precision.
     `deadline_s`: how long a rank waits for another one. `running`: the fields of StageOptions
     (`inputs`, `extras`, `labels`, `recompute`, `autocast`, `split`, `shift_labels`, `merge`,
-    `embedding`). `shared`: this
-    rank's copies of parameters that other pipeline ranks hold, too (tied or replicated layers), by
-    names that are the same on all of them; they start with the first rank's values, get the sum
-    of all copies' gradients, and count once in the norm. `timelines`: a folder to which every
-    step's times are written, for `counterpoise profile`. `replan`: how the plan is made again when
-    steps take other times than simulated.
+    `embedding`). `generator`: a second head behind the last stage, the same on every rank.
+    `shared`: this rank's copies of parameters that other pipeline ranks hold, too (tied or
+    replicated layers), by names that are the same on all of them; they start with the first rank's
+    values, get the sum of all copies' gradients, and count once in the norm. `timelines`: a folder
+    to which every step's times are written, for `counterpoise profile`. `replan`: how the plan is
+    made again when steps take other times than simulated.
 
     Raises ValueError for stages, schedules and settings that do not fit together, and
     PipelineStalledError if other processes do not come to make it within `deadline_s`, or within a
@@ -95,6 +97,7 @@ class Pipeline:
         loss: LossFunction | None = None,
         vocabulary: VocabParallel | None = None,
         encoders: Sequence[EncoderSpec] = (),
+        generator: GeneratorSpec | None = None,
         weigh: str | Callable[[Any], float] = "token",
         dtype: torch.dtype = torch.float32,
         deadline_s: float = 300.0,
@@ -104,16 +107,17 @@ class Pipeline:
         replan: Replan | Literal["off"] = "off",
         **running: Unpack[Running],
     ) -> None:
-        for stage, module in stages.items():
-            refuse_wrapped(stage, module)
+        self._modules = dict(stages)
+        refuse_wrapped(self._modules)
         self.deadline_s = deadline_s
         with all_come():
-            self._arranged = arrange(mesh, schedule, options or {}, encoders, deadline_s)
+            self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
         self._place, probe = self._arranged.place, self._arranged.probe
-        self._modules = dict(stages)
         self._encoders = rank_encoders(encoders, probe, self._place.seat)
+        self._generator = rank_generator(generator, probe, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
+        self._needed = self._all_fields()
         self._reading = self._read_with(hidden, dtype, weigh)
         with all_come():
             self._facts = self._agree(shared or {})
@@ -122,8 +126,12 @@ class Pipeline:
         self.replanner = self._follow(replan)
         self._step, self._timelines = 0, timelines_folder(timelines)
         self._measured: tuple[int, list[Slot]] = (0, [])
-        self._pipelines = Pipelines((), {})
-        self._name, self._placement = "", probe.placement
+        self._pipelines, self._name, self._placement = Pipelines((), {}), "", probe.placement
+
+    def _all_fields(self) -> NeededFields:
+        placement = self._arranged.probe.placement
+        beside = self._encoders, self._generator
+        return NeededFields(placement, self._options, self._vocabulary, *beside)
 
     def _read_with(
         self,
@@ -135,7 +143,7 @@ class Pipeline:
             hidden if callable(hidden) else tokens_by(hidden),
             dtype,
             WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
-            self._fields(self._place.seat),
+            self._needed.of(self._place.seat),
             self._place.device,
             frozenset(self._options.labels if self._options.shift_labels else ()),
         )
@@ -149,7 +157,8 @@ class Pipeline:
         shared = SharedParameters(self.rank, every, self._facts.shared, self._groups.sharers)
         shared.copy_values()
         late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
-        others = [*self._encoders.modules(), *([] if self._shard is None else [self._shard])]
+        shard = [] if self._shard is None else [self._shard]
+        others = [*self._encoders.modules(), *self._generator.modules(), *shard]
         sharded, own = self._facts.sharded, shared.parameters.values()
         return shared, SummedParameters(self._modules, others, sharded, late, own)
 
@@ -157,9 +166,10 @@ class Pipeline:
         """Return what follows the measured steps, if the plan may change."""
         if replan == "off":
             return None
-        if isinstance(self._programs, UnitPrograms):
+        if isinstance(self._programs, UnitPrograms) or self._generator.spec is not None:
             raise ValueError(
-                'plans of units are not made again; give replan="off", or encoders in the bubbles'
+                "plans of units and with a generator are not made again; give "
+                'replan="off", or encoders in the bubbles alone'
             )
         return Replanner(replan, self._programs, self._place, self.deadline_s)
 
@@ -174,9 +184,10 @@ class Pipeline:
         return self._place.replica
 
     def modules(self) -> tuple[nn.Module, ...]:
-        """Return what this rank trains: stages, its shard of the vocabulary, encoder layers."""
+        """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
         shard = () if self._vocabulary is None else tuple(self._vocabulary.modules())
-        return (*self._modules.values(), *shard, *self._encoders.modules())
+        beside = (*self._encoders.modules(), *self._generator.modules())
+        return (*self._modules.values(), *shard, *beside)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what this rank trains, for its optimizer; a tied parameter once."""
@@ -185,21 +196,7 @@ class Pipeline:
 
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
-        return self._fields(self._place.seat_of(rank))
-
-    def _fields(self, rank: int) -> frozenset[str]:
-        if rank >= self._place.ranks:
-            return frozenset(self._encoders.fields(rank))
-        wanted = set(self._options.extras)
-        ends = self._arranged.probe.placement
-        entry = not (self._vocabulary and self._vocabulary.shard.embedding)
-        if rank == ends[0] and entry:
-            wanted |= set(self._options.inputs)
-        if rank == ends[-1] and self._options.loss is not None:
-            wanted |= set(self._options.labels)
-        if self._vocabulary is not None:
-            wanted |= set(self._vocabulary.fields.values())
-        return frozenset(wanted | self._encoders.fields(rank))
+        return self._needed.of(self._place.seat_of(rank))
 
     def step(self, step: Steps) -> StepResult:
         """Run forward and backward of a step; its gradients, summed over replicas, go to `.grad`.
@@ -298,8 +295,8 @@ class Pipeline:
             load_optimizer(self._held(), optimizer, state)
 
     def _held(self) -> HeldModules:
-        layers = self._encoders.named_modules()
-        elsewhere = self._encoders.saved_elsewhere()
+        layers = {**self._encoders.named_modules(), **self._generator.named_modules()}
+        elsewhere = self._encoders.saved_elsewhere() | self._generator.saved_elsewhere()
         return HeldModules(self._modules, self._shard, layers, elsewhere)
 
     def timeline(self) -> Timeline:
@@ -334,23 +331,28 @@ class Pipeline:
         """Return what all ranks' modules say of the model together."""
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         trained, copies = self._encoders.trained(), self._copies(shared)
-        facts = facts_of(self._modules, embedding, shared, trained, copies)
+        head = self._generator.name
+        facts = facts_of(self._modules, embedding, shared, trained, copies, head)
         return self._arranged.agree(facts, self.deadline_s)
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Return the parameters of which other ranks have copies that nobody has named."""
         known = {id(p) for p in shared.values()}
         others = self._arranged.copies(self._modules, self._shard, known)
-        return {**self._encoders.parameters(), **others}
+        return {**self._encoders.parameters(), **self._generator.parameters(), **others}
 
     def _connect(self) -> tuple[Groups, Board, Programs]:
         """Compile a first program, and connect to the other ranks by its channels."""
+        embedded = self._shard is not None and self._shard.embedding is not None
+        stages, options = self._modules, self._options
         programs = self._arranged.programs(
             modules=self._modules,
             options=self._options,
             vocabulary=self._vocabulary,
             encoders=self._encoders,
-            merging=self._merging(),
+            generator=self._generator,
+            merging=merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded),
+            taking=self._generator.taking(stages.get(self._arranged.probe.stages - 1)),
             facts=self._facts,
         )
         first = programs.of(self._arranged.first)
@@ -358,11 +360,6 @@ class Pipeline:
         place = self._place
         groups, board = meet(first.program, programs.channels, place, self.deadline_s, sharers)
         return groups, board, programs
-
-    def _merging(self) -> Merging | None:
-        embedded = self._shard is not None and self._shard.embedding is not None
-        options, first = self._options, self._modules.get(0)
-        return merging_for(options.merge, options.embedding, first, embedded=embedded)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ from .costs import Costs, Table, expand
 
 Resources = Mapping[str, int]
 # Buffers of kinds that are divided over the ranks.
-_RANK_BUFFERS = ("logits", "early", "words", "encoder", "features")
+_RANK_BUFFERS = ("logits", "early", "words", "encoder", "features", "generator")
 Points = tuple[tuple[Whole, Whole], ...]
 
 

@@ -37,8 +37,8 @@ class Costs:
 def unit_costs(forward: int = 1, backward: int = 2, output: int = 0) -> Costs:
     """Return simple costs for comparing schedules: I and W share the backward's time.
 
-    `output`: the time of each output-layer pass. Input-layer and encoder passes, and passes done
-    once a step, take no time.
+    `output`: the time of each output-layer pass. Input-layer, encoder and generator passes, and
+    passes done once a step, take no time.
 
     >>> unit_costs(10, 20).pass_ns["W"]
     10
@@ -46,7 +46,8 @@ def unit_costs(forward: int = 1, backward: int = 2, output: int = 0) -> Costs:
     half = backward // 2
     parts = {"F": forward, "B": backward, "I": half, "W": backward - half}
     vocabulary = dict.fromkeys(("S", "T", "L", "E", "G"), output)
-    free = dict.fromkeys(("IF", "IB", "EF", "EB", "O", "UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
+    guests = ("IF", "IB", "EF", "EB", "GF", "GB")
+    free = dict.fromkeys((*guests, "O", "UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
     return Costs(parts | vocabulary | free)
 
 

@@ -70,7 +70,8 @@ class GivenTimes:
         staged = {"F": forward, "B": backward, "I": inputs, "W": weights}
         half = softmax // 2
         cut = {"S": softmax, "T": gradients, "L": half, "E": softmax - half, "G": gradients}
-        free = dict.fromkeys(("C", "IF", "IB", "O", "UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
+        free = dict.fromkeys(("C", "IF", "IB", "GF", "GB", "O"), 0)
+        free |= dict.fromkeys(("UNSHARD", "RESHARD", "REDUCE_GRAD"), 0)
         encoder = _or(times["ef"], forward // 10)
         guests = {"EF": encoder, "EB": _or(times["eb"], 2 * encoder)}
         present = {item.kind for row in program.ranks for item in row}

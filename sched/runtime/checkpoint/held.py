@@ -22,8 +22,8 @@ class HeldModules:
     """The modules of one rank.
 
     `stages`: by number; they name their tensors as the whole model does. `shard`: of the vocabulary
-    layers. `layers`: of encoders, by what stands before their tensors' names. `elsewhere`: those of
-    them that another rank saves, which has a copy.
+    layers. `layers`: of encoders, and a generator, by what stands before their tensors' names.
+    `elsewhere`: those of them that another rank saves, which has a copy.
     """
 
     stages: Mapping[int, nn.Module] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class HeldModules:
         for stage, module in self.stages.items():
             yield f"stage {stage}", "", module
         for name, module in self.layers.items():
-            yield f"the encoder layer {name}", f"{name}.", module
+            yield f"the layer {name}", f"{name}.", module
 
     def saved(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield what this rank saves: what the tensors' names begin with, and their module."""

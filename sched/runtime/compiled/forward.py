@@ -8,7 +8,7 @@ from ...ir.passes import Pass
 from ...ir.program import Barrier, Program
 
 # T and G are left: they read the statistics of all ranks, from which the loss is computed.
-_BACKWARD = frozenset(("B", "I", "W", "C", "IB"))
+_BACKWARD = frozenset(("B", "I", "W", "C", "IB", "GB"))
 
 
 def forward_only(program: Program) -> Program:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ...ir.passes import Pass
-from ...ir.program import Program
+from ...ir.program import Edge, Program
 
 
 def with_whole_last_backward(program: Program, stages: Collection[int]) -> Program:
@@ -12,7 +12,8 @@ def with_whole_last_backward(program: Program, stages: Collection[int]) -> Progr
 
     FSDP2 reduces gradients in hooks of a backward through its module: those that a W makes after
     the last such backward would be lost. Programs that only have B stay as they are. An edge from
-    such an I, as that of the gradient of an encoder's features, starts at the B.
+    such an I, as that of the gradient of an encoder's features, starts at the B; an edge to it, as
+    from a generator, ends there.
 
     >>> from counterpoise.sched import schedule
     >>> program = with_whole_last_backward(schedule("zb-h1", ranks=2, microbatches=2), [1])
@@ -28,7 +29,7 @@ def with_whole_last_backward(program: Program, stages: Collection[int]) -> Progr
     def made(item: Pass) -> Pass:
         return item if item in there else replace(item, kind="B")
 
-    edges = tuple(edge._replace(source=made(edge.source)) for edge in program.edges)
+    edges = tuple(Edge(made(edge.source), made(edge.target)) for edge in program.edges)
     return replace(program, ranks=tuple(rows), edges=edges)
 
 

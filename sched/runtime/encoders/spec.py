@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..gradients import is_sharded
+from ..parts.reading import count_tokens
 from ..parts.step_data import TensorSpec
 
 Shape = Callable[[Any], tuple[int, ...]]
@@ -71,16 +72,7 @@ class EncoderSpec:
 
     def count(self, info: Any) -> int:
         """Return the number of features of a microbatch. Raises ValueError for a missing cost."""
-        if getattr(info, "empty", False):
-            return 0
-        if not isinstance(self.tokens, Mapping):
-            return self.tokens(info)
-        if missing := sorted(set(self.tokens) - set(info.costs)):
-            raise ValueError(
-                f"the encoder {self.name!r} counts its tokens by {', '.join(missing)}, the "
-                f"microbatch's costs are {sorted(info.costs)}; name one of them, or give a function"
-            )
-        return sum(each * info.costs[resource] for resource, each in self.tokens.items())
+        return count_tokens(f"the encoder {self.name!r}", self.tokens, info)
 
     def features_spec(self, info: Any) -> TensorSpec:
         """Return the features of a microbatch; their gradient is alike."""

@@ -1,6 +1,6 @@
 """Wrappers of modules: FSDP2 is driven by its public calls, DDP is refused."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -16,18 +16,19 @@ def _sharded(module: nn.Module) -> Iterator[FSDPModule]:
     return (part for part in module.modules() if isinstance(part, FSDPModule))
 
 
-def refuse_wrapped(stage: int, module: nn.Module) -> None:
+def refuse_wrapped(stages: Mapping[int, nn.Module]) -> None:
     """Raise ValueError for a stage that DistributedDataParallel wraps.
 
     DDP reduces in hooks of one backward per forward; with several microbatches under way, gradients
     are wrong or the job hangs, and nothing says so.
     """
-    if any(isinstance(part, DistributedDataParallel) for part in module.modules()):
-        raise ValueError(
-            f"stage {stage} is wrapped in DistributedDataParallel, which gives wrong gradients "
-            "with several microbatches under way; give the plain module, the pipeline sums "
-            "gradients over the mesh's data-parallel ranks"
-        )
+    for stage, module in stages.items():
+        if any(isinstance(part, DistributedDataParallel) for part in module.modules()):
+            raise ValueError(
+                f"stage {stage} is wrapped in DistributedDataParallel, which gives wrong gradients "
+                "with several microbatches under way; give the plain module, the pipeline sums "
+                "gradients over the mesh's data-parallel ranks"
+            )
 
 
 def begin_step(module: nn.Module) -> None:

@@ -9,9 +9,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
+from ...transforms import with_generator, without_last_stage
 from ..encoders import EncoderSpec
 from ..links import MeshPlace
 from ..stage.agreement import ModelFacts, RankFacts, agree
+from ..stage.generator import GeneratorSpec
 from ..units import (
     UnitPlace,
     Units,
@@ -88,7 +90,9 @@ class _UnitArrangement(Arrangement):
     @property
     def probe(self) -> Program:
         """Return the first program, in which every encoder rank has something to do."""
-        return self.make(_PROBE * self.place.ranks * self.here.units.encoder.dp)
+        units = self.here.units
+        replicas = max(unit.dp for unit in (units.encoder, units.generator) if unit is not None)
+        return self.make(_PROBE * self.place.ranks * replicas)
 
     @property
     def first(self) -> int:
@@ -126,6 +130,7 @@ def arrange(
     schedule: str | Callable[[int, int], Program],
     options: Mapping[str, Any],
     encoders: Sequence[EncoderSpec],
+    generator: GeneratorSpec | None,
     deadline_s: float,
 ) -> Arrangement:
     """Return the arrangement on a mesh or on units; all processes of the job call this together.
@@ -134,14 +139,55 @@ def arrange(
     """
     if not isinstance(where, Units):
         place = place_in(where, start_deadline(deadline_s))
-        return Arrangement(place, cache(generator_of(schedule, place.ranks, options)))
-    if not encoders:
-        raise ValueError("units are an encoder's and a language model's; give encoders=")
+        made = generator_of(schedule, place.ranks, options)
+        return Arrangement(place, cache(_headed(made) if generator else made))
+    _refuse_other_units(where, encoders, generator)
     here = place_units(where, start_deadline(deadline_s))
-    base = cache(generator_of(schedule, here.ranks, options))
+    made = generator_of(schedule, here.ranks, options)
+    if generator and where.generator is None:
+        made = _headed(made)
+    elif generator and isinstance(schedule, str):
+        made = _ahead(made, generator_of(schedule, here.ranks + 1, options))
+    base = cache(made)
     layers = [len(spec.modules) for spec in encoders]
 
     def make(count: int) -> Program:
         return joined(plan_units(base(count), where, layers).programs)
 
     return _UnitArrangement(here, cache(make), here, base, layers)
+
+
+def _headed(made: Callable[[int], Program]) -> Callable[[int], Program]:
+    """Return programs with a generator on the last stage's rank, if they have none."""
+    return lambda microbatches: with_generator(made(microbatches))
+
+
+def _ahead(
+    made: Callable[[int], Program], longer: Callable[[int], Program]
+) -> Callable[[int], Program]:
+    """Return programs whose last stage goes on while a generator has its microbatch.
+
+    `longer`: programs of one more rank, whose place the generator takes. Where stages are in
+    another order than ranks, the last stage waits for the generator.
+    """
+
+    def make(microbatches: int) -> Program:
+        own = made(microbatches)
+        if own.placement != tuple(range(len(own.ranks))) or own.barriers:
+            return own
+        return without_last_stage(longer(microbatches)) or own
+
+    return make
+
+
+def _refuse_other_units(
+    units: Units, encoders: Sequence[EncoderSpec], generator: GeneratorSpec | None
+) -> None:
+    """Raise ValueError for units without something to run, and encoders without a unit."""
+    if bool(encoders) != (units.encoder is not None):
+        raise ValueError(
+            "an encoder's unit and encoders= go together: give both, or a mesh to run encoders in "
+            "the language model's bubbles"
+        )
+    if units.generator is not None and generator is None:
+        raise ValueError("the units have a generator's; give generator= what runs there")

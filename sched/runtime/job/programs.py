@@ -10,6 +10,7 @@ from torch import nn
 from ...checking.checker import check
 from ...ir.program import Program
 from ...simulation.timeline import Slot
+from ...transforms import without_generator_gradient
 from ..compiled import (
     Pipelines,
     Value,
@@ -22,8 +23,9 @@ from ..encoders import EncoderPart, RankEncoders, refuse_without_backward, train
 from ..links import Channel, channels_of
 from ..parts import ModelPart, StepData, TensorSpec
 from ..parts.reading import Reading, Steps, list_steps
-from ..stage import Merging, StageOptions, Stages
+from ..stage import Merging, StageOptions, Stages, Taking
 from ..stage.agreement import ModelFacts, without_training
+from ..stage.generator import GeneratorPart, RankGenerator
 from ..vocabulary import VocabularyPart
 from .start import compile_all
 
@@ -39,6 +41,15 @@ class CompiledProgram:
     edges: Callable[[Sequence[Any]], Mapping[Value, TensorSpec]]
     # The precision of what barriers bring, where it is not that of hidden states.
     precision: Mapping[str, torch.dtype]
+    generator: GeneratorPart | None = None
+
+    def with_sizes(self, read: StepData, infos: Sequence[Any]) -> StepData:
+        """Return a step's data with the sizes of all that ranks exchange, and what losses count."""
+        if self.generator is None:
+            return replace(read, edges=self.edges(infos), precision=self.precision)
+        edges = {**self.edges(infos), **self.generator.edge_specs(infos)}
+        generated = self.generator.weights(infos)
+        return replace(read, edges=edges, precision=self.precision, generated=generated)
 
 
 @dataclass(slots=True)
@@ -55,7 +66,9 @@ class Programs:
     options: StageOptions
     vocabulary: VocabularyPart | None
     encoders: RankEncoders
+    generator: RankGenerator
     merging: Merging | None
+    taking: Taking | None
     facts: ModelFacts
     channels: Sequence[Channel] = ()
     made: dict[int, Program] = field(default_factory=dict)
@@ -93,7 +106,7 @@ class Programs:
         (one,) = list_steps(step)
         facts = self.facts if training else without_training(self.facts)
         read = reading.read(one, facts.input_gradient, training)
-        return replace(read, edges=compiled.edges(one.infos), precision=compiled.precision)
+        return compiled.with_sizes(read, one.infos)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> Sequence[Sequence[Slot]]:
         """Return the measured passes of this rank's pipeline, by rank, from those of all ranks."""
@@ -103,7 +116,13 @@ class Programs:
     def trained(self, program: Program) -> Program:
         """Return a program without the encoders' backward that no gradient needs."""
         placement = self.encoders.placed(program)
-        return trained_program(program, placement, self.facts.lowest)
+        return self._wanted(trained_program(program, placement, self.facts.lowest))
+
+    def _wanted(self, program: Program) -> Program:
+        """Return a program without a generator's gradient, where nothing before it is trained."""
+        if self.facts.input_gradient[-1]:
+            return program
+        return without_generator_gradient(program)
 
     def install(self, made: Mapping[int, Program], make: Callable[[int], Program]) -> None:
         """Run other programs from the next step on; `make` makes those of other sizes.
@@ -128,11 +147,16 @@ class Programs:
         encoder = EncoderPart(program, self.rank, specs, placement, calling)
         if training:
             refuse_without_backward(encoder)
-        stages = Stages(program, self.modules, self.options, encoder.joints, self.merging)
-        own = (stages, self.vocabulary, encoder)
+        stages = Stages(
+            program, self.modules, self.options, encoder.joints, self.merging, self.taking
+        )
+        spec, generator = self.generator.spec, None
+        if spec is not None:
+            generator = GeneratorPart(program, self.rank, spec, calling)
+        own = (stages, self.vocabulary, encoder, generator)
         parts = {kind: part for part in own if part is not None for kind in part.kinds}
         precision = self._precision(program)
-        return CompiledProgram(program, pipelines, parts, encoder.edge_specs, precision)
+        return CompiledProgram(program, pipelines, parts, encoder.edge_specs, precision, generator)
 
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return the program, checked, and every rank's operations."""

@@ -58,13 +58,8 @@ class UnitPrograms(Programs):
             read = reading.read(one, facts.input_gradient, training, here)
             microbatches[first : first + count] = read.microbatches
             infos[first : first + count] = one.infos
-        return StepData(
-            tuple(microbatches),
-            facts.input_gradient,
-            compiled.edges(infos),
-            compiled.precision,
-            training=training,
-        )
+        data = StepData(tuple(microbatches), facts.input_gradient, training=training)
+        return compiled.with_sizes(data, infos)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> list[list[Slot]]:
         """Return the measured passes of this rank's replica by seat, as its program has them.
@@ -83,10 +78,11 @@ class UnitPrograms(Programs):
         ]
 
     def _needed(self, program: Program) -> set[int] | None:
-        """Return the microbatches that this rank encodes; None on the language model's ranks."""
+        """Return those that this rank encodes or generates; None on the language model's ranks."""
         if self.place.seat < self.place.ranks:
             return None
-        return {p.microbatch for p in program.ranks[self.place.seat] if is_encoder(p, "EF")}
+        row = program.ranks[self.place.seat]
+        return {p.microbatch for p in row if is_encoder(p, "EF") or p.kind == "GF"}
 
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return what all replicas' programs have, checked, and every rank's operations."""
@@ -94,7 +90,9 @@ class UnitPrograms(Programs):
         plan, placement = self.plan(microbatches), self.encoders.placement
         self.made[microbatches] = self.base(microbatches)
         programs = [
-            trained_program(self._checked(program, microbatches), placement, self.facts.lowest)
+            self._wanted(
+                trained_program(self._checked(program, microbatches), placement, self.facts.lowest)
+            )
             for program in plan.programs
         ]
         if not training:

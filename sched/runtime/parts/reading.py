@@ -65,6 +65,23 @@ def weigh_by_sample(info: MicrobatchInfo) -> float:
     return 1.0 / max(1, info.step_samples)
 
 
+def count_tokens(whose: str, tokens: Mapping[str, int] | Callable[[Any], int], info: Any) -> int:
+    """Return the tokens of a microbatch, by its costs or by a function of its info.
+
+    `whose`: who counts, for the error. Raises ValueError for a missing cost.
+    """
+    if getattr(info, "empty", False):
+        return 0
+    if not isinstance(tokens, Mapping):
+        return tokens(info)
+    if missing := sorted(set(tokens) - set(info.costs)):
+        raise ValueError(
+            f"{whose} counts its tokens by {', '.join(missing)}, the microbatch's costs are "
+            f"{sorted(info.costs)}; name one of them, or give a function"
+        )
+    return sum(each * info.costs[resource] for resource, each in tokens.items())
+
+
 WEIGHTS: Mapping[str, Callable[[Any], float]] = {
     "token": weigh_by_token,
     "sample": weigh_by_sample,

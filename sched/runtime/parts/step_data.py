@@ -51,7 +51,8 @@ class StepData:
     and at the end, of the last stage's output: one more than there are stages. `edges`: the size of
     what the program's edges carry, where it is not that of hidden states. `precision`: the same for
     the precision of what the barriers of these names bring. `training`: whether there are backward
-    passes; without, no part adds to a gradient.
+    passes; without, no part adds to a gradient. `generated`: the microbatches that this rank's
+    generator makes a loss of, each with what that counts in the step's.
     """
 
     microbatches: tuple[MicrobatchData, ...]
@@ -59,6 +60,7 @@ class StepData:
     edges: Mapping[Value, TensorSpec] = field(default_factory=dict)
     precision: Mapping[str, torch.dtype] = field(default_factory=dict)
     training: bool = True
+    generated: Mapping[int, float] = field(default_factory=dict)
 
     def spec(self, value: Value) -> TensorSpec:
         """Return the size of a value that one rank sends to another, or that a barrier brings."""

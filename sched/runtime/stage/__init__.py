@@ -4,6 +4,7 @@ from .deferral import DeferredGradients, defer_linear_layers, deferring
 from .merging import Merge, Merging, merging_for
 from .modules import LossFunction, Running, StageOptions, Stages
 from .splitting import split
+from .taking import Taking
 
 __all__ = [
     "DeferredGradients",
@@ -13,6 +14,7 @@ __all__ = [
     "Running",
     "StageOptions",
     "Stages",
+    "Taking",
     "defer_linear_layers",
     "deferring",
     "merging_for",

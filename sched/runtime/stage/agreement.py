@@ -21,7 +21,7 @@ class RankFacts:
     `embedding`: whether an input embedding that is divided over the ranks is trained. `encoders`:
     by name, which of the layers that the rank runs are. `shared`: what the parameters are like that
     other ranks have too. `copies`: the same for encoders' parameters, of which other ranks may have
-    copies. `names`: of the stages' other ones.
+    copies. `names`: of the stages' other ones. `generator`: what it is called, if there is one.
     """
 
     trained: Mapping[int, bool]
@@ -31,6 +31,7 @@ class RankFacts:
     shared: Mapping[str, str] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
+    generator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def facts_of(
     shared: Mapping[str, nn.Parameter] | None = None,
     encoders: Mapping[str, Mapping[int, bool]] | None = None,
     copies: Mapping[str, nn.Parameter] | None = None,
+    generator: str = "",
 ) -> RankFacts:
     """Return what a rank tells the others of its stages, and of its encoders' layers.
 
@@ -86,6 +88,7 @@ def facts_of(
             for name, p in module.named_parameters()
             if id(p) not in several
         ),
+        generator,
     )
 
 
@@ -149,6 +152,7 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
                 f"rank {rank} has stages {sorted(facts.trained)}, the schedule places "
                 f"{list(wanted)} on it; give each rank a module for each of its stages"
             )
+    _refuse_other_generators(everyone)
     sharded = sorted(s for facts in everyone for s, yes in facts.sharded.items() if yes)
     lowest = _lowest_trained(everyone)
     counts = Counter(name for facts in everyone for name in facts.names)
@@ -157,6 +161,16 @@ def combine(everyone: Sequence[RankFacts], program: Program) -> ModelFacts:
     encoded = any(number is not None for number in lowest)
     flows = tuple(_flows(everyone, program, encoded))
     return ModelFacts(flows, tuple(sharded), lowest, ranks_with_shared(everyone), unclear)
+
+
+def _refuse_other_generators(everyone: Sequence[RankFacts]) -> None:
+    """Raise ValueError if ranks name different generators, or only some of them one."""
+    for rank, facts in enumerate(everyone):
+        if facts.generator != everyone[0].generator:
+            raise ValueError(
+                f"rank {rank} has the generator {facts.generator!r}, rank 0 "
+                f"{everyone[0].generator!r}; give every rank the same generator="
+            )
 
 
 def _lowest_trained(everyone: Sequence[RankFacts]) -> tuple[int | None, ...]:

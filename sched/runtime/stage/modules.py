@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ...ir.kinds import BACKWARD
 from ...ir.passes import Pass
 from ...ir.program import Program
+from ..compiled.ops import Value
 from ..gradients.sharded import begin_step, last_backward
 from ..parts.interface import Given, Made
 from ..parts.joints import Joint, pack
@@ -28,6 +29,7 @@ from ..parts.step_data import MicrobatchData, StepData
 from .calling import NOTHING, Calling, call_module, grad_mode
 from .deferral import DeferredGradients, defer_linear_layers, deferring
 from .merging import Merge, Merging
+from .taking import Taking
 
 # The loss of a microbatch, summed: loss(output, *labels) gives a scalar.
 LossFunction = Callable[..., Tensor]
@@ -85,13 +87,15 @@ class _Kept(NamedTuple):
     """The tensors that a backward needs.
 
     `input`, `features`: if their gradients are wanted. `edge`: where the output's gradient enters
-    the graph. `gradient`: that gradient, where it is known: the loss' own is one.
+    the graph. `gradient`: that gradient, where it is known: the loss' own is one. `taken`: where
+    the gradient of a generator's states enters.
     """
 
     input: Tensor | None
     features: tuple[Tensor, ...]
     edge: GradientEdge | None
     gradient: Tensor | None = None
+    taken: GradientEdge | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -100,6 +104,7 @@ class Stages:
 
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
     `joints`: where encoders' features enter. `merging`: what becomes of them.
+    `taking`: how a generator's states are taken from the last stage.
     """
 
     program: Program
@@ -107,6 +112,7 @@ class Stages:
     options: StageOptions
     joints: Mapping[tuple[int, int], Joint] = field(default_factory=dict)
     merging: Merging | None = None
+    taking: Taking | None = None
     kinds: frozenset[str] = frozenset("FBIW")
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
@@ -174,9 +180,10 @@ class Stages:
         joint = self.joints.get((what.stage, what.microbatch))
         features = joint.features(given) if joint is not None else []
         loss = self.options.loss if what.stage == self.program.stages - 1 else None
-        gradient = None
+        gradient, states = None, None
         with grad_mode(trained), self._mode(what, DeferredGradients):
             output = self._call(what, x, features, microbatch)
+            states = self._states(what, output, microbatch)
             if loss is None:
                 _check_size(what, output, microbatch)
             else:
@@ -187,8 +194,22 @@ class Stages:
                 gradient = torch.ones_like(output)
         edge = get_gradient_edge(output) if output.requires_grad else None
         returned = tuple(tensor for tensor in features if tensor.requires_grad)
-        kept = _Kept(x if wanted else None, returned, edge, gradient)
-        return {"F": output.detach(), "activation": kept}
+        made: dict[str, Any] = {"F": output.detach()}
+        taken = None
+        if states is not None:
+            made["X_F"] = states.detach()
+            taken = get_gradient_edge(states) if states.requires_grad else None
+        made["activation"] = _Kept(x if wanted else None, returned, edge, gradient, taken)
+        return made
+
+    def _states(self, what: Pass, output: Tensor, microbatch: MicrobatchData) -> Tensor | None:
+        """Return what a generator takes of a microbatch, if one waits for it."""
+        spec = self._data.edges.get(Value("X_F", what.stage, what.microbatch))
+        if spec is None or self.taking is None:
+            return None
+        if 0 in spec.shape:
+            return spec.empty(output.device)
+        return self.taking.states(output, microbatch.fields, spec)
 
     def _call(
         self,
@@ -204,6 +225,8 @@ class Stages:
         if features and self.merging is not None:
             names = self.joints[what.stage, what.microbatch].names
             module = self.merging.around(module, names, fields, embedded=x is not None)
+        if self.taking is not None and what.stage == self.program.stages - 1:
+            self.taking.expect()
         return call_module(module, [*inputs, *features], extras, self._calling, what)
 
     def _backward(self, what: Pass, given: Given) -> Made:
@@ -217,8 +240,11 @@ class Stages:
                 raise RuntimeError(f"{what} has no gradient of its output; check the program")
             if self._last[what.stage] == what.microbatch:
                 last_backward(self.modules_by_stage[what.stage])
+            edges, gradients = [kept.edge], [gradient]
+            if kept.taken is not None:
+                edges, gradients = [*edges, kept.taken], [*gradients, given["X_GB"][0]]
             with self._mode(what, lambda: pending):
-                torch.autograd.backward([kept.edge], [gradient])
+                torch.autograd.backward(edges, gradients)
         made: dict[str, Any] = {"weight": pending}
         if kept.input is not None:
             made["B"] = _gradient_of(kept.input)

@@ -1,8 +1,9 @@
-"""Units: the encoders and the language model on ranks of their own, each with its own DP and PP.
+"""Units: encoders, language model and generator on ranks of their own, with their own DP and PP.
 
 The job's ranks are numbered unit by unit: replica by replica of the language model, stage by stage,
-then replica by replica of the encoders. A *seat* is a rank of the program of one replica of the
-language model: its own ranks, then all ranks of the encoders, which work for every replica.
+then replica by replica of the encoders, then the generator's. A *seat* is a rank of the program of
+one replica of the language model: its own ranks, then all ranks of encoders and generator, which
+work for every replica.
 """
 
 import json
@@ -31,7 +32,8 @@ class Units:
     `backbone`, `encoder`: replicas and pipeline ranks of the language model, and of the encoders,
     each of which has an equal share of its layers on every rank of a pipeline. `ahead`: how many
     microbatches an encoder is ahead of the language model that takes them. `device`: the type of
-    device that tensors are on.
+    device that tensors are on. `generator`: replicas of the generator, whose pp is 1. None stands
+    for a unit that the job does not have.
 
     >>> units = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=3, pp=1))
     >>> units.ranks, units.seats, [units.seat(rank) for rank in range(units.ranks)]
@@ -39,16 +41,24 @@ class Units:
     """
 
     backbone: UnitSize
-    encoder: UnitSize
+    encoder: UnitSize | None = None
     ahead: int = 2
     device: str = "cpu"
+    generator: UnitSize | None = None
 
     def __post_init__(self) -> None:
         """Check the sizes."""
-        for name in ("backbone", "encoder"):
-            size: UnitSize = getattr(self, name)
-            if min(size) < 1:
+        for name in ("backbone", "encoder", "generator"):
+            size: UnitSize | None = getattr(self, name)
+            if size is not None and min(size) < 1:
                 raise ValueError(f"{name} has dp {size.dp} and pp {size.pp}; give 1 or more")
+        if self.encoder is None and self.generator is None:
+            raise ValueError("the backbone is the only unit; give encoder=, generator= or a mesh")
+        if self.generator is not None and self.generator.pp > 1:
+            raise ValueError(
+                f"the generator has pp {self.generator.pp}, and the runtime runs it as one pass; "
+                "give pp 1, and more replicas"
+            )
         if self.ahead < 0:
             raise ValueError(f"ahead is {self.ahead}; give 0 or more microbatches")
 
@@ -57,22 +67,40 @@ class Units:
         """Return the units of a layout that `counterpoise plan orchestrate --out` wrote.
 
         Raises ValueError, with the file's name, for anything else, and for units that the runtime
-        does not form: tensor parallelism is the modules' own, and generators do not run.
+        does not form: tensor parallelism is the modules' own, and a generator has pp 1.
         """
         try:
-            return cls(*_read(json.loads(Path(path).read_text("utf-8"))), ahead, device)
+            sizes = _read(json.loads(Path(path).read_text("utf-8")))
+            return cls(**sizes, ahead=ahead, device=device)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
     @property
     def ranks(self) -> int:
         """Return the number of the job's ranks."""
-        return self.backbone.ranks + self.encoder.ranks
+        return self.backbone.ranks + self.beside
+
+    @property
+    def beside(self) -> int:
+        """Return the number of ranks of encoders and generator."""
+        return sum(unit.ranks for unit in (self.encoder, self.generator) if unit is not None)
+
+    @property
+    def encoder_seats(self) -> range:
+        """Return the seats of the encoders, replica by replica."""
+        first = self.backbone.pp
+        return range(first, first + (0 if self.encoder is None else self.encoder.ranks))
+
+    @property
+    def generator_seats(self) -> range:
+        """Return the seats of the generator, which follow the encoders'."""
+        first = self.encoder_seats.stop
+        return range(first, first + (0 if self.generator is None else self.generator.ranks))
 
     @property
     def seats(self) -> int:
         """Return the number of ranks of the program of one replica."""
-        return self.backbone.pp + self.encoder.ranks
+        return self.backbone.pp + self.beside
 
     def seat(self, rank: int) -> int:
         """Return a rank's seat, in the programs of all replicas that it works for."""
@@ -95,16 +123,16 @@ class Units:
         return range(replica * self.backbone.pp, (replica + 1) * self.backbone.pp)
 
 
-def _read(layout: Any) -> tuple[UnitSize, UnitSize]:
-    """Return backbone and encoder of a layout's JSON."""
+def _read(layout: Any) -> dict[str, UnitSize]:
+    """Return the sizes of the units of a layout's JSON, by name."""
     units = layout.get("units") if isinstance(layout, Mapping) else None
     if not isinstance(units, Mapping) or layout.get("version") != 1:
         raise ValueError('it is no layout: an object with "version": 1 and "units" is needed')
-    if set(units) != {"encoder", "backbone"}:
+    if "backbone" not in units or not set(units) <= {"encoder", "backbone", "generator"}:
         raise ValueError(
-            f"it has the units {', '.join(units)}; the runtime forms encoder, backbone"
+            f"it has the units {', '.join(units)}; the runtime forms encoder, backbone, generator"
         )
-    return _size("backbone", units["backbone"]), _size("encoder", units["encoder"])
+    return {name: _size(name, units[name]) for name in units}
 
 
 def _size(name: str, unit: Any) -> UnitSize:

@@ -69,7 +69,7 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
     if processes % units.ranks:
         raise ValueError(
             f"there are {processes} processes, and units of {units.backbone.ranks} and "
-            f"{units.encoder.ranks} ranks; start {units.ranks}, or plan a layout for {processes}"
+            f"{units.beside} ranks; start {units.ranks}, or plan a layout for {processes}"
         )
     if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
         call_roll(dist.group.WORLD, deadline_s)

@@ -5,7 +5,9 @@ them, over all of its replicas, whatever the two numbers of replicas are. An enc
 passes of all programs in one order: forwards when their features are needed, `ahead` microbatches
 early, and backwards when their gradients come. Both moments are those of one timeline of the
 language model, the same for all replicas, and a forward that is earlier delays nothing, so all
-orders together have no cycle.
+orders together have no cycle. A generator's replicas get microbatches in the order in which the
+last stage ends them in that timeline, and give their gradients back at once: no later in it than
+the backward that waits for them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +19,10 @@ from ...ir.kinds import BACKWARD, layer_kind
 from ...ir.passes import Pass
 from ...ir.program import Edge, Program
 from ...simulation.simulator import simulate
+from ...simulation.timeline import Timeline
+from ...transforms import generator_edges, last_backwards
 from ...transforms.lowering import positive_costs
-from .layout import Units
+from .layout import Units, UnitSize
 
 
 class _Job(NamedTuple):
@@ -35,7 +39,8 @@ class UnitPlan:
     """The programs of a step.
 
     `programs`: of each replica of the language model, with the encoders' passes for it. `order`: of
-    each encoder rank, by seat, the passes of all programs in the order in which it runs them.
+    each rank of encoders and generator, by seat, the passes of all programs in the order in which
+    it runs them.
     """
 
     programs: tuple[Program, ...]
@@ -55,31 +60,70 @@ def plan_units(base: Program, units: Units, layers: Sequence[int]) -> UnitPlan:
     >>> [" ".join(map(str, row)) for row in plan.programs[0].ranks[2:]]
     ['2EF_A0 2EB_A0', '3EF_A1 3EB_A1']
     """
-    size, width = units.backbone.pp, units.encoder.pp
+    size = units.backbone.pp
     if len(base.ranks) != size:
         raise ValueError(f"the schedule has {len(base.ranks)} ranks, the backbone pp {size}")
+    timeline = simulate(base, positive_costs(base))
+    order: dict[int, tuple[tuple[int, Pass], ...]] = {}
+    edges: list[list[Edge]] = [[] for _ in range(units.backbone.dp)]
+    if units.encoder is not None:
+        _encode(base, timeline, units, units.encoder, layers, order, edges)
+    _generate(base, timeline, units, order, edges)
+    programs = tuple(
+        _program(base, replica, order, edges[replica]) for replica in range(units.backbone.dp)
+    )
+    return UnitPlan(programs, order)
+
+
+def _encode(
+    base: Program,
+    timeline: Timeline,
+    units: Units,
+    size: UnitSize,
+    layers: Sequence[int],
+    order: dict[int, tuple[tuple[int, Pass], ...]],
+    edges: Sequence[list[Edge]],
+) -> None:
+    """Add the encoders' passes to the order, and their edges to those of each replica."""
+    width = size.pp
     if any(count % width for count in layers):
         raise ValueError(
             f"encoders of {', '.join(map(str, layers))} layers do not divide over pp {width}"
         )
     # Dealt in the order of need, whosever they are: numbers of replicas need not divide.
-    jobs = sorted(_jobs(base, units.backbone.dp))
-    order: dict[int, tuple[tuple[int, Pass], ...]] = {}
-    edges: list[list[Edge]] = [[] for _ in range(units.backbone.dp)]
+    jobs = sorted(_jobs(base, timeline, units.backbone.dp))
     shares = [count // width for count in layers]
     gradients = {p.microbatch: p for p in base.ranks[base.placement[0]] if _ends(p)}
-    for number in range(units.encoder.dp):
-        seats = range(size + number * width, size + (number + 1) * width)
-        own = jobs[number :: units.encoder.dp]
+    for number in range(size.dp):
+        seats = units.encoder_seats[number * width : (number + 1) * width]
+        own = jobs[number :: size.dp]
         for seat in seats:
             order[seat] = tuple(_order(own, seat, sum(shares), units.ahead))
         for job in own:
             gradient = gradients.get(job.microbatch)
             edges[job.replica] += _edges(job.microbatch, gradient, seats, shares)
-    programs = tuple(
-        _program(base, replica, order, edges[replica]) for replica in range(units.backbone.dp)
-    )
-    return UnitPlan(programs, order)
+
+
+def _generate(
+    base: Program,
+    timeline: Timeline,
+    units: Units,
+    order: dict[int, tuple[tuple[int, Pass], ...]],
+    edges: Sequence[list[Edge]],
+) -> None:
+    """Add a generator's passes to the order, and their edges to those of each replica."""
+    last = base.stages - 1
+    row = timeline.ranks[base.placement[last]]
+    ended = [s for s in row if s.what.stage == last and s.what.kind == "F"]
+    replicas = range(units.backbone.dp)
+    jobs = sorted((s.end_ns, replica, s.what.microbatch) for s in ended for replica in replicas)
+    seats = units.generator_seats
+    for number, seat in enumerate(seats):
+        own = jobs[number :: len(seats)]
+        kinds = ("GF", "GB") if last_backwards(base) else ("GF",)
+        order[seat] = tuple((r, Pass(seat, kind, m)) for _, r, m in own for kind in kinds)
+        for _, replica, microbatch in own:
+            edges[replica] += generator_edges(base, microbatch, seat)
 
 
 def _program(
@@ -90,12 +134,12 @@ def _program(
 ) -> Program:
     """Return the program of one replica, with what the encoders do for it."""
     rows = [tuple(p for own, p in order[seat] if own == replica) for seat in sorted(order)]
-    name = f"{base.name} beside encoders"
-    return replace(base, ranks=(*base.ranks, *rows), edges=tuple(edges), name=name)
+    name = f"{base.name} in units"
+    every = (*base.edges, *edges)
+    return replace(base, ranks=(*base.ranks, *rows), edges=every, name=name)
 
 
-def _jobs(base: Program, replicas: int) -> Iterator[_Job]:
-    timeline = simulate(base, positive_costs(base))
+def _jobs(base: Program, timeline: Timeline, replicas: int) -> Iterator[_Job]:
     slots = [slot for slot in timeline.ranks[base.placement[0]] if slot.what.stage == 0]
     needed = {s.what.microbatch: s.start_ns for s in slots if s.what.kind == "F"}
     # A program without backward passes has no gradients to wait for.

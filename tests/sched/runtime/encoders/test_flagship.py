@@ -74,6 +74,8 @@ def undisturbed(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> list[di
     return train(pool, tmp_path_factory.mktemp("whole"), "--pp", "2", "--steps", "7")
 
 
+# Two starts of the example, which compile the planner for the test's own cache.
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_rank_is_killed_at_any_step_and_the_job_goes_on_on_the_other_layout(
     undisturbed: list[dict[str, Any]], tmp_path: Path, seed: int

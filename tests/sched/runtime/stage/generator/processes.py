@@ -1,0 +1,257 @@
+"""What the processes run: a language model with a decoder behind it, beside one process."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from counterpoise.sched import schedule
+from counterpoise.sched.runtime import (
+    Pipeline,
+    Units,
+    UnitSize,
+    VocabParallel,
+    load_checkpoint,
+    save_checkpoint,
+)
+from tests.sched.runtime.cases import ALGORITHMS, parameter_pairs, relative, whole
+from tests.sched.runtime.encoders.models import Sample, make_samples, merge, specs_of
+from tests.sched.runtime.encoders.processes import FIELDS
+from tests.sched.runtime.models import HIDDEN, total_loss
+from tests.sched.runtime.pool import make_mesh
+from tests.sched.runtime.stage.generator.decoder import (
+    Generating,
+    costs_of,
+    make_generating,
+    marks_of,
+    pictures_of,
+    reference,
+    spec_of,
+)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A schedule with a decoder behind it.
+
+    `backbone`, `encoder`, `generator`: replicas and pipeline ranks of each; without a generator's,
+    it is on the last stage's rank, and without any, all is on a mesh. `frozen`: "encoders",
+    "stages", "decoder". `options`: of the pipeline.
+    """
+
+    name: str
+    backbone: tuple[int, int]
+    generator: tuple[int, int] | None = None
+    encoder: tuple[int, int] | None = None
+    frozen: tuple[str, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def where(self) -> Units | DeviceMesh:
+        if self.generator is None and self.encoder is None:
+            return make_mesh(self.backbone[1], self.backbone[0])
+        return Units(
+            UnitSize(*self.backbone),
+            None if self.encoder is None else UnitSize(*self.encoder),
+            generator=None if self.generator is None else UnitSize(*self.generator),
+        )
+
+    @property
+    def microbatches(self) -> int:
+        return max(4, 2 * self.backbone[1])
+
+
+def run_drawing(rank: int, setting: Drawing, steps: int = 1) -> dict[str, float]:
+    """Train some steps both ways; return the largest relative errors."""
+    count = setting.microbatches
+    base = schedule(setting.name, ranks=setting.backbone[1], microbatches=count)
+    layers = (2,) if setting.encoder is not None else ()
+    model = make_generating(layers, base.stages, setting.frozen)
+    expected = copy.deepcopy(model)
+    pipe, mine = make_pipe(rank, setting, model)
+    try:
+        return _train(pipe, mine, model, expected, setting, steps)
+    finally:
+        pipe.close()
+
+
+LAYOUTS = (
+    Drawing("1f1b", (1, 1), (2, 1), (1, 1)),
+    Drawing("1f1b", (2, 1), encoder=(2, 1)),
+)
+
+
+def run_resumed(rank: int, folder: Path) -> dict[str, float]:
+    """Train a step on each layout, the second from what the first has saved; return the errors."""
+    expected = make_generating((2,), 1)
+    theirs = optimizer_of([p for piece in expected.pieces() for p in piece.parameters()])
+    for step, setting in enumerate(LAYOUTS):
+        model = make_generating((2,), 1, seed=step)
+        pipe, mine = make_pipe(rank, setting, model)
+        try:
+            ours = optimizer_of(pipe.parameters())
+            if step:
+                load_checkpoint(folder / "step-1", pipe, ours)
+            every = samples_of(setting, step)
+            total = sum(len(s.ids) for samples in every for s in samples)
+            pipe.step(given(pipe, setting, every, total))
+            for samples in every:
+                reference(expected, samples, total)
+            for optimizer in (ours, theirs):
+                optimizer.step()
+                optimizer.zero_grad()
+            if not step:
+                save_checkpoint(folder / "step-1", pipe, ours)
+            found = errors(pipe, mine, model, expected, gradients=False)
+        finally:
+            pipe.close()
+    return found
+
+
+def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def _train(
+    pipe: Pipeline,
+    mine: dict[int, nn.Module],
+    model: Generating,
+    expected: Generating,
+    setting: Drawing,
+    steps: int,
+) -> dict[str, float]:
+    theirs = [p for piece in expected.pieces() for p in piece.parameters() if p.requires_grad]
+    ours = [p for p in pipe.parameters() if p.requires_grad]
+    optimizers = [torch.optim.SGD(p, lr=0.1) for p in (ours, theirs) if p]
+    worst: dict[str, float] = {}
+    for step in range(steps):
+        every = samples_of(setting, 10 * step)
+        total = sum(len(s.ids) for samples in every for s in samples)
+        result = pipe.step(given(pipe, setting, every, total))
+        wanted = sum(reference(expected, samples, total) for samples in every)
+        found = {"loss": abs(float(result.loss) - wanted) / wanted}
+        found |= errors(pipe, mine, model, expected, gradients=True)
+        norm = nn.utils.clip_grad_norm_(theirs, 0.5)
+        found["norm"] = float(relative(pipe.clip_grad_norm_(0.5), norm))
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        after = errors(pipe, mine, model, expected, gradients=False)
+        found |= {f"{name} after": error for name, error in after.items()}
+        worst = {name: max(worst.get(name, 0.0), error) for name, error in found.items()}
+    if steps > 1:
+        every = samples_of(setting, 70)
+        total = sum(len(s.ids) for samples in every for s in samples)
+        wanted = sum(reference(expected, samples, total) for samples in every)
+        loss = float(pipe.evaluate(given(pipe, setting, every, total)).loss)
+        worst["evaluation"] = abs(loss - wanted) / wanted
+    return worst
+
+
+def make_pipe(
+    rank: int, setting: Drawing, model: Generating
+) -> tuple[Pipeline, dict[int, nn.Module]]:
+    """Return a pipeline of the model, and this rank's stages, none beside the language model."""
+    stages, where = model.model.stages, setting.where
+    base = schedule(setting.name, ranks=setting.backbone[1], microbatches=2 * setting.backbone[1])
+    # The hidden states come before the head, which is in the last stage, or divided.
+    made: dict[str, Any] = {"loss": total_loss}
+    states = str(len(list(stages[-1].children())) - 2)
+    if any(item.kind in "SL" for row in base.ranks for item in row):
+        *body, head = stages[-1].children()
+        assert isinstance(head, nn.Linear)
+        stages[-1], states = nn.Sequential(*body), ""
+        algorithm = ALGORITHMS[setting.name.rpartition("-")[2]]
+        made = {"vocabulary": VocabParallel(head, None, algorithm=algorithm)}
+    if isinstance(where, Units):
+        seat = where.seat(rank % where.ranks)
+    else:
+        seat = where["pp"].get_local_rank()
+    mine = {s: stages[s] for s in base.stages_of(seat)} if seat < setting.backbone[1] else {}
+    if setting.encoder is not None:
+        made |= {"encoders": specs_of(model.model, fields=FIELDS), "merge": _merge}
+    pipe = Pipeline(
+        where,
+        schedule=setting.name,
+        stages=mine,
+        generator=spec_of(model.decoder, states),
+        hidden=HIDDEN,
+        deadline_s=40,
+        **made,
+        **dict(setting.options),
+    )
+    return pipe, mine
+
+
+def _merge(embeddings: Any, features: Any, fields: Any) -> Any:
+    return merge(embeddings, features, fields)
+
+
+def samples_of(setting: Drawing, seed: int) -> list[list[Sample]]:
+    """Return every replica's microbatches."""
+    replicas = range(setting.backbone[0])
+    return [make_samples(setting.microbatches, seed + r, torch.float32) for r in replicas]
+
+
+def given(pipe: Pipeline, setting: Drawing, every: list[list[Sample]], total: int) -> Any:
+    """Return the steps that a rank is given, with the fields that it needs alone."""
+    where = setting.where
+    needed = pipe.fields(pipe.rank)
+    replicas = where.replicas(pipe.rank) if isinstance(where, Units) else [pipe.replica]
+    steps = [_loader_step(every[replica], total, needed) for replica in replicas]
+    return steps if len(steps) > 1 else steps[0]
+
+
+def _loader_step(samples: list[Sample], total: int, needed: frozenset[str]) -> SimpleNamespace:
+    def fields(number: int, sample: Sample) -> dict[str, Any]:
+        found = {FIELDS[name]: value for name, value in vars(sample).items()}
+        found |= {"marks": marks_of(sample, number), "pictures": pictures_of(sample, number)}
+        return {name: value for name, value in found.items() if name in needed}
+
+    return SimpleNamespace(
+        microbatches=[fields(number, sample) for number, sample in enumerate(samples)],
+        infos=[
+            SimpleNamespace(step_label_tokens=total, step_samples=1, costs=costs_of(s, number))
+            for number, s in enumerate(samples)
+        ],
+    )
+
+
+def errors(
+    pipe: Pipeline,
+    mine: dict[int, nn.Module],
+    model: Generating,
+    expected: Generating,
+    *,
+    gradients: bool,
+) -> dict[str, float]:
+    """Return the largest errors of what this rank has: stages, encoder layers, the decoder."""
+
+    def error(ours: Any, r: Any, theirs: Any, q: Any) -> float:
+        both = (ours.grad, theirs.grad) if gradients else (ours, theirs)
+        return float(relative(whole(both[0])[r], both[1][q]))
+
+    pairs = parameter_pairs(pipe, mine, expected.model.stages, gradients=gradients)
+    found = {"stages": max([0.0, *(error(*pair) for pair in (pairs if mine else []))])}
+    own = {id(p) for p in pipe.parameters()}
+    beside = [0.0]
+    rest: list[tuple[nn.Module, nn.Module]] = [(model.decoder, expected.decoder)]
+    for ours, theirs in zip(model.model.encoders, expected.model.encoders, strict=True):
+        rest += list(zip(ours, theirs, strict=True))
+    for one, other in rest:
+        for p, q in zip(one.parameters(), other.parameters(), strict=True):
+            if id(p) not in own:
+                continue
+            if not gradients:
+                beside.append(float(relative(p.detach(), q.detach())))
+            elif q.grad is None:
+                assert p.grad is None
+            else:
+                assert p.grad is not None
+                beside.append(float(relative(p.grad, q.grad)))
+    return found | {"beside": max(beside)}
