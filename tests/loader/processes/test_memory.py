@@ -24,8 +24,9 @@ COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 MARGIN_BYTES = 64 * MIB
 LIMIT_S = 60.0
 # Memory is stable when so many looks in a row, so far apart, differ by so little: processes give
-# back what they have freed after half a second of rest, which they notice within another.
-LOOKS, LOOK_S, STABLE_BYTES = 25, 0.1, 1 * MIB
+# back what they have freed after half a second of rest, which they notice within another. A look
+# costs some ms of CPU for every process.
+LOOKS, LOOK_S, STABLE_BYTES = 10, 0.25, 1 * MIB
 
 
 def children():

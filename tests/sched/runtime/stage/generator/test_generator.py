@@ -1,6 +1,8 @@
 """A decoder behind the last stage, on its ranks or on ranks of its own, beside one process."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,18 +16,26 @@ COLOCATED = (
     Drawing("1f1b", (2, 2)),
     Drawing("zbv", (1, 2), frozen=("decoder",)),
     Drawing("1f1b-alg2", (1, 4)),
+)
+MORE_COLOCATED = (
     Drawing("interleaved", (2, 2), frozen=("stages",)),
     Drawing("zb-h1", (4, 1), options=(("recompute", True),)),
 )
 DISAGGREGATED = (
-    Drawing("1f1b", (1, 1), (1, 1)),
     Drawing("1f1b", (1, 2), (2, 1)),
     Drawing("zb-h1", (1, 3), (1, 1), frozen=("decoder",)),
     Drawing("1f1b-alg2", (1, 2), (1, 1), (1, 1)),
-    Drawing("zbv", (1, 2), (1, 1), (1, 1), frozen=("encoders", "stages")),
-    Drawing("1f1b", (2, 1), (1, 1), (1, 1)),
     Drawing("interleaved", (1, 2), encoder=(2, 1)),
 )
+MORE_DISAGGREGATED = (
+    Drawing("1f1b", (1, 1), (1, 1)),
+    Drawing("zbv", (1, 2), (1, 1), (1, 1), frozen=("encoders", "stages")),
+    Drawing("1f1b", (2, 1), (1, 1), (1, 1)),
+)
+
+
+def also_long(usual: Sequence[Drawing], more: Sequence[Drawing]) -> list[Any]:
+    return [*usual, *(pytest.param(each, marks=pytest.mark.long) for each in more)]
 
 
 def assert_equal(pool: Pool, setting: Drawing, steps: int) -> None:
@@ -33,12 +43,12 @@ def assert_equal(pool: Pool, setting: Drawing, steps: int) -> None:
         assert max(found.values()) <= TOLERANCE, (rank, found)
 
 
-@pytest.mark.parametrize("setting", COLOCATED, ids=str)
+@pytest.mark.parametrize("setting", also_long(COLOCATED, MORE_COLOCATED), ids=str)
 def test_on_the_last_stages_ranks_it_trains_as_one_process(pool: Pool, setting: Drawing) -> None:
     assert_equal(pool, setting, 2)
 
 
-@pytest.mark.parametrize("setting", DISAGGREGATED, ids=str)
+@pytest.mark.parametrize("setting", also_long(DISAGGREGATED, MORE_DISAGGREGATED), ids=str)
 def test_on_ranks_of_its_own_it_trains_as_one_process(pool: Pool, setting: Drawing) -> None:
     assert_equal(pool, setting, 2)
 
