@@ -32,10 +32,12 @@ def with_generator(program: Program) -> Program:
         if item.stage == last and item.kind in BACKWARD:
             row += [Pass(rank, "GF", item.microbatch), Pass(rank, "GB", item.microbatch)]
         row.append(item)
+        # Programs that only evaluate have no backward to come before.
         if item.stage == last and item.kind == "F" and item.microbatch not in back:
             row.append(Pass(rank, "GF", item.microbatch))
     rows = (*program.ranks[:rank], tuple(row), *program.ranks[rank + 1 :])
-    joined = (e for m in range(program.microbatches) for e in generator_edges(program, m, rank))
+    every = range(program.microbatches)
+    joined = (edge for m in every for edge in generator_edges(last, m, rank, back.get(m)))
     return replace(program, ranks=rows, edges=(*program.edges, *joined))
 
 
@@ -56,12 +58,14 @@ def without_last_stage(program: Program) -> Program | None:
     return replace(program, ranks=program.ranks[:last], placement=program.placement[:last])
 
 
-def generator_edges(program: Program, microbatch: int, rank: int) -> Iterator[Edge]:
-    """Yield the edges from the last stage to a generator's passes on a rank, and back."""
-    last = program.stages - 1
+def generator_edges(last: int, microbatch: int, rank: int, backward: Pass | None) -> Iterator[Edge]:
+    """Yield the edges from the last stage to a generator's passes on a rank, and back.
+
+    `backward`: of the last stage, one of `last_backwards`; None in programs that only evaluate.
+    """
     yield Edge(Pass(last, "F", microbatch), Pass(rank, "GF", microbatch))
-    if (back := last_backwards(program).get(microbatch)) is not None:
-        yield Edge(Pass(rank, "GB", microbatch), back)
+    if backward is not None:
+        yield Edge(Pass(rank, "GB", microbatch), backward)
 
 
 def last_backwards(program: Program) -> dict[int, Pass]:

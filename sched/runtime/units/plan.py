@@ -117,13 +117,14 @@ def _generate(
     ended = [s for s in row if s.what.stage == last and s.what.kind == "F"]
     replicas = range(units.backbone.dp)
     jobs = sorted((s.end_ns, replica, s.what.microbatch) for s in ended for replica in replicas)
-    seats = units.generator_seats
+    seats, back = units.generator_seats, last_backwards(base)
+    kinds = ("GF", "GB") if back else ("GF",)
     for number, seat in enumerate(seats):
+        # Dealt as images are to encoders: numbers of replicas need not divide.
         own = jobs[number :: len(seats)]
-        kinds = ("GF", "GB") if last_backwards(base) else ("GF",)
         order[seat] = tuple((r, Pass(seat, kind, m)) for _, r, m in own for kind in kinds)
         for _, replica, microbatch in own:
-            edges[replica] += generator_edges(base, microbatch, seat)
+            edges[replica] += generator_edges(last, microbatch, seat, back.get(microbatch))
 
 
 def _program(
@@ -132,7 +133,7 @@ def _program(
     order: dict[int, tuple[tuple[int, Pass], ...]],
     edges: Sequence[Edge],
 ) -> Program:
-    """Return the program of one replica, with what the encoders do for it."""
+    """Return the program of one replica, with what encoders and generator do for it."""
     rows = [tuple(p for own, p in order[seat] if own == replica) for seat in sorted(order)]
     name = f"{base.name} in units"
     every = (*base.edges, *edges)
