@@ -198,6 +198,7 @@ class CoordinatorState:
 
     def _tell_freed(self, may_wait: bool) -> None:
         lately, run = self.shared.freed_lately(), self.run
+        # Leases first: what travels with them needs no message of its own.
         for place, effect in enumerate(self._outbox):
             if isinstance(effect.message, Lease) and (freed := self.shared.take_freed(effect.peer)):
                 lease = structs.replace(effect.message, freed=freed)

@@ -69,6 +69,7 @@ def _described(form: Form) -> tuple[bytes, tuple[int, ...]] | None:
     if len(form) > MAX_FIELDS or not (names_fit and types_fit):
         return None
     layout = [[name, "array", dtype.str, list(shape)] for name, dtype, shape in form]
+    # Zeros before an array bring it to its alignment; an empty one has no place in the payload.
     gaps, end = [], 0
     for place in read_layout(layout).places:
         gaps.append(place.start - end if place.count else 0)

@@ -242,6 +242,7 @@ class _Worker:
         self._send(structs.replace(hello, transport=self.payloads.way))
 
     def _drain(self) -> EndWorker | None:
+        # The heartbeats' thread hears that the balancer forgot us; this one owns the session.
         if self.activity.forgotten.is_set():
             self.activity.forgotten.clear()
             if isinstance(self.session.handle(UnknownPeer()), SayHello):

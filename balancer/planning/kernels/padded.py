@@ -77,7 +77,7 @@ def least_top(sizes: Int64, stop: Int64, groups: int) -> int:
 
 
 @compiled
-def fill_ends(sizes: Int64, stop: Int64, most: int, ends: Int64) -> None:
+def fill_ends(sizes: Int64, stop: Int64, most: int, ends: UInt64) -> None:
     """Fill ends (n + 1,): where a microbatch of at most `most` ends that begins at each sample.
 
     sizes (n,) descend; ends are unsigned, as `holds` looks them up.

@@ -11,7 +11,7 @@ from ..vocabulary import VocabularyPart
 
 @dataclass(frozen=True, slots=True)
 class NeededFields:
-    """Says which fields a rank needs.
+    """The fields of a microbatch that each rank needs.
 
     `placement`: the rank of each stage.
     """
