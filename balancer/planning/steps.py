@@ -82,7 +82,9 @@ def group_step(config: PlanConfig, costs: Int64, seed: int, step: int) -> StepGr
         fewer = group_step(config, costs[:-rest], seed, step)
         return StepGroups(np.append(fewer.group_of, np.full(rest, -1)), fewer.steps)
     chosen = np.arange(groups, dtype=np.int64)
-    group_of, chosen = split_largest(_sizes(costs), group_of, chosen, config.ranks * accumulate)
+    if groups < config.ranks * accumulate:
+        sizes = _sizes(costs)
+        group_of, chosen = split_largest(sizes, group_of, chosen, config.ranks * accumulate)
     return StepGroups(_rows_of_any_height(config, costs, group_of, accumulate, seed), (chosen,))
 
 

@@ -41,7 +41,8 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
 
     times = sample_times(config, costs)
     order = np.argsort(-times.padded, kind="stable")
-    step = _Step(config, costs[order], times.padded[order], times.added[order], wanted)
+    added = times.added[order]
+    step = _Step(config, costs[order], times.padded[order], added, bool(added.any()), wanted)
     found = [step.evened_out(step.equal(np.arange(len(costs))))]
     if not config.equal_counts:
         free = step.free()
@@ -49,8 +50,10 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
             return GroupingResult(_NOTHING, step.groups_needed(), _NOTHING, _NOTHING)
         fill_empty(free, wanted, config.ranks)
         found.append(step.evened_out(free))
-    # The samples in the order given, as a loop that does not plan would cut them.
-    found.append(step.equal(order))
+    if step.adds_up or config.limited:
+        # The samples in the order given, as a loop that does not plan would cut them; beside
+        # nothing else, sorted ones are never worse.
+        found.append(step.equal(order))
     inside = [each for each in found if step.is_within_budgets(each)]
     if not inside:
         return GroupingResult(_NOTHING, wanted + 1, _NOTHING, _NOTHING)
@@ -67,6 +70,7 @@ class _Step:
     costs: Int64
     padded: Int64
     added: Int64
+    adds_up: bool  # whether anything is added at all
     wanted: int
 
     def equal(self, place: Int64) -> Int64:
@@ -105,17 +109,14 @@ class _Step:
 
     def _in_rows(self, sizes: Int64, stop: Int64, row_of: Int64) -> Int64:
         """Return groups of free counts, the rows improved from those that samples begin in."""
-        from ..kernels.padded import cut, least_top
+        from ..kernels.padded import cut
 
         ranks = self.config.ranks
-        rows = self.wanted // ranks
         group_of = np.empty(len(sizes), dtype=np.int64)
-        row_of = _better_rows(sizes, stop, ranks, rows, row_of)
-        for row in range(rows):
-            own = np.flatnonzero(row_of == row)
+        rows = _better_rows(sizes, stop, ranks, self.wanted // ranks, row_of)
+        for row, (own, top) in enumerate(rows):
             inner = np.empty(len(own), dtype=np.int64)
-            some = sizes[own], _stop_within(stop, own)
-            cut(*some, least_top(*some, ranks), inner)
+            cut(sizes[own], _stop_within(stop, own), top, inner)
             group_of[own] = row * ranks + inner
         return group_of
 
@@ -139,7 +140,7 @@ class _Step:
         from ..kernels.padded_exchange import even_out
 
         config = self.config
-        if not self.added.any() or config.ranks < 2 or config.waits == "step":
+        if not self.adds_up or config.ranks < 2 or config.waits == "step":
             return group_of
         spare = 0 if config.equal_counts else _SPARE
         slots = make_slots(self.costs, group_of, self.wanted, spare)
@@ -162,7 +163,7 @@ class _Step:
         from ..kernels.padded import padded_tops
 
         loads = [padded_tops(self.padded, group_of, self.wanted)]
-        if self.added.any():
+        if self.adds_up:
             loads.append(group_loads(self.added[:, None], group_of, self.wanted)[:, 0])
         if self.config.waits == "step":
             return sum(int(load.sum()) for load in loads)
@@ -173,8 +174,10 @@ class _Step:
         return np.array([name in self.config.padded for name in self.config.resources], np.int64)
 
 
-def _better_rows(sizes: Int64, stop: Int64, ranks: int, rows: int, row_of: Int64) -> Int64:
-    """Return the row of each sample after two rows at a time have exchanged samples."""
+def _better_rows(
+    sizes: Int64, stop: Int64, ranks: int, rows: int, row_of: Int64
+) -> list[tuple[Int64, int]]:
+    """Return each row's samples and top after two rows at a time have exchanged samples."""
     from ..kernels.padded import best_tops, cut_in_two, least_top
 
     points = _POINTS if ranks < _MANY_RANKS else _POINTS_OF_MANY
@@ -197,10 +200,7 @@ def _better_rows(sizes: Int64, stop: Int64, ranks: int, rows: int, row_of: Int64
                 tops[row] = least_top(sizes[members[row]], _stop_within(stop, members[row]), ranks)
         if sum(tops) == before:
             break
-    result = np.empty(len(sizes), dtype=np.int64)
-    for row, own in enumerate(members):
-        result[own] = row
-    return result
+    return list(zip(members, tops, strict=True))
 
 
 def _pairs(rows: int) -> Iterator[tuple[int, int]]:

@@ -60,13 +60,16 @@ def count_groups(sizes: Int64, stop: Int64, most: int, limit: int) -> int:
 def least_top(sizes: Int64, stop: Int64, groups: int) -> int:
     """Return the least cost that the largest of `groups` microbatches can have; -1: they cannot.
 
-    By binary search; exact (see the module's text).
+    By binary search, from what the work itself needs; exact (see the module's text).
     """
     if not len(sizes):
         return 0
-    low, high = sizes[0] - 1, sizes[0] * len(sizes)
-    if count_groups(sizes, stop, high, groups) > groups:
-        return -1
+    low = max(sizes[0], -(-sizes.sum() // groups)) - 1
+    high, enough = low + 1, sizes[0] * len(sizes)
+    while count_groups(sizes, stop, high, groups) > groups:
+        if high >= enough:
+            return -1
+        low, high = high, min(2 * high, enough)
     while high - low > 1:
         middle = (low + high) // 2
         if count_groups(sizes, stop, middle, groups) <= groups:

@@ -31,8 +31,9 @@ def assign_in_rows(rows: Int64, loads: Int64, seed: int) -> Int64:
 
     unlimited = np.full(loads.shape[1], UNLIMITED)
     small, _ = scale_costs(loads, unlimited, len(loads))
-    deviations = np.clip(small - small.sum(axis=0) // len(small), -_MOST, _MOST)
+    deviations = (small - small.sum(axis=0) // len(small)).clip(-_MOST, _MOST)
     sizes = np.abs(deviations).sum(axis=1)
     assigned = assign_rows(rows, np.argsort(-sizes[rows], axis=1, kind="stable"), deviations)
     # Turn the ranks by an amount that depends on the seed, so that none is always first.
-    return np.roll(assigned, seed % len(assigned), axis=0)
+    first = -seed % len(assigned)
+    return np.concatenate([assigned[first:], assigned[:first]])
