@@ -13,6 +13,7 @@ _HOMES = {
     "Balance": "balancer",
     "BalancedBatchSampler": "loader",
     "DataLoader": "loader",
+    "ImageDispatch": "loader",
     "LoaderError": "loader",
     "RemoteDataset": "loader",
     "Step": "loader",

@@ -5,6 +5,7 @@ from .balancer import Balance, time_ns
 from .loader import (
     BalancedBatchSampler,
     DataLoader,
+    ImageDispatch,
     LoaderError,
     RemoteDataset,
     Step,
@@ -25,6 +26,7 @@ __all__ = [
     "Balance",
     "BalancedBatchSampler",
     "DataLoader",
+    "ImageDispatch",
     "LoaderError",
     "RemoteDataset",
     "Step",

@@ -14,6 +14,7 @@ from .collate.layouts import collate_packed, collate_padded
 from .dataloader import DataLoader
 from .remote_dataset import RemoteDataset
 from .sampler import BalancedBatchSampler
+from .step.dispatch import ImageDispatch, StepImages
 from .step.errors import LoaderError
 from .step.frameworks import LossRule, loss_rule
 from .step.info import Step, StepInfo
@@ -25,10 +26,12 @@ __all__ = [
     "BalancedBatchSampler",
     "DataLoader",
     "Equivalence",
+    "ImageDispatch",
     "LoaderError",
     "LossRule",
     "RemoteDataset",
     "Step",
+    "StepImages",
     "StepInfo",
     "StepLoader",
     "Topology",

@@ -149,7 +149,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         given = BalancedArguments(
             balance=wanted, shuffle=checked_shuffle(order.shuffle, wanted.mode), name=name,
             ranks=with_rank(
-                RankArguments(rank, ranks, virtual_ranks, process_group, topology), order
+                RankArguments(
+                    rank, ranks, virtual_ranks, process_group, topology, wanted.dispatch
+                ), order
             ), follows=order.follows, collate_fn=collate_fn,
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,

@@ -98,7 +98,7 @@ class BalancedBatchSampler(Sampler[list[int]]):
         check_label_tokens(wanted, names, has_batches=False)
         self._names, self._over_budget = names, OverBudget(wanted.budgets)
         self._data = KnownData(_Costs(names, self._costs), len(self._costs))
-        self._arguments = RankArguments(rank, ranks, None, process_group, topology)
+        self._arguments = RankArguments(rank, ranks, None, process_group, topology, wanted.dispatch)
         self._configure = partial(
             configuration, costs=self._costs, resources=names, batch_size=batch_size,
             drop_last=drop_last, accumulate_from=accumulate_from, empty_lists=empty_lists,

@@ -80,6 +80,7 @@ ORDER = (
     "workers",
     # loader
     "loader.step",
+    "loader.step.dispatch",
     "loader.resume",
     "loader.collate",
     "loader.collate.equivalence",

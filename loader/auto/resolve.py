@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...balancer.planning.problem.balance import Balance
-from ...balancer.planning.problem.config import NO_WORK, PlanConfig
-from ...balancer.planning.problem.options import ADD_UP, ATTENTION_PAIRS, LLM, Work
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.options import ADD_UP, ATTENTION_PAIRS, LLM, NO_WORK, Work
 from ...workers.discovery import ColumnCosts, FoundCosts, column_costs
 from ...workers.sources.interface import DEFAULT_COST, PlainSource, Probe, Source
 from ..balanced.arguments import make_plan

@@ -42,13 +42,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class RankArguments:
-    """The arguments of a loader that say which ranks it plays; ValueError if they contradict."""
+    """The arguments of a loader that say which ranks it plays; ValueError if they contradict.
+
+    dispatch: what travels between these ranks, as in Balance.
+    """
 
     rank: int | None = None
     ranks: int | None = None
     virtual_ranks: int | None = None
     process_group: Any = None
     topology: Any = None
+    dispatch: str = "samples"
 
     def __post_init__(self) -> None:
         if self.virtual_ranks is not None:
@@ -70,6 +74,8 @@ class RankArguments:
                 )
         if self.topology is not None:
             object.__setattr__(self, "topology", as_topology(self.topology))
+            if self.dispatch == "images":
+                self.topology.check_dispatch()
 
     @property
     def are_given(self) -> bool:

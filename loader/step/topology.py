@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DATA_DIMS = ("dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "shard")
 # Dimensions whose processes share their samples.
 SHARING_DIMS = ("tp", "cp", "sp", "pp", "tensor", "context", "sequence", "pipeline", "model")
+# Of those, the ones whose processes hold different layers.
+PIPELINE_DIMS = ("pp", "pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,25 @@ class Topology:
                 "size of each dimension such as {'dp': 2, 'tp': 2}"
             )
         return tuple(names)
+
+    def check_dispatch(self) -> None:
+        """Raise ValueError for pipelines, where images cannot travel as `ImageDispatch` has them.
+
+        Features of microbatches that are still to come would be needed by first stages only, at
+        times that the schedule decides.
+        """
+        dims = self.dims
+        sizes = dims.values() if isinstance(dims, Mapping) else dims.mesh.shape
+        stages = math.prod(
+            size for name, size in zip(self.names, sizes, strict=True) if name in PIPELINE_DIMS
+        )
+        if stages > 1:
+            raise ValueError(
+                f"dispatch is 'images', and the topology has {stages} pipeline stages: images "
+                "travel between data-parallel ranks only. Use dispatch 'samples', and "
+                "Pipeline(encoders=[EncoderSpec(...)], merge=...), which encodes on all ranks of "
+                "the pipeline"
+            )
 
     def seat(self, rank: int, world: int) -> Seat:
         """Return the coordinates of a global rank, of `world`; ValueError if it has none."""

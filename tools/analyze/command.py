@@ -191,8 +191,9 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     report = {"inputs": list(sources), **report, "seconds": time.perf_counter() - began}
     _write(out, rows, report)
     found = report["padded"]
-    padded = [] if found is None else [_padded(found), _advice(found)]
-    emit(report, as_json, _table(report), _waits(report), *padded, _settings(report, out))
+    more = [] if report["dispatch"] is None else [_dispatch(report["dispatch"])]
+    more += [] if found is None else [_padded(found), _advice(found)]
+    emit(report, as_json, _table(report), _waits(report), *more, _settings(report, out))
 
 
 def _report_options(sources: tuple[str, ...], given: dict[str, Any]) -> ReportOptions:
@@ -313,6 +314,17 @@ def _waits(report: Json) -> Table:
     for key, shown in names.items():
         found = report["waits"][key]
         table.add_row(shown, *(f"{100 * found[kind]:.1f} %" for kind in ("microbatch", "step")))
+    return table
+
+
+def _dispatch(found: Json) -> Table:
+    """Return what it gains to spread images over ranks, wherever their samples are."""
+    table = Table(title="waiting, if whole samples are balanced, and if images travel")
+    for name in ("balanced", "encoder", "language model", "both", "time"):
+        table.add_column(name, justify="left" if name == "balanced" else "right")
+    for name, one in found.items():
+        waiting = (f"{100 * one[key]:.1f} %" for key in ("encoder", "llm", "waiting"))
+        table.add_row(f'dispatch="{name}"', *waiting, f"{100 * one['time']:.0f} %")
     return table
 
 

@@ -15,6 +15,7 @@ from .options import (
     OPTIONS,
     Accumulate,
     Counts,
+    Dispatch,
     GroupingName,
     LayoutName,
     Mode,
@@ -24,6 +25,7 @@ from .options import (
     Waits,
     Work,
     check_counts,
+    check_dispatch,
     check_limits,
     check_option,
     check_padded,
@@ -103,6 +105,9 @@ class Balance:
     time_ns: nanoseconds of work per unit of each resource, such as {"tokens": 40, "tiles": 9000},
         and per "attention_pairs", longest times longest of each sample; what it does not name is
         no work. None: tiles count as 307 tokens, and other resources by their means.
+    dispatch: "images": a step's images are encoded by other ranks than their samples', as
+        `ImageDispatch` spreads them. So tiles and images are not balanced here, and can have no
+        budget: microbatches are balanced by the language model's work alone.
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
@@ -134,6 +139,7 @@ class Balance:
     work: Work | None = None
     counts: Counts | None = None
     time_ns: Mapping[str, int] | None = None
+    dispatch: Dispatch = "samples"
     oversize: Oversize = "alone"
     seed: int = 0
     layout: LayoutName = "torch"
@@ -153,6 +159,7 @@ class Balance:
         check_padded(self.grouping, self.mode, padded)
         check_timed(self.grouping, self.mode, timed=self.time_ns is not None)
         check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
+        check_dispatch(self.dispatch, self.budgets)
         if self.grouping == "auto":
             _check_auto(self)
         check_ordering(self.ordering, self.pipeline)
@@ -244,7 +251,7 @@ def _check_auto(balance: Balance) -> None:
         )
     if balance.mode == "epoch":
         raise ValueError("grouping 'auto' plans in mode 'exact' or 'window', not in 'epoch'")
-    for name in ("partition", "ordering"):
+    for name in ("partition", "ordering", "dispatch"):
         if getattr(balance, name) != getattr(DEFAULTS, name):
             raise ValueError(
                 f"{name} is {getattr(balance, name)!r}, and grouping 'auto' chooses it: leave it, "

@@ -17,6 +17,7 @@ from .options import (
     ATTENTION_PAIRS,
     COUNTED,
     LLM,
+    NO_WORK,
     Accumulate,
     Counts,
     GroupingName,
@@ -31,6 +32,7 @@ from .options import (
     check_padded,
     check_timed,
     check_waits,
+    dispatched_of,
     is_positive,
 )
 from .pipeline_costs import read_costs_of
@@ -39,9 +41,6 @@ from .pipeline_costs import read_costs_of
 # is refused, since what it counts would be other samples.
 PLANNER_VERSION = 4
 MOST_RESOURCES = 32
-# Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
-# in what they do wait for.
-NO_WORK = ("label_tokens",)
 LastStep = Literal["whole", "even", "short"]
 _OPTIONS = (
     "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "waits",
@@ -63,7 +62,8 @@ class PlanConfig:
     microbatches as others, some of them empty; "even" leaves out what does not divide, so that all
     microbatches have as many samples; "short" leaves none out, and sizes differ by one. Both make
     fewer microbatches rather than empty ones. pipeline: the text of the PipelineCosts that ordering
-    compares orders by, "" for ordering "given". Everything else as in Balance.
+    compares orders by, "" for ordering "given". dispatched: resources that others balance, the
+    encoder's where images travel. Everything else as in Balance.
 
     >>> PlanConfig(ranks=2, samples_per_step=8, accumulate=1, resources=("tiles",), budgets=(9,)
     ... ).digest() == PlanConfig(2, 8, 1, ("tiles",), (9,)).digest()
@@ -91,6 +91,7 @@ class PlanConfig:
     time_ns: tuple[tuple[str, int], ...] = ()
     last_step: LastStep = "whole"
     pipeline: str = ""
+    dispatched: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.grouping == "auto":
@@ -146,6 +147,7 @@ class PlanConfig:
             counts=balance.counts,
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
             pipeline=read_costs_of(balance.pipeline) if balance.pipeline else "",
+            dispatched=dispatched_of(balance.dispatch, resources),
         )
 
     @property
@@ -188,7 +190,7 @@ class PlanConfig:
 
     @property
     def balanced_columns(self) -> tuple[int, ...]:
-        """The numbers of the resources that are work: all but NO_WORK without a budget.
+        """The numbers of the resources that are work: all with a budget, or that ranks wait for.
 
         All resources if nothing else is known of samples.
 
@@ -196,7 +198,8 @@ class PlanConfig:
         (0,)
         """
         each = enumerate(zip(self.resources, self.budgets, strict=True))
-        work = tuple(k for k, (name, budget) in each if budget is not None or name not in NO_WORK)
+        others = (*NO_WORK, *self.dispatched)
+        work = tuple(k for k, (name, budget) in each if budget is not None or name not in others)
         return work or tuple(range(len(self.resources)))
 
     @property
@@ -223,20 +226,17 @@ class PlanConfig:
 
     def digest(self) -> str:
         """Return 32 hex digits that change whenever a plan could."""
-        options = asdict(self)
-        # Where they are allowed the digest is that of ledgers that do not know the option.
-        if self.empty_microbatches:
-            del options["empty_microbatches"]
-        if not self.padded:
-            del options["padded"]
-        if not (self.padded or self.time_ns):
-            del options["time_ns"]
-        if self.counts is None:
-            del options["counts"]
-        if self.last_step == "whole":
-            del options["last_step"]
-        if not self.pipeline:
-            del options["pipeline"]
+        # Where an option says nothing the digest is that of ledgers that do not know it.
+        said = {
+            "empty_microbatches": not self.empty_microbatches,
+            "padded": bool(self.padded),
+            "time_ns": bool(self.padded or self.time_ns),
+            "counts": self.counts is not None,
+            "last_step": self.last_step != "whole",
+            "pipeline": bool(self.pipeline),
+            "dispatched": bool(self.dispatched),
+        }
+        options = {name: value for name, value in asdict(self).items() if said.get(name, True)}
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

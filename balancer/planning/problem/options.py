@@ -15,6 +15,7 @@ Oversize = Literal["alone", "refuse", "error"]
 Waits = Literal["microbatch", "step"]
 Work = Literal["packed", "padded"]
 Counts = Literal["equal", "free"]
+Dispatch = Literal["samples", "images"]
 LayoutName = Literal["torch", "padded", "packed"]
 Accumulate = int | Literal["auto"]
 
@@ -26,11 +27,17 @@ OVERSIZE: tuple[Oversize, ...] = get_args(Oversize)
 WAITS: tuple[Waits, ...] = get_args(Waits)
 WORK: tuple[Work, ...] = get_args(Work)
 COUNTS: tuple[Counts, ...] = get_args(Counts)
+DISPATCHES: tuple[Dispatch, ...] = get_args(Dispatch)
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 # Groupings whose microbatches all have batch_size samples; the others fill budgets.
 COUNTED: tuple[GroupingName, ...] = ("fixed", "random", "length", "device")
 # Resources that add up in every batch, padded or not: work="padded" is about all others.
 ADD_UP = ("tiles", "images", "label_tokens")
+# Known of samples for their loss: ranks do not wait for it, and evening it out would cost evenness
+# in what they do wait for.
+NO_WORK = ("label_tokens",)
+# Resources of the encoder alone, which dispatch "images" spreads over ranks after planning.
+ENCODER = ("tiles", "images")
 # In time_ns: the pairs of positions that attention looks at, longest squared, of the resource LLM.
 ATTENTION_PAIRS, LLM = "attention_pairs", "tokens"
 
@@ -91,6 +98,7 @@ OPTIONS: Mapping[str, Check] = {
         _is_times,
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
     ),
+    "dispatch": _one_of(DISPATCHES),
     "oversize": _one_of(OVERSIZE),
     "seed": (lambda value: type(value) is int, "is an integer"),
     "layout": _one_of(LAYOUTS),
@@ -189,3 +197,37 @@ def check_waits(waits: str, partition: str) -> None:
             f"waits is 'step', but partition {partition!r} does not look at when ranks wait: use "
             "partition 'multi_resource', or leave waits"
         )
+
+
+def check_dispatch(dispatch: str, budgets: Mapping[str, int]) -> None:
+    """Raise ValueError where microbatches are to hold budgets of images that travel."""
+    if dispatch == "images" and (limited := [name for name in ENCODER if name in budgets]):
+        raise ValueError(
+            f"dispatch is 'images', so what a rank encodes of {limited[0]} does not follow from "
+            f"its microbatches: leave {limited[0]} out of budgets, or use dispatch 'samples'"
+        )
+
+
+def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the resources that planning leaves alone, since their images travel.
+
+    Raises ValueError if there are none, or if nothing would be left to balance.
+
+    >>> dispatched_of("images", ("tiles", "tokens"))
+    ('tiles',)
+    """
+    if dispatch != "images":
+        return ()
+    found = tuple(name for name in resources if name in ENCODER)
+    if not found:
+        raise ValueError(
+            f"dispatch is 'images', but samples cost {', '.join(resources)}, no tiles or images: "
+            "let cost() or probe() count as tiles what they cost the encoder, or use dispatch "
+            "'samples'"
+        )
+    if all(name in (*ENCODER, *NO_WORK) for name in resources):
+        raise ValueError(
+            f"dispatch is 'images', and samples cost {', '.join(found)} only, which travel: "
+            "add what they cost the language model, such as tokens, or use dispatch 'samples'"
+        )
+    return found

@@ -86,6 +86,20 @@ def test_it_says_what_each_plan_gives_for_each_kind_of_loop(
     ]
 
 
+def test_it_says_what_images_that_travel_gain(page: Browser, report: dict[str, Any]) -> None:
+    rows = page.see(
+        "[...document.querySelectorAll('#waiting table')[2].querySelectorAll('tbody tr')]"
+        ".map(row => [...row.cells].map(cell => cell.innerText.trim()).join(' | '))"
+    )
+    figures = ("encoder", "llm", "waiting", "time")
+    assert rows == [
+        " | ".join([f'dispatch="{name}"', *(percent(found[each]) for each in figures)])
+        for name, found in report["dispatch"].items()
+    ]
+    assert report["dispatch"]["images"]["encoder"] < report["dispatch"]["samples"]["encoder"]
+    assert "Balance(dispatch=" not in render_page({**report, "dispatch": None})
+
+
 def test_where_nothing_is_to_gain_it_says_so(report: dict[str, Any]) -> None:
     sound = {"unreadable": 0, "over_budget": 0}
     text = render_page({**report, **sound, "leave_off": True})

@@ -1,13 +1,34 @@
 """Encoders in the bubbles, executed: what is compared, and the verdict from given times."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
+from counterpoise.balancer.planning.problem.metrics import TILE_TOKENS
 from counterpoise.sched import PlanChange, check, simulate
+from counterpoise.tools.bench.encoder import travelling
 from counterpoise.tools.bench.encoder.cases import CASES, EncoderCase
-from counterpoise.tools.bench.encoder.command import drift_table, encoder_table, verdict
+from counterpoise.tools.bench.encoder.command import (
+    drift_table,
+    encoder_table,
+    travelling_table,
+    verdict,
+)
 from counterpoise.tools.bench.encoder.drift import DRIFT, DriftRun
 from counterpoise.tools.bench.encoder.drift import verdict as drift_verdict
 from counterpoise.tools.bench.encoder.ranks import SleptStep
+from counterpoise.tools.bench.encoder.travelling import (
+    CONTENDERS,
+    TOKEN_NS,
+    Phases,
+    TravelCase,
+    draw_cases,
+)
+from counterpoise.tools.bench.encoder.travelling import verdict as travel_verdict
+from counterpoise.tools.bench.runtime import sleeping
+from counterpoise.tools.cli import main
 
 CASE = CASES[-1]
 
@@ -92,3 +113,83 @@ def test_a_plan_that_wins_enough_once_on_all_ranks_agrees() -> None:
         report = drift_verdict(DRIFT, simulated, runs)
         assert not report["agrees"]
         assert "missed" in str(drift_table(report).caption)
+
+
+# One step, in which each rank has one tile and one token in each microbatch.
+EVEN = TravelCase(*[np.ones((4, 4, 2), np.int64)] * 2)
+
+
+def travel_round(waits: dict[str, tuple[float, float]]) -> list[list[dict[str, Phases]]]:
+    """A round of one step: ranks that wait shares of 100 ns of encoder and 1000 ns of model."""
+    rank = {
+        name: Phases(round(100 * (1 - encoder)), 100, round(1000 * (1 - llm)), 1000)
+        for name, (encoder, llm) in waits.items()
+    }
+    return [[rank] * 4]
+
+
+@pytest.mark.parametrize(
+    ("images", "agrees"), [((0.19, 0.09), True), ((0.21, 0.01), False), ((0.01, 0.11), False)]
+)
+def test_below_half_of_the_waiting_must_be_left_of_both(
+    images: tuple[float, float], agrees: bool
+) -> None:
+    whole = {"samples": (0.4, 0.2), "samples, encoder once a step": (0.1, 0.2)}
+    report = travel_verdict([EVEN], [travel_round({**whole, "images": images})] * 3)
+    assert report["agrees"] is agrees
+    assert report["waiting"]["samples"]["encoder"] == [0.4, 0.4, 0.4]
+    assert report["left"]["samples"]["encoder"][0] == pytest.approx(images[0] / 0.4)
+    once = report["left"]["samples, encoder once a step"]["encoder"][0]
+    assert once == pytest.approx(images[0] / 0.1)
+    said = str(travelling_table(report).caption)
+    assert said == ("below half is left of both" if agrees else "more than half is left")
+
+
+def test_waiting_is_modelled_from_costs_alone() -> None:
+    # Of 7 tiles one rank has 4 in one microbatch; of 9 tokens one has 3, beside 2 on the others.
+    loads = np.zeros((4, 4, 2), np.int64)
+    loads[:, 0] = [[4, 3], [1, 2], [1, 2], [1, 2]]
+    report = travel_verdict(
+        [TravelCase(loads, loads)], [travel_round(dict.fromkeys(CONTENDERS, (0, 0)))]
+    )
+    assert report["modelled"]["samples"] == {"encoder": round(1 - 7 / 16, 4), "llm": 0.25}
+    assert report["modelled"]["images"] == {"encoder": round(1 - 7 / 8, 4), "llm": 0.25}
+
+
+def test_drawn_steps_have_the_same_samples_both_ways(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tiles = rng.integers(0, 12, 130)
+    np.savez(tmp_path / "costs.npz", tiles=tiles, tokens=rng.integers(20, 900, 130) + 256 * tiles)
+    first, second = draw_cases(tmp_path / "costs.npz", draws=2)
+    for case in (first, second):
+        assert case.samples.shape == (4, 4, 2)
+        assert case.samples.sum(axis=(0, 1)).tolist() == case.images.sum(axis=(0, 1)).tolist()
+    slowest = [case[..., 1].max(axis=0).sum() for case in (first.samples, first.images)]
+    assert slowest[1] < slowest[0]
+
+
+def test_one_clock_measures_kernels_of_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    clock = SimpleNamespace(perf_counter_ns=lambda: now[0])
+    monkeypatch.setattr(sleeping, "time", clock)
+    monkeypatch.setattr(travelling, "time", clock)
+    # Sleeps end a nanosecond late, and each meeting takes a hundred.
+    monkeypatch.setattr(sleeping, "_sleep", lambda ns: now.__setitem__(0, now[0] + ns + 1))
+    monkeypatch.setattr(travelling.TravelRank, "_meet", lambda _: now.__setitem__(0, now[0] + 100))
+    found = travelling.TravelRank(0).measure(EVEN)
+    token, tile = TOKEN_NS, TOKEN_NS * TILE_TOKENS
+    # Three sleeps a call: forward, backward, and one of no length for the weight.
+    llm = Phases(0, 0, 4 * (token // 3 * 3 + 3), 4 * (token // 3 * 3 + 3 + 100))
+    for name, calls, meetings in (("samples", 4, 8), (CONTENDERS[1], 1, 2)):
+        slept = 4 * (tile // 3 * 3) + 3 * calls
+        assert found[name] == Phases(slept, slept + 100 * meetings, *llm[2:])
+    # Of one process nothing is exchanged; the blank tile comes first, and is slept for too.
+    slept = 4 * (tile // 3 * 3) + 3 + tile // 3 + 1
+    assert found["images"] == Phases(slept, slept, *llm[2:])
+
+
+def test_dispatch_is_a_case_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["bench", "encoder", "--dispatch", "costs.npz", "--drift"])
+    assert end.value.code == 2
+    assert "are cases apart; give one of them" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from ...inputs.cost_tables import CostTable
 from ..scan.rows import Rows
 from .budgets import budget_figures, every_kth, search
 from .counts import data_figures, heaviest, over_budget
+from .dispatch import dispatch_figures
 from .forecast import (
     Forecast,
     gains,
@@ -141,6 +142,7 @@ def _plan_figures(forecast: Forecast, rows: Rows, part: PlannedPart) -> Json:
         "strategies": figures,
         **gains(forecast),
         "waits": waits_figures(forecast),
+        "dispatch": dispatch_figures(forecast),
         "padded": padded_figures(table, plan) if plan.work == "padded" else None,
         "recommended": _recommended(table, plan),
         "heaviest": {

@@ -21,7 +21,14 @@ from ....balancer.planning.problem.metrics import (
     kinds,
     rank_bias,
 )
-from ....balancer.planning.problem.options import GroupingName, Mode, Waits, Work
+from ....balancer.planning.problem.options import (
+    Dispatch,
+    GroupingName,
+    Mode,
+    Waits,
+    Work,
+    dispatched_of,
+)
 from ...inputs.cost_tables import CostTable
 from ...inputs.epoch_plans import from_planner
 
@@ -50,6 +57,7 @@ class Plan:
     seed: int = 0
     waits: Waits = DEFAULTS.waits
     work: Work = DEFAULTS.resolved_work
+    dispatch: Dispatch = DEFAULTS.dispatch
 
     @property
     def samples_per_step(self) -> int:
@@ -222,7 +230,11 @@ def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
         return replace(
             whole, grouping="isf", partition="given", mode="epoch", accumulate=plan.accumulate
         )
-    whole = replace(whole, waits=plan.waits)
-    if plan.mode == "exact":
+    apart = dispatched_of(plan.dispatch, table.resources)
+    pairs = zip(table.resources, whole.budgets, strict=True)
+    budgets = tuple(None if name in apart else most for name, most in pairs)
+    whole = replace(whole, waits=plan.waits, budgets=budgets, dispatched=apart)
+    # Where only what travels had budgets, none is left to fill microbatches by.
+    if plan.mode == "exact" or (apart and not any(budgets)):
         return whole
     return replace(whole, mode=plan.mode, accumulate=plan.accumulate)

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,11 +13,14 @@ from ..runtime.rank_processes import RankProcesses
 from .cases import CASES, RANKS, EncoderCase
 from .drift import DRIFT, measure_drift
 from .ranks import EncoderRank, SleptStep
+from .travelling import CONTENDERS, PARTS, measure_travelling
 
 Report = dict[str, Any]
 _MS = 1_000_000
 # How far measured steps and gains may be from simulated ones, and hidden shares from planned ones.
 TOLERANCE, POINTS = 0.1, 0.05
+# Steps that are drawn with --dispatch.
+_DRAWS = 4
 
 
 @click.command()
@@ -25,8 +29,15 @@ TOLERANCE, POINTS = 0.1, 0.05
 @click.option(
     "--drift", is_flag=True, help="Only: a stage becomes slower, and the plan is made again."
 )
+@click.option(
+    "--dispatch",
+    type=click.Path(path_type=Path),
+    help="Only: images travel, in steps drawn from this npz.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
-def command(rounds: int, microbatches: tuple[int, ...], drift: bool, as_json: bool) -> None:
+def command(
+    rounds: int, microbatches: tuple[int, ...], drift: bool, dispatch: Path | None, as_json: bool
+) -> None:
     """Run Optimus' three cases, scaled to 4 ranks, with passes that sleep, on gloo.
 
     Every round runs the filled schedule, the same with all encoders first, and the language model
@@ -35,14 +46,27 @@ def command(rounds: int, microbatches: tuple[int, ...], drift: bool, as_json: bo
     With --drift one stage takes 1.5 times as long from step 20 on, and a pipeline that plans again
     runs in turn with one that keeps its plan.
 
+    With --dispatch four steps of samples from a file of costs, on 4 ranks with 4 microbatches each,
+    whose encoder and language model sleep: what both wait, if whole samples are balanced and if
+    images travel.
+
     Example: counterpoise bench encoder --microbatches 8 --rounds 3
     """
-    if drift:
-        if microbatches:
-            raise ValueError("--drift has a case of its own; leave out --microbatches")
+    if (dispatch is not None) + drift + bool(microbatches) > 1:
+        raise ValueError("--dispatch, --drift and --microbatches are cases apart; give one of them")
+    if dispatch is not None:
+        report = measure_travelling(dispatch, _DRAWS, rounds)
+        emit(report, as_json, travelling_table(report))
+    elif drift:
         report = measure_drift(DRIFT, rounds)
         emit(report, as_json, drift_table(report))
-        return
+    else:
+        report = measure_filled(microbatches, rounds)
+        emit(report, as_json, encoder_table(report))
+
+
+def measure_filled(microbatches: Sequence[int], rounds: int) -> Report:
+    """Return the verdicts of Optimus' cases, or of those with these numbers of microbatches."""
     known = [case.microbatches for case in CASES]
     if wrong := sorted(set(microbatches) - set(known)):
         raise ValueError(f"there is no case of {wrong[0]} microbatches; the cases have {known}")
@@ -54,8 +78,7 @@ def command(rounds: int, microbatches: tuple[int, ...], drift: bool, as_json: bo
             simulated = case.simulated_ns()  # plans here, so that no rank has to
             measured = ranks.call("measure", case, rounds)[0]
             found[case.name] = verdict(case, simulated, measured)
-    report = {"cases": found, "agrees": all(cell["agrees"] for cell in found.values())}
-    emit(report, as_json, encoder_table(report))
+    return {"cases": found, "agrees": all(cell["agrees"] for cell in found.values())}
 
 
 def drift_table(report: Report) -> Table:
@@ -69,6 +92,25 @@ def drift_table(report: Report) -> Table:
     table.add_row("share won", "", f"{report['share_won']:.0%}")
     changed = ", ".join(map(str, report["changed_at"])) or "never"
     table.add_row(f"plan changed (drift at {report['start']})", "", changed)
+    return table
+
+
+def travelling_table(report: Report) -> Table:
+    """Return what encoder and language model wait, and what is left of it if images travel."""
+    caption = "below half is left of both" if report["agrees"] else "more than half is left"
+    table = Table("waiting", *CONTENDERS, caption=caption)
+    names = {"encoder": "encoder", "llm": "language model"}
+    for part in PARTS:
+        model = (f"{report['modelled'][name][part]:.1%}" for name in CONTENDERS)
+        table.add_row(f"{names[part]}, by costs alone", *model)
+        shares = (report["waiting"][name][part] for name in CONTENDERS)
+        table.add_row(
+            f"{names[part]}, measured", *("{:.1%} ({:.1%}-{:.1%})".format(*s) for s in shares)
+        )
+        left = (f"{report['left'][name][part][0]:.0%}" for name in CONTENDERS[:-1])
+        table.add_row("  left, if images travel", *left)
+    steps = (f"{report['waiting'][name]['step_ms'][0]:.0f}" for name in CONTENDERS)
+    table.add_row("step, ms", *steps)
     return table
 
 

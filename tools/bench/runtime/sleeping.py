@@ -8,8 +8,9 @@ gradient: whichever pass makes that one, B or W, takes the time.
 import statistics
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -87,22 +88,24 @@ CASES = (
 
 
 class _SleepBackward(torch.autograd.Function):
-    """Sleeps in the backward, and says for how many tokens."""
+    """Calls back in the backward, with the number of tokens."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ns: Times, passed: deque[int]) -> Tensor:
-        ctx.ns, ctx.passed = ns, passed
+    def forward(ctx: Any, x: Tensor, backward: Callable[[int], None]) -> Tensor:
+        ctx.call = backward
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        ctx.passed.append(len(gradient))
-        _sleep(_time_of(ctx.ns, len(gradient)))
-        return gradient, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.call(len(gradient))
+        return gradient, None
 
 
 class SleepingStage(nn.Module):
-    """A linear layer that takes the given times, in ns for a token, or for 1, 2, 3 ... tokens."""
+    """A linear layer that takes the given times, in ns for a token, or for 1, 2, 3 ... tokens.
+
+    `slept_ns`: how long it has slept, by the clock: sleeps end late.
+    """
 
     def __init__(self, forward_ns: Times, backward_ns: Times, weight_ns: Times) -> None:
         super().__init__()
@@ -110,14 +113,16 @@ class SleepingStage(nn.Module):
         self._forward_ns, self._backward_ns, self._weight_ns = forward_ns, backward_ns, weight_ns
         # The tokens of microbatches whose weight gradient is still to come, in order.
         self._passed: deque[int] = deque()
+        self.slept_ns = 0
         weight: Any = self.layer.weight
         weight.register_post_accumulate_grad_hook(self._sleep_for_weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Sleep, and return a tensor of the same shape."""
-        _sleep(_time_of(self._forward_ns, len(x)))
+        self._take(_time_of(self._forward_ns, len(x)))
+        backward = partial(self._sleep_backward, self._backward_ns)
         found: Tensor = _SleepBackward.apply(  # type: ignore[no-untyped-call]
-            self.layer(x), self._backward_ns, self._passed
+            self.layer(x), backward
         )
         return found
 
@@ -132,8 +137,17 @@ class SleepingStage(nn.Module):
         self._forward_ns, self._backward_ns = longer(self._forward_ns), longer(self._backward_ns)
         self._weight_ns = longer(self._weight_ns)
 
+    def _sleep_backward(self, times: Times, tokens: int) -> None:
+        self._passed.append(tokens)
+        self._take(_time_of(times, tokens))
+
     def _sleep_for_weight(self, _: Tensor) -> None:
-        _sleep(_time_of(self._weight_ns, self._passed.popleft()))
+        self._take(_time_of(self._weight_ns, self._passed.popleft()))
+
+    def _take(self, ns: int) -> None:
+        begun = time.perf_counter_ns()
+        _sleep(ns)
+        self.slept_ns += time.perf_counter_ns() - begun
 
 
 def _time_of(times: Times, tokens: int) -> int:

@@ -1,0 +1,121 @@
+"""Exchanges between the ranks that share images: sizes, rows of tensors, sums of gradients."""
+
+import pickle
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import LoaderError
+
+
+class Exchange:
+    """The connections of one rank to the others; without torch.distributed it is alone.
+
+    `group`: the ranks, by default all. `device`: where tensors are. All ranks call all methods in
+    one order. Each raises LoaderError if a rank does not come within `deadline_s`; on a device the
+    deadline is the group's timeout, since the host does not wait there.
+    """
+
+    def __init__(self, group: Any, device: torch.device, deadline_s: float) -> None:
+        self.deadline_s, self._device = deadline_s, device
+        self._group = group
+        self.rank, self.ranks = 0, 1
+        self.global_rank, self.world = 0, 1
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.global_rank, self.world = dist.get_rank(), dist.get_world_size()
+        if self.rank < 0:
+            raise ValueError(
+                f"this process has global rank {dist.get_rank()} and is not in the group: give "
+                "the group of the ranks that share images, on those ranks only"
+            )
+
+    def gather(self, own: Any, what: str) -> list[Any]:
+        """Return a small object of every rank."""
+        if self.ranks == 1:
+            return [own]
+        text = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
+        lengths = self._gathered(torch.tensor([len(text)]), what).flatten().tolist()
+        padded = torch.zeros(max(lengths), dtype=torch.uint8)
+        padded[: len(text)] = text
+        rows = self._gathered(padded, what).cpu()
+        return [
+            pickle.loads(row[:length].numpy().tobytes())
+            for row, length in zip(rows, lengths, strict=True)
+        ]
+
+    def swap(
+        self, tensor: Tensor, send: Sequence[int], receive: Sequence[int], what: str
+    ) -> Tensor:
+        """Send rows to each rank, return what each rank sent here, both in the ranks' order."""
+        if self.ranks == 1:
+            return tensor
+        found = tensor.new_empty((sum(receive), *tensor.shape[1:]))
+        # Bytes, since backends do not know all precisions.
+        width = prod(tensor.shape[1:]) * tensor.element_size()
+        given = tensor.contiguous().view(-1).view(torch.uint8)
+        self._run(
+            what,
+            lambda: dist.all_to_all_single(
+                found.view(-1).view(torch.uint8),
+                given,
+                [width * rows for rows in receive],
+                [width * rows for rows in send],
+                group=self._group,
+                async_op=True,
+            ),
+        )
+        return found
+
+    def add_up(self, tensors: Sequence[Tensor], what: str) -> None:
+        """Sum tensors over the ranks, in place, those of one precision in one message."""
+        if self.ranks == 1:
+            return
+        for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
+            own = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.reshape(-1) for tensor in own])
+            self._all_reduce(flat, what)
+            parts = torch.split(flat, [tensor.numel() for tensor in own])
+            for tensor, part in zip(own, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def copy_values(self, tensors: Sequence[Tensor], what: str) -> None:
+        """Give every rank the values of the first one."""
+        for tensor in tensors if self.ranks > 1 else ():
+            self._broadcast(tensor, what)
+
+    def _gathered(self, own: Tensor, what: str) -> Tensor:
+        """Return a tensor of every rank, of one shape, as (ranks, ...)."""
+        given = own.to(self._device)
+        found = [torch.empty_like(given) for _ in range(self.ranks)]
+        self._run(what, lambda: dist.all_gather(found, given, group=self._group, async_op=True))
+        return torch.stack(found)
+
+    def _all_reduce(self, tensor: Tensor, what: str) -> None:
+        self._run(what, lambda: dist.all_reduce(tensor, group=self._group, async_op=True))
+
+    def _broadcast(self, tensor: Tensor, what: str) -> None:
+        self._run(
+            what, lambda: dist.broadcast(tensor, group=self._group, group_src=0, async_op=True)
+        )
+
+    def _run(self, what: str, start: Callable[[], Any]) -> None:
+        """Start a collective and wait for it."""
+        try:
+            work = start()
+            if self._device.type == "cpu":
+                work.wait(timedelta(seconds=self.deadline_s))
+            else:
+                work.wait()
+        except RuntimeError as error:
+            raise LoaderError(
+                f"rank {self.rank} of {self.ranks} did not get {what} within "
+                f"{self.deadline_s:g} s: a rank has ended, is stopped, or has left out a step(), "
+                f"features() or backward() of the others ({str(error).splitlines()[0]})"
+            ) from error

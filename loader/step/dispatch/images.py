@@ -1,0 +1,317 @@
+"""`ImageDispatch`: spread a step's images over ranks, and bring features and gradients back.
+
+A step's images are encoded in rounds, of all its microbatches or of some. In a round the images go
+to the ranks that encode them, and their features come back to the ranks of their samples, where
+they are leaves of the language model's graphs. When these have had their backward, the gradients
+go the way back, and the encoder has its own. Every rank enters the same exchanges in the same
+order, with images or without, so a rank without any keeps nobody waiting.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..loss import REDUCTIONS, Reduction
+from ..topology import as_topology
+from .encoder import EncoderCopy
+from .exchange import Exchange
+from .routes import Route, Size, plan_round, rows_of
+
+# By rank and microbatch, the images.
+Sizes = Sequence[Sequence[Sequence[Size]]]
+
+
+class ImageDispatch:
+    """An encoder of which every rank has a copy, and runs as much as the others.
+
+    `encoder`: the plain module; its copies start with the first rank's values, and `backward` gives
+    them the same gradients, the mean over ranks or, with reduction="sum", their sum. It is called
+    with rows of images, and returns as many features for each row. `blank`: the rows of one image,
+    of any content, from which shapes and precision are known. Every row is an image of its own,
+    as a tile is, unless `blank_size` is given: then `step` is given the size of each image, and the
+    encoder is called with rows and the list of sizes. `cost`: what an image costs the encoder, by
+    its size. `together`: how many microbatches are encoded in one round; None: all of a step, which
+    is most even and keeps the most activations. `group`: the data-parallel ranks, by default all.
+    `topology`: the job's mesh, or the sizes of its dimensions, to check them by. `deadline_s`: how
+    long a rank waits for the others.
+
+    All ranks make it together, and call the same methods in the same order. Raises ValueError for
+    wrong settings, for encoders that are wrapped, and for a topology with pipeline stages or other
+    data-parallel ranks than the group's, LoaderError if ranks do not come.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        blank: Tensor,
+        *,
+        blank_size: Size | None = None,
+        cost: Callable[[Any], int] = rows_of,
+        together: int | None = None,
+        group: Any = None,
+        topology: Any = None,
+        reduction: Reduction = "mean",
+        deadline_s: float = 300.0,
+    ) -> None:
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"unknown reduction {reduction!r}; use one of {', '.join(REDUCTIONS)}")
+        if together is not None and together < 1:
+            raise ValueError(f"together is {together}, allowed are positive numbers and None")
+        self._encoder = EncoderCopy(encoder, blank, blank_size)
+        self._cost, self._together, self._reduction = cost, together, reduction
+        self._exchange = Exchange(group, blank.device, deadline_s)
+        if topology is not None:
+            _check_topology(topology, self._exchange)
+        self._exchange.copy_values(self._encoder.values(), "the encoder's values")
+        self._open: StepImages | None = None
+
+    def step(
+        self,
+        pixels: Sequence[Tensor | None],
+        sizes: Sequence[Sequence[Size]] | None = None,
+    ) -> "StepImages":
+        """Return the images of a step, of which nothing is encoded yet.
+
+        `pixels`: the rows of each of this rank's microbatches, None for one without images.
+        `sizes`: of each image, where `blank_size` was given. Raises ValueError for rows that do not
+        fit, on all ranks if their numbers of microbatches differ, RuntimeError if the step before
+        has had no backward, and LoaderError if a rank does not come.
+        """
+        if self._open is not None and not self._open.is_over:
+            raise RuntimeError(
+                "the step before has had no backward(); call it when all losses have had theirs, "
+                "or encode under torch.no_grad() where nothing is trained"
+            )
+        own = self._encoder.sizes_of(pixels, sizes)
+        trained = torch.is_grad_enabled() and bool(self._encoder.trained())
+        every = self._exchange.gather((trained, own), "the sizes of the images")
+        _check_alike(every)
+        rounds = [
+            range(first, min(first + (self._together or len(own)), len(own)))
+            for first in range(0, len(own), self._together or max(1, len(own)))
+        ]
+        found = StepImages(
+            self._encoder,
+            self._exchange,
+            pixels,
+            [_plan([theirs for _, theirs in every], one, self._exchange, self._cost)
+             for one in rounds],
+            rounds,
+            trained,
+            self._reduction,
+        )  # fmt: skip
+        self._open = found
+        return found
+
+
+class StepImages:
+    """The images of one step; `ImageDispatch.step` makes it."""
+
+    def __init__(
+        self,
+        encoder: EncoderCopy,
+        exchange: Exchange,
+        pixels: Sequence[Tensor | None],
+        routes: Sequence[Route],
+        rounds: Sequence[range],
+        trained: bool,
+        reduction: Reduction,
+    ) -> None:
+        self._encoder, self._exchange = encoder, exchange
+        self._pixels, self._routes, self._rounds = list(pixels), routes, rounds
+        self._trained, self._reduction = trained, reduction
+        self._at = -1
+        self._features: dict[int, Tensor] = {}
+        self._encoded: Tensor | None = None
+        self._gradients: list[Tensor | None] = [None] * len(encoder.trained())
+        self.is_over = not trained
+
+    @property
+    def loads(self) -> list[tuple[int, ...]]:
+        """Return what each rank encodes in each round, in units of cost."""
+        return [route.loads for route in self._routes]
+
+    @property
+    def whole(self) -> list[tuple[int, ...]]:
+        """Return what each rank would encode, if images stayed with their samples."""
+        return [route.whole for route in self._routes]
+
+    def features(self, microbatch: int) -> Tensor:
+        """Return the features of a microbatch's images, in their order; none for no images.
+
+        The first of a round encodes all of the round, so microbatches are asked for in order, and
+        those of the round before must have had their backward. Within its round a microbatch has
+        the same tensor each time. Raises ValueError for another order, RuntimeError for a missing
+        backward, LoaderError if a rank does not come.
+        """
+        if microbatch in self._features:
+            return self._features[microbatch]
+        following = self._at + 1
+        if any(microbatch in one for one in self._rounds[:following]):
+            raise ValueError(
+                f"features of microbatch {microbatch} were asked for before, and their round is "
+                "over: keep the tensor if you need it again"
+            )
+        if following == len(self._rounds) or microbatch not in self._rounds[following]:
+            raise ValueError(
+                f"features of microbatch {microbatch} are not there: ask for those of the step's "
+                f"{len(self._pixels)} microbatches from 0 on, in order"
+            )
+        if self._at >= 0:
+            self._turn_back()
+        self._at = following
+        self._encode()
+        return self._features[microbatch]
+
+    def backward(self) -> None:
+        """Run the encoder's backward, and add its gradients over all ranks to `.grad`.
+
+        Every rank calls it when all microbatches of the step have had their backward, once. Does
+        nothing if nothing is trained. Raises RuntimeError if features got no gradient or it is
+        called again, LoaderError if a rank does not come.
+        """
+        if not self._trained:
+            return
+        if self.is_over:
+            raise RuntimeError("this step has had its backward(): make another one with step()")
+        if self._at + 1 != len(self._rounds):
+            raise RuntimeError(
+                f"features of round {self._at + 2} of {len(self._rounds)} were not asked for, and "
+                "other ranks wait for them: call features() for every microbatch, those without "
+                "images, too"
+            )
+        if self._rounds:
+            self._turn_back()
+        self.is_over = True
+        parameters = self._encoder.trained()
+        pairs = zip(parameters, self._gradients, strict=True)
+        sums = [torch.zeros_like(p) if own is None else own for p, own in pairs]
+        self._exchange.add_up(sums, "the sum of the encoder's gradients")
+        for parameter, total in zip(parameters, sums, strict=True):
+            if self._reduction == "mean":
+                total /= self._exchange.ranks
+            parameter.grad = total if parameter.grad is None else parameter.grad + total
+
+    def _encode(self) -> None:
+        """Encode the current round's images, wherever they are from."""
+        route, encoder, own = self._routes[self._at], self._encoder, self._rounds[self._at]
+        name = f"the images of microbatches {own[0]} to {own[-1]}"
+        pixels = encoder.joined([self._pixels[number] for number in own])
+        for number in own:
+            self._pixels[number] = None
+        rows = [rows_of(size) for size in route.own]
+        sent = _in_order(pixels, rows, route.order)
+        got = self._exchange.swap(sent, _rows(route.send), _rows(route.receive), name)
+        with torch.set_grad_enabled(self._trained):
+            encoded = encoder(got, route.encoded)
+        back = self._exchange.swap(
+            encoded.detach(), encoder.counts(route.receive), encoder.counts(route.send),
+            f"the features of {name}",
+        )  # fmt: skip
+        counts = encoder.counts([[size] for size in route.own])
+        arrived = [counts[image] for image in route.order]
+        features = _in_order(back, arrived, _inverse(route.order))
+        parts = torch.split(features, encoder.counts(route.microbatches))
+        self._features = {
+            number: part.detach().requires_grad_(self._trained)
+            for number, part in zip(own, parts, strict=True)
+        }
+        self._encoded = encoded if self._trained else None
+
+    def _turn_back(self) -> None:
+        """Bring the gradients of the current round's features back, and run the encoder's."""
+        if not self._trained:
+            self._features = {}
+            return
+        route, encoder = self._routes[self._at], self._encoder
+        # Where one is missing the features stay, so that the caller can still run its backward.
+        gradients = torch.cat([_gradient(n, each) for n, each in sorted(self._features.items())])
+        self._features = {}
+        counts = encoder.counts([[size] for size in route.own])
+        own = self._rounds[self._at]
+        got = self._exchange.swap(
+            _in_order(gradients, counts, route.order),
+            encoder.counts(route.send), encoder.counts(route.receive),
+            f"the gradients of the features of microbatches {own[0]} to {own[-1]}",
+        )  # fmt: skip
+        encoded, self._encoded = self._encoded, None
+        if encoded is not None and encoded.requires_grad:
+            encoder.backward(encoded, got, self._gradients)
+
+
+def _check_topology(topology: Any, exchange: Exchange) -> None:
+    """Raise ValueError for a topology where features do not come to the ranks that need them."""
+    known = as_topology(topology)
+    known.check_dispatch()
+    ranks = known.seat(exchange.global_rank, exchange.world).ranks
+    if ranks != exchange.ranks:
+        raise ValueError(
+            f"the topology has {ranks} data-parallel ranks, and the group has {exchange.ranks}: "
+            "give the data-parallel group of this process as group=, such as mesh.get_group('dp')"
+        )
+
+
+def _plan(sizes: Sizes, own: range, exchange: Exchange, cost: Callable[[Any], int]) -> Route:
+    """Return the route of a round of these microbatches."""
+    return plan_round([of_rank[own.start : own.stop] for of_rank in sizes], exchange.rank, cost)
+
+
+def _check_alike(every: Sequence[tuple[bool, Sequence[Any]]]) -> None:
+    """Raise ValueError, on all ranks, if they would not enter the same exchanges."""
+    counts = [len(sizes) for _, sizes in every]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"the ranks have {', '.join(map(str, counts))} microbatches in this step: give as many "
+            "on every rank, None for one without images"
+        )
+    if len({trained for trained, _ in every}) > 1:
+        wrong = [rank for rank, (trained, _) in enumerate(every) if not trained]
+        raise ValueError(
+            f"the encoder is trained, but not on ranks {', '.join(map(str, wrong))}: freeze the "
+            "same parameters, and use torch.no_grad(), on all ranks or on none"
+        )
+
+
+def _gradient(microbatch: int, features: Tensor) -> Tensor:
+    """Return the gradient of a microbatch's features. Raises RuntimeError if there is none."""
+    if features.grad is not None:
+        return features.grad
+    if features.numel():
+        raise RuntimeError(
+            f"the features of microbatch {microbatch} have no gradient: call backward() of its "
+            "loss before, and see that the loss depends on them (a first stage without anything "
+            "to train makes no graph); or freeze the encoder"
+        )
+    return torch.zeros_like(features)
+
+
+def _rows(images: Sequence[Sequence[Size]]) -> list[int]:
+    return [sum(map(rows_of, some)) for some in images]
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    """Return where each item has gone.
+
+    >>> _inverse([2, 0, 1])
+    [1, 2, 0]
+    """
+    found = [0] * len(order)
+    for place, item in enumerate(order):
+        found[item] = place
+    return found
+
+
+def _in_order(tensor: Tensor, counts: Sequence[int], order: Sequence[int]) -> Tensor:
+    """Return the rows of a tensor, whose items have so many each, with items in another order.
+
+    >>> _in_order(torch.tensor([1, 2, 3]), [1, 2], [1, 0]).tolist()
+    [2, 3, 1]
+    """
+    if list(order) == list(range(len(order))):
+        return tensor
+    ends = list(accumulate(counts, initial=0))
+    rows = chain.from_iterable(range(ends[item], ends[item + 1]) for item in order)
+    return tensor[torch.tensor(list(rows), device=tensor.device)]

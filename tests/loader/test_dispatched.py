@@ -1,0 +1,79 @@
+"""Loaders whose images travel: microbatches are those of the language model's work, resumed too."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoise.loader import Balance, BalancedBatchSampler, DataLoader
+from tests.flat_options import balanced_loader
+from tests.loader import balanced_data as made
+
+Delivered = list[tuple[int, int, tuple[str, ...]]]
+
+
+def make(dispatch: str, **changes: Any) -> DataLoader:
+    given = {"virtual_ranks": 2, **changes}
+    return balanced_loader(
+        made.Augmented(96), grouping="balanced", samples_per_step=24, accumulate=4, shuffle=True,
+        collate_fn=made.as_list, dispatch=dispatch, **given,
+    )  # fmt: skip
+
+
+def take(loader: DataLoader) -> Delivered:
+    found = [
+        (step.number, info.rank, tuple(info.keys)) for step in loader.steps() for info in step.infos
+    ]
+    loader.close()
+    return found
+
+
+def iterate(loader: DataLoader) -> Iterator[tuple[str, ...]]:
+    for _, info in loader.with_info():
+        yield tuple(info.keys)
+
+
+def names_of(loader: DataLoader) -> list[tuple[str, ...]]:
+    found = list(iterate(loader))
+    loader.close()
+    return found
+
+
+def test_steps_have_the_same_samples_in_other_microbatches() -> None:
+    whole, images = take(make("samples")), take(make("images"))
+    assert whole != images
+    for number in range(4):
+        steps = [
+            {key for step, _, keys in found if step == number for key in keys}
+            for found in (whole, images)
+        ]
+        assert steps[0] == steps[1]
+
+
+def test_a_loader_resumed_inside_a_step_keeps_the_plan_and_no_other_takes_its_ledger() -> None:
+    expected = names_of(make("images"))
+    loader = make("images")
+    begun = [names for _, names in zip(range(11), iterate(loader), strict=False)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader.close()
+    resumed = make("images")
+    resumed.load_state_dict(state)
+    assert begun + names_of(resumed) == expected
+    other = make("samples")
+    with pytest.raises(ValueError, match="only the very same plan can continue"):
+        other.load_state_dict(state)
+    other.close()
+
+
+def test_pipelines_are_told_what_to_use() -> None:
+    stages = {"virtual_ranks": None, "topology": {"pp": 2, "dp": 1}}
+    with pytest.raises(ValueError, match=r"2 pipeline stages.*Pipeline\(encoders=") as caught:
+        make("images", **stages)
+    assert "Use dispatch 'samples'" in str(caught.value)
+    make("samples", **stages).close()
+    columns = {"tiles": np.ones(8, int), "tokens": np.ones(8, int)}
+    with pytest.raises(ValueError, match="2 pipeline stages"):
+        BalancedBatchSampler(columns, Balance(dispatch="images"), topology=stages["topology"])
+    make("images", virtual_ranks=None, topology={"pp": 1, "dp": 1, "tp": 1}).close()
