@@ -60,6 +60,9 @@ def _together(
     # With about two samples a part there is something left to even out.
     unit = max(height, int(room.sum()) // max(1, len(sizes) // 2 - short))
     large = large[sizes[large] > unit]
+    # With hardly more samples than groups one part can be as large as the largest sample.
+    if not len(large):
+        return None
     inside = np.full(ranks, sizes[large[0]] // unit)
     inside[: len(large)] = room[: len(large)] // unit
     rest = np.setdiff1d(np.arange(len(sizes)), large)

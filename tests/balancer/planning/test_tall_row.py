@@ -62,3 +62,9 @@ def test_a_sample_of_more_than_the_rest_leaves_a_sample_for_every_microbatch() -
 def test_where_no_sample_stands_out_all_rows_stay_alike() -> None:
     costs = np.random.default_rng(2).integers(50, 150, (4 * 4 * 8, 2))
     assert with_tall_row(costs, 4, 4, seed=0) is None
+
+
+def test_a_step_of_one_sample_a_microbatch_is_planned() -> None:
+    costs = np.array([[40], *([size] for size in range(1, 16))])
+    work = rows_of(costs, ranks=4, accumulate=4)
+    assert sorted(work.ravel().tolist()) == sorted(costs.ravel().tolist())
