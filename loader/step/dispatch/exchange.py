@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ..errors import LoaderError
 
+# Bytes of an object's length, and of its beginning, that travel together.
+_LENGTH, _SHORT = 8, 4096
+
 
 class Exchange:
     """The connections of one rank to the others; without torch.distributed it is alone.
@@ -40,14 +43,16 @@ class Exchange:
         """Return a small object of every rank."""
         if self.ranks == 1:
             return [own]
-        text = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
-        lengths = self._gathered(torch.tensor([len(text)]), what).flatten().tolist()
-        padded = torch.zeros(max(lengths), dtype=torch.uint8)
-        padded[: len(text)] = text
-        rows = self._gathered(padded, what).cpu()
+        text = pickle.dumps(own)
+        head = len(text).to_bytes(_LENGTH, "little") + text[:_SHORT]
+        heads = self._gathered_bytes(head, _LENGTH + _SHORT, what)
+        lengths = [int.from_bytes(one[:_LENGTH], "little") for one in heads]
+        # Most objects are short, and one exchange is enough; all ranks know whether it is.
+        most = max(lengths) - _SHORT
+        tails = self._gathered_bytes(text[_SHORT:], most, what) if most > 0 else [b""] * self.ranks
         return [
-            pickle.loads(row[:length].numpy().tobytes())
-            for row, length in zip(rows, lengths, strict=True)
+            pickle.loads((head[_LENGTH:] + tail)[:length])
+            for head, tail, length in zip(heads, tails, lengths, strict=True)
         ]
 
     def swap(
@@ -90,12 +95,13 @@ class Exchange:
         for tensor in tensors if self.ranks > 1 else ():
             self._broadcast(tensor, what)
 
-    def _gathered(self, own: Tensor, what: str) -> Tensor:
-        """Return a tensor of every rank, of one shape, as (ranks, ...)."""
-        given = own.to(self._device)
+    def _gathered_bytes(self, own: bytes, size: int, what: str) -> list[bytes]:
+        """Return the bytes of every rank, each filled up to the size."""
+        padded = bytearray(own.ljust(size, b"\0"))
+        given = torch.frombuffer(padded, dtype=torch.uint8).to(self._device)
         found = [torch.empty_like(given) for _ in range(self.ranks)]
         self._run(what, lambda: dist.all_gather(found, given, group=self._group, async_op=True))
-        return torch.stack(found)
+        return [one.cpu().numpy().tobytes() for one in found]
 
     def _all_reduce(self, tensor: Tensor, what: str) -> None:
         self._run(what, lambda: dist.all_reduce(tensor, group=self._group, async_op=True))

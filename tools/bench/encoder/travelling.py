@@ -32,8 +32,9 @@ from ..runtime.sleeping import HIDDEN, SleepingStage
 
 Report = dict[str, Any]
 RANKS, MICROBATCHES, SAMPLES = 4, 4, 4
-# Of a token in the language model, a third of it forward; a tile takes 307 times as long.
-TOKEN_NS = 90_000
+# Of a token in the language model, a third of it forward; a tile takes 307 times as long. It is
+# that of 20B parameters (6 x 20e9 operations) at 400 TFLOPS, beside an encoder of 6B.
+TOKEN_NS = 300_000
 CONTENDERS = ("samples", "samples, encoder once a step", "images")
 PARTS = ("encoder", "llm")
 _RESOURCES = ("tiles", "tokens")

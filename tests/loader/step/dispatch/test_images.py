@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from counterpoise.loader import ImageDispatch, LoaderError, Topology
+from counterpoise.loader.step.dispatch.exchange import Exchange
 from tests.loader.step.dispatch.training import (
     PIXELS,
     WIDTH,
@@ -113,6 +114,17 @@ def _left_alone(rank: int) -> str | None:
     with pytest.raises(LoaderError) as caught:
         images.step([None])
     return str(caught.value)
+
+
+def test_sizes_of_any_number_of_images_are_gathered(pool: Pool) -> None:
+    lengths = [9_000, 3, 5_000, 4_000]
+    for found in pool.run(_gathered, lengths):
+        assert found == ["x" * length for length in lengths]
+
+
+def _gathered(rank: int, lengths: list[int]) -> list[Any]:
+    exchange = Exchange(groups(4)[0], torch.device("cpu"), deadline_s=20)
+    return exchange.gather("x" * lengths[rank], "texts")
 
 
 def test_ranks_that_disagree_all_raise(pool: Pool) -> None:
