@@ -13,6 +13,7 @@ from .grouped_batches import GroupedBatches
 from .kernels.arrays import Int64
 from .ordering.by_config import ordered_loads, ordering_of
 from .ordering.ranks import OrderRanks
+from .partition.aligned import Mask, align, rows_by_presence, with_images
 from .partition.by_name import assign_groups
 from .partition.level import level
 from .partition.micro_steps import assign_in_rows
@@ -154,11 +155,19 @@ class Planner:
         highest = [int(each.max(initial=-1)) for each in (grouped.group_of, *grouped.steps)]
         groups = 1 + max(highest)
         loads = self._loads(costs, grouped.group_of, groups)
+        has = every[:, config.resources.index(config.align)] > 0 if config.align else None
+        present = None if has is None else with_images(has, grouped.group_of, groups)
         cells = []
         for step, chosen in enumerate(grouped.steps, start=window.step):
             seed = derive_seed(config.seed, window.epoch, step)
-            cells.append(chosen[self._assigned(loads[chosen], seed)])
-        group_of = self._levelled(costs, grouped.group_of, cells)
+            if present is None:
+                cells.append(chosen[self._assigned(loads[chosen], seed)])
+            else:
+                cells.append(chosen[self._aligned(loads[chosen], present[chosen], seed)])
+        group_of = grouped.group_of
+        if has is not None and cells:
+            group_of = align(self._balanced, costs, has, group_of, cells)
+        group_of = self._levelled(costs, group_of, cells, has)
         if self.order_ranks is not None:
             # What a pass takes may depend on resources that are not balanced.
             loads = ordered_loads(config, every, group_of, groups)
@@ -179,13 +188,19 @@ class Planner:
         rows = np.arange(len(loads)).reshape(-1, config.ranks)
         return assign_in_rows(rows, loads, seed)
 
-    def _levelled(self, costs: Int64, group_of: Int64, cells: list[Int64]) -> Int64:
+    def _aligned(self, loads: Int64, present: Mask, seed: int) -> Int64:
+        """Return the same with groups that have images side by side, but for one row."""
+        return assign_in_rows(rows_by_presence(loads, present, self.config.ranks), loads, seed)
+
+    def _levelled(
+        self, costs: Int64, group_of: Int64, cells: list[Int64], has: Mask | None
+    ) -> Int64:
         """Return group_of after exchanges between ranks, where groups are ours to change."""
         config = self._balanced
         ours = config.grouping == "balanced" and config.partition == "multi_resource"
         if not ours or config.plans_rows or not cells:
             return group_of
-        return level(config, costs, group_of, np.stack(cells))
+        return level(config, costs, group_of, np.stack(cells), has)
 
     def _ordered(self, loads: Int64, cells: Int64) -> Int64:
         """Return the groups of a step (ranks, accumulate) in the order in which ranks run them."""

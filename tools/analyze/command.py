@@ -193,6 +193,8 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
     found = report["padded"]
     more = [] if report["dispatch"] is None else [_dispatch(report["dispatch"])]
     more += [] if found is None else [_padded(found), _advice(found)]
+    mixed = report["alignment"] and report["alignment"]["given"]["mixed"]
+    more += [_alignment(report["alignment"])] if mixed else []
     emit(report, as_json, _table(report), _waits(report), *more, _settings(report, out))
 
 
@@ -325,6 +327,18 @@ def _dispatch(found: Json) -> Table:
     for name, one in found.items():
         waiting = (f"{100 * one[key]:.1f} %" for key in ("encoder", "llm", "waiting"))
         table.add_row(f'dispatch="{name}"', *waiting, f"{100 * one['time']:.0f} %")
+    return table
+
+
+def _alignment(found: Json) -> Table:
+    """Return at how many microbatch indices only some ranks have images, and what mending costs."""
+    table = Table(title="images on some ranks only (a sharded encoder hangs there)")
+    for name in ("plan", "mixed rows", "waiting, every microbatch", "waiting, once a step"):
+        table.add_column(name, justify="left" if name == "plan" else "right")
+    for name, label in (("given", "balanced"), ("aligned", 'align="tiles"')):
+        one = found[name]
+        shares = (f"{100 * one[key]:.1f} %" for key in ("mixed", "microbatch", "step"))
+        table.add_row(label, *shares)
     return table
 
 

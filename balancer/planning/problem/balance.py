@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .options import (
+    ENCODER,
     GROUPINGS,
     OPTIONS,
     Accumulate,
@@ -24,6 +25,7 @@ from .options import (
     PartitionName,
     Waits,
     Work,
+    check_align,
     check_counts,
     check_dispatch,
     check_limits,
@@ -108,6 +110,9 @@ class Balance:
     dispatch: "images": a step's images are encoded by other ranks than their samples', as
         `ImageDispatch` spreads them. So tiles and images are not balanced here, and can have no
         budget: microbatches are balanced by the language model's work alone.
+    align: the resource, such as "tiles", that at each microbatch index all ranks have or none has,
+        for sharded encoders (FSDP), which every rank has to enter. Samples of a step are exchanged
+        for it; where a step has too few, indices stay mixed (see dummy_tile). None: not looked at.
     oversize: a sample over budget by itself gets a microbatch of its own ("alone"), is left out
         ("refuse"), or ends the run ("error"); the first two are logged, and in StepInfo.
     seed: for the shuffle and every other random choice.
@@ -140,6 +145,7 @@ class Balance:
     counts: Counts | None = None
     time_ns: Mapping[str, int] | None = None
     dispatch: Dispatch = "samples"
+    align: str | None = None
     oversize: Oversize = "alone"
     seed: int = 0
     layout: LayoutName = "torch"
@@ -160,6 +166,8 @@ class Balance:
         check_timed(self.grouping, self.mode, timed=self.time_ns is not None)
         check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
         check_dispatch(self.dispatch, self.budgets)
+        travelling = ENCODER if self.dispatch == "images" else ()
+        check_align(self.align, self.grouping, self.partition, self.ordering, padded, travelling)
         if self.grouping == "auto":
             _check_auto(self)
         check_ordering(self.ordering, self.pipeline)

@@ -13,7 +13,6 @@ from typing import Literal
 from ..kernels.arrays import Int64
 from .balance import DEFAULTS, Balance
 from .options import (
-    ADD_UP,
     ATTENTION_PAIRS,
     COUNTED,
     LLM,
@@ -26,6 +25,7 @@ from .options import (
     Oversize,
     PartitionName,
     Waits,
+    check_align,
     check_counts,
     check_limits,
     check_option,
@@ -34,6 +34,7 @@ from .options import (
     check_waits,
     dispatched_of,
     is_positive,
+    padded_of,
 )
 from .pipeline_costs import read_costs_of
 
@@ -42,8 +43,9 @@ from .pipeline_costs import read_costs_of
 PLANNER_VERSION = 4
 MOST_RESOURCES = 32
 LastStep = Literal["whole", "even", "short"]
+# Those that are the same here as in Balance.
 _OPTIONS = (
-    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "waits",
+    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "waits", "align",
 )  # fmt: skip
 
 
@@ -92,6 +94,7 @@ class PlanConfig:
     last_step: LastStep = "whole"
     pipeline: str = ""
     dispatched: tuple[str, ...] = ()
+    align: str | None = None
 
     def __post_init__(self) -> None:
         if self.grouping == "auto":
@@ -105,6 +108,10 @@ class PlanConfig:
         check_limits(self.grouping, self.mode, self.limited, self.fixes_step_size)
         check_waits(self.waits, self.partition)
         _check_padded(self)
+        check_align(
+            self.align, self.grouping, self.partition, self.ordering, bool(self.padded),
+            self.dispatched, self.resources,
+        )  # fmt: skip
         _check_batch_size(self)
         _check_step_size(self)
 
@@ -129,21 +136,14 @@ class PlanConfig:
         return cls(
             ranks=ranks,
             samples_per_step=samples_per_step,
-            accumulate=balance.accumulate,
             resources=resources,
             budgets=budgets_of(balance, resources),
-            grouping=balance.grouping,
-            partition=balance.partition,
-            ordering=balance.ordering,
-            mode=balance.mode,
-            seed=balance.seed,
+            **{name: getattr(balance, name) for name in _OPTIONS},
             drop_last=drop_last,
-            oversize=balance.oversize,
             batch_size=batch_size,
             accumulate_from=accumulate_from,
             empty_microbatches=empty_microbatches,
-            waits=balance.waits,
-            padded=padded_of(balance, resources),
+            padded=padded_of(balance.resolved_work, resources),
             counts=balance.counts,
             time_ns=tuple(sorted((balance.time_ns or {}).items())),
             pipeline=read_costs_of(balance.pipeline) if balance.pipeline else "",
@@ -171,13 +171,14 @@ class PlanConfig:
         return self.plans_rows or self.equal_counts
 
     def only(self, columns: tuple[int, ...]) -> "PlanConfig":
-        """Return the configuration with some of the resources, by their numbers."""
+        """Return the configuration with some of the resources, by their numbers; not aligned."""
         names = tuple(self.resources[k] for k in columns)
         return replace(
             self,
             resources=names,
             budgets=tuple(self.budgets[k] for k in columns),
             padded=tuple(name for name in self.padded if name in names),
+            align=None,
             time_ns=tuple(
                 (name, time) for name, time in self.time_ns if name in (*names, ATTENTION_PAIRS)
             ),
@@ -235,6 +236,7 @@ class PlanConfig:
             "last_step": self.last_step != "whole",
             "pipeline": bool(self.pipeline),
             "dispatched": bool(self.dispatched),
+            "align": self.align is not None,
         }
         options = {name: value for name, value in asdict(self).items() if said.get(name, True)}
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
@@ -254,17 +256,6 @@ def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None
             f"budgets name {', '.join(unknown)}, but samples cost {', '.join(resources)}"
         )
     return tuple(balance.budgets.get(name) for name in resources)
-
-
-def padded_of(balance: Balance, resources: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the resources of which a microbatch costs count x largest.
-
-    >>> padded_of(Balance(work="padded"), ("tiles", "tokens"))
-    ('tokens',)
-    """
-    return (
-        tuple(n for n in resources if n not in ADD_UP) if balance.resolved_work == "padded" else ()
-    )
 
 
 @dataclass(frozen=True, slots=True)

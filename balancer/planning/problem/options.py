@@ -99,6 +99,10 @@ OPTIONS: Mapping[str, Check] = {
         "is a positive integer for at least one resource, such as {'tokens': 40}, or None",
     ),
     "dispatch": _one_of(DISPATCHES),
+    "align": (
+        lambda value: value is None or (isinstance(value, str) and bool(value)),
+        "is the name of a resource, such as 'tiles', or None",
+    ),
     "oversize": _one_of(OVERSIZE),
     "seed": (lambda value: type(value) is int, "is an integer"),
     "layout": _one_of(LAYOUTS),
@@ -199,6 +203,15 @@ def check_waits(waits: str, partition: str) -> None:
         )
 
 
+def padded_of(work: str, resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the resources of which a microbatch costs count x largest, for `work`.
+
+    >>> padded_of("padded", ("tiles", "tokens"))
+    ('tokens',)
+    """
+    return tuple(name for name in resources if name not in ADD_UP) if work == "padded" else ()
+
+
 def check_dispatch(dispatch: str, budgets: Mapping[str, int]) -> None:
     """Raise ValueError where microbatches are to hold budgets of images that travel."""
     if dispatch == "images" and (limited := [name for name in ENCODER if name in budgets]):
@@ -231,3 +244,38 @@ def dispatched_of(dispatch: str, resources: tuple[str, ...]) -> tuple[str, ...]:
             "add what they cost the language model, such as tokens, or use dispatch 'samples'"
         )
     return found
+
+
+def check_align(
+    align: str | None, grouping: str, partition: str, ordering: str, padded: bool,
+    travelling: tuple[str, ...], resources: tuple[str, ...] = (),
+) -> None:  # fmt: skip
+    """Raise ValueError where microbatches cannot be arranged so that all ranks have a resource.
+
+    travelling: resources of images that travel. resources: what samples cost; () where it is not
+    known yet.
+    """
+    if align is None:
+        return
+    for name, value, needed in (
+        ("grouping", grouping, "balanced"),
+        ("partition", partition, "multi_resource"),
+        ("ordering", ordering, "given"),
+    ):
+        if value != needed:
+            raise ValueError(
+                f"align is {align!r}, which needs {name} {needed!r}, and {name} is {value!r}: "
+                "leave one of them out"
+            )
+    if padded:
+        raise ValueError(
+            f"align is {align!r}, and work is 'padded', where microbatches of like sizes run "
+            "side by side: use work 'packed', or leave align out"
+        )
+    if align in travelling:
+        raise ValueError(
+            f"align is {align!r}, and with dispatch 'images' it travels to other ranks: leave one "
+            "of them out"
+        )
+    if resources and align not in resources:
+        raise ValueError(f"align names {align}, but samples cost {', '.join(resources)}")

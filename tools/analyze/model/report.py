@@ -13,6 +13,7 @@ from ....balancer.planning.problem.options import OPTIONS, Accumulate, Mode
 from ....balancer.planning.warmup import compile_kernels
 from ...inputs.cost_tables import CostTable
 from ..scan.rows import Rows
+from .alignment import alignment_figures
 from .budgets import budget_figures, every_kth, search
 from .counts import data_figures, heaviest, over_budget
 from .dispatch import dispatch_figures
@@ -143,6 +144,7 @@ def _plan_figures(forecast: Forecast, rows: Rows, part: PlannedPart) -> Json:
         **gains(forecast),
         "waits": waits_figures(forecast),
         "dispatch": dispatch_figures(forecast),
+        "alignment": alignment_figures(forecast),
         "padded": padded_figures(table, plan) if plan.work == "padded" else None,
         "recommended": _recommended(table, plan),
         "heaviest": {

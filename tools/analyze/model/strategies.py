@@ -58,6 +58,7 @@ class Plan:
     waits: Waits = DEFAULTS.waits
     work: Work = DEFAULTS.resolved_work
     dispatch: Dispatch = DEFAULTS.dispatch
+    align: str | None = DEFAULTS.align
 
     @property
     def samples_per_step(self) -> int:
@@ -233,7 +234,7 @@ def _config(name: str, table: CostTable, plan: Plan) -> PlanConfig:
     apart = dispatched_of(plan.dispatch, table.resources)
     pairs = zip(table.resources, whole.budgets, strict=True)
     budgets = tuple(None if name in apart else most for name, most in pairs)
-    whole = replace(whole, waits=plan.waits, budgets=budgets, dispatched=apart)
+    whole = replace(whole, waits=plan.waits, budgets=budgets, dispatched=apart, align=plan.align)
     # Where only what travels had budgets, none is left to fill microbatches by.
     if plan.mode == "exact" or (apart and not any(budgets)):
         return whole
