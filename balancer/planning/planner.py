@@ -11,13 +11,12 @@ import numpy as np
 
 from .grouped_batches import GroupedBatches
 from .kernels.arrays import Int64
-from .ordering.by_config import ordered_loads, ordering_of
-from .ordering.ranks import OrderRanks
 from .partition.aligned import Mask, align, rows_by_presence, with_images
 from .partition.by_name import assign_groups
 from .partition.level import level
 from .partition.micro_steps import assign_in_rows
 from .problem.config import (
+    OrderRanks,
     OversizeError,
     PlanConfig,
     Planned,
@@ -169,6 +168,8 @@ class Planner:
             group_of = align(self._balanced, costs, has, group_of, cells)
         group_of = self._levelled(costs, group_of, cells, has)
         if self.order_ranks is not None:
+            from .ordering.by_config import ordered_loads
+
             # What a pass takes may depend on resources that are not balanced.
             loads = ordered_loads(config, every, group_of, groups)
             cells = [self._ordered(loads, own) for own in cells]
@@ -225,7 +226,11 @@ def make_planner(config: PlanConfig, order_ranks: OrderRanks | None = None) -> P
     >>> [[microbatch.ordinals for microbatch in rank] for rank in batch.ranks]
     [[(8, 9)], [(10, 11)]]
     """
-    order_ranks = order_ranks or ordering_of(config)
+    if order_ranks is None and config.pipeline:
+        # Only here: most plans have no pipeline, and its modules would delay each start.
+        from .ordering.by_config import ordering_of
+
+        order_ranks = ordering_of(config)
     if (config.ordering != "given") != (order_ranks is not None):
         raise ValueError(
             f"ordering {config.ordering!r} and order_ranks={order_ranks!r} contradict each other: "

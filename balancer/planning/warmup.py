@@ -67,7 +67,7 @@ def _listener(report: Callable[[str], object]) -> Any:
 
 
 def prepare_planning(plan: PlanConfig) -> None:
-    """Compile what a job's planning needs, before anybody waits for it."""
+    """Compile or load what a job's planning needs, before anybody waits for it."""
     compile_for(
         plan.grouping,
         lambda text: sys.stderr.write(f"counterpoise: {text}\n"),

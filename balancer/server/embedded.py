@@ -11,14 +11,15 @@ import ctypes
 import math
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
 import threading
+import time
 
 from ..coordinator.machine import Coordinator
-from ..planning.warmup import prepare_planning
+from ..planning.first_plans import interpreter_of
+from ..planning.kernels.jit import interpreted_by
 from ..protocol.job_spec import from_json
 from .loop import serve
 from .malloc import keep_freed_memory
@@ -55,14 +56,14 @@ def main(directory: str, listening: int, report: int) -> None:
     threading.Thread(target=_end_with_trainer, args=(directory,), daemon=True).start()
     try:
         job = from_json(text.decode())
-        prepare_planning(job.plan)
         coordinator = Coordinator(job, heartbeat_timeout_s=math.inf)
-        serve(
-            coordinator,
-            endpoint_in(directory),
-            lambda _: _write(report, READY),
-            descriptor=listening,
-        )
+        with interpreted_by(interpreter_of(job.plan, time.thread_time)):
+            serve(
+                coordinator,
+                endpoint_in(directory),
+                lambda _: _write(report, READY),
+                descriptor=listening,
+            )
     except BaseException as error:
         _write(report, f"{type(error).__name__}: {error}".encode(errors="replace"))
         raise
@@ -84,6 +85,8 @@ def _end_with_trainer(directory: str) -> None:
         # A copy of the trainer may hold the lifeline open; this is the trainer itself.
         poller.register(os.pidfd_open(os.getppid()), select.POLLIN)
     poller.poll()
+    import shutil  # here: it would delay each start
+
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from ..protocol.messages import FROM_RANK, FROM_WORKER, Message
 from .keys import AllowList, ServerKeys, public_text
-from .sockets import SERIAL_AFTER
+from .sockets import SERIAL_AFTER, read_event
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"counterpoise"
@@ -84,7 +83,7 @@ class KeyAuthenticator:
         """Count failed handshakes; return the peers whose key is not allowed any more."""
         for monitor in self._monitors:
             while monitor.poll(0):
-                recv_monitor_message(monitor)
+                read_event(monitor)
                 self._rejected("a peer has no key, or another public key for this balancer")
         if self._allowed is None or now - self._checked_at < RECHECK_S:
             return []

@@ -4,11 +4,10 @@ A message is its header frame and its payload frames; a ROUTER puts the peer's n
 """
 
 import errno
-import ipaddress
+import struct
 from collections.abc import Sequence
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from ..protocol.messages import Message
 from ..protocol.wire import MAX_FRAMES, WireError, decode, encode
@@ -44,6 +43,8 @@ SERIAL_AFTER = ","
 
 Received = tuple[Message, list[zmq.Frame]]
 
+# The beginning of a monitor's message.
+_EVENT = struct.Struct("=H")
 # Numbers: pyzmq's enumerations are many times slower in every operation.
 _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -141,6 +142,15 @@ def connect(
     return socket
 
 
+def read_event(monitor: "zmq.Socket[bytes]") -> int:
+    """Return the number of the event that waits at a monitor.
+
+    zmq.utils.monitor does so too, but imports asyncio and ssl, which takes a balancer's start.
+    """
+    number: int = _EVENT.unpack_from(monitor.recv_multipart()[0])[0]
+    return number
+
+
 class Handshakes:
     """Watches the handshakes of a monitored socket; close it before the context ends.
 
@@ -167,7 +177,7 @@ class Handshakes:
     def rejection_reason(self) -> str:
         """Return why the balancer will never accept this socket; empty while it may."""
         while self._monitor.poll(0):
-            match recv_monitor_message(self._monitor)["event"]:
+            match read_event(self._monitor):
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._failed, self._never_answered = 0, False
                 case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -203,6 +213,8 @@ def check_open_address(address: str, allowed: bool) -> None:
     if allowed or not address.startswith("tcp://"):
         return
     host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    import ipaddress  # here: it would delay each start of an embedded balancer
+
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

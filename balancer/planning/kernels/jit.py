@@ -1,11 +1,26 @@
-"""The decorator of planning kernels; it imports numba, so only kernels import it."""
+"""The decorators of planning kernels, which compile them with numba where they are called.
 
-from collections.abc import Callable
+Importing a kernel loads no numba: the first call of its compiled form does. A kernel may be run by
+the interpreter until then (`interpreted_by`), with the same result: it computes with integers only,
+the signed ones stay within 64 bits, and the unsigned ones wrap, as numpy's do. Signed and unsigned
+ones never meet in one operation: numba would make them a float.
+
+Both forms are the function with other globals: what calls a kernel in the one form is to call the
+others in the same form.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FunctionType
 from typing import Any, Literal, TypeVar, cast
 
-import numba as nb
-
 Function = TypeVar("Function", bound=Callable[..., Any])
+# Runs a kernel's interpreted form with arguments, or its compiled one.
+Interpreter = Callable[["PlanningKernel", tuple[Any, ...]], Any]
+
+_interpreter: ContextVar[Interpreter | None] = ContextVar("interpreter", default=None)
 
 
 def compiled(function: Function) -> Function:
@@ -14,7 +29,7 @@ def compiled(function: Function) -> Function:
     numba keeps it beside the module, else in the user's cache folder, else in NUMBA_CACHE_DIR.
     Where none can be written, every process compiles it again (a few seconds).
     """
-    return _compiled(function, inline="never")
+    return cast(Function, PlanningKernel(function, "never"))
 
 
 def inlined(function: Function) -> Function:
@@ -22,11 +37,58 @@ def inlined(function: Function) -> Function:
 
     A call costs more than a few operations on integers, so the innermost loops cannot afford one.
     """
-    return _compiled(function, inline="always")
+    return cast(Function, PlanningKernel(function, "always"))
 
 
-def _compiled(function: Function, inline: Literal["never", "always"]) -> Function:
+@contextmanager
+def interpreted_by(interpreter: Interpreter | None) -> Iterator[None]:
+    """Let `interpreter` run all kernels that this thread calls; None: they run compiled."""
+    token = _interpreter.set(interpreter)
     try:
-        return cast(Function, nb.njit(cache=True, inline=inline)(function))
-    except RuntimeError:
-        return cast(Function, nb.njit(inline=inline)(function))
+        yield
+    finally:
+        _interpreter.reset(token)
+
+
+class PlanningKernel:
+    """A function of integers and arrays of them, in two forms: compiled, and interpreted."""
+
+    __name__: str
+
+    def __init__(self, function: Callable[..., Any], inline: Literal["never", "always"]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._inline = inline
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the kernel, compiled unless this thread has an interpreter."""
+        interpreter = _interpreter.get()
+        return self.compiled(*arguments) if interpreter is None else interpreter(self, arguments)
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """The compiled form, numba's; made, not yet compiled, at the first use."""
+        import numba as nb
+
+        function = self._calling("compiled")
+        try:
+            return nb.njit(cache=True, inline=self._inline)(function)
+        except RuntimeError:
+            return nb.njit(inline=self._inline)(function)
+
+    @functools.cached_property
+    def interpreted(self) -> Callable[..., Any]:
+        """The form that Python runs."""
+        return self._calling("interpreted")
+
+    def _calling(self, form: str) -> Callable[..., Any]:
+        """Return the function with all kernels that it calls in one form."""
+        kernel: Any = self._function
+        known = dict(kernel.__globals__)
+        for name in kernel.__code__.co_names:
+            if isinstance(called := known.get(name), PlanningKernel):
+                known[name] = getattr(called, form)
+        made = FunctionType(
+            kernel.__code__, known, kernel.__name__, kernel.__defaults__, kernel.__closure__
+        )
+        return functools.update_wrapper(made, kernel)

@@ -3,13 +3,13 @@
 import numpy as np
 
 from ..kernels.arrays import Int64
-from ..problem.config import PlanConfig
+from ..problem.config import OrderRanks, PlanConfig
 from ..problem.options import LLM
 from ..problem.padded_work import padded_loads
 from ..problem.pipeline_costs import PipelineCosts, parse_pipeline
 from .cost_model import CostModel, PassCost, amounts_of
 from .evaluator import PipelineEvaluator
-from .ranks import OrderRanks, rank_ordering
+from .ranks import rank_ordering
 
 # The sum of the squares of sequences' lengths, which profiles weigh attention by.
 PAIRS = "token_pairs"

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from ..kernels.arrays import Int64
+from ..problem.config import OrderRanks
 from .evaluator import PipelineEvaluator
 from .search import find_order
 
 PipelineOf = Callable[[Int64], PipelineEvaluator]
-OrderRanks = Callable[[Int64, Int64], Int64]
 
 _ROUNDS = 64
 _PARTNERS = 6  # fastest ranks that are tried as partners of the slowest

@@ -6,7 +6,7 @@ same plan on every machine, whatever arrived when.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -41,6 +41,9 @@ from .pipeline_costs import read_costs_of
 # Raised whenever some configuration is planned otherwise than before: a ledger of another version
 # is refused, since what it counts would be other samples.
 PLANNER_VERSION = 4
+
+# (loads (groups, resources), assigned (ranks, accumulate)) -> assigned, in the order of execution.
+OrderRanks = Callable[[Int64, Int64], Int64]
 MOST_RESOURCES = 32
 LastStep = Literal["whole", "even", "short"]
 # Those that are the same here as in Balance.

@@ -265,7 +265,7 @@ def same_as_python(kernel: Any, make: Callable[[], tuple[Any, ...]]) -> None:
     compiled, plain = make(), make()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        expected = kernel.py_func(*plain)
+        expected = kernel.interpreted(*plain)
     found = kernel(*compiled)
     assert np.array_equal(found, expected)
     for one, other in zip(arrays_of(compiled), arrays_of(plain), strict=True):
@@ -298,7 +298,7 @@ def test_parts_of_two_ended(seed: int) -> None:
     loads = group_loads(costs, np.arange(40) % 9, 9)
     for turn in range(4):
         ends, down = sort_by_view(loads, np.arange(8), turn)
-        expected, expected_down = sort_by_view.py_func(loads, np.arange(8), turn)  # type: ignore[attr-defined]
+        expected, expected_down = sort_by_view.interpreted(loads, np.arange(8), turn)  # type: ignore[attr-defined]
         assert (ends.tolist(), down) == (expected.tolist(), expected_down)
 
     def arguments() -> tuple[Any, ...]:
