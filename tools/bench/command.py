@@ -30,6 +30,7 @@ BENCHES = {
         "The pipeline runtime against torch's, and against the simulator.",
     ),
     "schedules": ("schedules", "Pipeline schedules: makespan, bubble, memory."),
+    "soak": ("loading.soak", "What grows while loaders run at full speed: memory, files, threads."),
     "start": ("loading.start", "The first batch of a process against torch's DataLoader."),
     "step": ("planning.step", "Pack, partition, order: simulated step time over a bound."),
     "transport": ("transport", "Payloads over tcp: what encryption and digests cost."),

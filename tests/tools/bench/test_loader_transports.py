@@ -34,7 +34,7 @@ def test_ratios_are_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("transport", transports.TRANSPORTS)
 def test_a_pass_counts_the_time_of_every_process(transport: str) -> None:
     cell = Cell(1_000_000, 8, 1, "touch")
-    one = transports._loader(transport, cell)
+    one = transports.loader_of(transport, cell)
     found = transports._one_pass(one)
     one.close()
     assert min(found.trainer, found.balancer, found.workers) > 0

@@ -114,7 +114,7 @@ def _serve(pipe: "Pipe[Any, Any]", name: str, cores: tuple[int, ...]) -> None:
             if isinstance(asked, Cell):
                 _end(loader)
                 cell = asked
-                loader = _loader(name, cell)
+                loader = loader_of(name, cell)
             pipe.send(_one_pass(loader, cell))
     except EOFError:
         pass
@@ -131,7 +131,8 @@ def _end(loader: Any) -> None:
         loader._iterator = None
 
 
-def _loader(name: str, cell: Cell) -> Any:
+def loader_of(name: str, cell: Cell) -> Any:
+    """Return a loader of tensors: "ours", or torch's for any other name."""
     import torch
     from torch.utils.data import DataLoader as TorchLoader
 

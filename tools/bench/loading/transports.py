@@ -39,7 +39,7 @@ class BalancedPass:
 def measure(wanted: Sequence[Cell], rounds: int) -> Iterator[tuple[Cell, str, BalancedPass]]:
     """Yield (cell, transport, pass) in turns, after a first pass of each that warms it up."""
     for cell in wanted:
-        loaders = {name: _loader(name, cell) for name in TRANSPORTS}
+        loaders = {name: loader_of(name, cell) for name in TRANSPORTS}
         try:
             for loader in loaders.values():
                 _one_pass(loader)
@@ -69,7 +69,8 @@ class _Pictures:
         return {**self._text, "pixel_values": self._tiles[index % 16]}
 
 
-def _loader(transport: Any, cell: Cell) -> Any:
+def loader_of(transport: Any, cell: Cell) -> Any:
+    """Return a balanced loader of arrays, packed, by a transport."""
     from ....balancer.planning.problem.balance import Balance
     from ....loader import DataLoader
 

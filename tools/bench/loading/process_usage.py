@@ -1,0 +1,69 @@
+"""What a tree of processes uses, by their part in a loader: memory, descriptors, threads."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Names that our processes give themselves; those of torch's kind have none.
+_PARTS = {"cp-balancer": "balancer", "cp-supervisor": "supervisor"}
+PARTS = ("trainer", "balancer", "supervisor", "workers")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes of one part use together.
+
+    nbytes: memory, of which processes that share some have each their share (PSS).
+    """
+
+    processes: int = 0
+    nbytes: int = 0
+    descriptors: int = 0
+    threads: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.processes + other.processes,
+            self.nbytes + other.nbytes,
+            self.descriptors + other.descriptors,
+            self.threads + other.threads,
+        )
+
+
+def usage_by_part(trainer: int) -> dict[str, Usage]:
+    """Return what a trainer, by its process id, and all processes below it use.
+
+    Those that end meanwhile are left out.
+    """
+    found: dict[str, Usage] = {}
+    for pid in _tree(trainer):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, KeyError):
+            part = "trainer" if pid == trainer else _part_of(pid)
+            found[part] = found.get(part, Usage()) + _usage(pid)
+    return found
+
+
+def _tree(root: int) -> Iterator[int]:
+    yield root
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{root}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from _tree(int(child))
+
+
+def _part_of(pid: int) -> str:
+    return _PARTS.get(Path(f"/proc/{pid}/comm").read_text().strip(), "workers")
+
+
+def _usage(pid: int) -> Usage:
+    """Return what one process uses; KeyError for one that has ended and is not waited for yet."""
+    files = Path(f"/proc/{pid}")
+    lines = (files / "smaps_rollup").read_text().splitlines()[1:]
+    sizes = dict(line.removesuffix(" kB").split(":") for line in lines)
+    return Usage(
+        processes=1,
+        nbytes=1024 * int(sizes["Pss"]),
+        descriptors=len(list((files / "fd").iterdir())),
+        threads=len(list((files / "task").iterdir())),
+    )
