@@ -45,22 +45,28 @@ def all_of(module: str) -> list[Mutant]:
 def sample(count: int, seed: int, least: int = LEAST) -> list[Chosen]:
     """Draw mutants, at least so many of each module that has as many; in the order to be tried.
 
-    The order is drawn as well, so that the first ones are a sample too.
+    Each mutant draws its own place, from the seed and its name: a change of one function leaves the
+    others' in the sample, with what is known of them, and the first ones are a sample too.
     """
-    draw = random.Random(seed)
-    chosen: list[Chosen] = []
-    rest: list[Chosen] = []
+    chosen: list[tuple[float, Chosen]] = []
+    rest: list[tuple[float, Chosen]] = []
     for tried in TRIED:
         for name in tried.modules:
-            module = f"{tried.folder}/{name}"
-            found = [Chosen(mutant, tried) for mutant in all_of(module)]
-            draw.shuffle(found)
-            chosen += found[:least]
-            rest += found[least:]
-    draw.shuffle(rest)
-    chosen += rest[: max(0, count - len(chosen))]
-    draw.shuffle(chosen)
-    return chosen[:count]
+            mutants = all_of(f"{tried.folder}/{name}")
+            placed = [(_place(seed, mutant), Chosen(mutant, tried)) for mutant in mutants]
+            placed.sort(key=_first)
+            chosen += placed[:least]
+            rest += placed[least:]
+    chosen += sorted(rest, key=_first)[: max(0, count - len(chosen))]
+    return [each for _, each in sorted(chosen, key=_first)[:count]]
+
+
+def _place(seed: int, mutant: Mutant) -> float:
+    return random.Random(f"{seed} {mutant.name}").random()
+
+
+def _first(placed: tuple[float, Chosen]) -> float:
+    return placed[0]
 
 
 def try_all(chosen: list[Chosen], kept: Path) -> list[dict[str, Any]]:

@@ -82,6 +82,21 @@ def test_the_sample_has_enough_of_each_module_and_is_the_same_again() -> None:
             assert drawn >= min(15, has), module
 
 
+def test_a_change_of_one_function_leaves_the_others_in_the_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {each.mutant.name for each in sample(200, seed=1)}
+    gone = "balancer/planning/kernels/level:find_partner:"
+    monkeypatch.setattr(
+        "tests.mutation.__main__.all_of",
+        lambda module: [m for m in all_of(module) if not m.name.startswith(gone)],
+    )
+    after = {each.mutant.name for each in sample(200, seed=1)}
+    left = {name for name in before if name.startswith(gone)}
+    assert left
+    assert before - after == left
+
+
 def test_the_tests_that_are_run_exist() -> None:
     assert all((ROOT / path).exists() for tried in TRIED for path in tried.tests)
 

@@ -1,0 +1,134 @@
+"""Parts of bubble filling whose results are worked out by hand: gaps, causes, work, searches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from counterpoise.sched import schedule, simulate, unit_costs
+from counterpoise.sched.bubble_filling.plan.choose import scan
+from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    Host,
+    host_step,
+    plan_problem,
+    plans,
+)
+from counterpoise.sched.bubble_filling.problem.gaps import (
+    COMMUNICATING,
+    COMPUTING,
+    FREE,
+    Gaps,
+    Stretches,
+    find_gaps,
+)
+from counterpoise.sched.bubble_filling.problem.instance import make_work
+from counterpoise.sched.bubble_filling.problem.kernels import Kernel, KernelLayer
+from counterpoise.sched.bubble_filling.problem.setup import FillSetup, Stack
+from counterpoise.sched.bubble_filling.results.causes import bubble_causes
+from counterpoise.sched.bubble_filling.results.filled_program import fill_program
+from counterpoise.sched.bubble_filling.solve.pipelines import least
+from counterpoise.sched.bubble_filling.solve.search import fill_bubbles
+from counterpoise.sched.ir.kinds import layer_kind
+from counterpoise.sched.ir.passes import Pass
+from counterpoise.sched.ir.program import Edge
+from tests.sched.bubble_filling.test_by_hand import SETUP, filled
+
+ONE = (Kernel("k", "compute", 1),)
+
+
+def test_kernels_are_stretched_to_the_time_that_their_pass_takes() -> None:
+    timeline = simulate(schedule("gpipe", ranks=1, microbatches=1), unit_costs(31, 60))
+    inside = (Kernel("a", "compute", 10), Kernel("b", "communication", 20))
+    (one,) = find_gaps(timeline, {"F": inside, "B": inside}).ranks
+    busy = one.owner >= 0
+    assert one.start[busy].tolist() == [0, 10, 31, 51]
+    assert one.end[busy].tolist() == [10, 31, 51, 91]
+    assert one.kind[busy].tolist() == [COMPUTING, COMMUNICATING] * 2
+
+
+@pytest.mark.parametrize(
+    ("ends", "warmup", "steady", "cooldown"),
+    [((10,), 10, 0, 0), ((4, 10), 4, 0, 6), ((1, 3, 10), 1, 2, 7)],
+)
+def test_a_bubble_counts_once(
+    ends: tuple[int, ...], warmup: int, steady: int, cooldown: int
+) -> None:
+    end = np.array(ends, np.int64)
+    start = np.concatenate(([0], end[:-1]))
+    free = Stretches(start, end, np.full(len(end), FREE), np.full(len(end), -1))
+    nothing = np.empty(0, np.int64)
+    (one,) = bubble_causes(Gaps((free,), nothing, nothing, 10))
+    assert (one.warmup_ns, one.steady_ns, one.cooldown_ns) == (warmup, steady, cooldown)
+    assert one.total_ns == 10
+
+
+def test_a_microbatch_may_cost_next_to_nothing() -> None:
+    work = make_work((Kernel("k", "compute", 100),), permille=(0, 1000))
+    assert work.ns.tolist() == [[[1], [100]]]
+
+
+def test_what_is_not_given_takes_no_time() -> None:
+    tiny = Stack(KernelLayer("tiny", ONE, ONE), 1)
+    setup = FillSetup("tiny", 1, 1, 1, 1, 1, tiny, {1: (tiny,)})
+    # forward, the same again, and backward
+    assert host_step(setup).timeline.makespan_ns == 3
+
+
+def test_each_width_needs_encoders() -> None:
+    with pytest.raises(ValueError, match="it has no encoders"):
+        replace(SETUP, encoders={**SETUP.encoders, 4: ()})
+
+
+@pytest.mark.parametrize("least_ns", [0, 1, 2, 63])
+def test_the_least_extension_that_fits(least_ns: int) -> None:
+    assert least(lambda ns: ns >= least_ns, 64, 1) == least_ns
+
+
+def test_steps_are_kept_by_warm_up_where_encoders_have_no_collectives() -> None:
+    kept: dict[str, Host] = {}
+    scan(SETUP, candidates=[EncoderPlan(1, 1), EncoderPlan(2, 2, False, "reduced")], hosts=kept)
+    assert kept.keys() == {"megatron", "reduced"}
+
+
+def test_a_plan_is_skipped_when_its_step_is_as_long_as_the_best_so_far() -> None:
+    large, _ = SETUP.encoders[2]
+    sized = {2: (replace(large, layer=replace(large.layer, parameters=10**6)),)}
+    setup = replace(SETUP, encoders=sized, data=2, encoder_gather_ns=10**9)
+    every = scan(setup, prune=False)
+    took = {one.plan: (one.host.gaps.step_ns, one.filled.step_ns) for one in every.chosen}
+    order = sorted(took, key=lambda p: (took[p][0], -p.tensor, p.stages))
+    skipped = sum(
+        any(took[before][1] <= took[plan][0] for before in order[:at])
+        for at, plan in enumerate(order)
+    )
+    assert len(took) == len(plans(setup))
+    assert scan(setup).skipped == skipped > 0
+
+
+def test_gradients_go_from_an_encoders_first_layer_there_to_its_last_one_before() -> None:
+    host, one = filled()
+    edges = fill_program(host, one).edges
+    # two layers of the first encoder and four of the second on each of two ranks
+    for p in one.pipelines:
+        before, after = p.ranks
+        for microbatch in p.microbatches:
+            for first, last in ((0, 1), (2, 5)):
+                source = Pass(after, layer_kind("EB", first), microbatch)
+                target = Pass(before, layer_kind("EB", last), microbatch)
+                assert Edge(source, target) in edges
+                source = Pass(before, layer_kind("EF", last), microbatch)
+                target = Pass(after, layer_kind("EF", first), microbatch)
+                assert Edge(source, target) in edges
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_unequal_microbatches_are_dealt_longest_first(fixed: bool) -> None:
+    tiny = replace(SETUP, encoders={2: (replace(SETUP.encoders[2][1], layers=2),)})
+    problem = plan_problem(
+        tiny, EncoderPlan(2, 2), host_step(tiny), permille=(100, 40, 30, 50), fixed=fixed
+    )
+    found = fill_bubbles(problem)
+    # all of it fits, so nothing is moved afterwards
+    assert found.step_ns == problem.gaps.step_ns
+    assert {tuple(sorted(p.microbatches)) for p in found.pipelines} == {(0,), (1, 2, 3)}

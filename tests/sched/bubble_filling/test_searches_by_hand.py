@@ -1,0 +1,102 @@
+"""What the search for filled schedules places, tries and bounds, worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from counterpoise.sched.bubble_filling.plan.encoder_plans import (
+    EncoderPlan,
+    host_step,
+    plan_problem,
+)
+from counterpoise.sched.bubble_filling.problem.gaps import FREE, Gaps, Stretches
+from counterpoise.sched.bubble_filling.problem.instance import FillProblem, Work, make_work
+from counterpoise.sched.bubble_filling.problem.kernels import Kernel
+from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
+from counterpoise.sched.bubble_filling.solve.pipelines import fill, space_of
+from counterpoise.sched.bubble_filling.solve.search import (
+    Assignment,
+    Effort,
+    _Search,
+    fill_bubbles,
+)
+from tests.sched.bubble_filling.test_by_hand import SETUP
+
+MS = 10**6
+
+
+def free(ns: int) -> Stretches:
+    """A GPU that is free all the time."""
+    at = np.array([0], np.int64)
+    return Stretches(at, at + ns, at + FREE, at - 1)
+
+
+def test_a_microbatch_with_fewer_pieces_is_placed_behind_the_one_before() -> None:
+    # The second of two microbatches needs one piece less: 0 ns in front.
+    ns = np.array([[[10, 5], [0, 5]]], np.int64)
+    work = Work(np.zeros(2, np.int64), ns, np.zeros(2, np.int64))
+    space = space_of((free(100),))
+    rows = np.array([0, 1], np.int64)
+    found = fill(space, work, (0,), rows, 0, 3)
+    assert found.starts.tolist() == [[[0, 10]], [[15, 15]]]
+    assert found.done.tolist() == [18, 23]
+    # A result must be there by the stop, and may be there at it.
+    assert fill(space, work, (0,), rows, 0, 3, 23).placed == 2
+    assert fill(space, work, (0,), rows, 0, 3, 22).placed == 1
+
+
+def test_the_bound_knows_that_results_take_a_hop_to_the_next_stage_and_to_the_model() -> None:
+    work = make_work((Kernel("a", "compute", 10 * MS),))
+    need = np.array([20 * MS], np.int64)
+    gaps = Gaps((free(50 * MS), free(50 * MS)), need, need, 50 * MS)
+    nominal = np.array([10 * MS], np.int64)
+    problem = FillProblem(gaps, ((0, 1),), 1, work, make_work(()), 2 * MS, nominal)
+    # Two stages and two hops take 24 of 20 ms.
+    assert hidden_bound(problem) == pytest.approx(0.6, abs=0.01)
+    assert hidden_bound(replace(problem, hop_ns=0)) == 1
+
+
+def test_gradients_are_reduced_when_the_last_microbatch_has_gone_back() -> None:
+    large, _ = SETUP.encoders[2]
+    sized = {2: (replace(large, layer=replace(large.layer, parameters=10**6)),)}
+    # 4 million parameters over 8 GPUs: half a millisecond, longer than a microbatch takes.
+    setup = replace(SETUP, encoders=sized, data=2, encoder_scatter_ns=10**9)
+    found = fill_bubbles(plan_problem(setup, EncoderPlan(4, 2), host_step(setup)))
+    (one,) = found.pipelines
+    assert found.problem.backward.release.max() > 0
+    assert len(one.microbatches) == 4
+
+
+def search(plan: EncoderPlan, *permille: int, fixed: bool = False) -> _Search:
+    problem = plan_problem(SETUP, plan, host_step(SETUP), permille=permille or None, fixed=fixed)
+    return _Search(problem, Effort())
+
+
+def test_unequal_microbatches_are_tried_in_order_shortest_and_longest_first() -> None:
+    kept, short, turned = ((0,), (1, 2, 3)), ((0,), (2, 1, 3)), ((0,), (3, 1, 2))
+    ways = [
+        Assignment(kept, kept),
+        Assignment(short, short),
+        Assignment(turned, turned),
+        Assignment(short, turned),
+    ]
+    costs = (100, 40, 30, 50)
+    # dealt longest first and in the given order, which is the same here
+    assert list(search(EncoderPlan(2, 2), *costs).candidates()) == ways * 2
+    assert list(search(EncoderPlan(2, 2), *costs, fixed=True).candidates()) == ways[:1] * 2
+
+
+def test_microbatches_move_from_the_fullest_to_the_emptiest_of_another_group() -> None:
+    two = search(EncoderPlan(2, 1))
+    assert two.problem.copies == 2
+    assert list(two._moves([3, 1, 2, 2])) == [(0, 2), (2, 1)]
+    assert list(two._moves([0, 0, 1, 3])) == [(3, 0)]
+
+
+def test_every_move_is_tried() -> None:
+    two = search(EncoderPlan(2, 1))
+    found = fill_bubbles(two.problem, Effort(moves=0))
+    sizes = [tuple(map(len, each.forward)) for each in two._neighbours(found)]
+    assert [len(p.microbatches) for p in found.pipelines] == [1, 1, 1, 1]
+    assert sizes == [(0, 1, 2, 1), (2, 1, 0, 1)]
