@@ -40,6 +40,7 @@ VOCABULARY = tuple(
         "memory",
         "output_layer",
         "part",
+        "pieces",
         "precision",
         "refusals",
         "schedules",

@@ -12,7 +12,7 @@ from tests.mutation.__main__ import all_of, report, sample
 from tests.mutation.equivalents import EQUIVALENTS
 from tests.mutation.operators import mutants_of, mutated
 from tests.mutation.session import ROOT
-from tests.mutation.table import TRIED
+from tests.mutation.table import SCHEDULES, TRIED, VOCABULARY
 
 EXAMPLE = '''
 def example(values: list[int] | None = None) -> int:
@@ -99,6 +99,9 @@ def test_a_change_of_one_function_leaves_the_others_in_the_sample(
 
 def test_the_tests_that_are_run_exist() -> None:
     assert all((ROOT / path).exists() for tried in TRIED for path in tried.tests)
+    # What starts processes loads no mutant; all other tests of the vocabulary layers are run.
+    every = {str(path.relative_to(ROOT)) for path in (ROOT / VOCABULARY[0]).parent.glob("test_*")}
+    assert every - {*VOCABULARY} == {f"{SCHEDULES}/runtime/vocabulary/test_processes.py"}
 
 
 def test_the_score_leaves_equivalents_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,18 @@ def test_a_step_of_algorithm_2_with_embedding() -> None:
         assert error(grads, wanted) <= 1e-5
 
 
+def test_what_is_held_between_passes_is_counted_in_a_step() -> None:
+    parallel = VocabParallel(nn.Linear(HIDDEN, SIZE), algorithm="alg1", keep="nothing")
+    part = VocabularyPart(parallel, parallel.shard(0, 1), reports_loss=True)
+    part.begin(step_data((2, 3)))
+    assert part.held_bytes() == 0
+    statistics = part.run(parse_pass("0S0"), {"CX": torch.zeros(2, 3, HIDDEN)})["S"]
+    # of six tokens: hidden states, three statistics, a weight, a column, and whether it is here
+    assert part.held_bytes() == 6 * (HIDDEN * 4 + 3 * 4 + 4 + 8 + 1)
+    part.run(parse_pass("0T0"), {"CS": statistics[None]})
+    assert part.held_bytes() == 0
+
+
 def test_what_the_first_stage_is_given_has_its_precision() -> None:
     every = parts(VocabParallel(nn.Linear(HIDDEN, SIZE), nn.Embedding(SIZE, HIDDEN)))
     for part in every:
