@@ -2,8 +2,9 @@
 
 _KERNELS = "balancer/planning/kernels"
 _FILLING = "sched/bubble_filling"
-_SCRATCH = "room for the kernel, of which it uses no more"
 _ALIKE = "they are of equal length"
+_VOCABULARY = "sched/runtime/vocabulary"
+_ELSEWHERE = "no pass of a microbatch that is elsewhere runs here, so this is never read"
 _NONE = "a first number below 0 says that there is none, and nothing else is read"
 
 EQUIVALENTS: dict[str, str] = {
@@ -21,10 +22,6 @@ EQUIVALENTS: dict[str, str] = {
     "if by < 0 or worst >= best:": "an exchange of equal costs leaves the top where it is",
     f"{_KERNELS}/padded:best_tops: while below - bottom > max(1, below >> 9): -> "
     "while below - bottom > max(1, below >> 10):": "accepted: nearer than promised",
-    f"{_KERNELS}/padded:best_tops: far = np.zeros((ranks + 1, ranks + 1), dtype=np.int64) -> "
-    "far = np.zeros((ranks + 2, ranks + 1), dtype=np.int64)": _SCRATCH,
-    f"{_KERNELS}/padded:best_tops: ends = np.empty((2, samples + 1), dtype=np.int64) -> "
-    "ends = np.empty((3, samples + 1), dtype=np.int64)": _SCRATCH,
     f"{_KERNELS}/level:find_partner: found = (-1, -1, -1, -1, -1, -1) -> "
     "found = (-2, -1, -1, -1, -1, -1)": _NONE,
     f"{_KERNELS}/padded_exchange:best_partner: best, found = (np.int64(0), (-1, -1, -1)) -> "
@@ -44,6 +41,34 @@ EQUIVALENTS: dict[str, str] = {
     "wait = int(work.release.max(initial=1))": (
         "accepted: a bisection begins a nanosecond a kernel higher"
     ),
+    f"{_FILLING}/results/replay:measured_host: "
+    "slots = zip(host.timeline.ranks[rank], opens, closes, strict=True) -> "
+    "slots = zip(host.timeline.ranks[rank], opens, closes, strict=False)": _ALIKE,
+    f"{_FILLING}/results/filled_program:_layers: for layer, end in "
+    "zip(numbers, ends[at, stage, last].tolist(), strict=True): -> for layer, end in "
+    "zip(numbers, ends[at, stage, last].tolist(), strict=False):": _ALIKE,
+    f"{_FILLING}/solve/search:_Search._cost: total = 0 -> total = 1": (
+        "accepted: each microbatch costs a nanosecond more"
+    ),
+    f"{_FILLING}/solve/matching:match: place = [0] * len(done) -> place = [1] * len(done)": (
+        "each place is set, or there is no matching"
+    ),
+    f"{_FILLING}/solve/validate:_memory: if held.max(initial=0) > most: -> "
+    "if held.max(initial=1) > most:": "most is 1 or more",
+    f"{_FILLING}/solve/bound:<module>: _TOLERANCE_NS = 20000 -> _TOLERANCE_NS = 20001": (
+        "accepted: the bound is a nanosecond looser"
+    ),
+    f"{_FILLING}/solve/search:_Search._by_microbatch: done = [0] * self.problem.microbatches -> "
+    "done = [1] * self.problem.microbatches": "each is set, as each microbatch is on a pipeline",
+    f"{_FILLING}/problem/setup:dump_setup: return json.dumps(asdict(setup), indent=1) -> "
+    "return json.dumps(asdict(setup), indent=2)": "accepted: the same JSON",
+    f"{_VOCABULARY}/gradients:add_gradients: break -> continue": (
+        "the pieces of columns that follow are padding as well"
+    ),
+    f"{_VOCABULARY}/part:VocabularyPart._batch: return MicrobatchLabels(torch.empty(0), 0.0) -> "
+    "return MicrobatchLabels(torch.empty(0), 1.0)": _ELSEWHERE,
+    f"{_VOCABULARY}/part:VocabularyPart._batch: return MicrobatchLabels(torch.empty(0), 0.0) -> "
+    "return MicrobatchLabels(torch.empty(1), 0.0)": _ELSEWHERE,
     "sched/checking/completeness:_stages: for node, own in zip(nodes[wrong].tolist(), "
     "home[wrong].tolist(), strict=True): -> "
     "for node, own in zip(nodes[wrong].tolist(), home[wrong].tolist(), strict=False):": _ALIKE,

@@ -10,6 +10,7 @@ from counterpoise.sched.bubble_filling.plan.choose import scan
 from counterpoise.sched.bubble_filling.plan.encoder_plans import (
     EncoderPlan,
     Host,
+    encoder_collectives,
     host_step,
     plan_problem,
     plans,
@@ -23,7 +24,12 @@ from counterpoise.sched.bubble_filling.problem.gaps import (
     find_gaps,
 )
 from counterpoise.sched.bubble_filling.problem.instance import make_work
-from counterpoise.sched.bubble_filling.problem.kernels import Kernel, KernelLayer
+from counterpoise.sched.bubble_filling.problem.kernels import (
+    Kernel,
+    KernelLayer,
+    Splitting,
+    pieces,
+)
 from counterpoise.sched.bubble_filling.problem.setup import FillSetup, Stack
 from counterpoise.sched.bubble_filling.results.causes import bubble_causes
 from counterpoise.sched.bubble_filling.results.filled_program import fill_program
@@ -104,6 +110,37 @@ def test_a_plan_is_skipped_when_its_step_is_as_long_as_the_best_so_far() -> None
     )
     assert len(took) == len(plans(setup))
     assert scan(setup).skipped == skipped > 0
+
+
+def test_no_plan_is_filled_once_the_best_is_as_short_as_the_model_alone() -> None:
+    ways = [EncoderPlan(2, 2), EncoderPlan(4, 2), EncoderPlan(2, 2, False)]
+    found = scan(SETUP, candidates=ways, permille=(1, 1, 1, 1))
+    assert found.best.filled.step_ns == found.best.host.gaps.step_ns
+    assert (len(found.chosen), found.skipped) == (1, 2)
+
+
+def test_unequal_microbatches_are_as_much_work_as_their_costs_say() -> None:
+    host, plan = host_step(SETUP), EncoderPlan(2, 2)
+    equal = plan_problem(SETUP, plan, host).encoder_ns
+    assert plan_problem(SETUP, plan, host, permille=(500, 1500, 0, 2000)).encoder_ns == equal
+    assert plan_problem(SETUP, plan, host, permille=(500,) * 4).encoder_ns == equal // 2
+
+
+def test_collectives_take_their_time_for_each_parameter_that_a_gpu_holds() -> None:
+    large, small = SETUP.encoders[2]
+    sized = replace(large, layer=replace(large.layer, parameters=10**6))
+    frozen = replace(small, layer=replace(small.layer, parameters=10**6), trainable=False)
+    setup = replace(SETUP, encoders={2: (sized, frozen)})
+    setup = replace(setup, encoder_gather_ns=10**9, encoder_scatter_ns=10**9)
+    # 4 and 8 million parameters over 8 GPUs; of those only the 4 have gradients.
+    assert encoder_collectives(setup, EncoderPlan(4, 2)) == (1_500_000, 500_000)
+
+
+def test_pieces_need_no_launch_and_may_be_as_fast_as_the_whole() -> None:
+    assert pieces(Kernel("k", "compute", 30, True), Splitting(10, 0, 0)) == (10, 10, 10)
+    for wrong in ((0, 0, 0), (1, -1, 0), (1, 0, -1)):
+        with pytest.raises(ValueError, match="the others 0 or more"):
+            Splitting(*wrong)
 
 
 def test_gradients_go_from_an_encoders_first_layer_there_to_its_last_one_before() -> None:

@@ -10,7 +10,7 @@ from counterpoise.sched.bubble_filling.plan.encoder_plans import (
     host_step,
     plan_problem,
 )
-from counterpoise.sched.bubble_filling.problem.gaps import FREE, Gaps, Stretches
+from counterpoise.sched.bubble_filling.problem.gaps import COMPUTING, FREE, Gaps, Stretches
 from counterpoise.sched.bubble_filling.problem.instance import FillProblem, Work, make_work
 from counterpoise.sched.bubble_filling.problem.kernels import Kernel
 from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
@@ -26,10 +26,12 @@ from tests.sched.bubble_filling.test_by_hand import SETUP
 MS = 10**6
 
 
-def free(ns: int) -> Stretches:
-    """A GPU that is free all the time."""
-    at = np.array([0], np.int64)
-    return Stretches(at, at + ns, at + FREE, at - 1)
+def free(ns: int, busy: int = 0) -> Stretches:
+    """A GPU that computes for a while, and then is free until some time."""
+    if not busy:
+        return Stretches(*(np.array([x], np.int64) for x in (0, ns, FREE, -1)))
+    rows = ((0, 0, busy), (0, busy, ns), (FREE, COMPUTING, FREE), (-1, 0, -1))
+    return Stretches(*(np.array(row, np.int64) for row in rows))
 
 
 def test_a_microbatch_with_fewer_pieces_is_placed_behind_the_one_before() -> None:
@@ -55,6 +57,16 @@ def test_the_bound_knows_that_results_take_a_hop_to_the_next_stage_and_to_the_mo
     # Two stages and two hops take 24 of 20 ms.
     assert hidden_bound(problem) == pytest.approx(0.6, abs=0.01)
     assert hidden_bound(replace(problem, hop_ns=0)) == 1
+
+
+def test_the_bound_counts_forwards_and_backwards_together() -> None:
+    work = make_work((Kernel("a", "compute", 3 * MS),))
+    need, gradient = np.array([22 * MS], np.int64), np.array([0], np.int64)
+    nominal = np.array([6 * MS], np.int64)
+    gaps = Gaps((free(22 * MS, 18 * MS),), need, gradient, 22 * MS)
+    # Each direction fits the 4 ms that are free; both together do not.
+    problem = FillProblem(gaps, ((0,),), 1, work, work, 0, nominal)
+    assert hidden_bound(problem) == pytest.approx(2 / 3, abs=0.01)
 
 
 def test_gradients_are_reduced_when_the_last_microbatch_has_gone_back() -> None:
@@ -92,6 +104,35 @@ def test_microbatches_move_from_the_fullest_to_the_emptiest_of_another_group() -
     assert two.problem.copies == 2
     assert list(two._moves([3, 1, 2, 2])) == [(0, 2), (2, 1)]
     assert list(two._moves([0, 0, 1, 3])) == [(3, 0)]
+
+
+def test_the_sizes_with_which_forwards_are_there_first() -> None:
+    # One GPU is free at once, the other after 50 ns; the first result is wanted at 0.
+    need = np.array([0, 100, 100, 100], np.int64)
+    gaps = Gaps((free(100), free(100, 50)), need, need, 100)
+    work = make_work((Kernel("a", "compute", 10),))
+    problem = FillProblem(gaps, ((0,), (1,)), 1, work, make_work(()), 0, np.array([10]))
+    # Both begin 10 ns before the step: results at 0, 10 and 20 here, and at 0 there.
+    assert _Search(problem, Effort(tolerance_ns=1))._earliest() == [3, 1]
+
+
+def test_no_pipeline_is_given_more_than_its_memory_holds() -> None:
+    problem = replace(search(EncoderPlan(2, 2)).problem, most=3)
+    found = _Search(problem, Effort())
+    rows = ((0, 1, 2, 3), ())
+    assert found.evaluate(Assignment(rows, rows)) is None
+    rows = ((0, 1, 2), (3,))
+    assert found.evaluate(Assignment(rows, rows)) is not None
+
+
+def test_as_many_moves_are_tried_as_the_effort_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = search(EncoderPlan(1, 1), 100, 40, 30, 50).problem
+    late = replace(fill_bubbles(problem), before_ns=1)
+    two, tried = _Search(problem, Effort(moves=3)), list[Assignment]()
+    assert len(list(two._neighbours(late))) > 3
+    monkeypatch.setattr(two, "evaluate", lambda moved, _: tried.append(moved))
+    assert two.improve(late) is late
+    assert len(tried) == len(set(tried)) == 3
 
 
 def test_every_move_is_tried() -> None:

@@ -45,6 +45,12 @@ def test_a_gpu_holds_states_activations_and_one_layer_that_is_recomputed() -> No
     assert memory(SIZED, replace(PLAN, recompute=False), host).states == found.states - 1000
 
 
+def test_the_largest_of_the_encoders_layers_is_recomputed() -> None:
+    host = host_step(SETUP, PLAN)
+    again, kept = (memory(SETUP, replace(PLAN, recompute=r), host).states for r in (True, False))
+    assert again - kept == 1000
+
+
 def test_one_microbatch_must_fit() -> None:
     setup = replace(SIZED, microbatches=2)  # one for each pipeline of encoders
     host = host_step(setup, PLAN)

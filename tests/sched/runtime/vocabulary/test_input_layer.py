@@ -11,6 +11,8 @@ from counterpoise.sched.runtime.vocabulary import (
     VocabularyShard,
     VocabularyStep,
 )
+from counterpoise.sched.runtime.vocabulary.input_passes import Table
+from counterpoise.sched.runtime.vocabulary.input_passes import look_up as look_up_in
 from tests.sched.runtime.vocabulary.one_process import error, loss_of
 from tests.sched.runtime.vocabulary.shards import joined
 
@@ -109,3 +111,10 @@ def test_a_word_outside_the_vocabulary_is_an_error() -> None:
     step = VocabularyStep(parallel.shard(0, 2), parallel, [batch])
     with pytest.raises(ValueError, match="word 13 is not in the vocabulary of 13 words; give 0 to"):
         step.run("IF", 0)
+
+
+def test_words_of_others_are_zeros_on_a_shard_of_a_single_row() -> None:
+    table = Table(torch.ones(1, 2), start=3, real=1, size=8)
+    found, edge = look_up_in(torch.tensor([3, 5, 0]), table)
+    assert found.tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert edge is None

@@ -8,7 +8,12 @@ import torch.nn.functional as F  # noqa: N812
 
 from counterpoise.sched.runtime.vocabulary import LossOptions
 from counterpoise.sched.runtime.vocabulary.gradients import WeightGradients
-from counterpoise.sched.runtime.vocabulary.logits import column_pieces, multiply, token_pieces
+from counterpoise.sched.runtime.vocabulary.logits import (
+    PIECE,
+    column_pieces,
+    multiply,
+    token_pieces,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +32,11 @@ def test_tokens_come_in_pieces_that_hold_so_many_logits(
     found = list(token_pieces(tokens, columns, piece))
     assert [each.stop - each.start for each in found] == sizes
     assert [n for each in found for n in range(each.start, each.stop)] == list(range(tokens))
+
+
+def test_a_piece_takes_64_mib_in_single_precision() -> None:
+    assert PIECE * torch.float32.itemsize == 64 << 20
+    assert next(token_pieces(10**6, 2**16)) == slice(0, 2**8)
 
 
 def test_columns_come_in_pieces_of_whole_multiples_of_128() -> None:
@@ -53,3 +63,8 @@ def test_only_parameters_that_are_trained_have_gradients_to_add() -> None:
 def test_labels_are_ignored_as_torch_ignores_them() -> None:
     default = inspect.signature(F.cross_entropy).parameters["ignore_index"].default
     assert LossOptions().ignore_index == default
+
+
+def test_ranks_exchange_three_numbers_a_token_and_a_fourth_for_smoothing() -> None:
+    assert LossOptions(z_loss=0.1, softcap=3.0).statistics == 3
+    assert LossOptions(label_smoothing=0.1).statistics == 4
