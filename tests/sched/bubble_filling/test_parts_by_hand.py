@@ -81,6 +81,13 @@ def test_what_is_not_given_takes_no_time() -> None:
     assert host_step(setup).timeline.makespan_ns == 3
 
 
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_the_model_needs_kernels_both_ways(way: str) -> None:
+    half = replace(SETUP.model.layer, **{way: ()})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the language model has no kernels"):
+        replace(SETUP, model=replace(SETUP.model, layer=half))
+
+
 def test_each_width_needs_encoders() -> None:
     with pytest.raises(ValueError, match="it has no encoders"):
         replace(SETUP, encoders={**SETUP.encoders, 4: ()})
@@ -128,16 +135,21 @@ def test_unequal_microbatches_are_as_much_work_as_their_costs_say() -> None:
 
 def test_collectives_take_their_time_for_each_parameter_that_a_gpu_holds() -> None:
     large, small = SETUP.encoders[2]
-    sized = replace(large, layer=replace(large.layer, parameters=10**6))
-    frozen = replace(small, layer=replace(small.layer, parameters=10**6), trainable=False)
+    sized = replace(large, layer=replace(large.layer, parameters=10**9))
+    frozen = replace(small, layer=replace(small.layer, parameters=10**9), trainable=False)
     setup = replace(SETUP, encoders={2: (sized, frozen)})
+    # not modelled unless they are given
+    assert encoder_collectives(setup, EncoderPlan(4, 2)) == (0, 0)
     setup = replace(setup, encoder_gather_ns=10**9, encoder_scatter_ns=10**9)
-    # 4 and 8 million parameters over 8 GPUs; of those only the 4 have gradients.
-    assert encoder_collectives(setup, EncoderPlan(4, 2)) == (1_500_000, 500_000)
+    # 4 and 8 billion parameters over 8 GPUs; of those only the 4 have gradients.
+    assert encoder_collectives(setup, EncoderPlan(4, 2)) == (1_500_000_000, 500_000_000)
 
 
 def test_pieces_need_no_launch_and_may_be_as_fast_as_the_whole() -> None:
     assert pieces(Kernel("k", "compute", 30, True), Splitting(10, 0, 0)) == (10, 10, 10)
+    # by default a fifth longer, and a launch of 10 us
+    whole = Kernel("k", "compute", 400_000, True)
+    assert pieces(whole, Splitting(120_000)) == (130_000,) * 4
     for wrong in ((0, 0, 0), (1, -1, 0), (1, 0, -1)):
         with pytest.raises(ValueError, match="the others 0 or more"):
             Splitting(*wrong)

@@ -11,7 +11,12 @@ from counterpoise.sched.bubble_filling.plan.encoder_plans import (
     plan_problem,
 )
 from counterpoise.sched.bubble_filling.problem.gaps import COMPUTING, FREE, Gaps, Stretches
-from counterpoise.sched.bubble_filling.problem.instance import FillProblem, Work, make_work
+from counterpoise.sched.bubble_filling.problem.instance import (
+    FilledSchedule,
+    FillProblem,
+    Work,
+    make_work,
+)
 from counterpoise.sched.bubble_filling.problem.kernels import Kernel
 from counterpoise.sched.bubble_filling.solve.bound import hidden_bound
 from counterpoise.sched.bubble_filling.solve.pipelines import fill, space_of
@@ -21,7 +26,8 @@ from counterpoise.sched.bubble_filling.solve.search import (
     _Search,
     fill_bubbles,
 )
-from tests.sched.bubble_filling.test_by_hand import SETUP
+from counterpoise.sched.bubble_filling.solve.validate import filled_problems
+from tests.sched.bubble_filling.test_by_hand import SETUP, filled, proofs
 
 MS = 10**6
 
@@ -59,6 +65,26 @@ def test_the_bound_knows_that_results_take_a_hop_to_the_next_stage_and_to_the_mo
     assert hidden_bound(replace(problem, hop_ns=0)) == 1
 
 
+def test_the_bound_of_backwards_is_that_of_forwards_on_a_mirrored_clock() -> None:
+    # Free in 0-1, 4-6 and 9-22 of 22 ms; 3 ms until 8 ms, for 5 ms of work.
+    at = np.array([0, 1, 4, 6, 9, 22], np.int64) * MS
+    kind = np.array([FREE, COMPUTING] * 2 + [FREE], np.int64)
+    ahead = Stretches(at[:-1], at[1:], kind, kind)
+    back = (22 * MS - at)[::-1]
+    behind = Stretches(back[:-1], back[1:], kind[::-1], kind)
+    work, tiny = (make_work((Kernel("a", "compute", ns),)) for ns in (5 * MS, 1))
+    nominal = np.array([5 * MS], np.int64)
+    whole, soon, late = (np.array([ms * MS], np.int64) for ms in (22, 8, 14))
+    forwards = FillProblem(
+        Gaps((ahead,), soon, whole, 22 * MS), ((0,),), 1, work, make_work(()), 0, nominal
+    )
+    backwards = FillProblem(
+        Gaps((behind,), whole, late, 22 * MS), ((0,),), 1, tiny, work, 0, nominal
+    )
+    for problem in (forwards, backwards):
+        assert hidden_bound(problem) == pytest.approx(0.6, abs=0.01)
+
+
 def test_the_bound_counts_forwards_and_backwards_together() -> None:
     work = make_work((Kernel("a", "compute", 3 * MS),))
     need, gradient = np.array([22 * MS], np.int64), np.array([0], np.int64)
@@ -78,6 +104,54 @@ def test_gradients_are_reduced_when_the_last_microbatch_has_gone_back() -> None:
     (one,) = found.pipelines
     assert found.problem.backward.release.max() > 0
     assert len(one.microbatches) == 4
+    assert not proofs(found)
+    # With less time after the step there is none to reduce them.
+    assert "collectives" in proofs(replace(found, after_ns=found.after_ns // 2))
+
+
+def test_parameters_are_gathered_before_the_first_microbatch() -> None:
+    large, _ = SETUP.encoders[2]
+    sized = {2: (replace(large, layer=replace(large.layer, parameters=10**6)),)}
+    setup = replace(SETUP, encoders=sized, data=2, encoder_gather_ns=10**9)
+    found = fill_bubbles(plan_problem(setup, EncoderPlan(4, 2), host_step(setup)))
+    assert not proofs(found)
+    assert "collectives" in proofs(replace(found, before_ns=found.before_ns // 2))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_backward_begins_a_hop_after_the_stage_behind(stage: int) -> None:
+    one = fill_bubbles(plan_problem(SETUP, EncoderPlan(4, 2), host_step(SETUP)))
+    (p,) = one.pipelines
+    end = p.backward[:, stage + 1, -1] + one.problem.backward.ns[0, 0, -1]
+    for early_ns in (0, 1):
+        backward = p.backward.copy()
+        backward[:, stage, 0] = end + SETUP.hop_ns - early_ns
+        moved = replace(one, pipelines=(replace(p, backward=backward),))
+        found = "begins before its input" in str(list(filled_problems(moved)))
+        assert found == (early_ns > 0)
+
+
+def test_the_model_takes_microbatches_in_the_order_of_their_places() -> None:
+    _, one = filled()
+    rows = ((3, 1), (0, 2)), ((0, 2), (1, 3))
+    pipelines = tuple(
+        replace(p, microbatches=names, position=places)
+        for p, names, places in zip(one.pipelines, *rows, strict=True)
+    )
+    assert replace(one, pipelines=pipelines).order == (3, 0, 1, 2)
+
+
+@pytest.mark.parametrize("early_ns", [0, 1])
+def test_a_gradient_takes_a_hop_to_the_encoders(early_ns: int) -> None:
+    _, one = filled()
+    p, gaps = one.pipelines[0], one.problem.gaps
+    place = dict(zip(p.microbatches, p.position, strict=True))
+    there = gaps.gradient_ns[[place[m] for m in p.backward_order]] + SETUP.hop_ns
+    backward = p.backward.copy()
+    backward[:, -1, 0] = there - early_ns
+    moved = replace(one, pipelines=(replace(p, backward=backward), *one.pipelines[1:]))
+    said = [found for found in filled_problems(moved) if "goes back before" in str(found)]
+    assert len(said) == (len(p.microbatches) if early_ns else 0)
 
 
 def search(plan: EncoderPlan, *permille: int, fixed: bool = False) -> _Search:
@@ -133,6 +207,21 @@ def test_as_many_moves_are_tried_as_the_effort_says(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(two, "evaluate", lambda moved, _: tried.append(moved))
     assert two.improve(late) is late
     assert len(tried) == len(set(tried)) == 3
+
+
+def test_no_move_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = search(EncoderPlan(1, 1), 100, 40, 30, 50).problem
+    late = replace(fill_bubbles(problem), before_ns=2)
+    better = replace(late, before_ns=1)
+    one, tried = _Search(problem, Effort(moves=100)), list[Assignment]()
+
+    def evaluate(moved: Assignment, best: FilledSchedule) -> FilledSchedule | None:
+        tried.append(moved)
+        return better if best is late else None
+
+    monkeypatch.setattr(one, "evaluate", evaluate)
+    assert one.improve(late) is better
+    assert len(tried) == len(set(tried)) == len(set(one._neighbours(late)))
 
 
 def test_every_move_is_tried() -> None:

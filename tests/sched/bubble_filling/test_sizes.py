@@ -42,6 +42,9 @@ def test_a_gpu_holds_states_activations_and_one_layer_that_is_recomputed() -> No
     # 4 x 2,000 over 4, the optimizer over 2 replicas of 2 pipelines; 8 x 100 that are frozen.
     assert found.states == 2000 * 6 + 2000 * 12 // 4 + 200 * 2 + 1000
     assert found.available == 80 * 10**9
+    # of 3 replicas
+    third = memory(replace(SIZED, data=3), PLAN, host).states
+    assert found.states - third == 2000 * 12 // 4 - 2000 * 12 // 6
     assert memory(SIZED, replace(PLAN, recompute=False), host).states == found.states - 1000
 
 
