@@ -86,6 +86,8 @@ EQUIVALENTS: dict[str, str] = {
     "result.sums = np.concatenate(([1], np.cumsum(result.length)))": (
         "accepted: the bound is a nanosecond looser"
     ),
+    f"{_FILLING}/solve/bound:_Room.between: return np.asarray(early + np.maximum(inner, 0)) -> "
+    "return np.asarray(early + np.maximum(inner, 1))": "accepted: the bound is a nanosecond looser",
     f"{_FILLING}/problem/setup:dump_setup: return json.dumps(asdict(setup), indent=1) -> "
     "return json.dumps(asdict(setup), indent=2)": "accepted: the same JSON",
     f"{_VOCABULARY}/gradients:add_gradients: break -> continue": (
@@ -101,6 +103,12 @@ EQUIVALENTS: dict[str, str] = {
     "sched/simulation/memory:_curve: points = list(zip(times[last].tolist(), "
     "held[last].tolist(), strict=True)) -> "
     "points = list(zip(times[last].tolist(), held[last].tolist(), strict=False))": _ALIKE,
+    "sched/simulation/memory:_messages: send = np.concatenate("
+    "[one.sends[:n] for one, n in zip(channels, both, strict=True)]) -> send = np.concatenate("
+    "[one.sends[:n] for one, n in zip(channels, both, strict=False)])": _ALIKE,
+    "sched/simulation/memory:_messages: receive = np.concatenate("
+    "[one.receives[:n] for one, n in zip(channels, both, strict=True)]) -> receive = "
+    "np.concatenate([one.receives[:n] for one, n in zip(channels, both, strict=False)])": _ALIKE,
     "sched/simulation/bubbles:_ready_without_transfers: for source, target in "
     "zip(graph.source[rest].tolist(), graph.target[rest].tolist(), strict=True): -> "
     "for source, target in zip(graph.source[rest].tolist(), graph.target[rest].tolist(), "

@@ -58,12 +58,16 @@ def _in_session(session: Session, mutants: Sequence[Mutant], log: Log) -> dict[s
 
 
 def _to_import_with(mutant: Mutant, known: Mapping[str, Known]) -> dict[str, Known]:
-    """Return the tests that reach the function of a mutant; all of them for one outside of any."""
+    """Return the tests that reach the function of a mutant.
+
+    All of them where it is in none, or in one that no test reaches: imports may call it.
+    """
     path = path_of(mutant.module)
     lines = _function_lines(Path(path).read_text(), mutant.lines[0])
     if lines is None:
         return dict(known)
-    return {name: each for name, each in known.items() if each.reaches(path, lines)}
+    reaching = {name: each for name, each in known.items() if each.reaches(path, lines)}
+    return reaching or dict(known)
 
 
 def _function_lines(source: str, line: int) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ from counterpoise.sched import (
     problems,
     schedule,
 )
+from counterpoise.sched.ir.program import Edge
 
 
 def edited(program: Program, rank: int, change: dict[str, str | None]) -> Program:
@@ -215,3 +216,21 @@ def test_a_long_grid_is_cut_to_what_is_near() -> None:
     text = complaint(program)
     assert max(map(len, text.splitlines())) < 120
     assert "... " in text
+
+
+def test_each_rank_enters_each_barrier() -> None:
+    lowered = lower(schedule("1f1b-alg1", ranks=2, microbatches=2))
+    assert not problems(lowered)
+    found = problems(edited(lowered, 1, {"1CS1": None}))
+    assert "stage 1 has no CS of microbatch 1" in [each.message for each in found]
+
+
+def test_a_result_is_received_once_on_each_rank_that_uses_it() -> None:
+    program = schedule("gpipe", ranks=3, microbatches=2)
+    users = [(m, Pass(*user, m)) for m in (0, 1) for user in ((1, "B"), (2, "F"))]
+    edges = tuple(Edge(Pass(0, "F", m), user) for m, user in users)
+    lowered = lower(replace(program, edges=edges))
+    assert not problems(lowered)
+    for rank in (1, 2):
+        twice = edited(lowered, rank, {"0RECV_X_F0": "0RECV_X_F1"})
+        assert "0RECV_X_F1 is there" in str(problems(twice))
