@@ -129,6 +129,11 @@ EQUIVALENTS: dict[str, str] = {
     "sent = np.full(len(graph.source), 1, np.int64)": (
         "the edges of collectives have no sender, which is asked first"
     ),
+    "sched/simulation/simulator:_blocking_edges: sent = np.full(len(graph.source), -1, "
+    "np.int64) -> "
+    "sent = np.full(len(graph.source), -2, np.int64)": (
+        "the edges of collectives have no sender, which is asked first"
+    ),
     "sched/simulation/bubbles:_ready_without_transfers: if result[source] > result[target]: -> "
     "if result[source] >= result[target]:": "set to the value it has",
     "sched/generators/vocabulary:vocabulary: pace = replace(pace or Pace(10, 20, 4), "
