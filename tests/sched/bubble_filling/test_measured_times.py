@@ -1,5 +1,6 @@
 """Plans from measured times, and replays of them, on the small job of test_by_hand.py."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -94,7 +95,7 @@ def late(kernels: Kernels, slower: tuple[int, ...]) -> Ints:
 @pytest.mark.parametrize("slower", [(HOST_COMPUTE, HOST_LINKS), (GUEST_COMPUTE, GUEST_LINKS), ()])
 @pytest.mark.parametrize("job", [filled, two_wide])
 def test_streams_keep_the_planned_order_whoever_is_slow(
-    job: type[tuple[Host, FilledSchedule]], slower: tuple[int, ...]
+    job: Callable[[], tuple[Host, FilledSchedule]], slower: tuple[int, ...]
 ) -> None:
     host, one = job()
     for only in (None, 1):

@@ -193,10 +193,9 @@ def test_the_sizes_with_which_forwards_are_there_first() -> None:
 def test_no_pipeline_is_given_more_than_its_memory_holds() -> None:
     problem = replace(search(EncoderPlan(2, 2)).problem, most=3)
     found = _Search(problem, Effort())
-    rows = ((0, 1, 2, 3), ())
-    assert found.evaluate(Assignment(rows, rows)) is None
-    rows = ((0, 1, 2), (3,))
-    assert found.evaluate(Assignment(rows, rows)) is not None
+    four, three = ((0, 1, 2, 3), ()), ((0, 1, 2), (3,))
+    assert found.evaluate(Assignment(four, four)) is None
+    assert found.evaluate(Assignment(three, three)) is not None
 
 
 def test_as_many_moves_are_tried_as_the_effort_says(monkeypatch: pytest.MonkeyPatch) -> None:
