@@ -12,6 +12,7 @@ from .ir.problem import Problem
 from .ir.program import Barrier, Edge, Program, format_program, parse_program, place
 from .ir.registry import Schedule, register, schedule, schedules
 from .replanning import PlanChange, Replan
+from .simulation.contention import Contention
 from .simulation.cost_profile import (
     CostFunction,
     CostProfile,
@@ -30,6 +31,7 @@ __all__ = [
     "NO_MICROBATCH",
     "Barrier",
     "Bubbles",
+    "Contention",
     "CostFunction",
     "CostProfile",
     "Costs",

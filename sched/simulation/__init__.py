@@ -1,5 +1,6 @@
 """Simulate a program with its costs: a timeline in integer nanoseconds."""
 
+from .contention import Contention
 from .cost_profile import CostFunction, CostProfile, dump_profile, load_profile, profile_costs
 from .costs import Costs, unit_costs
 from .simulator import simulate
@@ -7,6 +8,7 @@ from .timeline import Bubbles, Slot, Timeline
 
 __all__ = [
     "Bubbles",
+    "Contention",
     "CostFunction",
     "CostProfile",
     "Costs",

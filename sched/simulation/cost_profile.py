@@ -9,7 +9,8 @@ microbatch's resources (tokens, token_pairs, tiles ...):
                 "B": [{"fixed": 1800}]},
      "ranks": 2, "p2p_ns": 4000, "collectives": {"CS": 20000},
      "buffers": {"activation": [{"per_thousand": {"tokens": 104448000}}]},
-     "parameter_bytes": [1000, 1000]}
+     "parameter_bytes": [1000, 1000],
+     "contention": {"compute": 150, "communication": 60, "measured_on": "GPU NAME"}}
 
 A list has one entry per stage (per rank for kinds that are divided over the ranks), or one for all.
 Only placement and passes are required. All costs are integers, the same on every machine.
@@ -22,6 +23,7 @@ import msgspec
 
 from ..ir.kinds import is_kind, kind
 from ..ir.typed_json import Whole, read_json
+from .contention import NOT_MEASURED, Contention
 from .costs import Costs, Table, expand
 
 Resources = Mapping[str, int]
@@ -87,6 +89,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffers: Mapping[str, tuple[CostFunction, ...]] = {}
     parameter_bytes: tuple[Whole, ...] = (0,)
     overlap: bool = True
+    contention: Contention = NOT_MEASURED
 
     def __post_init__(self) -> None:
         """Check sizes and signs, and fill in the number of ranks."""

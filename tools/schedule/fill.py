@@ -1,7 +1,7 @@
 """`counterpoise schedule fill`: hide the encoders' work in a language model's bubbles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from ...sched.ir.program import format_program
 from ...sched.render.html import render_html
 from ...sched.render.svg import render_svg
 from ...sched.render.trace import render_trace
+from ...sched.simulation.cost_profile import load_profile
 from ..bench.baselines.optimus_algorithm2 import fill_optimus
 from ..bench.bubbles.settings import chosen_report
 from ..console.reporting import emit, progress_console
@@ -51,6 +52,7 @@ GATHER_NS, SCATTER_NS = 2 * 10**18 // (45 * 10**9), 4 * 10**18 // (45 * 10**9)
 class FillOptions:
     """The options that change the job or limit the plans; None leaves a choice open."""
 
+    contention: Path | None
     trace: Path | None
     microbatches: int | None
     pp_enc: int | None
@@ -70,6 +72,9 @@ class FillOptions:
 @click.command("fill")
 @click.option("--case", default="3072", show_default=True, type=click.Choice(list(CASES)))
 @click.option("--profile", type=click.Path(path_type=Path), help="A measured job (JSON) instead.")
+@click.option(
+    "--contention", type=click.Path(path_type=Path), help="Its table in a cost profile (JSON)."
+)
 @click.option("--trace", type=click.Path(path_type=Path), help="A measured step (Chrome trace).")
 @click.option("--microbatches", type=int, help="Change the number of microbatches.")
 @click.option("--pp-enc", type=int, help="Only encoder pipelines of this number of ranks.")
@@ -104,6 +109,8 @@ def command(
     options = FillOptions(**given)
     if options.executable and (options.trace is not None or options.printed):
         raise ValueError("--executable plans simulated steps by our search; leave out the other")
+    if options.printed and options.contention is not None:
+        raise ValueError("Algorithm 2 as printed knows no contention; leave out --contention")
     if out is not None and options.trace is not None:
         raise ValueError("--out draws simulated steps; leave out --trace, or --out")
     setup = load_setup(profile.read_text("utf-8")) if profile else case_setup(case)
@@ -117,14 +124,14 @@ def command(
         out.write_text(_picture(best, out), "utf-8")
         progress_console.print(f"wrote {out}")
     tables = _bubble_table(best, options.trace is None), _plan_table(found)
-    report = _report(found)
+    report = {**_report(found), "contention": asdict(setup.contention)}
+    lines = [f"Contention of encoders' kernels: {setup.contention}.", best.filled.note]
     if options.executable:
         report["kernel_level"] = finer = chosen_report(_kernel_level(setup, options).best)
+        lines.append(_gain(best, finer))
     emit(report, as_json, *tables)
-    if best.filled.note and not as_json:
-        click.echo(best.filled.note)
-    if options.executable and not as_json:
-        click.echo(_gain(best, finer))
+    for line in filter(None, () if as_json else lines):
+        click.echo(line)
 
 
 def _kernel_level(setup: FillSetup, options: FillOptions) -> PlanScan:
@@ -142,6 +149,9 @@ def _gain(best: Chosen, finer: Mapping[str, object]) -> str:
 
 def _changed(setup: FillSetup, options: FillOptions) -> FillSetup:
     """Return the job with the changes that the options ask for."""
+    if options.contention is not None:
+        measured = load_profile(options.contention.read_text("utf-8")).contention
+        setup = replace(setup, contention=measured)
     if options.microbatches is not None:
         setup = replace(setup, microbatches=options.microbatches)
     if options.frozen:

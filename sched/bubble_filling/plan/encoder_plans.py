@@ -198,11 +198,9 @@ def plan_problem(
     room = _checked_memory(setup, plan, host).microbatches
     stacks = setup.encoder_stacks(plan.tensor)
     forward, backward = encoder_kernels(stacks, plan, whole_layers=whole_layers)
-    nominal = np.array([sum(map(total_ns, forward + backward))], np.int64)
-    if permille is not None:
-        nominal = nominal * np.array(permille, np.int64) // 1000
-    gather, scatter = encoder_collectives(setup, plan)
     costs = (1000,) if permille is None else permille
+    nominal = sum(map(total_ns, forward + backward)) * np.array(costs, np.int64) // 1000
+    gather, scatter = encoder_collectives(setup, plan)
     return FillProblem(
         gaps=host.gaps,
         groups=groups_of(setup.stages, plan.stages),
@@ -217,6 +215,7 @@ def plan_problem(
         forward_layers=_kernel_counts(forward, splitting, costs),
         backward_layers=_kernel_counts(backward, splitting, costs),
         encoders=tuple((one.layers // plan.stages, one.trainable) for one in stacks),
+        slower=setup.contention.permille,
     )
 
 

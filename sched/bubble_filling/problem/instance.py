@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .gaps import Gaps, Ints
+from .gaps import FREE, Gaps, Ints
 from .kernels import Kernel, Splitting, pieces
 
 
@@ -68,7 +68,9 @@ class FillProblem:
     microbatch i must be the language model's i-th; else the encoders' order decides. `most`: the
     microbatches that a pipeline's memory holds. `forward_layers`, `backward_layers`: the number of
     kernels of each layer of a stage, where known. Frozen encoders have none backward. `encoders`:
-    of each encoder, its layers on a stage and whether it is trained; one by default.
+    of each encoder, its layers on a stage and whether it is trained; one by default. `slower`:
+    permille that its computation and its collectives take longer beside the language model's
+    kernels (`Contention.permille`).
     """
 
     gaps: Gaps
@@ -83,6 +85,7 @@ class FillProblem:
     forward_layers: tuple[int, ...] = ()
     backward_layers: tuple[int, ...] = ()
     encoders: tuple[tuple[int, bool], ...] = ()
+    slower: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         """Check that the microbatches fit the pipelines."""
@@ -185,3 +188,26 @@ def lengths(work: Work, ranks: Sequence[int], microbatches: Sequence[int]) -> In
     ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
     rows = np.array(microbatches if ns.shape[1] > 1 else [0] * len(microbatches), np.int64)
     return np.ascontiguousarray(ns[:, rows].transpose(1, 0, 2))
+
+
+def taken(
+    problem: FillProblem,
+    work: Work,
+    ranks: Sequence[int],
+    microbatches: Sequence[int],
+    starts: Ints,
+) -> Ints:
+    """Return what kernels take that begin at `starts` (microbatches, stages, kernels).
+
+    Those that begin beside a kernel of the language model take longer where the problem says so.
+    """
+    ns = lengths(work, ranks, microbatches)
+    if not any(problem.slower) or not ns.size:
+        return ns
+    extra = -(-ns * np.array(problem.slower, np.int64)[work.resource] // 1000)
+    for stage, rank in enumerate(ranks):
+        one = problem.gaps.ranks[rank]
+        # Before the step's start a kernel is in the extension of the first stretch.
+        at = np.maximum(np.searchsorted(one.start, starts[:, stage], side="right") - 1, 0)
+        ns[:, stage] += np.where(one.kind[at] == FREE, 0, extra[:, stage])
+    return ns

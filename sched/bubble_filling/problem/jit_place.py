@@ -16,10 +16,12 @@ def place(
     ns: Ints,
     rows: Ints,
     release: Ints,
+    slower: Ints,
     begin: int,
     hop: int,
     stop: int,
     out: Ints,
+    took: Ints,
     done: Ints,
 ) -> int:
     """Place microbatches one after another, each kernel as early as possible.
@@ -27,8 +29,9 @@ def place(
     `start`, `end`, `kind` (stages, stretches), `count` (stages): the free time of each stage;
     `start` moves past what is used. `resource` (kernels): 0 compute, 1 communication; `ns` (stages,
     rows, kernels): their times; `rows`: each microbatch's row. `release` (kernels): delay after
-    `begin` of the first microbatch's kernels. Fills `out` (microbatches, stages, kernels) with
-    starts and `done` with the time at which each result has arrived. Returns the number of
+    `begin` of the first microbatch's kernels. `slower` (2): permille that a kernel of a resource
+    takes longer beside the host's. Fills `out` (microbatches, stages, kernels) with starts, `took`
+    with times, and `done` with the time at which each result has arrived. Returns the number of
     microbatches placed with `done` up to `stop`.
     """
     stages, kernels = start.shape[0], resource.shape[0]
@@ -42,9 +45,11 @@ def place(
             c = at[s]
             for q in range(kernels):
                 length = ns[s, rows[j], q]
+                took[j, s, q] = length
                 if length == 0:  # padding of a microbatch with fewer pieces
                     out[j, s, q] = t
                     continue
+                contended = length + (length * slower[resource[q]] + 999) // 1000
                 # FREE takes anything; COMMUNICATING only computation, COMPUTING only communication.
                 other = 1 if resource[q] == 0 else 2
                 if j == 0 and t < begin + release[q]:
@@ -53,13 +58,16 @@ def place(
                     stretch = kind[s, c]
                     if stretch == 0 or stretch == other:
                         first = max(t, start[s, c])
-                        if first + length <= end[s, c]:
+                        needed = length if stretch == 0 else contended
+                        if first + needed <= end[s, c]:
                             t = first
+                            length = needed
                             break
                     c += 1
                 if c == count[s]:
                     return j
                 out[j, s, q] = t
+                took[j, s, q] = length
                 t += length
                 start[s, c] = t
             at[s] = c

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ...ir.typed_json import read_json
+from ...simulation.contention import NOT_MEASURED, Contention
 from .kernels import RESOURCES, Kernel, KernelLayer
 
 
@@ -37,7 +38,8 @@ class FillSetup:
     `scatter_ns`: the data-parallel collectives at the start and the end of a step.
     `encoder_gather_ns`, `encoder_scatter_ns`: the same for the encoders, per billion parameters and
     GPU (0: not modelled, as in the paper). `state_bytes`: a parameter's copies and gradient;
-    `optimizer_bytes`: of a parameter, sharded over the replicas.
+    `optimizer_bytes`: of a parameter, sharded over the replicas. `contention`: what the encoders'
+    kernels cost beside the language model's.
     """
 
     name: str
@@ -59,6 +61,7 @@ class FillSetup:
     state_bytes: int = 6
     optimizer_bytes: int = 12
     origin: str = ""
+    contention: Contention = NOT_MEASURED
 
     def __post_init__(self) -> None:
         """Check sizes and kernels. Raises ValueError for what cannot be filled."""

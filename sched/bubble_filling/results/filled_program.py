@@ -19,7 +19,7 @@ from ...ir.passes import Pass
 from ...ir.program import Edge, Program
 from ..plan.encoder_plans import Host
 from ..problem.gaps import Ints
-from ..problem.instance import EncoderPipeline, FilledSchedule, lengths
+from ..problem.instance import EncoderPipeline, FilledSchedule, taken
 
 
 def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> Program:
@@ -49,8 +49,8 @@ def fill_program(host: Host, filled: FilledSchedule, *, copy: int = 0) -> Progra
 def _passes(filled: FilledSchedule, p: EncoderPipeline) -> Iterator[tuple[int, int, Pass]]:
     """Yield rank, planned end and pass of every encoder layer."""
     problem = filled.problem
-    forward = p.forward + lengths(problem.forward, p.ranks, p.microbatches)
-    backward = p.backward + lengths(problem.backward, p.ranks, p.backward_order)
+    forward = p.forward + taken(problem, problem.forward, p.ranks, p.microbatches, p.forward)
+    backward = p.backward + taken(problem, problem.backward, p.ranks, p.backward_order, p.backward)
     encoders = problem.layers_of_encoders()
     every = [number for layers, _ in encoders for number in layers]
     trained = [number for layers, yes in encoders for number in layers if yes]

@@ -18,7 +18,7 @@ from ...simulation.simulator import transfer_delays
 from ...simulation.timeline import Slot
 from ..plan.encoder_plans import Host
 from ..problem.gaps import BACKWARDS, COMPUTING, Gaps, Ints, fill_holes
-from ..problem.instance import EncoderPipeline, FilledSchedule, Work, lengths
+from ..problem.instance import EncoderPipeline, FilledSchedule, Work, taken
 
 # Classes of kernels for noise: whose they are, and the resource they use.
 HOST_COMPUTE, HOST_LINKS, NETWORK, GUEST_COMPUTE, GUEST_LINKS = range(5)
@@ -184,7 +184,7 @@ class _Joined:
             (
                 np.broadcast_to(what[None, None, :], shape).ravel(),
                 np.broadcast_to(ranks, shape).ravel(),
-                lengths(work, p.ranks, order).ravel(),
+                taken(self.problem, work, p.ranks, order, starts).ravel(),
                 starts.ravel(),
                 np.full(starts.size, p.copy, np.int64),
             )

@@ -13,7 +13,7 @@ import numpy as np
 from ...ir.passes import Pass
 from ...simulation.timeline import Bubbles, Curve, Slot, Timeline
 from ..plan.encoder_plans import Host
-from ..problem.instance import EncoderPipeline, FilledSchedule, Work, lengths
+from ..problem.instance import EncoderPipeline, FilledSchedule, FillProblem, taken
 
 
 def fill_timeline(
@@ -48,27 +48,28 @@ def _guests(filled: FilledSchedule, rank: int, copy: int, resource: int) -> Iter
     problem = filled.problem
     for p in filled.pipelines:
         if p.copy == copy and rank in p.ranks:
-            yield from _joined("EF", p, p.forward, problem.forward, p.microbatches, rank, resource)
-            yield from _joined(
-                "EB", p, p.backward, problem.backward, p.backward_order, rank, resource
-            )
+            for kind, starts, order in (
+                ("EF", p.forward, p.microbatches),
+                ("EB", p.backward, p.backward_order),
+            ):
+                yield from _joined(kind, p, starts, problem, order, rank, resource)
 
 
 def _joined(
     kind: str,
     p: EncoderPipeline,
     starts: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
-    work: Work,
+    problem: FillProblem,
     order: tuple[int, ...],
     rank: int,
     resource: int,
 ) -> Iterator[Slot]:
     if not starts.size:
         return
-    stage = p.ranks.index(rank)
+    stage, work = p.ranks.index(rank), problem.forward if kind == "EF" else problem.backward
     keep = work.resource == resource
     begin = starts[:, stage][:, keep]
-    end = begin + lengths(work, p.ranks, order)[:, stage][:, keep]
+    end = begin + taken(problem, work, p.ranks, order, starts)[:, stage][:, keep]
     for at, microbatch in enumerate(order):
         breaks = np.flatnonzero(begin[at, 1:] > end[at, :-1]) + 1
         first = np.concatenate(([0], breaks)).astype(np.int64)

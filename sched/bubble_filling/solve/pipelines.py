@@ -6,7 +6,8 @@ as early as possible is best possible: a kernel that is ready earlier never ends
 microbatch ends as early as in any schedule with that order, and a longer extension never hurts
 (so the least one is found by bisection). The microbatches behind do not move those before them, so
 what holds for the first n is a prefix of what holds for more: a partition of the microbatches is
-a choice of prefixes, and none has to be enumerated.
+a choice of prefixes, and none has to be enumerated. With contention this is a heuristic: a kernel
+that is ready earlier may begin beside another one, and end later than one that had to wait.
 """
 
 from collections.abc import Callable
@@ -42,9 +43,10 @@ class Space:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """Microbatches placed on one pipeline: starts, arrival times, and the free time left."""
+    """Microbatches placed on one pipeline: starts and times of kernels, arrival, what is left."""
 
     starts: Ints
+    took: Ints
     done: Ints
     placed: int
     left: Space
@@ -64,9 +66,12 @@ def space_of(stretches: tuple[Stretches, ...]) -> Space:
 
 def fill(
     space: Space, work: Work, ranks: tuple[int, ...], rows: Ints, extension: int, hop: int,
-    stop: int = NEVER,
+    stop: int = NEVER, slower: tuple[int, int] = (0, 0),
 ) -> Placed:  # fmt: skip
-    """Place microbatches (rows of `work`) with the first gap extended by `extension` ns."""
+    """Place microbatches (rows of `work`) with the first gap extended by `extension` ns.
+
+    `slower`: permille, as in `FillProblem`.
+    """
     from ..problem.jit_place import place
 
     start = space.start.copy()
@@ -74,12 +79,13 @@ def fill(
     start[first, 0] -= extension
     ns = work.ns[list(ranks)] if work.ns.shape[0] > 1 else work.ns.repeat(len(ranks), 0)
     out = np.zeros((len(rows), len(ranks), len(work.resource)), np.int64)
+    took = np.zeros_like(out)
     done = np.full(len(rows), NEVER, np.int64)
     placed = place(
         start, space.end, space.kind, space.count, work.resource, np.ascontiguousarray(ns),
-        rows, work.release, -extension, hop, stop, out, done,
+        rows, work.release, np.array(slower, np.int64), -extension, hop, stop, out, took, done,
     )  # fmt: skip
-    return Placed(out, done, placed, Space(start, space.end, space.kind, space.count))
+    return Placed(out, took, done, placed, Space(start, space.end, space.kind, space.count))
 
 
 def mirrored_work(work: Work) -> Work:

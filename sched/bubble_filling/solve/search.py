@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..problem.gaps import COMMUNICATING, FREE, Ints
-from ..problem.instance import EncoderPipeline, FilledSchedule, FillProblem, Work, lengths
+from ..problem.gaps import COMMUNICATING, FREE
+from ..problem.instance import EncoderPipeline, FilledSchedule, FillProblem, Work
 from .matching import match
 from .pipelines import NEVER, Placed, Space, enough, fill, least, mirrored_work, space_of
 from .validate import check_filled
@@ -132,7 +132,10 @@ class _Search:
             for group, space in enumerate(self.spaces):
                 ranks = problem.groups[group]
                 stop = int(need[-1])
-                got = fill(space, problem.forward, ranks, rows, extension, problem.hop_ns, stop)
+                got = fill(
+                    space, problem.forward, ranks, rows, extension, problem.hop_ns, stop,
+                    problem.slower,
+                )  # fmt: skip
                 for copy in range(problem.copies):
                     pipeline = group * problem.copies + copy
                     ends += [(end, n, pipeline) for n, end in enumerate(got.done[: got.placed])]
@@ -250,7 +253,7 @@ class _Search:
                 group = problem.groups[pipeline // problem.copies]
                 known[key] = fill(
                     spaces[pipeline // copies], work, group, np.array(rows, np.int64),
-                    extension, problem.hop_ns, stop,
+                    extension, problem.hop_ns, stop, problem.slower,
                 )  # fmt: skip
                 if known[key].placed < len(rows):
                     return []
@@ -310,9 +313,8 @@ class _Search:
             shape = (len(row), len(problem.groups[0]), 0)
             starts = np.zeros(shape, np.int64)
             if backward:
-                length = np.ascontiguousarray(self._lengths(assignment.backward[at], at))
-                mirror = backward[at].starts[::-1, :, ::-1]
-                starts = step - mirror - length
+                mirror = backward[at].starts + backward[at].took
+                starts = step - mirror[::-1, :, ::-1]
             result.append(
                 EncoderPipeline(
                     ranks=problem.groups[at // problem.copies],
@@ -325,11 +327,6 @@ class _Search:
                 )
             )
         return tuple(result)
-
-    def _lengths(self, microbatches: Sequence[int], pipeline: int) -> Ints:
-        """Return backward kernel times, (microbatches, stages, kernels) nanoseconds."""
-        work = self.problem.backward
-        return lengths(work, self.problem.groups[pipeline // self.problem.copies], microbatches)
 
     def improve(self, best: FilledSchedule) -> FilledSchedule:
         """Move single microbatches between pipelines while time stays exposed and it helps."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...ir.problem import Problem
 from ..problem.gaps import COMMUNICATING, COMPUTING, FREE, Ints
-from ..problem.instance import EncoderPipeline, FilledSchedule, Work, lengths
+from ..problem.instance import EncoderPipeline, FilledSchedule, Work, taken
 
 
 def check_filled(filled: FilledSchedule) -> FilledSchedule:
@@ -68,8 +68,8 @@ def _ends(filled: FilledSchedule, p: EncoderPipeline) -> tuple[Ints, Ints]:
     """Return the ends of each forward and backward kernel of a pipeline."""
     problem = filled.problem
     return (
-        p.forward + lengths(problem.forward, p.ranks, p.microbatches),
-        p.backward + lengths(problem.backward, p.ranks, p.backward_order),
+        p.forward + taken(problem, problem.forward, p.ranks, p.microbatches, p.forward),
+        p.backward + taken(problem, problem.backward, p.ranks, p.backward_order, p.backward),
     )
 
 
