@@ -55,6 +55,11 @@ def balanced(
     groups = 0
     if len(fitting):
         small, tight = scale_costs(costs[fitting], limits, max(1, wanted))
+        if not coarse:
+            # Rounded up, a sample of just its budget exceeds the one rounded down: it would be in a
+            # further group, however many there are. Nobody waits for a number of groups with
+            # coarse, whose plans stay as they are.
+            small = np.minimum(small, tight)
         order = order_by_size(costs[fitting], small, coarse=coarse)
         small = small[order]
         inner, groups = _place_by_budgets(small, tight, limits, max(1, wanted))

@@ -49,7 +49,7 @@ def random_case(seed: int) -> tuple[PlanConfig, Window]:
     needs_budgets = options["grouping"] == "isf" or options.get("mode") in ("window", "epoch")
     if not counted and (needs_budgets or draw.integers(2)):
         some = resources if needs_budgets else resources[: draw.integers(1, 3)]
-        most = costs.max(axis=0) * draw.integers(9, 64) // 8 + 1
+        most = costs.max(axis=0) * draw.integers(1, 8) + draw.integers(2)
         options["budgets"] = {name: int(most[k]) for k, name in enumerate(some)}
     if options.get("partition") is None:
         options["waits"] = ("microbatch", "step")[draw.integers(2)]

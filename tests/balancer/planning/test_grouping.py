@@ -56,6 +56,15 @@ def check(found: GroupingResult, costs: np.ndarray, budgets: tuple[int | None, .
         assert group in alone or (load <= limits).all()
 
 
+def test_samples_of_just_their_budget_need_no_more_groups_than_there_are() -> None:
+    """Scaled costs are rounded up and budgets down; steps tried one group more for ever."""
+    budget = 2**24 + 1
+    costs = np.array([[budget, 5], [budget - 1, 2**23], [7, 2**23 - 1], [budget, 3]])
+    found = balanced(costs, (budget, 2**23), parts=4)
+    check(found, costs, (budget, 2**23))
+    assert found.groups == 4
+
+
 @given(problem=problems(), seed=st.integers(0, 3))
 @settings(max_examples=80, deadline=None)
 def test_balanced_and_isf_group_all_within_budgets(
