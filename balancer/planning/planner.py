@@ -153,6 +153,9 @@ class Planner:
         # hold no sample (a partial step's padding): count both.
         highest = [int(each.max(initial=-1)) for each in (grouped.group_of, *grouped.steps)]
         groups = 1 + max(highest)
+        if groups == 1:  # a step of one rank and one microbatch: there is nothing to choose
+            cells = [chosen.reshape(1, 1) for chosen in grouped.steps]
+            return GroupedBatches(grouped.group_of, groups, cells, window.step, window.start)
         loads = self._loads(costs, grouped.group_of, groups)
         has = every[:, config.resources.index(config.align)] > 0 if config.align else None
         present = None if has is None else with_images(has, grouped.group_of, groups)

@@ -91,6 +91,17 @@ def test_the_last_partial_step_is_dropped_or_padded() -> None:
     assert sorted(sizes) == [0, 0, 0, 1, 1, 1, 1, 1]
 
 
+def test_one_microbatch_of_one_rank_has_all_samples() -> None:
+    for grouping in ("fixed", "balanced"):
+        batch_size = 8 if grouping == "fixed" else None
+        config = PlanConfig(1, 8, 1, ("tiles", "tokens"), (None, None), grouping, seed=3,
+                            batch_size=batch_size)  # fmt: skip
+        planned = plan(config, draw(8), start=100)
+        (batch,) = planned.batches
+        assert [mb.ordinals for mb in batch.ranks[0]] == [tuple(range(100, 108))]
+        assert (planned.consumed, planned.left_out) == (8, 0)
+
+
 def test_a_sample_over_budget_is_alone_or_refused_and_reported() -> None:
     costs = draw(24)
     costs[3] = (50, 10)
