@@ -53,7 +53,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     virtual_ranks  this process plays that many ranks, in place of rank and ranks
     process_group  the data-parallel process group, as in DDP; by default all processes
     topology       which processes share a data-parallel rank: a DeviceMesh with named dimensions,
-                   their sizes such as {"dp": 2, "tp": 2}, or a counterpoise.Topology
+                   their sizes such as {"dp": 2, "tp": 2}, a counterpoise.Topology, or the Units
+                   of a pipeline, whose encoders' ranks get the batches of all data-parallel ranks
     name           tells loaders over the same data apart that not all processes open
     cost           a function from a sample to its costs, or a table of them, for a plain dataset
     key            a function from a sample's index to its name, for a plain dataset

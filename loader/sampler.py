@@ -119,8 +119,17 @@ class BalancedBatchSampler(Sampler[list[int]]):
 
     @property
     def rank(self) -> int:
-        """The data-parallel rank of this process; looked for at first use."""
-        return self._placed().played[0]
+        """The data-parallel rank of this process; looked for at first use.
+
+        Raises ValueError on ranks of units that work for several.
+        """
+        played = self._placed().played
+        if len(played) > 1:
+            raise ValueError(
+                f"this process works for data-parallel ranks {', '.join(map(str, played))}, and a "
+                "sampler lists the samples of one: use counterpoise.DataLoader(topology=units)"
+            )
+        return played[0]
 
     @property
     def config(self) -> PlanConfig:

@@ -32,7 +32,7 @@ from ..protocol.transitions import Action, Event, Outcome
 from .delivery.rank_progress import RankProgress
 from .effects import Handler
 from .notices import send_pong, waiting_reason
-from .peers.admission import why_apart, why_not_shared, why_rank_refused
+from .peers.admission import why_apart, why_rank_refused
 from .peers.records import NOTHING, RankPeer
 from .run.epoch import EpochRun
 from .run_control import RunControl
@@ -100,10 +100,6 @@ class RankHandlers:
             return Outcome.REFUSED
         launch = state.launches.of(peer)
         same = [old for old in state.ranks.values() if old.has_seat_of(hello)]
-        reason = why_not_shared(hello, (r for r in state.ranks.values() if r not in same))
-        if reason:
-            state.send(peer, PeerRejected(reason))
-            return Outcome.REFUSED
         if any(old.launch > launch for old in same):
             state.send(peer, REPLACED)  # a late message of a process that was replaced
             return Outcome.REFUSED

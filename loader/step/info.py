@@ -92,6 +92,21 @@ class Step(Generic[BatchT]):
                 f"{len(self.infos)} infos; give one StepInfo for each microbatch"
             )
 
+    def by_rank(self) -> "tuple[Step[BatchT], ...]":
+        """Return a step for each data-parallel rank, ascending, where a process gets several's."""
+        ranks = sorted({info.rank for info in self.infos})
+        if len(ranks) < 2:
+            return (self,)
+        pairs = list(zip(self.microbatches, self.infos, strict=True))
+        return tuple(
+            Step(
+                self.number,
+                tuple(batch for batch, info in pairs if info.rank == rank),
+                tuple(info for _, info in pairs if info.rank == rank),
+            )
+            for rank in ranks
+        )
+
     def to(self, device: Any, non_blocking: bool = False) -> "Step[BatchT]":
         """Return the step with its microbatches' tensors on a device, as frameworks ask for it."""
         batches = tuple(moved(batch, device, non_blocking) for batch in self.microbatches)

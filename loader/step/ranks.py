@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .topology import Topology, as_topology
+from .topology import Topology, UnitTopology, as_topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,10 @@ def _in_group(group: Any) -> Place:
     return Place((rank,), dist.get_world_size(group), group=group, members=members)
 
 
-def _placed(topology: Topology, rank: int, world: int) -> Place:
+def _placed(topology: Topology | UnitTopology, rank: int, world: int) -> Place:
     """Return this process' place in a topology; the others are found in the default group."""
     seat = topology.seat(rank, world)
-    return Place((seat.rank,), seat.ranks, seat.sharer, seat.sharers, members=seat.members)
+    return Place(seat.played, seat.ranks, seat.sharer, seat.sharers, members=seat.members)
 
 
 def _check_agreement(place: Place, grouped: Place) -> None:

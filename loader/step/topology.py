@@ -2,13 +2,14 @@
 
 Processes of one data-parallel index (the tensor, context or pipeline ranks of one replica) train
 on the same samples; those of different indexes never do. A dimension belongs to one or the other
-by its name.
+by its name. In units (sched.runtime.Units) the ranks of encoders and generator work for all
+data-parallel indexes, and get the batches of each.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -25,10 +26,11 @@ PIPELINE_DIMS = ("pp", "pipeline")
 class Seat:
     """A process' coordinates: its data-parallel index, and its number among those that share it.
 
-    members: the global ranks of all processes in the topology.
+    played: its indexes; of units, ranks of encoders have them all. members: the global ranks of all
+    processes in the topology.
     """
 
-    rank: int
+    played: tuple[int, ...]
     ranks: int
     sharer: int
     sharers: int
@@ -47,7 +49,7 @@ class Topology:
         share theirs, and with another name in `dims` this must be given.
 
     >>> Topology({"dp": 2, "tp": 2}).seat(rank=3, world=4)
-    Seat(rank=1, ranks=2, sharer=1, sharers=2, members=(0, 1, 2, 3))
+    Seat(played=(1,), ranks=2, sharer=1, sharers=2, members=(0, 1, 2, 3))
     """
 
     dims: "DeviceMesh | Mapping[str, int]"
@@ -120,7 +122,7 @@ class Topology:
         data = [_is_data(name) if self.data is None else name in self.data for name in self.names]
         own, ranks = _ravel(coordinates, shape, data)
         sharer, sharers = _ravel(coordinates, shape, [not each for each in data])
-        return Seat(own, ranks, sharer, sharers, members)
+        return Seat((own,), ranks, sharer, sharers, members)
 
     def _layout(self, world: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the sizes of the dimensions, and the global ranks, the last dimension fastest."""
@@ -136,9 +138,55 @@ class Topology:
         return shape, tuple(range(world))
 
 
-def as_topology(topology: Any) -> Topology:
-    """Return a Topology; a DeviceMesh or a mapping of sizes is shorthand for one."""
-    return topology if isinstance(topology, Topology) else Topology(topology)
+class ProcessUnits(Protocol):
+    """What is asked of `sched.runtime.Units`."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes."""
+
+    @property
+    def seats(self) -> int:
+        """The number of processes that get the samples of a data-parallel index."""
+
+    def seat(self, rank: int) -> int:
+        """Return a process' number among those."""
+
+    def replicas(self, rank: int) -> range:
+        """Return the data-parallel indexes of a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTopology:
+    """The processes of units: those of the language model, then of encoders and generator."""
+
+    units: ProcessUnits
+
+    def check_dispatch(self) -> None:
+        """Raise ValueError: units have ranks for the encoder already."""
+        raise ValueError(
+            "dispatch is 'images', and the topology is units, whose encoders have ranks of their "
+            "own and get the images of all: use dispatch 'samples'"
+        )
+
+    def seat(self, rank: int, world: int) -> Seat:
+        """Return the coordinates of a global rank; ValueError where the job has another size."""
+        units = self.units
+        if units.ranks != world:
+            raise ValueError(
+                f"topology: the units have {units.ranks} processes, but the job has {world}"
+            )
+        every = {index for each in range(world) for index in units.replicas(each)}
+        played = tuple(units.replicas(rank))
+        return Seat(played, len(every), units.seat(rank), units.seats, tuple(range(world)))
+
+
+def as_topology(topology: Any) -> Topology | UnitTopology:
+    """Return a Topology; a DeviceMesh, a mapping of sizes or units are shorthand for one."""
+    if isinstance(topology, Topology | UnitTopology):
+        return topology
+    is_units = callable(getattr(topology, "replicas", None))
+    return UnitTopology(topology) if is_units else Topology(topology)
 
 
 def _is_data(name: str) -> bool:

@@ -55,18 +55,6 @@ def why_rank_refused(
     return ""
 
 
-def why_not_shared(hello: RankHello, present: Iterable[RankPeer]) -> str:
-    """Return why a process cannot share its ranks with the processes that play one of them."""
-    for rank in present:
-        theirs = rank.hello
-        if not set(theirs.ranks).isdisjoint(hello.ranks) and theirs.ranks != hello.ranks:
-            return (
-                f"this process plays ranks {hello.ranks!s:.80}, and one that shares them plays "
-                f"{theirs.ranks!s:.80}: all that share a rank must play the same"
-            )
-    return ""
-
-
 def why_worker_refused(
     job: JobSpec | None, count: int, fingerprint: str, ready: WorkerReady
 ) -> str:

@@ -1,10 +1,10 @@
 """Processes that share a rank: all get its microbatches, each at its own pace.
 
 Tensor, context and pipeline ranks of one data-parallel index train on the same samples. They play
-the same rank, and each has a number of its own. One counts from the moment when it starts the run:
-from then on a microbatch is kept until it has acknowledged it, and no other process of the rank may
-be further ahead of it than it prefetches. A process that cannot be reached goes on counting while
-it may come back.
+the same rank, and each has a number of its own. An encoder's process may play several ranks, each
+of which others share. A process counts from the moment when it starts the run: from then on a
+microbatch is kept until it has acknowledged it, and no other process of the rank may be further
+ahead of it than it prefetches. One that cannot be reached goes on counting while it may come back.
 """
 
 import math

@@ -42,9 +42,15 @@ Steps = StepOfMicrobatches | Sequence[StepOfMicrobatches]
 
 
 def list_steps(step: Steps) -> list[StepOfMicrobatches]:
-    """Return the steps that a rank is given. A step may be a tuple itself."""
+    """Return the steps that a rank is given, one for each data-parallel rank that it works for.
+
+    A step may be a tuple itself; the loader's says which ranks its microbatches are of.
+    """
     given: Any = step
-    return [given] if hasattr(step, "microbatches") else list(given)
+    if not hasattr(given, "microbatches"):
+        return list(given)
+    by_rank = getattr(given, "by_rank", None)
+    return [given] if by_rank is None else list(by_rank())
 
 
 def weigh_by_token(info: MicrobatchInfo) -> float:

@@ -22,6 +22,8 @@ from tests.balancer.coordinator.cluster import JOB, PLAN, START, Cluster, do_lea
 
 # One rank, one microbatch of two samples in each step.
 ONE = replace(JOB, plan=replace(PLAN, ranks=1, samples_per_step=2, accumulate=1))
+# Two ranks.
+TWO = replace(ONE, plan=replace(PLAN, accumulate=1))
 A, B, C = b"a", b"b", b"c"
 AHEAD = 2
 
@@ -137,12 +139,49 @@ def test_a_process_replaces_the_one_in_its_seat_and_no_other() -> None:
     assert {to: m for to, m in sent if isinstance(m, RunFailed)}.keys() == {B}
 
 
-def test_all_who_share_must_play_the_same_ranks() -> None:
-    two = replace(ONE, plan=replace(PLAN, accumulate=1))
-    cluster = Cluster(two)
-    cluster.send(A, RankHello((0, 1), to_json(two)))
-    (sent,) = cluster.send(B, RankHello((1,), to_json(two), 1))
-    assert "all that share a rank must play the same" in sent[1].reason
+def units() -> Cluster:
+    """Return a cluster of ranks 0 and 1 (A and B), and C, an encoder that works for both."""
+    cluster = Cluster(TWO)
+    for peer, ranks, sharer in ((A, (0,), 0), (B, (1,), 0), (C, (0, 1), 1)):
+        cluster.send(peer, RankHello(ranks, to_json(TWO), sharer, AHEAD, f"process {peer!r}"))
+    cluster.worker(count=20)
+    for peer in (A, B, C):
+        do(cluster, peer, StartRun(0, 0, START))
+    return cluster
+
+
+def sent_to(peer: bytes, sent: Any) -> list[int]:
+    return [o.ordinal for to, m in sent if to == peer and isinstance(m, Batch) for o in m.items]
+
+
+def take_of(cluster: Cluster, peer: bytes, rank: int, step: int) -> list[int]:
+    got = sent_to(peer, do(cluster, peer, RequestBatch(0, rank, step, 0)))
+    do(cluster, peer, Ack(0, rank, step, 0))
+    return got
+
+
+def test_one_that_works_for_several_ranks_gets_the_batches_of_each() -> None:
+    cluster = units()
+    mine = [(take_of(cluster, A, 0, step), take_of(cluster, B, 1, step)) for step in range(AHEAD)]
+    theirs = [tuple(take_of(cluster, C, rank, step) for rank in (0, 1)) for step in range(AHEAD)]
+    assert mine == theirs
+    assert sorted(o for step in mine for rank in step for o in rank) == list(range(4 * AHEAD))
+    run = cluster.coordinator.state.run
+    assert run is not None
+    assert not {0, 1} & run.delivery.steps.keys()
+
+
+def test_one_that_works_for_several_ranks_holds_up_each() -> None:
+    cluster = units()
+    for step in range(AHEAD):
+        assert take_of(cluster, A, 0, step)
+        assert take_of(cluster, B, 1, step)
+    for peer, rank in ((A, 0), (B, 1)):
+        assert not sent_to(peer, do(cluster, peer, RequestBatch(0, rank, AHEAD, 0)))
+    sent = do(cluster, C, RequestBatch(0, 0, 0, 0), Ack(0, 0, 0, 0))
+    assert sent_to(A, sent)
+    assert not sent_to(B, sent)
+    assert sent_to(B, do(cluster, C, RankBye()))
 
 
 # --- death

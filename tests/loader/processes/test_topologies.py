@@ -73,10 +73,22 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run(tmp_path_factory.mktemp("topologies"), 4)
 
 
-@pytest.mark.parametrize("name", topology_trainer.CASES)
+MESHES = [name for name in topology_trainer.CASES if name != "units"]
+
+
+@pytest.mark.parametrize("name", MESHES)
 def test_four_processes_get_the_batches_of_their_data_parallel_rank(came: Any, name: str) -> None:
     sizes, _, opens = topology_trainer.CASES[name]
     check(came, name, sizes, opens)
+
+
+def test_ranks_of_encoders_get_the_batches_of_all_data_parallel_ranks(came: Any) -> None:
+    taken = [each["units"] for each in came]
+    assert sorted(taken[0] + taken[1]) == alone(2)
+    assert {batch[2] for batch in taken[0]} == {0}
+    assert {batch[2] for batch in taken[1]} == {1}
+    # in the order of microbatches, and of each those of both ranks
+    assert taken[2] == taken[3] == alone(2)
 
 
 def test_a_sharer_with_another_configuration_is_refused(came: Any) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
+from counterpoise.sched.runtime import Units, UnitSize
 from tests.flat_options import balanced_loader
 from tests.loader import balanced_data as made
 
@@ -24,12 +25,14 @@ COUNT = 32
 BOTH = (0, 1)
 # Per case: the sizes of the topology, whether it is given as a DeviceMesh, and which of the
 # processes that share a rank open the loader.
-CASES: dict[str, tuple[dict[str, int], bool, tuple[int, ...]]] = {
+CASES: dict[str, tuple[Any, bool, tuple[int, ...]]] = {
     "dp 2 x tp 2": ({"dp": 2, "tp": 2}, True, BOTH),
     "dp 2 x cp 2": ({"dp": 2, "cp": 2}, False, BOTH),
     "pp 2 x dp 2": ({"pp": 2, "dp": 2}, True, BOTH),
     "hsdp 2 x 2": ({"dp_replicate": 2, "dp_shard": 2}, True, (0,)),
     "one tp rank": ({"dp": 2, "tp": 2}, False, (0,)),
+    # ranks 2 and 3 encode for both data-parallel ranks
+    "units": (Units(UnitSize(dp=2, pp=1), UnitSize(dp=2, pp=1)), False, (0, 1, 2)),
 }
 CASES_OF_8: dict[str, tuple[dict[str, int], bool, tuple[int, ...]]] = {
     "pp 2 x dp 2 x tp 2": ({"pp": 2, "dp": 2, "tp": 2}, True, (0, 1, 2, 3)),
@@ -55,7 +58,7 @@ def take(loader: Any, most: int = 1 << 30) -> list[Any]:
     return found
 
 
-def case(number: int, sizes: dict[str, int], as_mesh: bool, opens: tuple[int, ...]) -> Any:
+def case(number: int, sizes: Any, as_mesh: bool, opens: tuple[int, ...]) -> Any:
     """Return what this process takes, None if it opens no loader."""
     topology: Any = sizes
     if as_mesh:

@@ -8,8 +8,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from counterpoise.loader import Topology
+from counterpoise.loader import Balance, BalancedBatchSampler, Topology
 from counterpoise.loader.step.ranks import Place, RankArguments
+from counterpoise.loader.step.topology import as_topology
+from counterpoise.sched.runtime import Units, UnitSize
 
 
 @pytest.fixture
@@ -32,9 +34,9 @@ def seats(dims: dict[str, int], **more: Any) -> list[tuple[int, int]]:
     for size in dims.values():
         world *= size
     found = [topology.seat(rank, world) for rank in range(world)]
-    assert len({(seat.rank, seat.sharer) for seat in found}) == world
+    assert len({(seat.played[0], seat.sharer) for seat in found}) == world
     assert {(seat.ranks * seat.sharers, len(seat.members)) for seat in found} == {(world, world)}
-    return [(seat.rank, seat.sharer) for seat in found]
+    return [(seat.played[0], seat.sharer) for seat in found]
 
 
 def test_the_last_dimension_varies_fastest() -> None:
@@ -108,3 +110,32 @@ def test_topology_and_process_group_must_agree(join: Any) -> None:
 def test_arguments_that_contradict_are_refused_at_once(arguments: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         RankArguments(**arguments)
+
+
+UNITS = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=1, pp=2))
+
+
+def test_ranks_of_encoders_play_all_data_parallel_ranks() -> None:
+    found = [as_topology(UNITS).seat(rank, 6) for rank in range(6)]
+    assert [seat.played for seat in found] == [(0,), (0,), (1,), (1,), (0, 1), (0, 1)]
+    # the seats of a replica's program, so that no two processes of an index have the same
+    assert [seat.sharer for seat in found] == [0, 1, 0, 1, 2, 3]
+    assert {(seat.ranks, seat.sharers) for seat in found} == {(2, 4)}
+
+
+def test_units_of_another_size_are_refused() -> None:
+    with pytest.raises(ValueError, match="the units have 6 processes, but the job has 4"):
+        as_topology(UNITS).seat(0, 4)
+
+
+def test_images_do_not_travel_between_units() -> None:
+    with pytest.raises(ValueError, match="whose encoders have ranks of their own"):
+        RankArguments(topology=UNITS, dispatch="images")
+
+
+def test_a_sampler_lists_the_samples_of_one_rank(join: Any) -> None:
+    join(2, 3)
+    units = Units(backbone=UnitSize(dp=2, pp=1), encoder=UnitSize(dp=1, pp=1))
+    sampler = BalancedBatchSampler({"tokens": [1] * 8}, Balance(samples_per_step=4), topology=units)
+    with pytest.raises(ValueError, match="works for data-parallel ranks 0, 1, and a sampler"):
+        next(iter(sampler))

@@ -1,0 +1,110 @@
+"""Units fed by one balanced loader: encoders' ranks get the batches of all replicas."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from counterpoise.loader import Balance, DataLoader
+from counterpoise.sched.runtime import Pipeline, Units, UnitSize
+from tests.sched.runtime.cases import gradient, relative
+from tests.sched.runtime.encoders.models import (
+    Sample,
+    make_model,
+    make_samples,
+    merge,
+    reference,
+    specs_of,
+)
+from tests.sched.runtime.encoders.processes import FIELDS
+from tests.sched.runtime.models import HIDDEN, total_loss
+from tests.sched.runtime.pool import Pool
+
+pytestmark = pytest.mark.slow
+
+# Ranks 0 and 1 have the language model each, rank 2 encodes for both.
+UNITS = Units(UnitSize(dp=2, pp=1), UnitSize(dp=1, pp=1))
+TOLERANCE = 1e-5
+SAMPLES, STEP = 32, 16
+
+
+class Texts(torch.utils.data.Dataset[Sample]):
+    """Samples of different lengths, some without images."""
+
+    def __init__(self) -> None:
+        self._samples = make_samples(SAMPLES, 3, torch.float32)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._samples[index]
+
+
+def costs(sample: Sample) -> dict[str, int]:
+    return {"tiles": len(sample.pixels), "tokens": len(sample.ids)}
+
+
+def collate(samples: list[Sample]) -> dict[str, torch.Tensor]:
+    return {
+        field: torch.cat([getattr(sample, name) for sample in samples])
+        for name, field in FIELDS.items()
+    }
+
+
+def train(rank: int) -> dict[str, float]:
+    """Train two steps; return the largest errors of loss and gradients, and the batches seen."""
+    model = make_model((2,), 1, torch.float32, merges=False)
+    expected = copy.deepcopy(model)
+    loader: DataLoader[Any, Any] = DataLoader(
+        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=UNITS,
+        balance=Balance(samples_per_step=STEP, accumulate=2),
+    )  # fmt: skip
+    pipe = Pipeline(
+        UNITS, schedule="1f1b", stages={0: model.stages[0]} if rank < 2 else {}, merge=merge,
+        encoders=specs_of(model, fields=FIELDS), loss=total_loss, hidden=HIDDEN, weigh="sample",
+        deadline_s=60,
+    )  # fmt: skip
+    try:
+        found = {"loss": 0.0, "gradients": 0.0, "batches": 0.0}
+        for step in loader.steps():
+            result = pipe.step(step)
+            found["batches"] += len(step.microbatches)
+            # What the language model's ranks were given, on every rank.
+            given: list[Any] = [None] * UNITS.ranks
+            dist.all_gather_object(given, step.microbatches)
+            names = {field: name for name, field in FIELDS.items()}
+            samples = [
+                Sample(**{names[field]: value for field, value in batch.items()})
+                for batches in given[:2]
+                for batch in batches
+            ]
+            wanted = reference(expected, samples, STEP)
+            error = abs(float(result.loss) - wanted) / wanted
+            mine = model.stages[0] if rank < 2 else torch.nn.ModuleList(model.encoders[0])
+            theirs = expected.stages[0] if rank < 2 else torch.nn.ModuleList(expected.encoders[0])
+            pairs = list(zip(mine.parameters(), theirs.parameters(), strict=True))
+            errors = [float(relative(gradient(a), gradient(b))) for a, b in pairs]
+            found["loss"] = max(found["loss"], error)
+            found["gradients"] = max(found["gradients"], *errors)
+            for one in (mine, *expected.pieces()):
+                one.zero_grad()
+        return found
+    finally:
+        dist.barrier()
+        loader.close()
+        pipe.close()
+
+
+def test_units_train_on_what_one_loader_plans() -> None:
+    pool = Pool(UNITS.ranks)
+    try:
+        found = pool.run(train)
+    finally:
+        pool.close()
+    for one in found:
+        assert max(one["loss"], one["gradients"]) <= TOLERANCE, found
+    # 2 steps of 2 microbatches, and the encoder's rank has those of both replicas
+    assert [one["batches"] for one in found] == [4, 4, 8]
