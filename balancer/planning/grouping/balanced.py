@@ -54,12 +54,7 @@ def balanced(
     group_of = np.full(len(costs), -1, dtype=np.int64)
     groups = 0
     if len(fitting):
-        small, tight = scale_costs(costs[fitting], limits, max(1, wanted))
-        if not coarse:
-            # Rounded up, a sample of just its budget exceeds the one rounded down: it would be in a
-            # further group, however many there are. Nobody waits for a number of groups with
-            # coarse, whose plans stay as they are.
-            small = np.minimum(small, tight)
+        small, tight = _scaled(costs[fitting], limits, max(1, wanted), coarse)
         order = order_by_size(costs[fitting], small, coarse=coarse)
         small = small[order]
         inner, groups = _place_by_budgets(small, tight, limits, max(1, wanted))
@@ -69,6 +64,17 @@ def balanced(
     group_of[oversize] = groups + np.arange(len(oversize))
     nothing = np.empty(0, dtype=np.int64)
     return GroupingResult(group_of, groups + len(oversize), nothing, oversize)
+
+
+def _scaled(costs: Int64, limits: Int64, parts: int, coarse: bool) -> tuple[Int64, Int64]:
+    """Return scaled costs of samples within budgets, and scaled budgets: `scale_costs`.
+
+    Rounded up, a sample of just its budget exceeds the one rounded down: it would be in a further
+    group, however many there are. With coarse nobody waits for a number of groups, and plans stay
+    as they are.
+    """
+    small, tight = scale_costs(costs, limits, parts)
+    return (small if coarse else np.minimum(small, tight)), tight
 
 
 def _place_by_budgets(small: Int64, tight: Int64, limits: Int64, parts: int) -> tuple[Int64, int]:
