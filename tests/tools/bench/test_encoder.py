@@ -21,6 +21,8 @@ from counterpoise.tools.bench.encoder.drift import verdict as drift_verdict
 from counterpoise.tools.bench.encoder.ranks import SleptStep
 from counterpoise.tools.bench.encoder.travelling import (
     CONTENDERS,
+    LEFT,
+    PARTS,
     TOKEN_NS,
     Phases,
     TravelCase,
@@ -166,6 +168,14 @@ def test_drawn_steps_have_the_same_samples_both_ways(tmp_path: Path) -> None:
         assert case.samples.sum(axis=(0, 1)).tolist() == case.images.sum(axis=(0, 1)).tolist()
     slowest = [case[..., 1].max(axis=0).sum() for case in (first.samples, first.images)]
     assert slowest[1] < slowest[0]
+
+
+def test_by_real_costs_less_than_half_of_the_waiting_is_left(data: Path) -> None:
+    cases = draw_cases(data / "metadata" / "calibrated_1200k.npz", draws=4)
+    nobody = travel_round(dict.fromkeys(CONTENDERS, (0, 0)))
+    model = travel_verdict(cases, [nobody])["modelled"]
+    for part in PARTS:
+        assert 0 < model["images"][part] < LEFT * model["samples"][part]
 
 
 def test_one_clock_measures_kernels_of_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
