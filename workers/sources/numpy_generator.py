@@ -119,4 +119,5 @@ def _is_readable(instance: object, wanted: type) -> bool:
 
 
 def _memory(address: int, nbytes: int) -> memoryview:
+    """Return the memory of an object that lives as long: the global generators always do."""
     return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast("B")
