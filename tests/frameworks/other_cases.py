@@ -101,8 +101,10 @@ def real_rerun_iterator() -> Any:
     from megatron.core.rerun_state_machine import (
         RerunDataIterator,
         RerunMode,
+        destroy_rerun_state_machine,
         initialize_rerun_state_machine,
     )
 
+    destroy_rerun_state_machine()  # of a case before, in this process
     initialize_rerun_state_machine(mode=RerunMode.DISABLED)
     return RerunDataIterator

@@ -6,6 +6,7 @@ framework's own means.
 """
 
 import random
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ OFTEN = {
 }  # fmt: skip
 
 
+# Before 5.0 transformers' Trainer resumes inside a later epoch than the first with another order,
+# whoever loads: with torch's DataLoader as with ours.
+RESUMES_LATER_EPOCHS = int(version("transformers").partition(".")[0]) >= 5
+
+
 def joined(ranks: list[Any]) -> Any:
     """Return the samples of each step, of all ranks."""
     return by_step([pair for seen, _ in ranks for pair in seen])
@@ -66,8 +72,13 @@ def test_a_framework_trains_as_the_reference_and_goes_on_from_its_checkpoint(
         assert_close(weights, expected[0][1])
 
     again = pool.run(f"{CASES}:trained", framework=framework, kind=kind, resume=True, **named)
-    for (late, resumed), (seen, weights) in zip(again, found, strict=True):
-        assert late == [pair for pair in seen if pair[0] >= at]
+    wanted = [([pair for pair in seen if pair[0] >= at], weights) for seen, weights in found]
+    if framework == "on_trainer" and kind == "plain" and not RESUMES_LATER_EPOCHS:
+        wanted = pool.run(
+            f"{CASES}:trained", framework=framework, kind="torch", resume=True, **named
+        )
+    for (late, resumed), (seen, weights) in zip(again, wanted, strict=True):
+        assert late == seen
         assert_close(resumed, weights)
 
 
