@@ -61,8 +61,8 @@ def align(
 
     costs (n, resources) of what is balanced; has (n,): which samples have images; cells: each
     step's groups (ranks, microbatches). Rows stay mixed where a step has fewer images than ranks,
-    or budgets forbid each exchange. Every microbatch keeps its number of samples, but for empty
-    ones. Research of this project.
+    or budgets forbid each exchange. With equal counts every microbatch keeps its number of
+    samples, but for empty ones. Research of this project.
     """
     result = group_of.copy()
     inside = group_of >= 0
@@ -76,7 +76,7 @@ def align(
         cell_of_group[own.ravel()] = np.arange(own.size)
         samples = np.flatnonzero(cell_of_group[group_of] >= 0)
         cell_of = cell_of_group[group_of[samples]]
-        step = _Step.of(small[samples], has[samples], cell_of, budgets, own.shape, config.waits)
+        step = _Step.of(config, small[samples], has[samples], cell_of, budgets, own.shape)
         result[samples] = own.ravel()[step.mended().cell_of]
     return result
 
@@ -96,11 +96,12 @@ class _Step:
     budgets: Int64
     rows: int
     once: bool  # ranks wait once a step, so that exchanges inside a rank cost nothing
+    free_counts: bool  # cells may have another number of samples than before
 
     @classmethod
     def of(
-        cls, small: Int64, has: Mask, cell_of: Int64, budgets: Int64, shape: tuple[int, ...],
-        waits: str,
+        cls, config: PlanConfig, small: Int64, has: Mask, cell_of: Int64, budgets: Int64,
+        shape: tuple[int, ...],
     ) -> "_Step":  # fmt: skip
         """Return the step of samples (n, resources) in cells of shape (ranks, rows)."""
         many = shape[0] * shape[1]
@@ -109,7 +110,8 @@ class _Step:
         images = np.bincount(cell_of[has], minlength=many)
         zeros = np.zeros((1, small.shape[1]), dtype=np.int64)
         padded = np.concatenate([small, zeros])
-        return cls(padded, has, cell_of, loads, images, budgets, shape[1], waits == "step")
+        once, free = config.waits == "step", not config.equal_counts
+        return cls(padded, has, cell_of, loads, images, budgets, shape[1], once, free)
 
     def mended(self) -> "_Step":
         """Return the step with as few mixed rows as can be reached."""
@@ -149,24 +151,42 @@ class _Step:
     def _empty(self, row: int) -> int | None:
         """Take all samples with images out of a row, for others without; None: not possible."""
         cost = 0
-        whole = np.asarray(self._has_images().all(axis=0))
+        ranks, whole = len(self.images) // self.rows, np.asarray(self._has_images().all(axis=0))
         sizes = self.small[:-1].sum(axis=1)
         takers = np.flatnonzero(~self.has & whole[self.cell_of % self.rows])
         for sample in np.flatnonzero(self.has & (self.cell_of % self.rows == row)):
             near = takers[np.argsort(np.abs(sizes[takers] - sizes[sample]), kind="stable")]
             near = near[:_TRIED]
             found = self._exchange(np.array([sample]), near, self.cell_of[near])
+            if found is None and self.free_counts:
+                found = self._move_away(int(sample), np.flatnonzero(np.tile(whole, ranks)))
             if found is None:
                 return None
             cost += found
             takers = takers[whole[self.cell_of[takers] % self.rows]]
         return cost
 
+    def _move_away(self, sample: int, cells: Int64) -> int | None:
+        """Move a sample to one of `cells`; where its own would be empty, one without images comes.
+
+        None: not possible.
+        """
+        own, cost = int(self.cell_of[sample]), 0
+        counts = np.bincount(self.cell_of, minlength=len(self.images))
+        if counts[own] == 1:
+            spare = np.flatnonzero((self.images[self.cell_of] == 0) & (counts[self.cell_of] > 1))
+            came = self._exchange(spare[:_TRIED], np.array([-1]), np.array([own]))
+            if came is None:
+                return None
+            cost = came
+        gone = self._exchange(np.array([sample]), np.full(len(cells), -1), cells)
+        return None if gone is None else cost + gone
+
     def _exchange(self, givers: Int64, takers: Int64, theirs: Int64) -> int | None:
         """Exchange the two samples that raise the loads ranks wait for least; None: none may.
 
-        givers have images, takers, in cells `theirs`, do not. Returns by how much loads rise above
-        the largest that ranks waited for, over all resources.
+        takers, in cells `theirs`, are -1 where a sample only moves. Returns by how much loads rise
+        above the largest that ranks waited for, over all resources.
         """
         if not len(givers) or not len(takers):
             return None

@@ -75,6 +75,19 @@ def test_budgets_hold_and_no_more_rows_are_mixed_than_without(
     assert len(mixed(batch, costs)) <= max(1, len(mixed(plain, costs)))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_images_that_fill_most_of_a_budget_go_where_they_fit(seed: int) -> None:
+    """Microbatches of one large image have nothing to exchange: samples move instead."""
+    draw = np.random.default_rng(seed)
+    costs = samples(128, 0, seed)
+    images = draw.permutation(128)[: draw.integers(9, 30)]
+    costs[images, 0] = draw.integers(1, 9, len(images))
+    batch = plan(costs, 8, "auto", budgets=(10, None), accumulate_from=4)
+    assert mixed(batch, costs) == []
+    assert loads_of(batch, costs)[:, :, 0].max() <= 10
+    assert min(len(m.ordinals) for rank in batch.ranks for m in rank) > 0
+
+
 @pytest.mark.parametrize("waits", ["microbatch", "step"])
 def test_ranks_wait_hardly_longer_for_it(waits: str) -> None:
     costs = samples(64 * 4 * 8, 500)
