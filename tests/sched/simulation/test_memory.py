@@ -103,3 +103,11 @@ def test_input_gradients_turn_activations_into_what_weights_need() -> None:
         sizes = {"activation": activation, "weight": weight}
         costs = Costs({"F": 10, "I": 10, "W": 10}, buffer_bytes=sizes)
         assert simulate(program, costs).peak_bytes == (10,)
+
+
+def test_a_message_that_nobody_receives_is_left_to_the_checker() -> None:
+    lowered = lower(schedule("1f1b", ranks=2, microbatches=2))
+    row = tuple(item for item in lowered.ranks[0] if str(item) != "0RECV_B1")
+    costs = Costs({"F": 1, "B": 2}, buffer_bytes={"message": 5})
+    assert simulate(lowered, costs).peak_bytes == (10, 5)
+    assert simulate(replace(lowered, ranks=(row, lowered.ranks[1])), costs).peak_bytes == (5, 5)
