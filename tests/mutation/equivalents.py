@@ -103,6 +103,10 @@ EQUIVALENTS: dict[str, str] = {
     "sched/simulation/memory:_curve: points = list(zip(times[last].tolist(), "
     "held[last].tolist(), strict=True)) -> "
     "points = list(zip(times[last].tolist(), held[last].tolist(), strict=False))": _ALIKE,
+    "sched/checking/order:collectives: pairs = zip(first, entries, strict=False) -> "
+    "pairs = zip(first, entries, strict=True)": (
+        "completeness, which is proved first, leaves each rank with as many"
+    ),
     "sched/simulation/memory:_messages: send = np.concatenate("
     "[one.sends[:n] for one, n in zip(channels, both, strict=True)]) -> send = np.concatenate("
     "[one.sends[:n] for one, n in zip(channels, both, strict=False)])": _ALIKE,

@@ -52,17 +52,22 @@ def test_an_encoder_kernel_is_planned_with_the_mean_of_its_microbatches_and_step
     assert (new.backward.ns == planned.backward.ns).all()
 
 
-def test_a_backwards_first_kernel_waits_for_its_gradient() -> None:
+def test_kernels_wait_for_a_hop_where_one_comes_from_another_stage() -> None:
     host, one = filled()
     kernels = filled_kernels(host, one)
-    first, at = list[int](), kernels.host
+    first, handed_on, at = list[int](), list[int](), kernels.host
     for p in one.pipelines:
-        at += p.forward.size
-        first += (at + np.arange(p.backward.size).reshape(p.backward.shape))[:, -1, 0].tolist()
-        at += p.backward.size
-    # what comes from the language model with a hop; streams' order takes no time
-    given = (kernels.source < kernels.host) & (kernels.target >= kernels.host) & (kernels.lag > 0)
-    assert sorted(kernels.target[given]) == first
+        ahead = at + np.arange(p.forward.size).reshape(p.forward.shape)
+        back = ahead.max() + 1 + np.arange(p.backward.size).reshape(p.backward.shape)
+        first += back[:, -1, 0].tolist()
+        # by the last kernel of each stage but the last one, in either direction
+        handed_on += [*ahead[:, :-1, -1].ravel(), *back[:, 1:, -1].ravel()]
+        at = int(back.max()) + 1
+    # what takes a hop; streams' order takes no time
+    hop, source = kernels.lag > 0, kernels.source
+    guest = kernels.target >= kernels.host
+    assert sorted(kernels.target[hop & guest & (source < kernels.host)]) == first
+    assert sorted(source[hop & guest & (source >= kernels.host)]) == sorted(handed_on)
 
 
 @pytest.mark.parametrize("factor", [1, 3])

@@ -139,7 +139,7 @@ def test_collectives_take_their_time_for_each_parameter_that_a_gpu_holds() -> No
     frozen = replace(small, layer=replace(small.layer, parameters=10**9), trainable=False)
     setup = replace(SETUP, encoders={2: (sized, frozen)})
     # not modelled unless they are given
-    assert encoder_collectives(setup, EncoderPlan(4, 2)) == (0, 0)
+    assert (setup.encoder_gather_ns, setup.encoder_scatter_ns) == (0, 0)
     setup = replace(setup, encoder_gather_ns=10**9, encoder_scatter_ns=10**9)
     # 4 and 8 billion parameters over 8 GPUs; of those only the 4 have gradients.
     assert encoder_collectives(setup, EncoderPlan(4, 2)) == (1_500_000_000, 500_000_000)

@@ -234,3 +234,17 @@ def test_a_result_is_received_once_on_each_rank_that_uses_it() -> None:
     for rank in (1, 2):
         twice = edited(lowered, rank, {"0RECV_X_F0": "0RECV_X_F1"})
         assert "0RECV_X_F1 is there" in str(problems(twice))
+
+
+def test_a_backward_is_whole_or_in_two_parts() -> None:
+    program = schedule("zb-h1", ranks=2, microbatches=2)
+    both = replace(program, ranks=(program.ranks[0], (*program.ranks[1], Pass(1, "B", 1))))
+    said = [each.message for each in problems(both) if each.proof == "completeness"]
+    assert said == ["stage 1 has both B and I or W of microbatch 1"]
+
+
+def test_how_many_more_problems_there_are() -> None:
+    program = schedule("gpipe", ranks=2, microbatches=2)
+    one = edited(program, 1, {"1F0": None, "1B0": None})
+    assert complaint(one).startswith("stage 1 has no F of microbatch 0 (and 1 more)\n")
+    assert " more)" not in complaint(edited(program, 1, {"1B0": None}))

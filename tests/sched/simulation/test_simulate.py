@@ -14,6 +14,7 @@ from counterpoise.sched import (
     Pass,
     Program,
     lower,
+    parse_pass,
     schedule,
     schedules,
     simulate,
@@ -283,3 +284,38 @@ def test_an_empty_rank_is_idle() -> None:
     program = Program(((Pass(0, "F", 0),), ()), (0,), 1)
     timeline = simulate(program, Costs({"F": 5}))
     assert [idle.total_ns for idle in timeline.bubbles] == [0, 5]
+
+
+def test_a_rank_with_as_much_work_as_the_others_waits_for_no_imbalance() -> None:
+    # Short forwards first on one rank, long ones first on the other: the same sum on both.
+    costs = Costs({"F": [[10] * 3 + [30] * 3, [30] * 3 + [10] * 3], "B": 20})
+    timeline = simulate(schedule("1f1b", ranks=2, microbatches=6), costs)
+    assert timeline.work_ns == (240, 240)
+    assert [(idle.steady_ns, idle.imbalance_ns) for idle in timeline.bubbles] == [(20, 0), (40, 0)]
+
+
+def test_what_is_done_once_a_step_takes_the_first_columns_time() -> None:
+    row = tuple(parse_pass(text) for text in ("0UNSHARD", "0F0", "0F1"))
+    costs = Costs({"UNSHARD": [[5, 7]], "F": 1})
+    assert simulate(Program((row,), (0,), 2), costs).makespan_ns == 7
+
+
+def test_collectives_that_do_not_overlap_hold_the_ranks_that_enter_them() -> None:
+    program = schedule("1f1b-alg1", ranks=2, microbatches=2, inputs=True)
+    times = unit_costs(10, 20, 3).pass_ns
+    costs = Costs(times, collective_ns={"CI": 100, "CX": 100, "CS": 100}, overlap=False)
+    timeline = simulate(program, costs)
+    # who enters: every rank after its IF and S, the last one after its F
+    for kind, name, ranks in (("IF", "CI", (0, 1)), ("F", "CX", (1,)), ("S", "CS", (0, 1))):
+        for barrier in timeline.lanes[name]:
+            assert barrier.what.stage == 0
+            for row in (timeline.ranks[rank] for rank in ranks):
+                for slot, following in pairwise(row):
+                    if (slot.what.kind, slot.what.microbatch) == (kind, barrier.what.microbatch):
+                        assert following.start_ns >= barrier.end_ns
+
+
+def test_what_unit_costs_do_not_name_takes_no_time() -> None:
+    costs = unit_costs(3, 5, 7).pass_ns
+    assert {costs[kind] for kind in ("EF", "EB", "O", "UNSHARD", "RESHARD", "REDUCE_GRAD")} == {0}
+    assert [costs[kind] for kind in "FBIWST"] == [3, 5, 2, 3, 7, 7]
