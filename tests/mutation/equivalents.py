@@ -88,6 +88,15 @@ EQUIVALENTS: dict[str, str] = {
     ),
     f"{_FILLING}/solve/bound:_Room.between: return np.asarray(early + np.maximum(inner, 0)) -> "
     "return np.asarray(early + np.maximum(inner, 1))": "accepted: the bound is a nanosecond looser",
+    f"{_FILLING}/problem/instance:FilledSchedule.order: "
+    "pairs = [pair for p in self.pipelines for pair in zip(p.position, p.microbatches, "
+    "strict=True)] -> pairs = [pair for p in self.pipelines for pair in zip(p.position, "
+    "p.microbatches, strict=False)]": _ALIKE,
+    f"{_FILLING}/results/drift:drifted: ranks = int(kernels.rank.max()) + 1 -> "
+    "ranks = int(kernels.rank.max()) + 2": "the row that is drawn more comes last, and is not used",
+    f"{_FILLING}/results/causes:bubble_causes: "
+    "for row, one in zip(rows, gaps.ranks, strict=True): -> "
+    "for row, one in zip(rows, gaps.ranks, strict=False):": _ALIKE,
     f"{_FILLING}/problem/setup:dump_setup: return json.dumps(asdict(setup), indent=1) -> "
     "return json.dumps(asdict(setup), indent=2)": "accepted: the same JSON",
     f"{_VOCABULARY}/gradients:add_gradients: break -> continue": (

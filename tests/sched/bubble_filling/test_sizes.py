@@ -120,6 +120,11 @@ def test_a_guard_takes_its_part_of_each_bubble_and_of_each_deadline(percent: int
     assert (tight.gradient_ns == np.minimum(gaps.step_ns, gaps.gradient_ns + slack)).all()
 
 
+def test_a_guard_asks_for_nothing_before_the_step() -> None:
+    _, one = filled()
+    assert guarded(one.problem, 0, 10**9).gaps.need_ns.tolist() == [0] * 4
+
+
 def test_every_candidate_is_chosen_refused_or_skipped() -> None:
     # So long a gather that a step is longer than the best of fewer pipelines, filled.
     setup = replace(SIZED, encoder_gather_ns=10**12)
