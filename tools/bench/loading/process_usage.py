@@ -14,7 +14,9 @@ PARTS = ("trainer", "balancer", "supervisor", "workers")
 class Usage:
     """What the processes of one part use together.
 
-    nbytes: memory, of which processes that share some have each their share (PSS).
+    nbytes: memory that is not of files, of which processes that share some have each their share
+    (PSS). A file's pages, such as a library's, count for more when another program ends that had
+    them too.
     """
 
     processes: int = 0
@@ -63,7 +65,7 @@ def _usage(pid: int) -> Usage:
     sizes = dict(line.removesuffix(" kB").split(":") for line in lines)
     return Usage(
         processes=1,
-        nbytes=1024 * int(sizes["Pss"]),
+        nbytes=1024 * (int(sizes["Pss_Anon"]) + int(sizes["Pss_Shmem"])),
         descriptors=len(list((files / "fd").iterdir())),
         threads=len(list((files / "task").iterdir())),
     )
