@@ -118,10 +118,10 @@ def with_rank(ranks: RankArguments, order: GivenOrder) -> RankArguments:
     """Return the ranks that a DistributedSampler says, or those given; ValueError for both."""
     if order.follows is None:
         return ranks
-    given = [each.name for each in fields(ranks) if getattr(ranks, each.name) is not None]
+    given = [each.name for each in fields(ranks) if getattr(ranks, each.name) != each.default]
     if given:
         raise ValueError(
             f"DistributedSampler says which rank this process plays, and {given[0]} too: leave the "
             "sampler, and write shuffle=True"
         )
-    return RankArguments(order.rank, order.ranks)
+    return replace(ranks, rank=order.rank, ranks=order.ranks)
