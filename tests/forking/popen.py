@@ -55,6 +55,14 @@ class Popen(subprocess.Popen[Any]):
                     os.close(at_child)
         self._child_created = True
 
+    def send_signal(self, sig: int) -> None:
+        """Send a signal; also at exit, when nobody is left to say if the process has ended."""
+        try:
+            super().send_signal(sig)
+        except RuntimeError:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
     def _internal_poll(self, _deadstate: Any = None) -> int | None:
         return self._ended(0.0)
 
