@@ -14,6 +14,5 @@ def test_a_process_is_killed_when_the_one_that_forked_it_is_gone() -> None:
     process._status, gone = os.pipe()
     os.close(gone)
     process.kill()
-    os.close(process._status)
     process._status = status
     assert process.wait(60) == -signal.SIGKILL

@@ -29,10 +29,11 @@ import os, sys, time
 from pathlib import Path
 folder = Path(sys.argv[1])
 rank = int(os.environ["RANK"])
-(folder / f"pid{rank}").write_text(str(os.getpid()))
+(folder / f"part{rank}").write_text(str(os.getpid()))
+(folder / f"part{rank}").rename(folder / f"pid{rank}")
+while len(list(folder.glob("pid?"))) < int(os.environ["WORLD_SIZE"]):
+    time.sleep(0.01)
 if rank == 0:
-    while len(list(folder.glob("pid?"))) < int(os.environ["WORLD_SIZE"]):
-        time.sleep(0.01)
     print("all are here\\nsteps follow", flush=True)
 if (folder / "wrong").exists() and rank == 2:
     raise ValueError("no such data")
