@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .grouped_batches import GroupedBatches
-from .kernels.arrays import Int64
-from .partition.aligned import Mask, align, rows_by_presence, with_images
+from .kernels.arrays import Int64, Mask
+from .partition.aligned import align, rows_by_presence, with_images
 from .partition.by_name import assign_groups
 from .partition.level import level
 from .partition.micro_steps import assign_in_rows

@@ -12,19 +12,16 @@ is given, so a resume needs only the ordinal at which the next window starts.
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from .grouping.by_name import GroupingRequest, group_samples
 from .grouping.split import split_largest
 from .grouping.tall_row import waiting, with_tall_row
-from .kernels.arrays import Int64
+from .kernels.arrays import Int64, Mask
 from .problem.config import PlanConfig
 from .problem.last_step import last_kept, last_rows
 from .problem.loads import budget_array, common_unit, oversized
 from .problem.options import COUNTED
 from .problem.shuffle import derive_seed, permutation
-
-Mask = npt.NDArray[np.bool_]
 
 # A window of this many steps and samples is balanced as well as a longer one would be.
 ENOUGH_STEPS = 4

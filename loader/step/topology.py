@@ -139,7 +139,7 @@ class Topology:
 
 
 class ProcessUnits(Protocol):
-    """What is asked of `sched.runtime.Units`."""
+    """Units of a job, such as `sched.runtime.Units`, as far as a loader asks them."""
 
     @property
     def ranks(self) -> int:
@@ -176,9 +176,9 @@ class UnitTopology:
             raise ValueError(
                 f"topology: the units have {units.ranks} processes, but the job has {world}"
             )
-        every = {index for each in range(world) for index in units.replicas(each)}
+        ranks = 1 + max(units.replicas(each)[-1] for each in range(world))
         played = tuple(units.replicas(rank))
-        return Seat(played, len(every), units.seat(rank), units.seats, tuple(range(world)))
+        return Seat(played, ranks, units.seat(rank), units.seats, tuple(range(world)))
 
 
 def as_topology(topology: Any) -> Topology | UnitTopology:

@@ -1,4 +1,4 @@
-"""What kernels of two models cost each other that run on one GPU at the same time.
+"""Contention between kernels of two models that run on one GPU at the same time.
 
 Filling puts an encoder's computation beside the language model's collectives, and its collectives
 beside the language model's computation (Optimus, 2024, section 4.2), because they use different
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """How much longer an encoder's kernels take beside the language model's, in permille.
+    """Permille by which an encoder's kernels take longer beside the language model's.
 
     `compute`: of computation beside a collective. `communication`: of a collective beside
     computation. `measured_on`: the device; "" where nobody has measured, and then both are 0.

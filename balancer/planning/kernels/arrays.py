@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
 
 
 class Slots(NamedTuple):

@@ -42,7 +42,7 @@ def inlined(function: Function) -> Function:
 
 @contextmanager
 def interpreted_by(interpreter: Interpreter | None) -> Iterator[None]:
-    """Let `interpreter` run all kernels that this thread calls; None: they run compiled."""
+    """Run all kernels that this thread calls by `interpreter`; None: they run compiled."""
     token = _interpreter.set(interpreter)
     try:
         yield

@@ -10,14 +10,11 @@ images gets one that another can spare, or all images of the row go where images
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from ..kernels.arrays import Int64
+from ..kernels.arrays import Int64, Mask
 from ..problem.config import PlanConfig
 from ..problem.loads import alike, budget_array
 from ..problem.scale import scale_costs
-
-Mask = npt.NDArray[np.bool_]
 
 _TRIED = 64  # samples that each exchange is chosen among
 

@@ -11,7 +11,7 @@ from .routes import Size, rows_of
 
 
 class _Made(NamedTuple):
-    """What the encoder makes of the blank image: features of so many rows, their shape."""
+    """Features that the encoder makes of the blank image's rows: their number and shape."""
 
     features: int
     rows: int
@@ -58,6 +58,7 @@ class EncoderCopy:
                 if sizes is None
                 else "sizes are given, but no blank_size: every row is an image of its own"
             )
+        # Other ranks plan by these sizes: what does not fit is found before they are sent.
         counts = [0 if one is None else len(one) for one in pixels]
         given = [[1] * n for n in counts] if sizes is None else sizes
         found: list[list[Size]] = [list(one) for one in given]

@@ -187,6 +187,7 @@ class StepImages:
             self._turn_back()
         self.is_over = True
         parameters = self._encoder.trained()
+        # Every rank enters the sum, those that encoded nothing with zeros.
         pairs = zip(parameters, self._gradients, strict=True)
         sums = [torch.zeros_like(p) if own is None else own for p, own in pairs]
         self._exchange.add_up(sums, "the sum of the encoder's gradients")
@@ -305,7 +306,7 @@ def _inverse(order: Sequence[int]) -> list[int]:
 
 
 def _in_order(tensor: Tensor, counts: Sequence[int], order: Sequence[int]) -> Tensor:
-    """Return the rows of a tensor, whose items have so many each, with items in another order.
+    """Return a tensor whose items, `counts` rows each, stand in another order.
 
     >>> _in_order(torch.tensor([1, 2, 3]), [1, 2], [1, 0]).tolist()
     [2, 3, 1]

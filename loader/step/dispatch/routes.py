@@ -1,4 +1,4 @@
-"""Where the images of a step go: what every rank sends and gets, from sizes that all ranks know.
+"""Routes of a step's images: every rank's sends and receives, from sizes that all ranks know.
 
 An image is some rows of the encoder's input: one tile, or all patches of a picture. Rows of one
 image stay together. All ranks compute the same plan from the same sizes, so no rank tells another
@@ -28,7 +28,7 @@ def rows_of(size: Size) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one rank does in a round.
+    """One rank's part in a round.
 
     `order`: its own images, those for the first rank first. `send`, `receive`: the sizes of the
     images that it sends to, and gets from, each rank. `microbatches`: of its own images in each.
@@ -68,6 +68,7 @@ def plan_round(
     own = [list(chain.from_iterable(of_rank)) for of_rank in sizes]
     homes = [home for home, images in enumerate(own) for _ in images]
     costs = [cost(size) for images in own for size in images]
+    # All ranks' images, not this rank's alone: so no rank has to be told what comes.
     to = spread_images(costs, homes, ranks).tolist()
     first, targets = 0, []
     for images in own:

@@ -7,6 +7,7 @@ none: with a sharded encoder (FSDP) such a step hangs, unless batches get a dumm
 from dataclasses import replace
 from typing import Any
 
+from ....balancer.planning.partition.aligned import mixed_rows
 from .forecast import Forecast
 from .strategies import MicroSteps, micro_steps
 
@@ -35,9 +36,8 @@ def alignment_figures(forecast: Forecast) -> dict[str, Any] | None:
 
 def _figures(found: MicroSteps, column: int) -> dict[str, float]:
     has = found.loads[..., column] > 0
-    mixed = has.any(axis=1) & ~has.all(axis=1)
     return {
-        "mixed": float(mixed.mean()),
+        "mixed": len(mixed_rows(has.T)) / len(has),
         "microbatch": found.waiting,
         "step": found.waiting_once,
     }

@@ -54,7 +54,7 @@ class TravelCase(NamedTuple):
 
 
 class Phases(NamedTuple):
-    """What one rank did in a step, in ns: in kernels, and in all, of encoder and language model."""
+    """One rank's ns of a step, in kernels and in all, of encoder and language model."""
 
     encoder_slept: int
     encoder: int
@@ -175,6 +175,7 @@ def verdict(
     the machine is the same, and the medians are theirs.
     """
     waiting = {name: [_waiting(steps, name) for steps in rounds] for name in CONTENDERS}
+    # By round, since the machine is as fast for all contenders of one round only.
     left = {
         name: {
             part: [

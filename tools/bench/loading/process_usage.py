@@ -1,4 +1,4 @@
-"""What a tree of processes uses, by their part in a loader: memory, descriptors, threads."""
+"""Memory, descriptors and threads of a tree of processes, by their part in a loader."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PARTS = ("trainer", "balancer", "supervisor", "workers")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the processes of one part use together.
+    """Resources that the processes of one part use together.
 
     nbytes: memory that is not of files, of which processes that share some have each their share
     (PSS). A file's pages, such as a library's, count for more when another program ends that had
