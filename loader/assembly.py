@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler, default_collate
-from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
@@ -24,10 +22,9 @@ from .auto.late import AutoSettings, LateAutoLoader
 from .auto.resolve import source_of
 from .balanced.arguments import check_plan, find_resources, make_plan
 from .balanced.late import LateBalancedLoader
-from .balanced.microbatches import BalancedLoader, Collate
+from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
-from .collate.buffers import BufferPool
-from .collate.layouts import COLLATE_BY_LAYOUT
+from .collate.chosen import BatchMaker, WantedFields, batch_maker
 from .connect.embedded import WorkerStart
 from .connect.factory import ConnectionFactory
 from .remote_dataset import RemoteDataset
@@ -61,6 +58,7 @@ class BalancedArguments:
     buffer_bytes: int
     growing_data: bool
     transport: Transport
+    fields: WantedFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class BalancedSettings:
     given: BalancedArguments
     source: Source | None
     resources: tuple[str, ...]
-    collate: Collate
+    batches: BatchMaker
     takes_empty: bool
     label_tokens: str
 
@@ -126,8 +124,8 @@ class BalancedSettings:
         return BalancedLoader(
             job=job,
             ranks=place.played,
-            connect=_connection(torch, given, job, source, place).connect,
-            collate=self.collate,
+            connect=_connection(torch, given, job, source, place, self.batches.lends).connect,
+            batches=self.batches,
             timeout_s=torch.timeout or None,
             dead_letter=given.dead_letter,
             max_errors=given.max_errors,
@@ -171,7 +169,7 @@ def _settings(
     source: Source | None,
     resources: tuple[str, ...],
 ) -> BalancedSettings:
-    collate = _pinned(loader.pin_memory, _collate(given.balance, given.collate_fn))
+    batches = batch_maker(given.balance, given.collate_fn, given.fields, loader.pin_memory)
     takes_empty = given.balance.layout != "torch"
     if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
         takes_empty = takes_empty or _takes_nothing(given.collate_fn)
@@ -180,7 +178,7 @@ def _settings(
     labels = given.balance.label_tokens or LABEL_TOKENS
     if given.balance.grouping != "auto":
         labels = find_label_source(source, given.balance, resources, given.collate_fn)
-    return BalancedSettings(torch_arguments, given, source, resources, collate, takes_empty, labels)
+    return BalancedSettings(torch_arguments, given, source, resources, batches, takes_empty, labels)
 
 
 def _prepare_auto(
@@ -252,6 +250,7 @@ def _connection(
     job: JobSpec,
     source: Source | None,
     place: Place,
+    lends: bool,
 ) -> ConnectionFactory:
     return ConnectionFactory(
         job=job,
@@ -263,6 +262,7 @@ def _connection(
         keys=peer_keys(Path(given.keys), "trainer") if given.keys is not None else None,
         name=given.name,
         transport=given.transport,
+        batches_lie_in_payloads=lends,
     )
 
 
@@ -276,17 +276,6 @@ def _description(dataset: Any) -> dict[str, Any]:
     return described
 
 
-def _collate(balance: Balance, collate_fn: Callable[[list[Any]], Any] | None) -> Collate:
-    if balance.layout == "torch":
-        return collate_fn or default_collate
-    if collate_fn is not None:
-        raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")
-    collate, buffers = COLLATE_BY_LAYOUT[balance.layout], BufferPool()
-    return lambda samples: collate(
-        samples, pad_id=balance.pad_id, dummy_tile=balance.dummy_tile, allocate=buffers.take
-    )
-
-
 def _takes_nothing(collate_fn: Callable[[list[Any]], Any] | None) -> bool:
     """Return whether a collate function makes a batch of no samples; torch's default does not.
 
@@ -298,10 +287,3 @@ def _takes_nothing(collate_fn: Callable[[list[Any]], Any] | None) -> bool:
     except Exception:  # whatever it raises, it would raise in the middle of an epoch
         return False
     return True
-
-
-def _pinned(wanted: bool, collate: Collate) -> Collate:
-    """Return collate, made to put its batches into pinned memory if there is an accelerator."""
-    if not wanted or not torch.accelerator.is_available():
-        return collate
-    return lambda samples: pin(collate(samples))  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful
 from ..workers.sources.interface import reopen_if_changed
-from .adapters.gradient_state import is_last
+from .adapters.gradient_state import is_last, steps_if_known
 from .adapters.lightning_accumulation import check_lightning
 from .adapters.recognition import RecognisedLoader
 from .adapters.stand_ins import stand_ins
@@ -26,6 +26,7 @@ from .balanced.given_order import read_order, with_rank, with_seed
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.walking import Microbatches, Steps
+from .collate.chosen import WantedFields, checked_fields
 from .plain.iterators import InlineIterator, WorkersIterator
 from .plain.position import is_stream
 from .plain.state import PlainState
@@ -72,6 +73,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     transport      how workers' batches, or samples, come here: "arena", in shared memory that is
                    used again; "inline", torch's way, or through the balancer; "auto", the arena
                    where it can be had
+    fields         of batches, what this process needs: names, or a function from a StepInfo to
+                   them, such as `pipe.needs`; others are not copied. None for all
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -114,6 +117,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         buffer_bytes: int = BUFFER_BYTES,
         growing_data: bool = False,
         transport: Transport = "auto",
+        fields: WantedFields = None,
     ) -> None:
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
@@ -140,7 +144,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             refuse_without_balance(
                 balancer=balancer, keys=keys, cost=cost, key=key, rank=rank, ranks=ranks,
                 virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
-                name=name or None,
+                name=name or None, fields=fields,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
             )  # fmt: skip
             return
@@ -156,7 +160,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             ), follows=order.follows, collate_fn=collate_fn,
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
-            growing_data=growing_data, transport=transport,
+            growing_data=growing_data, transport=transport, fields=checked_fields(fields),
         )  # fmt: skip
         self._given = given
         self._late = prepare_balanced(self, given)
@@ -181,13 +185,6 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
             return super().__iter__()
         balanced = self._late.get_at_iteration()
         return _BatchIterator(Microbatches(balanced), balanced, self)
-
-    def _steps_if_known(self) -> int | None:
-        """Return the number of steps in an epoch, None where only the plan knows."""
-        try:
-            return self.num_steps
-        except TypeError:
-            return None
 
     def __bool__(self) -> bool:
         """Return False for a loader that is known to have no batch; nothing is connected to."""
@@ -348,7 +345,7 @@ class _BatchIterator:
         self._balanced = balanced
         self._loader = loader
         self._feed = loader._accelerate
-        self._steps = None if self._feed is None else loader._steps_if_known()
+        self._steps = None if self._feed is None else steps_if_known(loader)
 
     def __iter__(self) -> "_BatchIterator":
         return self

@@ -100,3 +100,12 @@ def is_there(batch: Any, device: Any) -> bool:
         return all(is_there(each, device) for each in batch)
     where = getattr(batch, "device", device)
     return where.type == device.type and device.index in (None, where.index)
+
+
+def steps_if_known(loader: Any) -> int | None:
+    """Return the number of steps in an epoch of a balanced loader, None where the plan decides."""
+    try:
+        steps: int = loader.num_steps
+    except TypeError:
+        return None
+    return steps

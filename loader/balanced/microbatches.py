@@ -18,6 +18,7 @@ from ...balancer.protocol.rank_session import Arrival
 from ...workers.codec.frames import decode_packed
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
+from ..collate.chosen import BatchMaker
 from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import (
     START,
@@ -39,7 +40,6 @@ from .spare import SpareSample
 
 logger = logging.getLogger(__name__)
 
-Collate = Callable[[list[Any]], Any]
 Holes = tuple[int, ...]
 
 
@@ -47,19 +47,19 @@ Holes = tuple[int, ...]
 class BalancedLoader:
     """Microbatches of one process' ranks; not safe to share between threads.
 
-    `connect` makes the connection, `collate` a batch of samples; `timeout_s` bounds a wait for the
+    `connect` makes the connection, `batches` a batch of samples; `timeout_s` bounds a wait for the
     next microbatch; holes are written to `dead_letter`, and more than `max_errors` of them in an
     epoch (a count, or a float: a part of its samples) are an error; `local` says that the samples
     come from processes of this machine, and may be any Python objects. `data` returns which data
     there are now; `growing` says that they may be more than those of a ledger, `shifts_labels` that
-    `collate` takes the label of a sample's first token away. `auto` is what balance="auto" has
+    `batches` take the label of a sample's first token away. `auto` is what balance="auto" has
     found, for the ledger; `spare` gives a sample to a microbatch without any, which weighs nothing.
     """
 
     job: JobSpec
     ranks: tuple[int, ...]
     connect: Callable[[], MicrobatchSource]
-    collate: Collate
+    batches: BatchMaker
     data: Callable[[], KnownData]
     timeout_s: float | None = None
     dead_letter: str | None = None
@@ -342,13 +342,14 @@ class BalancedLoader:
         if self.job.counts_labels:
             keys = [item.key for item in batch.items]
             self._labels.compare(samples, batch.weights.label_tokens, keys)
+        info, batches = self._info(batch, after), self.batches
         if not samples and self.spare is not None:
-            spared = self.collate([self.spare(self.epoch, kept.at.place.start)])
-            return Delivered(self.spare.weightless(spared), self._info(batch, after))
-        collated, info = self.collate(samples), self._info(batch, after)
+            spared = batches.collated([self.spare(self.epoch, kept.at.place.start)], info)
+            return Delivered(batches.finished(self.spare.weightless(spared), info), info)
+        collated = batches.collated(samples, info)
         if self.job.counts_batches:
             info = replace(info, label_tokens=count_label_tokens_of(collated, samples))
-        return Delivered(collated, info)
+        return Delivered(batches.finished(collated, info), info)
 
     def _report_holes(self, kept: Kept) -> None:
         """Write each hole to the dead-letter file, once."""

@@ -1,7 +1,7 @@
 """Collates the fields that both layouts treat alike: images, and fields of the user's own."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,18 @@ Batch = dict[str, Any]
 Array = npt.NDArray[Any]
 # Called once per tensor; returns a writable buffer of that many bytes, aligned to 8 bytes.
 Allocate = Callable[[int], Any]
+
+
+class _Every(Container[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "EVERY"
+
+
+# In place of the names of a batch's fields: all of them.
+EVERY: Container[str] = _Every()
 
 # Fields that have a meaning of their own; every other one is collated by its kind alone.
 KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_image"})
@@ -41,25 +53,38 @@ def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLik
     return torch.from_numpy(array)
 
 
-def collate_images(samples: Sequence[Sample], dummy_tile: int, allocate: Allocate) -> Batch:
-    """Return all tiles in one array, and their owners; empty for data without images."""
+def collate_images(
+    samples: Sequence[Sample], dummy_tile: int, allocate: Allocate, fields: Container[str] = EVERY
+) -> Batch:
+    """Return all tiles in one array, and their owners; empty for data without images.
+
+    fields: the names of what is wanted of it; nothing else is copied.
+    """
     tiles = [np.asarray(s["pixel_values"]) for s in samples if "pixel_values" in s]
     if not (tiles or dummy_tile or not samples):
         return {}
     owners = _owners(samples)
+    batch: Batch = {}
+    if "pixel_values" in fields:
+        batch["pixel_values"] = _pixels(tiles, dummy_tile, allocate)
+    if "tiles_per_image" in fields:
+        every = np.concatenate([*owners, ()])
+        batch["tiles_per_image"] = filled_tensor(allocate, every, np.int32)
+    if "images_per_sample" in fields:
+        counts = [*map(len, owners)] or [0]
+        batch["images_per_sample"] = filled_tensor(allocate, counts, np.int32)
+    return batch
+
+
+def _pixels(tiles: Sequence[Array], dummy_tile: int, allocate: Allocate) -> torch.Tensor:
+    """Return all tiles in one array."""
     held = [array for array in tiles if len(array)]
     if held:
-        pixels = _concatenated("pixel_values", held, allocate)
-    else:
-        # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
-        side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
-        blank = np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8)
-        pixels = filled_tensor(allocate, blank, np.uint8)
-    return {
-        "pixel_values": pixels,
-        "tiles_per_image": filled_tensor(allocate, np.concatenate([*owners, ()]), np.int32),
-        "images_per_sample": filled_tensor(allocate, [*map(len, owners)] or [0], np.int32),
-    }
+        return _concatenated("pixel_values", held, allocate)
+    # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
+    side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
+    blank = np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8)
+    return filled_tensor(allocate, blank, np.uint8)
 
 
 def _owners(samples: Sequence[Sample]) -> list[Array]:
@@ -93,8 +118,13 @@ def _tiles_per_image(place: int, sample: Sample) -> Array:
     return owned
 
 
-def collate_others(samples: Sequence[Sample], allocate: Allocate) -> Batch:
-    """Return every field without a meaning of its own, collated by its kind."""
+def collate_others(
+    samples: Sequence[Sample], allocate: Allocate, fields: Container[str] = EVERY
+) -> Batch:
+    """Return every field without a meaning of its own, collated by its kind.
+
+    fields: the names of what is wanted of it; nothing else is copied.
+    """
     names = {name: None for sample in samples for name in sample if name not in KNOWN_FIELDS}
     batch: Batch = {}
     for name in names:
@@ -104,16 +134,24 @@ def collate_others(samples: Sequence[Sample], allocate: Allocate) -> Batch:
                 f"field {name!r} is missing in samples {missing} of {len(samples)}; "
                 "give it to every sample, or to none"
             )
-        batch.update(_field(name, [sample[name] for sample in samples], allocate))
+        batch.update(_field(name, [sample[name] for sample in samples], allocate, fields))
     return batch
 
 
-def _field(name: str, values: list[Any], allocate: Allocate) -> Iterable[tuple[str, Any]]:
+def _field(
+    name: str, values: list[Any], allocate: Allocate, fields: Container[str]
+) -> Iterable[tuple[str, Any]]:
+    lengths = f"{name}_lengths"
     if all(isinstance(value, np.ndarray) and value.ndim for value in values):
-        yield name, _concatenated(name, values, allocate)
-        yield f"{name}_lengths", filled_tensor(allocate, [len(value) for value in values], np.int32)
+        if name in fields:
+            yield name, _concatenated(name, values, allocate)
+        if lengths in fields:
+            yield lengths, filled_tensor(allocate, [len(value) for value in values], np.int32)
+    elif name not in fields:
+        return
     elif any(isinstance(value, (str, bytes)) for value in values):
-        yield name, values
+        # Nothing of a batch lies in a payload, which other processes may be reading.
+        yield name, [value.copy() if isinstance(value, np.ndarray) else value for value in values]
     else:
         stacked = np.asarray(values)
         yield name, filled_tensor(allocate, stacked, stacked.dtype)

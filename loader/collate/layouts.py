@@ -21,7 +21,7 @@ DDP): one zero tile in pixel_values that no entry of tiles_per_image owns. A mod
 over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the rest to its output.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ import torch
 from ...balancer.planning.problem.options import LayoutName
 from ...workers.sources.labels import IGNORED
 from .fields import (
+    EVERY,
     Allocate,
     Array,
     Batch,
@@ -47,14 +48,15 @@ def collate_padded(
     pad_id: int = 0,
     dummy_tile: int = 0,
     allocate: Allocate = allocate_tensor,
+    fields: Container[str] = EVERY,
 ) -> Batch:
     """Stack samples as rows, filled up to the longest.
 
     Gives input_ids, labels, attention_mask int64 (B, longest): pad_id, -100 and 0 in the filling;
     pixel_values uint8 (tiles, 3, S, S), tiles_per_image int32 (images,) and images_per_sample
     int32 (B,); and every other field by the rule above. dummy_tile is the side in pixels of the
-    zero tile that a batch without images gets, 0 for none. Raises ValueError for samples that do
-    not fit together.
+    zero tile that a batch without images gets, 0 for none; fields: the names of what is wanted of
+    all this. Raises ValueError for samples that do not fit together.
 
     >>> rows = [{"input_ids": np.array([5, 6, 7])}, {"input_ids": np.array([8])}]
     >>> collate_padded(rows)["input_ids"].tolist()
@@ -62,19 +64,23 @@ def collate_padded(
     """
     tokens, labels = _texts(samples, pad_id)
     longest = max(map(len, tokens))
-    fill = {"input_ids": pad_id, "labels": IGNORED, "attention_mask": 0}
-    rows = {name: empty_array(allocate, (len(tokens), longest), np.int64) for name in fill}
-    for row, (ids, targets) in enumerate(zip(tokens, labels, strict=True)):
-        rows["input_ids"][row, : len(ids)] = ids
-        rows["labels"][row, : len(ids)] = targets
-        rows["labels"][row, :1] = IGNORED
-        rows["attention_mask"][row, : len(ids)] = 1
-        for name, value in fill.items():
-            rows[name][row, len(ids) :] = value
+    rows: dict[str, Array] = {}
+    for name, values, fill in (
+        ("input_ids", tokens, pad_id),
+        ("labels", labels, IGNORED),
+        ("attention_mask", [_ATTENDED] * len(tokens), 0),
+    ):
+        if name in fields:
+            rows[name] = empty_array(allocate, (len(tokens), longest), np.int64)
+            for row, (ids, value) in enumerate(zip(tokens, values, strict=True)):
+                rows[name][row, : len(ids)] = value
+                rows[name][row, len(ids) :] = fill
+    if "labels" in rows:
+        rows["labels"][:, :1] = IGNORED
     return {
         **{name: torch.from_numpy(array) for name, array in rows.items()},
-        **collate_images(samples, dummy_tile, allocate),
-        **collate_others(samples, allocate),
+        **collate_images(samples, dummy_tile, allocate, fields),
+        **collate_others(samples, allocate, fields),
     }
 
 
@@ -84,6 +90,7 @@ def collate_packed(
     pad_id: int = 0,
     dummy_tile: int = 0,
     allocate: Allocate = allocate_tensor,
+    fields: Container[str] = EVERY,
 ) -> Batch:
     """Concatenate samples, without padding.
 
@@ -97,24 +104,38 @@ def collate_packed(
     >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["cu_seq_lens"].tolist()
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
+    return {
+        **_packed_texts(samples, pad_id, allocate, fields),
+        **collate_images(samples, dummy_tile, allocate, fields),
+        **collate_others(samples, allocate, fields),
+    }
+
+
+def _packed_texts(
+    samples: Sequence[Sample], pad_id: int, allocate: Allocate, fields: Container[str]
+) -> Batch:
+    """Return the wanted fields that follow from tokens and labels."""
     tokens, labels = _texts(samples, pad_id)
     lengths = [*map(len, tokens)]
     ends = np.cumsum([0, *lengths])
     rows = {
         name: empty_array(allocate, (1, int(ends[-1])), np.int64)
         for name in ("input_ids", "labels", "position_ids")
+        if name in fields
     }
-    np.concatenate(tokens, out=rows["input_ids"][0], casting="unsafe")
-    _fill_packed_labels(rows["labels"][0], labels, lengths)
-    rows["labels"][0, ends[:-1]] = IGNORED
-    rows["position_ids"][0] = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
-    return {
-        **{name: torch.from_numpy(array) for name, array in rows.items()},
-        "cu_seq_lens": filled_tensor(allocate, ends, np.int32),
-        "max_length": max(lengths),
-        **collate_images(samples, dummy_tile, allocate),
-        **collate_others(samples, allocate),
-    }
+    if "input_ids" in rows:
+        np.concatenate(tokens, out=rows["input_ids"][0], casting="unsafe")
+    if "labels" in rows:
+        _fill_packed_labels(rows["labels"][0], labels, lengths)
+        rows["labels"][0, ends[:-1]] = IGNORED
+    if "position_ids" in rows:
+        rows["position_ids"][0] = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
+    batch: Batch = {name: torch.from_numpy(array) for name, array in rows.items()}
+    if "cu_seq_lens" in fields:
+        batch["cu_seq_lens"] = filled_tensor(allocate, ends, np.int32)
+    if "max_length" in fields:
+        batch["max_length"] = max(lengths)
+    return batch
 
 
 def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[int]) -> None:
@@ -127,6 +148,7 @@ def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[i
 
 
 _NO_LABELS = np.array(IGNORED)
+_ATTENDED = np.array(1)
 
 COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
     "padded": collate_padded,

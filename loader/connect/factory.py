@@ -99,7 +99,10 @@ atexit.register(_close_shared)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFactory:
-    """Makes the connection; `source` is None if only remote workers can read the data."""
+    """Makes the connection; `source` is None if only remote workers can read the data.
+
+    `batches_lie_in_payloads`: whether tensors that a trainer writes to may be in what workers lend.
+    """
 
     job: JobSpec
     source: Source | None
@@ -110,6 +113,7 @@ class ConnectionFactory:
     keys: PeerKeys | None = None
     name: str = ""
     transport: Transport = "auto"
+    batches_lie_in_payloads: bool = True
 
     def connect(self) -> MicrobatchSource:
         """Make the connection, and the balancer where no address was given.
@@ -175,4 +179,5 @@ class ConnectionFactory:
         """Return how this process introduces itself to the balancer."""
         process = dist.get_rank() if has_process_group() else 0
         name = f"process {process} (host {socket.gethostname()}, pid {os.getpid()})"
-        return Party(self.place.played, self.place.sharer, name, self.place.sharers > 1)
+        copies = self.place.sharers > 1 and self.batches_lie_in_payloads
+        return Party(self.place.played, self.place.sharer, name, copies)

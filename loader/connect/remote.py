@@ -43,13 +43,13 @@ _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need it
 class Party:
     """A trainer process: its ranks, its number among those that share them, and its name.
 
-    is_shared: others are given the same samples.
+    copies: others read the same payloads, and batches that are written to may lie in them.
     """
 
     ranks: tuple[int, ...]
     sharer: int = 0
     name: str = ""
-    is_shared: bool = False
+    copies: bool = False
 
 
 class Connection:
@@ -85,7 +85,7 @@ class Connection:
         name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
-        self._payloads = SharedPayloadReader(endpoint, name, copies=party.is_shared)
+        self._payloads = SharedPayloadReader(endpoint, name, copies=party.copies)
         self._is_draining = False
         self._awaits_restart = False
         self._is_first = True  # nothing of the run has been handed out yet

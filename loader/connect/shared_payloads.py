@@ -17,7 +17,8 @@ class SharedPayloadReader:
     def __init__(self, endpoint: str, name: bytes, copies: bool) -> None:
         """`endpoint` is the balancer's, `name` ours there.
 
-        `copies`: other processes read the same payloads, and must not see what is written here.
+        `copies`: other processes read the same payloads, and must not see what is written here;
+        needless where batches are copied out of them in any case.
         """
         self._endpoint = endpoint
         self._copies = copies

@@ -143,7 +143,6 @@ class Pipeline:
             hidden if callable(hidden) else tokens_by(hidden),
             dtype,
             WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
-            self._needed.of(self._place.seat),
             self._place.device,
             frozenset(self._options.labels if self._options.shift_labels else ()),
         )
@@ -197,6 +196,12 @@ class Pipeline:
     def fields(self, rank: int) -> frozenset[str]:
         """Return the fields of a microbatch that a pipeline rank, or a rank of units, needs."""
         return self._needed.of(self._place.seat_of(rank))
+
+    def needs(self, info: Any) -> frozenset[str]:
+        """Return the fields of a microbatch that this process needs: `DataLoader(fields=...)`."""
+        if self.replanner is not None:  # another plan may come before the microbatch is trained on
+            return self._needed.of(self._place.seat)
+        return self._programs.needs_of(info)
 
     def step(self, step: Steps) -> StepResult:
         """Run forward and backward of a step; its gradients, summed over replicas, go to `.grad`.
@@ -354,6 +359,7 @@ class Pipeline:
             merging=merging_for(options.merge, options.embedding, stages.get(0), embedded=embedded),
             taking=self._generator.taking(stages.get(self._arranged.probe.stages - 1)),
             facts=self._facts,
+            needed=self._needed,
         )
         first = programs.of(self._arranged.first)
         sharers = sorted(set(self._facts.shared.values()))

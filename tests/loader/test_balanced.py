@@ -247,8 +247,10 @@ def test_batches_can_be_changed_in_place():
 
 def test_batches_are_pinned_where_there_is_an_accelerator(monkeypatch):
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
-    monkeypatch.setattr("counterpoise.loader.assembly.pin", lambda batch: ("pinned", batch))
+    pinned = "counterpoise.loader.collate.chosen.pin"
+    monkeypatch.setattr(pinned, lambda batch: ("pinned", batch))
     assert next(iter(make(pin_memory=True)))[0] == "pinned"
+    assert next(iter(make(pin_memory=True, fields={"labels"})))[1].keys() == {"labels"}
     assert "input_ids" in next(iter(make()))
 
 

@@ -75,6 +75,15 @@ class EncoderPart:
         """Return the sizes of what edges carry in a step of microbatches with these infos."""
         return self.routes.specs(self.encoders, infos)
 
+    def encoded(self) -> frozenset[int]:
+        """Return the microbatches whose fields this rank encodes, as the language model has them.
+
+        Ranks further up in an encoder pipeline are handed what those before have made.
+        """
+        row = (item for item in self.program.ranks[self.rank] if is_encoder(item, "EF"))
+        first = (item for item in row if self.placement.layer(item).number == 0)
+        return frozenset(self.routes.number[item.microbatch] for item in first)
+
     def begin(self, data: StepData) -> None:
         """Take the step's microbatches."""
         self._data = data

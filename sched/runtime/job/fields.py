@@ -22,9 +22,14 @@ class NeededFields:
     encoders: RankEncoders
     generator: RankGenerator
 
-    def of(self, rank: int) -> frozenset[str]:
-        """Return the fields that a rank of the program needs."""
-        beside = self.encoders.fields(rank) | self.generator.fields(rank, self.placement[-1])
+    def of(self, rank: int, *, encodes: bool = True, generates: bool = True) -> frozenset[str]:
+        """Return the fields that a rank of the program needs.
+
+        `encodes`, `generates`: False for a microbatch that another rank does this of.
+        """
+        beside = self.generator.fields(rank, self.placement[-1], generates=generates)
+        if encodes:
+            beside |= self.encoders.fields(rank)
         if rank not in self.placement:
             return frozenset(beside)
         wanted = set(self.options.extras) | beside

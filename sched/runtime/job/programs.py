@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from ..stage import Merging, StageOptions, Stages, Taking
 from ..stage.agreement import ModelFacts, without_training
 from ..stage.generator import GeneratorPart, RankGenerator
 from ..vocabulary import VocabularyPart
+from .fields import NeededFields
 from .start import compile_all
 
 
@@ -42,6 +44,9 @@ class CompiledProgram:
     # The precision of what barriers bring, where it is not that of hidden states.
     precision: Mapping[str, torch.dtype]
     generator: GeneratorPart | None = None
+    # The microbatches that this rank encodes from their fields on, and those that it generates.
+    encoded: frozenset[int] = frozenset()
+    generated: frozenset[int] = frozenset()
 
     def with_sizes(self, read: StepData, infos: Sequence[Any]) -> StepData:
         """Return a step's data with the sizes of all that ranks exchange, and what losses count."""
@@ -70,6 +75,7 @@ class Programs:
     merging: Merging | None
     taking: Taking | None
     facts: ModelFacts
+    needed: NeededFields
     channels: Sequence[Channel] = ()
     made: dict[int, Program] = field(default_factory=dict)
     _known: dict[tuple[int, bool], CompiledProgram] = field(default_factory=dict)
@@ -105,8 +111,23 @@ class Programs:
         """Return a step's data for the parts, with the sizes of all that ranks exchange."""
         (one,) = list_steps(step)
         facts = self.facts if training else without_training(self.facts)
-        read = reading.read(one, facts.input_gradient, training)
+        needed = partial(self.needs, compiled)
+        read = reading.read(one, facts.input_gradient, training, needed)
         return compiled.with_sizes(read, one.infos)
+
+    def needs_of(self, info: Any) -> frozenset[str]:
+        """Return the fields of a microbatch that this rank needs, by its info."""
+        return self.needs(self.of(info.microbatches), self.number(info))
+
+    def number(self, info: Any) -> int:
+        """Return the number of a microbatch in the program."""
+        found: int = info.microbatch
+        return found
+
+    def needs(self, compiled: CompiledProgram, number: int) -> frozenset[str]:
+        """Return the fields of a microbatch of the program that this rank needs."""
+        encodes, generates = number in compiled.encoded, number in compiled.generated
+        return self.needed.of(self.rank, encodes=encodes, generates=generates)
 
     def own_rows(self, rows: Sequence[Sequence[Slot]], count: int) -> Sequence[Sequence[Slot]]:
         """Return the measured passes of this rank's pipeline, by rank, from those of all ranks."""
@@ -156,7 +177,16 @@ class Programs:
         own = (stages, self.vocabulary, encoder, generator)
         parts = {kind: part for part in own if part is not None for kind in part.kinds}
         precision = self._precision(program)
-        return CompiledProgram(program, pipelines, parts, encoder.edge_specs, precision, generator)
+        return CompiledProgram(
+            program,
+            pipelines,
+            parts,
+            encoder.edge_specs,
+            precision,
+            generator,
+            encoded=encoder.encoded(),
+            generated=frozenset(p.microbatch for p in program.ranks[self.rank] if p.kind == "GF"),
+        )
 
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return the program, checked, and every rank's operations."""

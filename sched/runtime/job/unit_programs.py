@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from ...ir.program import Program
 from ...simulation.timeline import Slot
 from ..compiled import Pipelines, collectives, forward_only
-from ..encoders import is_encoder, trained_program
+from ..encoders import trained_program
 from ..parts import ELSEWHERE, StepData
 from ..parts.reading import Reading, Steps, list_steps
 from ..stage.agreement import without_training
@@ -51,11 +53,11 @@ class UnitPrograms(Programs):
         facts = self.facts if training else without_training(self.facts)
         microbatches = [ELSEWHERE] * (count * units.backbone.dp)
         infos: list[object] = [None] * len(microbatches)
-        needed = self._needed(compiled.program)
         for replica, one in zip(units.replicas(self.place.rank), steps, strict=True):
             first = replica * count
-            here = None if needed is None else {number - first for number in needed}
-            read = reading.read(one, facts.input_gradient, training, here)
+            read = reading.read(
+                one, facts.input_gradient, training, partial(self._needs_after, compiled, first)
+            )
             microbatches[first : first + count] = read.microbatches
             infos[first : first + count] = one.infos
         data = StepData(tuple(microbatches), facts.input_gradient, training=training)
@@ -77,12 +79,13 @@ class UnitPrograms(Programs):
             for seat in range(units.seats)
         ]
 
-    def _needed(self, program: Program) -> set[int] | None:
-        """Return those that this rank encodes or generates; None on the language model's ranks."""
-        if self.place.seat < self.place.ranks:
-            return None
-        row = program.ranks[self.place.seat]
-        return {p.microbatch for p in row if is_encoder(p, "EF") or p.kind == "GF"}
+    def number(self, info: Any) -> int:
+        """Return the number of a microbatch over all replicas."""
+        found: int = info.rank * info.microbatches + info.microbatch
+        return found
+
+    def _needs_after(self, compiled: CompiledProgram, first: int, number: int) -> frozenset[str]:
+        return self.needs(compiled, first + number)
 
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return what all replicas' programs have, checked, and every rank's operations."""

@@ -1,6 +1,6 @@
 """The microbatches of a step: from what a loader gives to what the parts of a model take."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,14 +99,13 @@ class Reading:
     """The way in which a step of the loader is read.
 
     `hidden`: the shape of the tensor between two stages, from a microbatch's info. `dtype`: its
-    precision. `weigh`: the weight of a microbatch's loss. `fields`: those that the rank's parts
-    need; others stay on the host. `shifted`: those of them that are moved by one place.
+    precision. `weigh`: the weight of a microbatch's loss. `shifted`: the fields that are moved by
+    one place.
     """
 
     hidden: Callable[[Any], tuple[int, ...]]
     dtype: torch.dtype
     weigh: Callable[[Any], float]
-    fields: frozenset[str]
     device: torch.device
     shifted: frozenset[str] = frozenset()
 
@@ -115,19 +114,19 @@ class Reading:
         step: StepOfMicrobatches,
         input_gradient: tuple[bool, ...],
         training: bool,
-        needed: Container[int] | None = None,
+        needed: Callable[[int], frozenset[str]],
     ) -> StepData:
         """Return the step for the parts, on the device. Raises ValueError for a missing field.
 
-        `needed`: the microbatches whose fields this rank reads, all by default.
+        `needed`: the fields of a microbatch that this rank reads; others stay on the host.
         """
         found = []
         for number, (batch, info) in enumerate(zip(step.microbatches, step.infos, strict=True)):
-            wanted = self.fields if needed is None or number in needed else frozenset[str]()
+            wanted = needed(number)
             if missing := sorted(wanted - set(batch)):
                 raise ValueError(
                     f"microbatch {number} has no field {', '.join(missing)}, which this rank "
-                    f"needs; it has {', '.join(sorted(batch))}. Pipeline.fields says what to load"
+                    f"needs; it has {', '.join(sorted(batch))}. Pipeline.needs says what to load"
                 )
             fields = {name: self._field(name, batch[name]) for name in wanted}
             spec = TensorSpec(tuple(self.hidden(info)), self.dtype)

@@ -82,13 +82,21 @@ def test_four_processes_get_the_batches_of_their_data_parallel_rank(came: Any, n
     check(came, name, sizes, opens)
 
 
-def test_ranks_of_encoders_get_the_batches_of_all_data_parallel_ranks(came: Any) -> None:
+def only(batches: list[Any], fields: Any) -> list[Any]:
+    """Return batches with the digests of some fields; `fields`: of a microbatch's number."""
+    return [[*rest, {n: digests[n] for n in fields(rest[1])}] for *rest, digests in batches]
+
+
+def test_ranks_of_units_get_the_fields_that_they_need_of_their_batches(came: Any) -> None:
     taken = [each["units"] for each in came]
-    assert sorted(taken[0] + taken[1]) == alone(2)
+    texts, pixels = topology_trainer.TEXTS, topology_trainer.PIXELS
+    assert sorted(taken[0] + taken[1]) == only(alone(2), lambda _: texts)
     assert {batch[2] for batch in taken[0]} == {0}
     assert {batch[2] for batch in taken[1]} == {1}
     # in the order of microbatches, and of each those of both ranks
-    assert taken[2] == taken[3] == alone(2)
+    for encoder in (0, 1):
+        mine = only(alone(2), lambda number, own=encoder: pixels if number == own else ())
+        assert taken[2 + encoder] == mine
 
 
 def test_a_sharer_with_another_configuration_is_refused(came: Any) -> None:

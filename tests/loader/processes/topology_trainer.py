@@ -34,6 +34,17 @@ CASES: dict[str, tuple[Any, bool, tuple[int, ...]]] = {
     # ranks 2 and 3 encode for both data-parallel ranks
     "units": (Units(UnitSize(dp=2, pp=1), UnitSize(dp=2, pp=1)), False, (0, 1, 2)),
 }
+TEXTS, PIXELS = ("input_ids", "labels"), ("pixel_values", "tiles_per_image")
+
+
+def fields_in_units(info: Any) -> tuple[str, ...]:
+    """Return what this process of the units needs: an encoder, every second microbatch's pixels."""
+    process = distributed.get_rank()
+    if process < 2:
+        return TEXTS
+    return PIXELS if info.microbatch == process - 2 else ()
+
+
 CASES_OF_8: dict[str, tuple[dict[str, int], bool, tuple[int, ...]]] = {
     "pp 2 x dp 2 x tp 2": ({"pp": 2, "dp": 2, "tp": 2}, True, (0, 1, 2, 3)),
     "hsdp 2 x 2 x tp 2": ({"dp_replicate": 2, "dp_shard": 2, "tp": 2}, True, BOTH),
@@ -48,11 +59,12 @@ def make(**changes: Any) -> Any:
 
 
 def take(loader: Any, most: int = 1 << 30) -> list[Any]:
-    """Return (step, microbatch, rank, keys, digest) of what comes."""
+    """Return (step, microbatch, rank, keys, digest of each field) of what comes."""
     found: list[Any] = []
     for batch in loader:
         info = loader.step_info
-        found.append([info.step, info.microbatch, info.rank, list(info.keys), made.digest(batch)])
+        digests = {name: made.digest(value) for name, value in sorted(batch.items())}
+        found.append([info.step, info.microbatch, info.rank, list(info.keys), digests])
         if len(found) == most:
             break
     return found
@@ -64,7 +76,8 @@ def case(number: int, sizes: Any, as_mesh: bool, opens: tuple[int, ...]) -> Any:
     if as_mesh:
         names = tuple(sizes)
         topology = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
-    loader = make(topology=topology, name=f"case {number}")
+    fields = fields_in_units if isinstance(sizes, Units) else None
+    loader = make(topology=topology, name=f"case {number}", fields=fields)
     sharer = loader._late._arguments.find().sharer
     try:
         return take(loader) if sharer in opens else None

@@ -45,11 +45,14 @@ class RankGenerator:
             for inside, parameter in module.named_parameters()
         }
 
-    def fields(self, rank: int, last: int) -> set[str]:
-        """Return the fields that a rank needs for it. `last`: the rank of the last stage."""
+    def fields(self, rank: int, last: int, *, generates: bool = True) -> set[str]:
+        """Return the fields that a rank needs for it. `last`: the rank of the last stage.
+
+        `generates`: False for a microbatch that another rank generates.
+        """
         if self.spec is None:
             return set()
-        own = set(self.spec.inputs) if rank in self.ranks else set[str]()
+        own = set(self.spec.inputs) if generates and rank in self.ranks else set[str]()
         return own | (set(self.spec.marks) if rank == last else set())
 
     def taking(self, last: nn.Module | None) -> Taking | None:

@@ -1,6 +1,7 @@
-"""Units fed by one balanced loader: encoders' ranks get the batches of all replicas."""
+"""Units fed by one balanced loader, which gives each rank the fields that it needs."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -24,8 +25,8 @@ from tests.sched.runtime.pool import Pool
 
 pytestmark = pytest.mark.slow
 
-# Ranks 0 and 1 have the language model each, rank 2 encodes for both.
-UNITS = Units(UnitSize(dp=2, pp=1), UnitSize(dp=1, pp=1))
+# Ranks 0 and 1 have the language model each; 2 and 3 encode, each for both of them.
+UNITS = Units(UnitSize(dp=2, pp=1), UnitSize(dp=2, pp=1))
 TOLERANCE = 1e-5
 SAMPLES, STEP = 32, 16
 
@@ -47,40 +48,42 @@ def costs(sample: Sample) -> dict[str, int]:
     return {"tiles": len(sample.pixels), "tokens": len(sample.ids)}
 
 
-def collate(samples: list[Sample]) -> dict[str, torch.Tensor]:
+def collate(samples: Iterable[Sample]) -> dict[str, torch.Tensor]:
+    every = list(samples)
     return {
-        field: torch.cat([getattr(sample, name) for sample in samples])
+        field: torch.cat([getattr(sample, name) for sample in every])
         for name, field in FIELDS.items()
     }
 
 
-def train(rank: int) -> dict[str, float]:
-    """Train two steps; return the largest errors of loss and gradients, and the batches seen."""
+def microbatch_of(info: Any) -> Sample:
+    """Return a whole microbatch as one sample, from its keys."""
+    made = collate(Texts()[int(key)] for key in info.keys)
+    return Sample(**{name: made[field] for name, field in FIELDS.items()})
+
+
+def train(rank: int) -> dict[str, Any]:
+    """Train two steps; return the largest errors of loss and gradients, and the fields seen."""
     model = make_model((2,), 1, torch.float32, merges=False)
     expected = copy.deepcopy(model)
-    loader: DataLoader[Any, Any] = DataLoader(
-        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=UNITS,
-        balance=Balance(samples_per_step=STEP, accumulate=2),
-    )  # fmt: skip
     pipe = Pipeline(
         UNITS, schedule="1f1b", stages={0: model.stages[0]} if rank < 2 else {}, merge=merge,
         encoders=specs_of(model, fields=FIELDS), loss=total_loss, hidden=HIDDEN, weigh="sample",
         deadline_s=60,
     )  # fmt: skip
+    loader: DataLoader[Any, Any] = DataLoader(
+        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=UNITS,
+        balance=Balance(samples_per_step=STEP, accumulate=2), fields=pipe.needs,
+    )  # fmt: skip
     try:
-        found = {"loss": 0.0, "gradients": 0.0, "batches": 0.0}
+        found: dict[str, Any] = {"loss": 0.0, "gradients": 0.0, "fields": []}
         for step in loader.steps():
             result = pipe.step(step)
-            found["batches"] += len(step.microbatches)
-            # What the language model's ranks were given, on every rank.
+            found["fields"] += [sorted(batch) for batch in step.microbatches]
+            # The microbatches that the language model's ranks were given, on every rank.
             given: list[Any] = [None] * UNITS.ranks
-            dist.all_gather_object(given, step.microbatches)
-            names = {field: name for name, field in FIELDS.items()}
-            samples = [
-                Sample(**{names[field]: value for field, value in batch.items()})
-                for batches in given[:2]
-                for batch in batches
-            ]
+            dist.all_gather_object(given, step.infos)
+            samples = [microbatch_of(info) for infos in given[:2] for info in infos]
             wanted = reference(expected, samples, STEP)
             error = abs(float(result.loss) - wanted) / wanted
             mine = model.stages[0] if rank < 2 else torch.nn.ModuleList(model.encoders[0])
@@ -106,5 +109,9 @@ def test_units_train_on_what_one_loader_plans() -> None:
         pool.close()
     for one in found:
         assert max(one["loss"], one["gradients"]) <= TOLERANCE, found
-    # 2 steps of 2 microbatches, and the encoder's rank has those of both replicas
-    assert [one["batches"] for one in found] == [4, 4, 8]
+    # 2 steps of 2 microbatches, and the encoders' ranks are told of both replicas'
+    language, *encoders = found[0]["fields"], found[2]["fields"], found[3]["fields"]
+    assert language == found[1]["fields"] == [["input_ids", "labels"]] * 4
+    assert [len(one) for one in encoders] == [8, 8]
+    # each microbatch's images go to one of them
+    assert all(sorted(both) == [[], ["pixel_values"]] for both in zip(*encoders, strict=True))
