@@ -109,7 +109,7 @@ class Pipeline:
     ) -> None:
         self._modules = dict(stages)
         refuse_wrapped(self._modules)
-        self.deadline_s = deadline_s
+        self.deadline_s, self._step, self._timelines = deadline_s, 0, timelines_folder(timelines)
         with all_come():
             self._arranged = arrange(mesh, schedule, options or {}, encoders, generator, deadline_s)
         self._place, probe = self._arranged.place, self._arranged.probe
@@ -117,21 +117,16 @@ class Pipeline:
         self._generator = rank_generator(generator, probe, self._place.seat)
         self._options = StageOptions(loss=loss, **running)
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
-        self._needed = self._all_fields()
+        beside = self._encoders, self._generator
+        self._needed = NeededFields(probe.placement, self._options, self._vocabulary, *beside)
         self._reading = self._read_with(hidden, dtype, weigh)
         with all_come():
             self._facts = self._agree(shared or {})
             self._groups, self._board, self._programs = self._connect()
         self._shared, self._summed = self._share(shared or {})
         self.replanner = self._follow(replan)
-        self._step, self._timelines = 0, timelines_folder(timelines)
         self._measured: tuple[int, list[Slot]] = (0, [])
         self._pipelines, self._name, self._placement = Pipelines((), {}), "", probe.placement
-
-    def _all_fields(self) -> NeededFields:
-        placement = self._arranged.probe.placement
-        beside = self._encoders, self._generator
-        return NeededFields(placement, self._options, self._vocabulary, *beside)
 
     def _read_with(
         self,
@@ -271,6 +266,10 @@ class Pipeline:
     def programs(self) -> dict[int, Program]:
         """Return the programs that the schedule has made so far, by number of microbatches."""
         return dict(self._programs.made)
+
+    def unit_plans(self) -> str:
+        """Return the plans of units so far, as checkpoints hold them; "" on a mesh."""
+        return self._programs.unit_plans()
 
     def plan_changes(self) -> tuple[PlanChange, ...]:
         """Return the plans that were taken since the job began, with what each one saves."""

@@ -5,11 +5,12 @@ from .held import HeldModules
 from .joined import join_states
 from .optimizer import load_optimizer
 from .own import RankState, load_model, own_state
-from .plans import resumed_schedule
+from .plans import ResumedSchedule, resumed_schedule
 
 __all__ = [
     "HeldModules",
     "RankState",
+    "ResumedSchedule",
     "join_states",
     "load_checkpoint",
     "load_model",

@@ -17,7 +17,13 @@ import torch.distributed as dist
 from ...ir.program import Program
 from .joined import join_states
 from .own import RankState
-from .plans import PlanFollower, read_plan_state, write_plan_state, write_programs
+from .plans import (
+    PlanFollower,
+    read_plan_state,
+    write_plan_state,
+    write_programs,
+    write_unit_plans,
+)
 
 _EXTRA = "extra.json"
 _PARTIAL = ".partial"
@@ -36,6 +42,9 @@ class Saved(Protocol):
 
     def programs(self) -> Mapping[int, Program]:
         """Return the programs by number of microbatches."""
+
+    def unit_plans(self) -> str:
+        """Return the text of the plans of units, "" without units."""
 
     @property
     def replanner(self) -> PlanFollower | None:
@@ -70,6 +79,7 @@ def save_checkpoint(
         making.mkdir(parents=True)
         (making / _EXTRA).write_text(json.dumps(dict(extra or {})), "utf-8")
         write_programs(making, pipe.programs())
+        write_unit_plans(making, pipe.unit_plans())
         write_plan_state(making, pipe.replanner)
     dist.barrier()
     state = pipe.state(optimizer)

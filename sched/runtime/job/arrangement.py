@@ -10,17 +10,19 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...ir.program import Program
 from ...transforms import with_generator, without_last_stage
+from ..checkpoint import ResumedSchedule
 from ..encoders import EncoderSpec
 from ..links import MeshPlace
 from ..stage.agreement import ModelFacts, RankFacts, agree
 from ..stage.generator import GeneratorSpec
 from ..units import (
+    KnownPlans,
     UnitPlace,
     Units,
     agree_units,
     joined,
+    known_plans,
     place_units,
-    plan_units,
     replicated,
 )
 from ..vocabulary import VocabularyShard
@@ -79,13 +81,11 @@ class Arrangement:
 class _UnitArrangement(Arrangement):
     """Units on ranks of their own.
 
-    `here`: this process' place. `base`: programs of one replica of the language model. `layers`: of
-    each encoder.
+    `here`: this process' place. `plans`: of programs of one replica of the language model.
     """
 
     here: UnitPlace
-    base: Callable[[int], Program]
-    layers: Sequence[int]
+    plans: KnownPlans
 
     @property
     def probe(self) -> Program:
@@ -114,14 +114,8 @@ class _UnitArrangement(Arrangement):
 
     def programs(self, **given: Any) -> Programs:
         """Return the programs of all replicas."""
-        units = self.here.units
         return UnitPrograms(
-            make=self.make,
-            rank=self.place.seat,
-            place=self.here,
-            base=self.base,
-            plan=lambda count: plan_units(self.base(count), units, self.layers),
-            **given,
+            make=self.make, rank=self.place.seat, place=self.here, plans=self.plans, **given
         )
 
 
@@ -143,18 +137,35 @@ def arrange(
         return Arrangement(place, cache(_headed(made) if generator else made))
     _refuse_other_units(where, encoders, generator)
     here = place_units(where, start_deadline(deadline_s))
-    made = generator_of(schedule, here.ranks, options)
-    if generator and where.generator is None:
-        made = _headed(made)
-    elif generator and isinstance(schedule, str):
-        made = _ahead(made, generator_of(schedule, here.ranks + 1, options))
-    base = cache(made)
+    made = _of_replicas(where, schedule, options, generator)
     layers = [len(spec.modules) for spec in encoders]
+    saved = schedule.unit_plans if isinstance(schedule, ResumedSchedule) else ""
+    plans = known_plans(cache(made), where, layers, saved)
 
     def make(count: int) -> Program:
-        return joined(plan_units(base(count), where, layers).programs)
+        return joined(plans.of(count).programs)
 
-    return _UnitArrangement(here, cache(make), here, base, layers)
+    return _UnitArrangement(here, cache(make), here, plans)
+
+
+def _of_replicas(
+    units: Units,
+    schedule: str | Callable[[int, int], Program],
+    options: Mapping[str, Any],
+    generator: GeneratorSpec | None,
+) -> Callable[[int], Program]:
+    """Return the function that makes the program of one replica of the language model."""
+    ranks = units.backbone.pp
+    if isinstance(schedule, ResumedSchedule):
+        again = _of_replicas(units, schedule.schedule, schedule.options, generator)
+        saved = schedule.saved if schedule.unit_plans else {}
+        return lambda count: saved.get((ranks, count)) or again(count)
+    made = generator_of(schedule, ranks, options)
+    if generator and units.generator is None:
+        return _headed(made)
+    if generator and isinstance(schedule, str):
+        return _ahead(made, generator_of(schedule, ranks + 1, options))
+    return made
 
 
 def _headed(made: Callable[[int], Program]) -> Callable[[int], Program]:

@@ -134,6 +134,10 @@ class Programs:
         del count
         return rows
 
+    def unit_plans(self) -> str:
+        """Return the plans of units as text, "" without units."""
+        return ""
+
     def trained(self, program: Program) -> Program:
         """Return a program without the encoders' backward that no gradient needs."""
         placement = self.encoders.placed(program)

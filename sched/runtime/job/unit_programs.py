@@ -1,6 +1,6 @@
 """The programs of units: one for each replica of the language model, and all ranks' operations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,17 +12,16 @@ from ..encoders import trained_program
 from ..parts import ELSEWHERE, StepData
 from ..parts.reading import Reading, Steps, list_steps
 from ..stage.agreement import without_training
-from ..units import UnitPlace, UnitPlan, compile_units, joined
+from ..units import KnownPlans, UnitPlace, compile_units, joined
 from .programs import CompiledProgram, Programs
 
 
 @dataclass(slots=True, kw_only=True)
 class UnitPrograms(Programs):
-    """The programs of one rank of a unit. `plan`: of a number of microbatches of each replica."""
+    """The programs of one rank of a unit. `plans`: of a number of microbatches of each replica."""
 
     place: UnitPlace
-    base: Callable[[int], Program]
-    plan: Callable[[int], UnitPlan]
+    plans: KnownPlans
 
     def count(self, step: Steps) -> int:
         """Return the number of microbatches of each replica's step.
@@ -79,6 +78,10 @@ class UnitPrograms(Programs):
             for seat in range(units.seats)
         ]
 
+    def unit_plans(self) -> str:
+        """Return the plans so far as text."""
+        return self.plans.text()
+
     def number(self, info: Any) -> int:
         """Return the number of a microbatch over all replicas."""
         found: int = info.rank * info.microbatches + info.microbatch
@@ -90,8 +93,8 @@ class UnitPrograms(Programs):
     def _lists(self, microbatches: int, training: bool) -> tuple[Program, Pipelines]:
         """Return what all replicas' programs have, checked, and every rank's operations."""
         facts = self.facts if training else without_training(self.facts)
-        plan, placement = self.plan(microbatches), self.encoders.placement
-        self.made[microbatches] = self.base(microbatches)
+        plan, placement = self.plans.of(microbatches), self.encoders.placement
+        self.made[microbatches] = self.plans.base(microbatches)
         programs = [
             self._wanted(
                 trained_program(self._checked(program, microbatches), placement, self.facts.lowest)

@@ -5,8 +5,10 @@ from .layout import Units, UnitSize
 from .lists import compile_units, joined
 from .place import UnitPlace, place_units
 from .plan import UnitPlan, plan_units
+from .saved import KnownPlans, known_plans
 
 __all__ = [
+    "KnownPlans",
     "UnitPlace",
     "UnitPlan",
     "UnitSize",
@@ -14,6 +16,7 @@ __all__ = [
     "agree_units",
     "compile_units",
     "joined",
+    "known_plans",
     "place_units",
     "plan_units",
     "replicated",

@@ -82,8 +82,13 @@ def run_units(rank: int, setting: UnitSetting, steps: int = 1) -> dict[str, floa
         pipe.close()
 
 
-def make_pipe(setting: UnitSetting, model: Model, at: int) -> tuple[Pipeline, dict[int, nn.Module]]:
-    """Return a pipeline of the model, and this rank's stages, none on an encoder's rank."""
+def make_pipe(
+    setting: UnitSetting, model: Model, at: int, resumed: Any = None
+) -> tuple[Pipeline, dict[int, nn.Module]]:
+    """Return a pipeline of the model, and this rank's stages, none on an encoder's rank.
+
+    `resumed`: a schedule in place of the setting's.
+    """
     units = setting.units
     base = schedule(setting.name, ranks=units.backbone.pp, microbatches=setting.microbatches)
     made: dict[str, Any] = {"loss": total_loss}
@@ -98,7 +103,7 @@ def make_pipe(setting: UnitSetting, model: Model, at: int) -> tuple[Pipeline, di
     mine = {s: model.stages[s] for s in stages}
     pipe = Pipeline(
         units,
-        schedule=setting.name,
+        schedule=resumed or setting.name,
         stages=mine,
         encoders=specs_of(model, fields=FIELDS),
         merge=merge,
