@@ -7,8 +7,10 @@ balancer a rank was cut off for a moment, which the protocol survives in any sta
 way is asked for again.
 """
 
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +27,10 @@ from ..step.errors import LoaderError
 class RankSockets:
     """The link of a rank to its balancer: opened at first use, closed and opened again at will.
 
-    `lock` is held while the link is used; `watched` are descriptors that wake its poller.
+    `lock` is held while the link is used; `watched` are descriptors that wake its poller. The
+    former connection is closed before another of the same name is opened, also where a signal's
+    handler has raised in between: if the balancer heard of the former one last, it would take that
+    for the one to answer, and the rank would never hear of it again.
     """
 
     def __init__(
@@ -42,12 +47,18 @@ class RankSockets:
         self._keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._link: Link | None = None
+        self._opened_at = math.inf  # until all that opening does is done
         _all.add(self)
 
     @property
     def is_open(self) -> bool:
         """Return whether there are sockets now."""
-        return self._link is not None
+        return self._opened_at < math.inf
+
+    @property
+    def age_s(self) -> float:
+        """How many seconds ago the sockets were opened; less than 0 while there are none."""
+        return time.monotonic() - self._opened_at
 
     def refuse_forked_copy(self) -> None:
         """Raise LoaderError in a forked child: the balancer knows only the process it spoke to."""
@@ -59,13 +70,15 @@ class RankSockets:
 
     def link(self) -> Link:
         """Return the link; a new one starts with what the balancer must be told."""
-        if self._link is None:
+        if self._link is None or not self.is_open:
+            self.drop()
             self._context = zmq.Context()
             self._link = Link(self._context, self._endpoint, self._name, self._keys)
             for descriptor in self.watched:
                 self._link.poller.register(descriptor, zmq.POLLIN)
             for message in self.session.reattach():
                 self._link.send(message)
+            self._opened_at = time.monotonic()
         return self._link
 
     def watch(self, descriptors: set[int]) -> None:
@@ -86,8 +99,8 @@ class RankSockets:
 
         What has arrived is kept.
         """
-        link, context = self._link, self._context
-        if link is None or context is None or os.getpid() != self.owner:
+        link = self._link
+        if link is None or not self.is_open or os.getpid() != self.owner:
             return False
         while (received := link.receive()) is not None:
             self.session.handle(*received)
@@ -96,11 +109,12 @@ class RankSockets:
 
     def drop(self) -> None:
         """Close the sockets until they are needed; what has arrived is asked for again."""
-        link, context = self._link, self._context
+        self._opened_at = math.inf
+        if self._link is not None:
+            self._link.close(self._linger_ms)
+        if self._context is not None:
+            self._context.destroy(linger=self._linger_ms)
         self._link = self._context = None
-        if link is not None and context is not None:
-            link.close(self._linger_ms)
-            context.destroy(linger=self._linger_ms)
 
 
 # Every rank's sockets in this process.

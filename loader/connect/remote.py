@@ -34,6 +34,8 @@ PING_S = 1.0
 PATIENCE_S = 30.0
 # A balancer that is silent this long may be reachable under CURVE: the clear channel is closed.
 CLEAR_PATIENCE_S = 5.0
+# A balancer that is silent this long may have lost this connection: another one is opened.
+RECONNECT_S = 20.0
 LOG_CLOSE_S = 3.0
 _LAST_WORDS_MS = 500
 _WAITS_FOR_OTHERS = "waits up to %.0f s for other processes, which still need its balancer"
@@ -252,6 +254,8 @@ class Connection:
         silent = time.monotonic() - self._heard
         if silent > CLEAR_PATIENCE_S:
             link.leave_clear_channel()
+        if silent > RECONNECT_S and self._sockets.age_s > RECONNECT_S:
+            self._sockets.drop()
         if silent > PATIENCE_S:
             self._sockets.give_up()
             self._fail(f"the balancer at {self.endpoint} {self._why_silent(silent)}")

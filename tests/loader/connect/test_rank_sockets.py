@@ -1,0 +1,119 @@
+"""A rank's connection: one at a time of its name, and another where it has been lost."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import zmq
+
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import Ping, RankHello
+from counterpoise.balancer.transport.sockets import connect, decode_from, listen, receive_frames
+from counterpoise.loader.connect import remote
+from counterpoise.loader.connect.remote import Connection, Party
+from tests.loader.alarms import Interrupted
+
+JOB = to_json(JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2)))
+PATIENCE_MS = 20_000
+
+
+def interrupted_at(line: int, action: Callable[[], Any]) -> bool:
+    """Run something, raise at a line of opening and closing sockets; return False if it has less.
+
+    What raises in a finalizer is swallowed, as a signal's handler's error is.
+    """
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal seen
+        if not frame.f_code.co_filename.endswith(("/rank_sockets.py", "/link.py", "/context.py")):
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                sys.settrace(None)
+                raise Interrupted
+        return trace
+
+    former = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(former)
+    return seen >= line
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> "list[zmq.Context[Any]]":
+    """The contexts of all connections that are opened; each must be closed before the next."""
+    found: list[zmq.Context[Any]] = []
+
+    class Noted(zmq.Context[Any]):
+        def __init__(self) -> None:
+            assert all(each.closed for each in found)
+            super().__init__()
+            found.append(self)
+
+    monkeypatch.setattr(zmq, "Context", Noted)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_two_connections_of_a_name_whenever_a_handler_raises(
+    opened: "list[zmq.Context[Any]]",
+) -> None:
+    connection = Connection("tcp://127.0.0.1:9", Party((0,)), JOB, 2)
+    sockets = connection._sockets
+    sockets.give_up()
+
+    def anew() -> None:
+        sockets.drop()
+        sockets.link()
+
+    line = 1
+    while interrupted_at(line, anew):
+        sockets.link().send(Ping())
+        assert [each.closed for each in opened] == [True] * (len(opened) - 1) + [False]
+        line += 1
+    assert line > 20
+    connection.close()
+    assert opened[-1].closed
+
+
+def heard(router: "zmq.Socket[bytes]") -> list[type]:
+    """Return the kinds of messages that have come, once there is one."""
+    assert router.poll(PATIENCE_MS), "nothing came"
+    kinds = []
+    while (frames := receive_frames(router)) is not None:
+        content = decode_from(frames)[2]
+        assert isinstance(content, tuple)
+        kinds.append(type(content[0]))
+    return kinds
+
+
+def test_a_rank_that_nobody_hears_any_more_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with zmq.Context() as context, listen(context, "tcp://127.0.0.1:0") as router:
+        endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        connection = Connection(endpoint, Party((0,)), JOB, 2)
+        connection._send([Ping()])
+        assert heard(router)[0] is RankHello
+        # A connection of the same name that is heard of later takes its place, for ever.
+        name = connection._sockets._name
+        with connect(context, endpoint, name) as other:
+            other.send(b"")
+            assert router.poll(PATIENCE_MS)
+            assert router.recv_multipart() == [name, b""]
+        connection._send([Ping()])
+        assert not router.poll(200)
+        monkeypatch.setattr(remote, "RECONNECT_S", -1.0)
+        connection._check_silence()
+        connection._send([Ping()])
+        assert heard(router)[0] is RankHello
+        connection._sockets.give_up()
+        connection.close()
