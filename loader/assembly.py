@@ -11,6 +11,7 @@ from torch.utils.data import DistributedSampler, default_collate
 
 from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
+from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
 from ..balancer.transport.keys import peer_keys
 from ..workers.arena.transport import Transport
@@ -20,7 +21,7 @@ from ..workers.sources.interface import DEFAULT_COST, Source, as_source, source_
 from .auto.choice import Choice
 from .auto.late import AutoSettings, LateAutoLoader
 from .auto.resolve import source_of
-from .balanced.arguments import check_plan, find_resources, make_plan
+from .balanced.arguments import check_plan, find_resources, make_plan, said_or_adopted
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
@@ -97,11 +98,11 @@ class BalancedSettings:
             type(self.torch.dataset).__name__,
         )
 
-    def make(self, place: Place) -> BalancedLoader:
+    def make(self, place: Place, waits: Waits | None) -> BalancedLoader:
         """Return the balanced loader of a place; ValueError for what its ranks cannot do."""
         self.tell_unknown_costs(place)
         plan = make_plan(
-            self.given.balance,
+            said_or_adopted(self.given.balance, waits),
             resources=self.resources,
             ranks=place.ranks,
             batch_size=self.torch.batch_size,

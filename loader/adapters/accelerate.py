@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
-from .auto_loader import adopt_accumulation
+from .auto_loader import adopt_loop
 from .gradient_state import AccelerateFeed, check_accumulation
 from .padded_gather import gather_padded
 from .recognition import RecognisedLoader
@@ -66,7 +66,7 @@ def check_step(loader: Any, num_steps: int, where: str) -> None:
 
 def _prepare_balanced(accelerator: Any, loader: Any) -> Any:
     gather_padded()
-    adopt_accumulation(loader, accelerator.gradient_accumulation_steps)
+    adopt_loop(loader, accelerator.gradient_accumulation_steps)
     device = accelerator.device if accelerator.device_placement else None
     loader._accelerate = AccelerateFeed(device, accelerator.non_blocking)
     if not any(loader is each for each in accelerator._dataloaders):

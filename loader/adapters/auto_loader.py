@@ -1,9 +1,14 @@
-"""Tells a loader with balance="auto" what a framework does: how it accumulates, and weighs."""
+"""Tells a balanced loader what a framework does, where the user has not said it.
+
+When ranks wait for each other is told to all balanced loaders; how many microbatches a step has,
+how losses are weighed and what the model takes to those with balance="auto".
+"""
 
 from typing import Any
 
 from ...balancer.planning.problem.model_times import known_time_ns
 from ..auto.late import LateAutoLoader
+from .gradient_state import meets_once_a_step
 
 
 def adopt_accumulation(loader: Any, batches: int) -> None:
@@ -11,6 +16,16 @@ def adopt_accumulation(loader: Any, batches: int) -> None:
     late = _late(loader)
     if late is not None:
         late.adopt(accumulate=batches)
+
+
+def adopt_loop(loader: Any, num_steps: int) -> None:
+    """Plan for a loop of accelerate: as many microbatches a step, and when its ranks meet.
+
+    num_steps: the batches that it accumulates; 1 does not say when ranks meet.
+    """
+    adopt_accumulation(loader, num_steps)
+    if num_steps > 1 and meets_once_a_step():
+        loader._late.adopt_waits("step")
 
 
 def adopt_weights(loader: Any) -> None:

@@ -67,6 +67,18 @@ class AccelerateFeed:
             state.GradientState()._remove_dataloader(loader)
 
 
+def meets_once_a_step() -> bool:
+    """Return whether accelerate's ranks exchange nothing before the last batch that accumulates.
+
+    So it is under DDP, whose names begin with MULTI_. FSDP gathers parameters in every batch, and
+    of DeepSpeed and others nothing is known here.
+    """
+    from accelerate.state import GradientState, PartialState
+
+    each = GradientState().plugin_kwargs.get("sync_each_batch", False)
+    return not each and PartialState().distributed_type.value.startswith("MULTI_")
+
+
 def check_accumulation(accumulate: int | str, num_steps: int) -> None:
     """Raise ValueError where an optimizer step would come inside a planned one.
 

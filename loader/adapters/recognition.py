@@ -2,7 +2,7 @@
 
 import logging
 
-from .auto_loader import adopt_accumulation
+from .auto_loader import adopt_loop
 from .gradient_state import AccelerateFeed
 
 logger = logging.getLogger(__name__)
@@ -43,4 +43,4 @@ class RecognisedLoader:
         """Do from now on what accelerate's own loaders do; accelerator.prepare sets this."""
         if prepared and self.is_balanced and self._accelerate is None:
             self._accelerate = AccelerateFeed.prepared()
-            adopt_accumulation(self, AccelerateFeed.accumulated())
+            adopt_loop(self, AccelerateFeed.accumulated())

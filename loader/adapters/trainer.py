@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from .accelerate import check_step, prepare_accelerate
-from .auto_loader import adopt_accumulation, adopt_times, adopt_weights, weighs_equally
+from .auto_loader import adopt_loop, adopt_times, adopt_weights, weighs_equally
 from .packed_model import check_keeps_apart, for_model, is_packed, is_packing
 from .padded_gather import is_planned
 from .recognition import RecognisedLoader
@@ -44,7 +44,7 @@ def attach_trainer(trainer: Any, loader: Any, eval_loader: Any = None) -> Any:
         return trainer
     _check_strategy(trainer)
     normalises = _why_not_normalised(trainer) == ""
-    adopt_accumulation(loader, trainer.args.gradient_accumulation_steps)
+    adopt_loop(loader, trainer.args.gradient_accumulation_steps)
     adopt_times(loader, trainer.model)
     if normalises:
         adopt_weights(loader)

@@ -55,8 +55,9 @@ def forecast(config: PlanConfig, costs: Int64, batch_size: int) -> Outlook | Non
             tops.append([int(each.max()) for each in loads])
     if not before or not np.sum(before):
         return None
-    time, waiting = _step_and_waiting(np.array(now))
-    time_random, waited = _step_and_waiting(np.array(before))
+    once = config.waits == "step"
+    time, waiting = _step_and_waiting(np.array(now), once)
+    time_random, waited = _step_and_waiting(np.array(before), once)
     largest, largest_random = np.max(tops, axis=0).tolist()
     name = config.resources[column]
     ratio = time / time_random
@@ -89,7 +90,10 @@ def _times(config: PlanConfig, costs: Int64, group_of: Int64, rows: int) -> Int6
     return both
 
 
-def _step_and_waiting(times: Int64) -> tuple[float, float]:
-    """Return the time of steps (steps, rows, ranks), and the share of it that ranks wait."""
-    whole = float(times.max(axis=2).sum())
+def _step_and_waiting(times: Int64, once: bool) -> tuple[float, float]:
+    """Return the time of steps (steps, rows, ranks), and the share of it that ranks wait.
+
+    once: whether ranks wait for each other once a step, not after every row.
+    """
+    whole = float((times.sum(axis=1).max(axis=1) if once else times.max(axis=2)).sum())
     return whole, 1 - float(times.sum()) / (whole * times.shape[2])

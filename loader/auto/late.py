@@ -10,10 +10,10 @@ from torch.utils.data import DistributedSampler
 
 from ...balancer.planning.problem.balance import DEFAULTS, Balance
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.options import Counts
+from ...balancer.planning.problem.options import Counts, Waits
 from ...balancer.planning.problem.shuffle import permutation
 from ...workers.sources.interface import PlainSource, Source, source_name
-from ..balanced.arguments import find_resources
+from ..balanced.arguments import find_resources, said_or_adopted
 from ..balanced.late import LateBalancedLoader
 from ..balanced.microbatches import BalancedLoader
 from ..connect.rendezvous import Rendezvous, digest, open_meeting
@@ -38,6 +38,7 @@ class AutoSettings:
     collate: the user's, or torch's default. standalone: whether a balancer runs elsewhere.
     ignores_labels: whether a microbatch that weighs nothing has labels of -100. model_times: what
     the model takes of each resource, where a framework has told; model: whose times they are.
+    waits: when ranks wait, where a framework has told.
     """
 
     balance: Balance
@@ -58,11 +59,12 @@ class AutoSettings:
     ignores_labels: bool = False
     model_times: Mapping[str, int] | None = None
     model: str = ""
+    waits: Waits | None = None
     _told: bool = field(default=False, init=False)
 
-    def make(self, place: Place) -> BalancedLoader:
+    def make(self, place: Place, waits: Waits | None) -> BalancedLoader:
         """Return the loader of a place, with costs that are found now unless they are known."""
-        told = None
+        self.waits, told = waits, None
         if self.choice is None:
             found = self._find(place)
             self.choice, told = found.choice, found.forecast
@@ -98,10 +100,14 @@ class AutoSettings:
         self._told = self._told and not is_news
         return is_news
 
+    @property
+    def _wanted(self) -> Balance:
+        return said_or_adopted(self.balance, self.waits)
+
     def _plan(self, choice: Choice, place: Place) -> tuple[Balance, PlanConfig]:
         return plan_of(
             choice,
-            self.balance,
+            self._wanted,
             ranks=place.ranks,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
@@ -120,7 +126,7 @@ class AutoSettings:
         if place.is_alone or (self.standalone and not has_process_group()):
             return self._ask(place, self.source)
         settings = {
-            "balance": json.loads(self.balance.to_json()),
+            "balance": json.loads(self._wanted.to_json()),
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
             "ranks": place.ranks,
@@ -149,7 +155,7 @@ class AutoSettings:
             order=tuple(order[:FIRST].tolist()),
             knows_costs=not isinstance(source, PlainSource) or source.knows_costs,
             collate=self.collate if said_work(self.balance) is None else list,
-            balance=self.balance,
+            balance=self._wanted,
             ranks=place.ranks,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
@@ -211,12 +217,12 @@ class LateAutoLoader(LateBalancedLoader):
         played = self._arguments.virtual_ranks or 1
         rows = accumulate // played if accumulate % played == 0 else 1
         if self._settings.adopt(rows, counts, ignores_labels):
-            self.forget()
+            self._plan_anew()
 
     def adopt_times(self, times: Mapping[str, int], model: str) -> None:
         """Take the times of a model, by its configuration's name; before the first batch."""
         if self._settings.adopt_times(times, model):
-            self.forget()
+            self._plan_anew()
 
 
 def _choice_in(state: Any) -> Choice | None:

@@ -89,8 +89,9 @@ def _resolved(choice: Choice, balance: Balance, model_times: Mapping[str, int] |
     if not choice.varies:
         _refuse_budgets(balance, choice)
         return replace(
-            balance, grouping="fixed", partition="given", counts=None, work="packed", time_ns=None
-        )
+            balance, grouping="fixed", partition="given", counts=None, work="packed", time_ns=None,
+            waits=None,
+        )  # fmt: skip
     oversize = balance.oversize
     if balance.budgets and balance.counts != "free" and oversize == "alone":
         oversize = "error"  # no microbatch of equal counts is for one sample

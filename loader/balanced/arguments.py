@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 from ...balancer.planning.problem.balance import Balance
 from ...balancer.planning.problem.config import PlanConfig
-from ...balancer.planning.problem.options import COUNTED, OPTIONS
+from ...balancer.planning.problem.options import COUNTED, OPTIONS, Waits
 from ...balancer.protocol.job_spec import IN_BATCHES
 from ...workers.sources.failures import load_with_retries
 from ...workers.sources.interface import SampleError, Source
@@ -68,6 +68,15 @@ def make_plan(
         drop_last=drop_last,
         empty_microbatches=empty_microbatches,
     )
+
+
+def said_or_adopted(balance: Balance, waits: Waits | None) -> Balance:
+    """Return a Balance with the waits that a framework says, where the user has not said any.
+
+    They change nothing where a step has one microbatch, or a partition that does not look at them.
+    """
+    looks = balance.partition == "multi_resource" and balance.accumulate != 1
+    return replace(balance, waits=waits) if balance.waits is None and looks else balance
 
 
 def check_plan(

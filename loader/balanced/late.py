@@ -9,8 +9,12 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler
 
+from ...balancer.planning.problem.options import Waits
 from ..step.ranks import Place, RankArguments, check_same_place
 from .microbatches import BalancedLoader
+
+# Makes the loader of a place; the waits are what a framework says, None if none has.
+Make = Callable[[Place, Waits | None], BalancedLoader]
 
 
 class LateBalancedLoader:
@@ -19,7 +23,7 @@ class LateBalancedLoader:
     def __init__(
         self,
         arguments: RankArguments,
-        make: Callable[[Place], BalancedLoader],
+        make: Make,
         at_once: bool = True,
         follows: DistributedSampler[Any] | None = None,
     ) -> None:
@@ -30,6 +34,7 @@ class LateBalancedLoader:
         self._follows = follows
         self._arguments = arguments
         self._make = make
+        self._waits: Waits | None = None
         self._epoch = 0
         self._resumed: int | None = None
         self._ahead = 0
@@ -52,7 +57,7 @@ class LateBalancedLoader:
         """Return the loader, made at the first call; ValueError if its ranks cannot be found."""
         if self._loader is None:
             self._place = self._arguments.find()
-            self._loader = self._make(self._place)
+            self._loader = self._make(self._place, self._waits)
             self._loader.set_epoch(self._epoch)
         return self._loader
 
@@ -84,6 +89,21 @@ class LateBalancedLoader:
             self._loader.close()
             self._epoch, self._loader = self._loader.epoch, None
 
+    def adopt_waits(self, waits: Waits | None) -> None:
+        """Plan for ranks that wait as a framework says, unless the user says; before a batch."""
+        if waits != self._waits:
+            self._waits = waits
+            self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        """Plan otherwise from now on, at the same position if a ledger was loaded."""
+        ledger = None
+        if self._loader is not None and self._resumed is not None:
+            ledger = self._loader.state_dict()
+        self.forget()
+        if ledger is not None:
+            self.load_state_dict(ledger)
+
     def load_state_dict(self, state: Any) -> None:
         """Continue at a ledger; ValueError if the loader of this process' ranks cannot."""
         loader = self.get_at_resume(state)
@@ -109,10 +129,11 @@ class LateBalancedLoader:
     def snapshot(self) -> dict[str, Any]:
         """Return what a copy of this begins with: epoch and ledger, None before the first use."""
         ledger = None if self._loader is None else self._loader.state_dict()
-        return {"epoch": self._epoch, "ledger": ledger}
+        return {"epoch": self._epoch, "ledger": ledger, "waits": self._waits}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Begin with what another has left; before the first use."""
+        self.adopt_waits(snapshot["waits"])
         self.set_epoch(snapshot["epoch"])
         if snapshot["ledger"] is not None:
             self.load_state_dict(snapshot["ledger"])

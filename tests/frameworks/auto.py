@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterpoise.loader import Balance
 from tests.frameworks.pool import Pool
 from tests.frameworks.trainer import assert_close
 
@@ -63,6 +64,18 @@ def test_a_collate_fn_that_cannot_be_tried_is_one_error_on_each_rank(
 def test_a_byte_budget_too_small_for_a_step_is_the_same_error_on_each_rank(two: Pool) -> None:
     found = two.run("auto_cases:small_budget")
     assert all("give DataLoader(buffer_bytes=" in text for text in found)
+
+
+@pytest.mark.parametrize("balance", [Balance("auto", accumulate=2), Balance(accumulate=2)])
+def test_ranks_wait_once_a_step_where_accelerate_says_so(
+    one: Pool, two: Pool, tmp_path: Path, balance: Balance
+) -> None:
+    found = two.run("auto_cases:waits", folder=str(tmp_path), balance=balance)
+    assert found[0] == found[1]
+    once = {name for name, waits in found[0].items() if waits == "step"}
+    assert once == {"prepare", "prepare_accelerate", "trainer"}
+    alone = one.run("auto_cases:waits", folder=str(tmp_path), balance=balance)
+    assert set(alone[0].values()) == {"microbatch"}
 
 
 @pytest.mark.long  # the matrix (training.py) has checkpoints of Trainer

@@ -91,6 +91,41 @@ def small_budget() -> str:
     return "no error"
 
 
+def waits(folder: str, balance: Any) -> dict[str, str]:
+    """Return when ranks wait by a loader's plan, for each way to give it to accelerate."""
+    from accelerate import Accelerator, PartialState
+    from accelerate.utils import DistributedType, GradientAccumulationPlugin
+
+    from .trainer_cases import trainer
+
+    def planned(loader: Any) -> str:
+        return str(loader._balanced.plan.waits)
+
+    def prepared(prepare: Any, **given: Any) -> str:
+        loader = _make(balance=balance)
+        prepare(Accelerator(**given), loader)
+        return planned(loader)
+
+    def sharded(accelerator: Any, loader: Any) -> None:
+        state, kept = PartialState(), accelerator.distributed_type
+        state.distributed_type = DistributedType.FSDP
+        ours(accelerator, loader)
+        state.distributed_type = kept
+
+    ours, theirs = cp.adapters.prepare_accelerate, Accelerator.prepare
+    each = GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
+    found = {
+        "prepare": prepared(theirs, gradient_accumulation_steps=2),
+        "prepare_accelerate": prepared(ours, gradient_accumulation_steps=2),
+        "each batch": prepared(ours, gradient_accumulation_plugin=each),
+        "fsdp": prepared(sharded, gradient_accumulation_steps=2),
+        "by hand": prepared(theirs, gradient_accumulation_steps=1),
+    }
+    loader = _make(balance=balance)
+    cp.adapters.attach_trainer(trainer(folder, 2, max_steps=1), loader)
+    return {**found, "trainer": planned(loader)}
+
+
 def hf_resumed(folder: str, at: int, steps: int) -> Any:
     """(samples and weights without a pause; the same after a checkpoint; the line at the start)."""
     from .trainer_cases import trainer, weights

@@ -97,6 +97,7 @@ class Balance:
         file is read where the loader is made. None with ordering "given".
     waits: when ranks wait for each other: after every "microbatch" (FSDP), or once a "step" (DDP
         with no_sync while it accumulates). Loads are evened out for that, by "multi_resource".
+        None: once a step where a framework's adapter says so, else after every microbatch.
     work: what a microbatch costs where a resource does not add up as tiles do: the sum of its
         samples ("packed"), or their number times the largest ("padded"), as a collate_fn that
         pads makes it. Budgets count the same. None: padded with layout "padded" (where grouping
@@ -140,7 +141,7 @@ class Balance:
     partition: PartitionName = "multi_resource"
     ordering: OrderingName = "given"
     pipeline: Mapping[str, Any] | None = None
-    waits: Waits = "microbatch"
+    waits: Waits | None = None
     work: Work | None = None
     counts: Counts | None = None
     time_ns: Mapping[str, int] | None = None
@@ -161,7 +162,7 @@ class Balance:
                 object.__setattr__(self, name, FrozenMapping(given))
         padded, limited = self.resolved_work == "padded", bool(self.budgets)
         check_limits(self.grouping, self.mode, limited, padded or self.counts == "equal")
-        check_waits(self.waits, self.partition)
+        check_waits(self.resolved_waits, self.partition)
         check_padded(self.grouping, self.mode, padded)
         check_timed(self.grouping, self.mode, timed=self.time_ns is not None)
         check_counts(self.counts, self.grouping, self.mode, self.oversize, limited)
@@ -171,6 +172,11 @@ class Balance:
         if self.grouping == "auto":
             _check_auto(self)
         check_ordering(self.ordering, self.pipeline)
+
+    @property
+    def resolved_waits(self) -> Waits:
+        """When ranks wait, as it is planned."""
+        return self.waits or "microbatch"
 
     @property
     def resolved_work(self) -> Work:

@@ -48,7 +48,7 @@ MOST_RESOURCES = 32
 LastStep = Literal["whole", "even", "short"]
 # Those that are the same here as in Balance.
 _OPTIONS = (
-    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "waits", "align",
+    "accumulate", "grouping", "partition", "ordering", "mode", "seed", "oversize", "align",
 )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ class PlanConfig:
     batch_size: int | None = None
     accumulate_from: int = 1
     empty_microbatches: bool = True
-    waits: Waits = DEFAULTS.waits
+    waits: Waits = DEFAULTS.resolved_waits
     padded: tuple[str, ...] = ()
     counts: Counts | None = None
     time_ns: tuple[tuple[str, int], ...] = ()
@@ -142,6 +142,7 @@ class PlanConfig:
             resources=resources,
             budgets=budgets_of(balance, resources),
             **{name: getattr(balance, name) for name in _OPTIONS},
+            waits=balance.resolved_waits,
             drop_last=drop_last,
             batch_size=batch_size,
             accumulate_from=accumulate_from,

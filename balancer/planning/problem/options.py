@@ -91,7 +91,7 @@ OPTIONS: Mapping[str, Check] = {
         "is a mapping such as {'schedule': '1f1b', 'stages': 4, 'profile': 'costs.json'}, with a "
         f"schedule of {', '.join(map(repr, SCHEDULES))}, or None",
     ),
-    "waits": _one_of(WAITS),
+    "waits": _one_of(WAITS, or_none=True),
     "work": _one_of(WORK, or_none=True),
     "counts": _one_of(COUNTS, or_none=True),
     "time_ns": (
@@ -196,6 +196,8 @@ def check_counts(
 
 def check_waits(waits: str, partition: str) -> None:
     """Raise ValueError where nothing would be planned for waiting once a step."""
+    if waits not in WAITS:
+        raise ValueError(f"waits is {waits!r}, allowed are {', '.join(map(repr, WAITS))}")
     if waits == "step" and partition != "multi_resource":
         raise ValueError(
             f"waits is 'step', but partition {partition!r} does not look at when ranks wait: use "

@@ -55,7 +55,7 @@ class Plan:
     layout: str = "padded"
     tile_tokens: int = TILE_TOKENS
     seed: int = 0
-    waits: Waits = DEFAULTS.waits
+    waits: Waits = DEFAULTS.resolved_waits
     work: Work = DEFAULTS.resolved_work
     dispatch: Dispatch = DEFAULTS.dispatch
     align: str | None = DEFAULTS.align
