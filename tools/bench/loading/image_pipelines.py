@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from multiprocessing import RawValue
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -228,50 +229,70 @@ def _webdataset(work: ImageWork, resize: str) -> Any:
     return DataLoader(dataset, **_options(work))
 
 
-class _Alone:
-    """Pictures decoded and resized in this process, and nothing else."""
+class _Samples:
+    """Samples in memory, of which the pictures are decoded and resized, and nothing else.
+
+    They are returned while `are_wanted`, as for a hash: whoever sends them to another process does
+    more than that.
+    """
 
     def __init__(self, work: ImageWork, resize: str) -> None:
         from ....workers.images.resize import resizer
 
         self._resizer, self._size = resizer(resize), work.tile_size
         self._samples = [each for path in work.shards for each in _samples_of(path)]
+        self.are_wanted = RawValue("b", True)  # also of the processes that are forked
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> list[Any]:
         import numpy as np
-        import torch
 
         from ....workers.images.decode import open_image
         from ....workers.vision_language.tiles import cut, grid, tile_count
         from ....workers.vision_language.transform import image_members
 
-        size = self._size
-        for sample in self._samples:
-            found, counts = [np.empty((0, 3, size, size), np.uint8)], list[int]()
-            for name in image_members(sample):
-                opened = open_image(sample[name])
-                shape = grid(*opened.size, size)
-                counts.append(tile_count(shape))
-                found.append(np.empty((counts[-1], 3, size, size), np.uint8))
-                image = opened.decode((shape[0] * size, shape[1] * size))
-                cut(image, shape, found[-1], self._resizer)
-            yield {
-                "cu_seq_lens": (0, 1),
-                "tiles_per_image": torch.tensor(counts, dtype=torch.int64),
-                "pixel_values": _Pictures(found),
-            }
+        size, sample, found = self._size, self._samples[index], list[Any]()
+        for name in image_members(sample):
+            opened = open_image(sample[name])
+            shape = grid(*opened.size, size)
+            found.append(np.empty((tile_count(shape), 3, size, size), np.uint8))
+            image = opened.decode((shape[0] * size, shape[1] * size))
+            cut(image, shape, found[-1], self._resizer)
+        return found if self.are_wanted.value else [None] * len(found)
 
 
-class _Pictures:
-    """Pictures that are put into one array only if somebody asks, as for a hash."""
+class _Alone:
+    """Pictures made by as many processes as others have workers, beside each other as theirs."""
 
-    def __init__(self, found: list[Any]) -> None:
-        self._found = found
+    def __init__(self, work: ImageWork, resize: str) -> None:
+        from torch.utils.data import DataLoader
 
-    def numpy(self) -> Any:
-        import numpy as np
+        self._samples = _Samples(work, resize)
+        options: dict[str, Any] = {**_options(work), "collate_fn": _pictures_of}
+        self._loader: Any = DataLoader(self._samples, **options)  # type: ignore[arg-type]
 
-        return np.concatenate(self._found)
+    @property
+    def _iterator(self) -> Any:
+        return self._loader._iterator
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from self._loader
+        self._samples.are_wanted.value = False
+
+
+def _pictures_of(samples: list[list[Any]]) -> dict[str, Any]:
+    """Return what is counted and hashed of a batch."""
+    import numpy as np
+    import torch
+
+    found = [each for pictures in samples for each in pictures if each is not None]
+    return {
+        "cu_seq_lens": torch.arange(len(samples) + 1),
+        "tiles_per_image": torch.tensor([len(each) for each in found], dtype=torch.int64),
+        "pixel_values": torch.from_numpy(np.concatenate(found)) if found else torch.empty(0),
+    }
 
 
 LOADERS: dict[str, Any] = {

@@ -4,7 +4,8 @@ Some samples of real shards are copied, so that all pipelines read the same ones
 has a process tree of its own. They take turns, and of each pass the CPU time of the whole tree
 counts: trainer, workers and whatever else. A first pass, which is not counted, checks that all
 pipelines with the same resizer give the same pictures. `alone` is decoding and resizing and nothing
-else, in one process, of bytes in memory.
+else, of bytes in memory, in as many processes as others have workers: cores that share a cache, or
+are two threads of one, take longer for each.
 """
 
 import os
@@ -120,7 +121,7 @@ def figures(passes: Mapping[str, list[ImagePass]]) -> dict[str, Any]:
         if name not in ALONE:
             bare = passes[alone[PIPELINES[name]]]
             found[name]["over_alone"] = _spread(
-                [a.workers_us / b.all_us for a, b in zip(mine, bare, strict=True)]
+                [a.workers_us / b.workers_us for a, b in zip(mine, bare, strict=True)]
             )
     return {"best": best, "pipelines": found}
 
