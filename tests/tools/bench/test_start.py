@@ -12,25 +12,36 @@ def test_the_report_compares_each_kind_with_torch_of_the_same_turn(monkeypatch):
     times = {"torch": [100.0, 200.0], "plain": [150.0, 200.0], "balanced": [400.0, 500.0]}
     turns = []
 
-    def trial(kind, workers, batch_size):
-        turns.append(kind)
-        assert (workers, batch_size) == (2, 32)
-        return times.get(kind, [50.0, 50.0])[turns.count(kind) - 1]
+    def trial(kind, workers, batch_size, stay, epochs):
+        assert (workers, batch_size, epochs) == (2, 32, 3)
+        first = times.get(kind, [50.0, 50.0])[turns.count((kind, stay))]
+        turns.append((kind, stay))
+        return {"first": first, "later": first / (50 if stay else 10)}
 
     monkeypatch.setattr(start, "_time_trial", trial)
-    done = CliRunner().invoke(start.command, ["--repeats", "2", "--json"])
-    kinds = json.loads(done.stdout.splitlines()[-1])["kinds"]
-    assert turns == [*start.KINDS, *start.KINDS]
+    done = CliRunner().invoke(start.command, ["--repeats", "2", "--epochs", "3", "--json"])
+    report = json.loads(done.stdout.splitlines()[-1])
+    each = [(kind, stay) for kind in start.LOADERS for stay in (False, True)]
+    assert turns == 2 * [*each, (start.NUMBA, False)]
+    kinds, later = report["kinds"], report["later_epochs"]
+    assert set(kinds) == set(start.KINDS)
     assert kinds["plain"]["milliseconds"] == 175.0
     assert kinds["plain"]["over_torch_range"] == [1.0, 1.5]
     assert kinds["plain"]["more_than_twice_torch_ms"] == -125.0
     assert kinds["balanced"]["over_torch"] == 3.25
+    assert later["new_workers"]["balanced"]["milliseconds"] == 45.0
+    assert later["persistent_workers"]["balanced"]["milliseconds"] == 9.0
+    assert later["persistent_workers"]["plain"]["over_torch"] == 1.25
+    shown = CliRunner().invoke(start.command, ["--repeats", "1", "--epochs", "3"]).stdout
+    assert "of an epoch, persistent workers" in shown
 
 
-def test_a_trial_takes_a_batch_in_a_new_process():
-    assert start._time_trial("torch", 1, 8) > 0
+def test_a_trial_takes_batches_in_a_new_process():
+    for stay in (False, True):
+        found = start._time_trial("torch", 1, 8, stay, 2)
+        assert min(found.values()) > 0
     with pytest.raises(RuntimeError, match="the trial of 'torch' failed"):
-        start._time_trial("torch", 1, -1)
+        start._time_trial("torch", 1, -1, False, 2)
 
 
 def test_senseless_numbers_are_refused():

@@ -1,10 +1,12 @@
-"""`counterpoise bench start`: times the first batch of the first loader of a process.
+"""`counterpoise bench start`: times the first batch of a process, and of each epoch after it.
 
-Each figure is of a new process that has imported torch and counterpoise: from the constructor's
-call until the first batch is there. torch's loader, ours without balancing and ours with take
-turns. A balanced loader's balancer imports numba, so that is timed too, in a process of its own.
+Each figure is of new processes that have imported torch and counterpoise: from the constructor's
+call until the first batch is there, and from later calls of iter(), with workers that start anew
+and with workers that stay. torch's loader, ours without balancing and ours with take turns. A
+balanced loader's balancer imports numba, so that is timed too, in a process of its own.
 """
 
+import json
 import subprocess
 import sys
 import time
@@ -23,54 +25,100 @@ from ....loader import DataLoader
 from ....workers.processes.clean_interpreter import clean_command
 from ...console.reporting import emit
 
-KINDS = ("torch", "plain", "balanced", "import numba")
+LOADERS = ("torch", "plain", "balanced")
+NUMBA = "import numba"
+KINDS = (*LOADERS, NUMBA)
 SAMPLES, FEATURES = 1024, 64
 
 
-def run_trial(kind: str, workers: int, batch_size: int) -> None:
-    """Take the first batch, or import numba, and print the milliseconds that it took."""
+def run_trial(kind: str, workers: int, batch_size: int, stay: bool, epochs: int) -> None:
+    """Print, as JSON, the milliseconds until the first batch, and the median of later epochs'.
+
+    stay: whether the workers do, between epochs.
+    """
     data = TensorDataset(torch.arange(SAMPLES * FEATURES).view(SAMPLES, FEATURES))
     torch.ones(300, 300) @ torch.ones(300, 300)
-    begin = time.perf_counter()
-    if kind == "import numba":
+    begin, later = time.perf_counter(), []
+    if kind == NUMBA:
         import numba  # noqa: F401
-    elif kind == "torch":
-        batches: Iterator[Any] = iter(TorchDataLoader(data, batch_size, num_workers=workers))
-        next(batches)
+
+        first = time.perf_counter() - begin
     else:
-        balance = Balance(grouping="fixed") if kind == "balanced" else None
-        ours = DataLoader(data, batch_size, shuffle=False, num_workers=workers, balance=balance)
-        batches = iter(ours)
-        next(batches)
-    sys.stdout.write(f"{1000 * (time.perf_counter() - begin)}\n")
+        loader = _loader(kind, data, batch_size, num_workers=workers, persistent_workers=stay)
+        first = _first_batch_s(loader, begin)
+        later = [_first_batch_s(loader, time.perf_counter()) for _ in range(epochs)]
+    found = {"first": 1000 * first, "later": 1000 * median(later) if later else 0.0}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def _loader(kind: str, data: Any, batch_size: int, **named: Any) -> Any:
+    if kind == "torch":
+        return TorchDataLoader(data, batch_size, **named)
+    balance = Balance(grouping="fixed") if kind == "balanced" else None
+    return DataLoader(data, batch_size, shuffle=False, balance=balance, **named)
+
+
+def _first_batch_s(loader: Any, begin: float) -> float:
+    """Run an epoch; return the seconds from `begin` until its first batch was there."""
+    batches: Iterator[Any] = iter(loader)
+    next(batches)
+    took = time.perf_counter() - begin
+    for _ in batches:
+        pass
+    return took
 
 
 @click.command("start", epilog="Example: counterpoise bench start --repeats 10 --json")
 @click.option("--repeats", default=10, show_default=True, help="Processes of each kind.")
 @click.option("--workers", default=2, show_default=True)
 @click.option("--batch-size", default=32, show_default=True)
+@click.option("--epochs", default=5, show_default=True, help="Epochs after the first of each.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
-def command(repeats: int, workers: int, batch_size: int, as_json: bool) -> None:
-    """Time the first batch of a process against torch's DataLoader; num_workers=2."""
-    if repeats < 1 or workers < 1:
-        raise ValueError(f"got {repeats} repeats, {workers} workers: give at least 1 of each")
-    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+def command(repeats: int, workers: int, batch_size: int, epochs: int, as_json: bool) -> None:
+    """Time the first batch of processes and epochs against torch's DataLoader; num_workers=2."""
+    if min(repeats, workers, epochs) < 1:
+        raise ValueError(
+            f"got {repeats} repeats, {workers} workers, {epochs} epochs: give at least 1 of each"
+        )
+    first: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    later = {stay: {kind: list[float]() for kind in LOADERS} for stay in (False, True)}
     for _ in range(repeats):
-        for kind in KINDS:
-            times[kind].append(_time_trial(kind, workers, batch_size))
-    kinds = {kind: _figures(times[kind], times["torch"]) for kind in KINDS}
-    report = {"repeats": repeats, "workers": workers, "batch_size": batch_size, "kinds": kinds}
-    emit(report, as_json, _as_table(kinds))
+        for kind in LOADERS:
+            for stay, times in later.items():
+                found = _time_trial(kind, workers, batch_size, stay, epochs)
+                times[kind].append(found["later"])
+                if not stay:
+                    first[kind].append(found["first"])
+        first[NUMBA].append(_time_trial(NUMBA, workers, batch_size, False, epochs)["first"])
+    report = {
+        "repeats": repeats,
+        "workers": workers,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "kinds": _compared(first),
+        "later_epochs": {
+            "new_workers": _compared(later[False]),
+            "persistent_workers": _compared(later[True]),
+        },
+    }
+    emit(report, as_json, _as_table(report))
 
 
-def _time_trial(kind: str, workers: int, batch_size: int) -> float:
-    call = f"m.run_trial({kind!r}, {workers}, {batch_size})"
+def _time_trial(
+    kind: str, workers: int, batch_size: int, stay: bool, epochs: int
+) -> dict[str, float]:
+    call = f"m.run_trial({kind!r}, {workers}, {batch_size}, {stay}, {epochs})"
     done = subprocess.run(
         clean_command(__name__, call), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode != 0:
         raise RuntimeError(f"the trial of {kind!r} failed: {done.stderr.strip()[-1000:]}")
-    return float(done.stdout)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _compared(times: dict[str, list[float]]) -> dict[str, dict[str, object]]:
+    return {kind: _figures(mine, times["torch"]) for kind, mine in times.items()}
 
 
 def _figures(mine: list[float], torchs: list[float]) -> dict[str, object]:
@@ -85,8 +133,17 @@ def _figures(mine: list[float], torchs: list[float]) -> dict[str, object]:
     }
 
 
-def _as_table(kinds: dict[str, dict[str, object]]) -> Table:
+def _as_table(report: dict[str, Any]) -> Table:
     table = Table("first batch", "ms", "range", "over torch", "range", "ms above 2 x torch")
-    for kind, figures in kinds.items():
-        table.add_row(kind, *map(str, figures.values()))
+    later = report["later_epochs"]
+    titles = {
+        "of a process": report["kinds"],
+        "of an epoch, new workers": later["new_workers"],
+        "of an epoch, persistent workers": later["persistent_workers"],
+    }
+    for title, kinds in titles.items():
+        table.add_row(title, style="bold")
+        for kind, figures in kinds.items():
+            table.add_row(kind, *map(str, figures.values()))
+        table.add_section()
     return table
