@@ -32,8 +32,9 @@ def test_the_report_compares_each_kind_with_torch_of_the_same_turn(monkeypatch):
     assert later["new_workers"]["balanced"]["milliseconds"] == 45.0
     assert later["persistent_workers"]["balanced"]["milliseconds"] == 9.0
     assert later["persistent_workers"]["plain"]["over_torch"] == 1.25
+    turns.clear()
     shown = CliRunner().invoke(start.command, ["--repeats", "1", "--epochs", "3"]).stdout
-    assert "of an epoch, persistent workers" in shown
+    assert "later, persistent" in shown
 
 
 def test_a_trial_takes_batches_in_a_new_process():

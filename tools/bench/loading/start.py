@@ -134,16 +134,20 @@ def _figures(mine: list[float], torchs: list[float]) -> dict[str, object]:
 
 
 def _as_table(report: dict[str, Any]) -> Table:
-    table = Table("first batch", "ms", "range", "over torch", "range", "ms above 2 x torch")
+    table = Table("first batch", "ms", "range", "over torch", "range")
     later = report["later_epochs"]
     titles = {
         "of a process": report["kinds"],
-        "of an epoch, new workers": later["new_workers"],
-        "of an epoch, persistent workers": later["persistent_workers"],
+        "later, new workers": later["new_workers"],
+        "later, persistent": later["persistent_workers"],
     }
     for title, kinds in titles.items():
-        table.add_row(title, style="bold")
-        for kind, figures in kinds.items():
-            table.add_row(kind, *map(str, figures.values()))
+        table.add_row(f"[bold]{title}[/]")
+        for kind, found in kinds.items():
+            (least, most), (low, high) = found["milliseconds_range"], found["over_torch_range"]
+            table.add_row(
+                kind, f"{found['milliseconds']:.1f}", f"{least:.1f} to {most:.1f}",
+                f"{found['over_torch']:.2f}", f"{low:.2f} to {high:.2f}",
+            )  # fmt: skip
         table.add_section()
     return table
