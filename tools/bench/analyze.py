@@ -37,6 +37,7 @@ from ..analyze.scan.options import ScanOptions
 from ..analyze.scan.run import in_this_process, scan_all
 from ..analyze.scan.sources import find_tasks
 from ..console.reporting import emit, progress_console
+from ..console.spread import spread
 
 WORDS = ("what", "how many", "is", "there", "in the picture", "a cat", "sees", "blue", "on a table")
 SHARDS = 4
@@ -167,8 +168,7 @@ def _conversation(draw: random.Random) -> bytes:
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
-    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+    return spread([their / our for our, their in zip(ours, theirs, strict=True)])
 
 
 def _table(report: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -179,7 +179,7 @@ def _table(report: Mapping[str, Mapping[str, Any]]) -> Table:
         rates, ratios = one["samples_per_cpu_second"], one["ratio"]
         cells = [f"{rates['ours']:,.0f}"]
         for other in ("tarfile", "offsets"):
-            range_ = f"{ratios[other]['least']:.2f} to {ratios[other]['most']:.2f}"
+            range_ = f"{ratios[other]['low']:.2f} to {ratios[other]['high']:.2f}"
             cells += [f"{rates[other]:,.0f}", f"{ratios[other]['median']:.2f} ({range_})"]
         shown.add_row(name, *cells)
     return shown

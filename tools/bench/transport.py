@@ -39,6 +39,7 @@ from ...balancer.transport.sockets import (
     send_frames,
 )
 from ..console.reporting import emit, progress_console
+from ..console.spread import spread
 
 # Payloads sent ahead of their acknowledgements, as many as credits allow.
 IN_FLIGHT = 16
@@ -221,11 +222,7 @@ def _summary(passes: list[TransportPass], plain: list[TransportPass]) -> dict[st
         "mb_per_s": statistics.median(one.rate for one in passes),
         "send_ms_per_mb": statistics.median(one.send_ms for one in passes),
         "receive_ms_per_mb": statistics.median(one.receive_ms for one in passes),
-        "cpu_ratio": {
-            "median": statistics.median(ratios),
-            "low": min(ratios),
-            "high": max(ratios),
-        },
+        "cpu_ratio": spread(ratios),
     }
 
 

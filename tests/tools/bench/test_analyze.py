@@ -27,4 +27,4 @@ def test_the_report_compares_ours_with_both(tmp_path: Path) -> None:
     for one in sets.values():
         assert one["samples_per_cpu_second"].keys() == {"ours", "tarfile", "offsets"}
         for ratio in one["ratio"].values():
-            assert 0 < ratio["least"] <= ratio["median"] <= ratio["most"]
+            assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"]

@@ -26,6 +26,7 @@ from ....balancer.planning.problem.metrics import TILE_TOKENS
 from ....balancer.planning.problem.options import Dispatch
 from ....balancer.planning.problem.shuffle import permutation
 from ....loader.step.dispatch import ImageDispatch
+from ...console.spread import rounded_spread
 from ...inputs.cost_tables import read_costs
 from ..runtime.rank_processes import RankProcesses
 from ..runtime.sleeping import HIDDEN, SleepingStage
@@ -192,11 +193,11 @@ def verdict(
         "rounds": len(rounds),
         "modelled": {name: _modelled(cases, name) for name in CONTENDERS},
         "waiting": {
-            name: {part: _spread([one[part] for one in found]) for part in parts}
+            name: {part: rounded_spread([one[part] for one in found], 4) for part in parts}
             for name, found in waiting.items()
         },
         "left": {
-            name: {part: _spread(values) for part, values in one.items()}
+            name: {part: rounded_spread(values, 4) for part, values in one.items()}
             for name, one in left.items()
         },
         "agrees": all(statistics.median(one) < LEFT for one in left["samples"].values()),
@@ -228,7 +229,3 @@ def _modelled(cases: Sequence[TravelCase], name: str) -> dict[str, float]:
         "encoder": round(1 - float(tiles.sum()) / (RANKS * float(slowest)), 4),
         "llm": round(1 - float(tokens.sum()) / (RANKS * float(llm)), 4),
     }
-
-
-def _spread(values: Sequence[float]) -> list[float]:
-    return [round(one, 4) for one in (statistics.median(values), min(values), max(values))]

@@ -19,6 +19,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ...console.reporting import emit, progress_console
+from ...console.spread import spread
 from ...demo.data import ensure_demo_data
 from .image_pipelines import ImagePass, ImageWork, copy_samples, serve
 from .measured_process import MeasuredProcess
@@ -113,21 +114,17 @@ def figures(passes: Mapping[str, list[ImagePass]]) -> dict[str, Any]:
                 part: statistics.median(getattr(each, part) for each in mine)
                 for part in ("all_us", "trainer_us", "balancer_us", "workers_us")
             },
-            "over_best": _spread(
+            "over_best": spread(
                 [a.all_us / b.all_us for a, b in zip(mine, passes[best], strict=True)]
             ),
         }
         # What workers add to decoding and resizing, which ALONE does and nothing else.
         if name not in ALONE:
             bare = passes[alone[PIPELINES[name]]]
-            found[name]["over_alone"] = _spread(
+            found[name]["over_alone"] = spread(
                 [a.workers_us / b.workers_us for a, b in zip(mine, bare, strict=True)]
             )
     return {"best": best, "pipelines": found}
-
-
-def _spread(ratios: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
 def _as_table(report: Mapping[str, Any]) -> Table:

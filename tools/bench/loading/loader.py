@@ -21,6 +21,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ...console.reporting import emit, progress_console
+from ...console.spread import spread
 from ...demo.data import ensure_demo_data
 from . import matrix as matrix_of_sizes
 from . import transports as by_transport
@@ -256,15 +257,15 @@ def _report(
     return {
         "settings": asdict(settings),
         "workers": by_workers,
-        "ratio": _spread(ratios),
+        "ratio": spread(ratios),
         "load_average": os.getloadavg()[0],
     }
 
 
 def _compared(systems: dict[str, list[LoaderPass]]) -> dict[str, Any]:
     return {
-        "ratio": _spread(_ratios(systems, "ours")),
-        "ratio_balanced": _spread(_ratios(systems, "balanced")),
+        "ratio": spread(_ratios(systems, "ours")),
+        "ratio_balanced": spread(_ratios(systems, "balanced")),
         "samples_per_s": {
             name: statistics.median(each.rate for each in passes)
             for name, passes in systems.items()
@@ -279,10 +280,6 @@ def _compared(systems: dict[str, list[LoaderPass]]) -> dict[str, Any]:
 def _ratios(systems: dict[str, list[LoaderPass]], name: str) -> list[float]:
     pairs = zip(systems[name], systems["torch"], strict=True)
     return [ours.rate / theirs.rate for ours, theirs in pairs]
-
-
-def _spread(ratios: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
 def _table(report: dict[str, Any]) -> Table:

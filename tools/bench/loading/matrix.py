@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ...console.spread import spread
 from .measured_process import MeasuredProcess
 
 SYSTEMS = ("ours", "torch", "control")
@@ -211,8 +212,7 @@ def _figures(systems: dict[str, list[MatrixPass]]) -> dict[str, Any]:
 
 
 def _ratios(ours: list[MatrixPass], theirs: list[MatrixPass]) -> dict[str, float]:
-    found = [a.rate / b.rate for a, b in zip(ours, theirs, strict=True)]
-    return {"median": statistics.median(found), "low": min(found), "high": max(found)}
+    return spread([a.rate / b.rate for a, b in zip(ours, theirs, strict=True)])
 
 
 def table(found: dict[str, Any]) -> Table:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ...console.spread import spread
 from .matrix import Cell, cpu_s
 
 TRANSPORTS = ("arena", "inline")
@@ -131,11 +132,7 @@ def _figures(found: dict[str, list[BalancedPass]]) -> dict[str, Any]:
         name: {party: statistics.median(getattr(p, party) for p in each) for party in PARTIES}
         for name, each in found.items()
     }
-    shown = {
-        f"{name}_ratio": {"median": statistics.median(r), "low": min(r), "high": max(r)}
-        for name, r in ratios.items()
-    }
-    return medians | shown
+    return medians | {f"{name}_ratio": spread(found) for name, found in ratios.items()}
 
 
 def table(found: dict[str, Any]) -> Table:

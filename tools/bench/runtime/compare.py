@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from ...console.spread import rounded_spread
 from .contenders import CONTENDERS, PipelineCase, Span
 from .rank_processes import RankProcesses
 
@@ -60,9 +61,9 @@ def step_times(running: Running, rounds: int, repeats: int) -> Report:
         wall[name].append(statistics.median(map(_wall_ms, zip(*spans, strict=True))))
         cpu[name].append(statistics.median(map(_cpu_ms, zip(*spans, strict=True))))
     return {
-        "step_ms": {name: _spread(values, 2) for name, values in wall.items()},
-        "time_ratio": _spread(_ratios(wall)),
-        "cpu_ratio": _spread(_ratios(cpu)),
+        "step_ms": {name: rounded_spread(values, 2) for name, values in wall.items()},
+        "time_ratio": rounded_spread(_ratios(wall), 3),
+        "cpu_ratio": rounded_spread(_ratios(cpu), 3),
     }
 
 
@@ -79,7 +80,7 @@ def own_times(running: Running, rounds: int) -> Report:
     for _ in range(rounds):
         for name, (contender, outside) in measures.items():
             found[name].append(statistics.mean(_in_turn(running[contender], "own_us", outside)))
-    return {name: _spread(values, 1) for name, values in found.items()}
+    return {name: rounded_spread(values, 1) for name, values in found.items()}
 
 
 def _turns(running: Running, rounds: int) -> Iterator[tuple[str, RankProcesses]]:
@@ -104,8 +105,3 @@ def _cpu_ms(ranks: Sequence[Span]) -> float:
 
 def _ratios(found: Mapping[str, Sequence[float]]) -> list[float]:
     return [a / b for a, b in zip(found["torch"], found["ours"], strict=True)]
-
-
-def _spread(values: Sequence[float], digits: int = 3) -> list[float]:
-    """Return the median, the least and the most."""
-    return [round(v, digits) for v in (statistics.median(values), min(values), max(values))]

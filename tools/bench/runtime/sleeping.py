@@ -24,6 +24,7 @@ from ....sched.ir.registry import schedule as make_program
 from ....sched.runtime import Pipeline
 from ....sched.simulation.costs import Costs
 from ....sched.simulation.simulator import simulate
+from ...console.spread import rounded_spread
 from .rank_processes import RankProcesses
 
 Report = dict[str, Any]
@@ -234,7 +235,7 @@ def verdict(simulated: Mapping[str, int], measured: Mapping[str, Sequence[int]])
     programs: dict[str, dict[str, Any]] = {
         name: {
             "simulated_ms": round(ns / _MS, 1),
-            "measured_ms": [round(t / _MS, 1) for t in _spread(measured[name])],
+            "measured_ms": rounded_spread([t / _MS for t in measured[name]], 1),
             "ratio": round(medians[name] / ns, 4),
         }
         for name, ns in simulated.items()
@@ -246,7 +247,3 @@ def verdict(simulated: Mapping[str, int], measured: Mapping[str, Sequence[int]])
     ]
     near = all(abs(cell["ratio"] - 1) <= TOLERANCE for cell in programs.values())
     return {"programs": programs, "swapped": swapped, "agrees": near and not swapped}
-
-
-def _spread(values: Sequence[int]) -> tuple[float, int, int]:
-    return statistics.median(values), min(values), max(values)

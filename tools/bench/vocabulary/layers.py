@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from ...console.reporting import emit, progress_console
+from ...console.spread import rounded_spread
 from .losses import LossInputs, chunked, cross_entropy, make_inputs, one_shard
 
 Report = dict[str, Any]
@@ -90,11 +91,11 @@ def measure(case: LayerCase, rounds: int, compiled: bool = False) -> Report:
         ratios = [a / b for a, b in zip(seconds[name], seconds[BASELINE], strict=True)]
         report[name] = {
             "ms": round(1e3 * statistics.median(seconds[name]), 3),
-            "time_ratio": _spread(ratios),
+            "time_ratio": rounded_spread(ratios, 3),
             "peak_bytes": _peak_bytes(run, case.device),
         }
         if name.startswith("shard"):
-            report[name]["work_ratio"] = _spread([ratio * case.ranks for ratio in ratios])
+            report[name]["work_ratio"] = rounded_spread([ratio * case.ranks for ratio in ratios], 3)
     return report
 
 
@@ -142,11 +143,6 @@ def _peak_bytes(run: Contender, device: torch.device) -> int:
         held += change
         most = max(most, held)
     return most
-
-
-def _spread(values: list[float]) -> list[float]:
-    """Return the median, the least and the most."""
-    return [round(v, 3) for v in (statistics.median(values), min(values), max(values))]
 
 
 def _device_name(device: str) -> str:
