@@ -22,6 +22,7 @@ from .adapters.recognition import RecognisedLoader
 from .adapters.stand_ins import stand_ins
 from .assembly import BalancedArguments, prepare_balanced
 from .balanced.arguments import checked_max_errors, refuse_moved_arguments
+from .balanced.followed_costs import MeasuredCosts
 from .balanced.given_order import read_order, with_rank, with_seed
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
@@ -225,6 +226,11 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         self._reopen_changed_data()
         return Steps(self._late.get_at_iteration())  # type: ignore[union-attr]
 
+    def follow_costs(self, pipe: MeasuredCosts) -> None:
+        """Order microbatches by what a pipeline with `replan` measures: see docs/planning.md."""
+        self._refuse_plain("follow_costs()")
+        self._late.follow_costs(pipe)  # type: ignore[union-attr]
+
     @property
     def is_balanced(self) -> bool:
         """Return True if batches are planned, with `balance`; else they are torch's."""
@@ -341,9 +347,7 @@ class _BatchIterator:
     def __init__(
         self, microbatches: Microbatches, balanced: BalancedLoader, loader: DataLoader
     ) -> None:
-        self._microbatches = microbatches
-        self._balanced = balanced
-        self._loader = loader
+        self._microbatches, self._balanced, self._loader = microbatches, balanced, loader
         self._feed = loader._accelerate
         self._steps = None if self._feed is None else steps_if_known(loader)
 

@@ -5,6 +5,7 @@ until all ranks have left the current one, or until none of it is left to be ser
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..planning.kernels.arrays import Int64
 from ..planning.problem.shuffle import permutation
@@ -14,6 +15,7 @@ from .delivery.rank_progress import RankProgress
 from .peers.admission import why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
+from .run.planning_feed import WindowPlanner
 from .state import CoordinatorState
 
 
@@ -36,9 +38,9 @@ class RunControl:
             return
         self.stop()
         order = self._order_of_epoch(state.job, start)
-        if order is None:
+        planner = self._planner(state.job, start)
+        if order is None or planner is None:
             return
-        planner = state.plan_with(state.job.plan)
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = state.check_layout if state.job.source else None
         state.run = EpochRun(
@@ -102,6 +104,16 @@ class RunControl:
             self.fail("plan", f"the balancer has no memory for an order of {state.count}: {error}")
             return None
 
+    def _planner(self, job: JobSpec, start: StartRun) -> WindowPlanner | None:
+        """Return the planner of a run; None after failing for costs that cannot be gone by."""
+        if not start.costs:
+            return self.state.plan_with(job.plan)
+        try:
+            return self.state.plan_with(replace(job.plan, pipeline=start.costs))
+        except ValueError as error:
+            self.fail("plan", f"the costs that a pipeline has measured: {error}")
+            return None
+
     def why_apart(self) -> str:
         """Return why ranks that have started the same run cannot run together, "" if they can.
 
@@ -110,7 +122,7 @@ class RunControl:
         """
         ranks = [(rank, rank.started) for rank in self.state.ranks.values() if rank.started]
         runs = sorted({start.run for _, start in ranks})
-        reasons = (why_apart((r, s) for r, s in ranks if s.run == run) for run in runs)
+        reasons = (why_apart([(r, s) for r, s in ranks if s.run == run]) for run in runs)
         return next(filter(None, reasons), "")
 
     def apply_progress(self, rank: RankPeer) -> None:

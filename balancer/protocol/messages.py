@@ -159,7 +159,8 @@ class StartRun(ArrayRecord, frozen=True):
 
     A rank that returns to a restarted balancer adds how far it has got: here: its position. holes:
     samples that cannot be used. known: steps of which the rank has received a part and whose holes
-    are therefore final.
+    are therefore final. costs: the pipeline's that ordering goes by, the text of PipelineCosts; "",
+    those of the job.
     """
 
     run: Integer
@@ -168,6 +169,7 @@ class StartRun(ArrayRecord, frozen=True):
     here: EpochPosition = NO_PLACE
     holes: tuple[Integer, ...] = ()
     known: tuple[Integer, ...] = ()
+    costs: str = ""
 
     @property
     def start(self) -> EpochPosition:

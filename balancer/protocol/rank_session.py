@@ -186,12 +186,17 @@ class RankSession:
         self.state = row.after[outcome or Outcome.DONE]
 
     def begin(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+        self,
+        epoch: int,
+        at: EpochPosition,
+        holes: tuple[int, ...] = (),
+        served: int = 0,
+        costs: str = "",
     ) -> list[Message]:
         """Start the next run at a position.
 
         Inside a step, `holes` are the step's samples that could not be used, and `served` is how
-        many of this process' ranks have received the microbatch there.
+        many of this process' ranks have received the microbatch there. `costs`: as in StartRun.
         """
         if (row := RANK.get((self.state, BEGIN))) is not None:
             self.state = row.after[Outcome.DONE]
@@ -206,7 +211,8 @@ class RankSession:
         self._next = self._frontier = (*self._start, served)
         self.here, self.holes = at, holes
         self._known = {at.step: holes} if at.microbatch or served else {}
-        self._start_run = StartRun(self.run, epoch, at, holes=holes, known=tuple(self._known))
+        known = tuple(self._known)
+        self._start_run = StartRun(self.run, epoch, at, holes=holes, known=known, costs=costs)
         for rank in self.ranks[:served]:
             self._acks[rank] = Ack(self.run, rank, at.step, at.microbatch)
         return [self._start_run, *self._acks.values()]

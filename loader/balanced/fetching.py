@@ -38,12 +38,27 @@ class MicrobatchSource(Protocol):
         """Wait until the job runs."""
 
     def begin(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+        self,
+        epoch: int,
+        at: EpochPosition,
+        holes: tuple[int, ...] = (),
+        served: int = 0,
+        costs: str = "",
     ) -> None:
-        """Start the next run, and its workers; `holes` and `served` as in RankSession.begin."""
+        """Start the next run, and its workers; the rest as in RankSession.begin."""
+
+    def go_on(
+        self, epoch: int, at: EpochPosition, holes: tuple[int, ...], served: int, costs: str, /
+    ) -> None:
+        """Start the next run as `begin` does, with the workers of this one."""
 
     def recover(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+        self,
+        epoch: int,
+        at: EpochPosition,
+        holes: tuple[int, ...] = (),
+        served: int = 0,
+        costs: str = "",
     ) -> None:
         """Go on with the run at a position, if an exception has left something half done."""
 

@@ -11,6 +11,7 @@ from torch.utils.data import DistributedSampler
 
 from ...balancer.planning.problem.options import Waits
 from ..step.ranks import Place, RankArguments, check_same_place
+from .followed_costs import MeasuredCosts
 from .microbatches import BalancedLoader
 
 # Makes the loader of a place; the waits are what a framework says, None if none has.
@@ -40,6 +41,7 @@ class LateBalancedLoader:
         self._ahead = 0
         self._place: Place | None = None
         self._loader: BalancedLoader | None = None
+        self._pipe: MeasuredCosts | None = None
         if at_once and arguments.are_given:
             self.get()
 
@@ -59,6 +61,8 @@ class LateBalancedLoader:
             self._place = self._arguments.find()
             self._loader = self._make(self._place, self._waits)
             self._loader.set_epoch(self._epoch)
+            if self._pipe is not None:
+                self._loader.follow_costs(self._pipe)
         return self._loader
 
     def get_at_iteration(self) -> BalancedLoader:
@@ -111,6 +115,12 @@ class LateBalancedLoader:
         self._resumed = loader.epoch
         if self._follows is not None:
             self._follows.set_epoch(loader.epoch)
+
+    def follow_costs(self, pipe: MeasuredCosts) -> None:
+        """Order microbatches by the costs that a pipeline measures, from the next step on."""
+        self._pipe = pipe
+        if self._loader is not None:
+            self._loader.follow_costs(pipe)
 
     def follow_epoch(self, epoch: int) -> None:
         """Choose the epoch by a framework's count, which may begin at 0 after a resume (Fabric)."""

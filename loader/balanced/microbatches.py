@@ -35,6 +35,7 @@ from ..step.label_check import LabelCheck
 from ..step.turns import OneCaller
 from .counted_steps import beginning
 from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
+from .followed_costs import FollowedCosts, MeasuredCosts
 from .over_budget import OverBudget
 from .spare import SpareSample
 
@@ -84,6 +85,8 @@ class BalancedLoader:
     _counted: int | None = None
     _left_out_before: int | None = None
     _connection: MicrobatchSource | None = field(default=None, repr=False)
+    _followed: FollowedCosts | None = None
+    _costs: str = ""
     _over_budget: OverBudget = field(init=False, repr=False)
     _labels: LabelCheck = field(init=False, repr=False)
 
@@ -191,6 +194,7 @@ class BalancedLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
+        self._take_costs_at(None)
         ledger, position = read_position(
             state, self.job, len(self.ranks), self.data(), self.growing
         )
@@ -198,12 +202,31 @@ class BalancedLoader:
         self.epoch, self._resume = ledger.epoch, position
         self._loaded, self._counted = ledger, None
 
+    def follow_costs(self, pipe: MeasuredCosts) -> None:
+        """Order microbatches by the costs that a pipeline measures; ValueError without ordering."""
+        self._followed = FollowedCosts(pipe, self.plan)
+
+    def _take_costs(self, at: ResumePosition) -> bool:
+        """Take the costs of the pipeline that is followed; return whether they have changed."""
+        if at.place.microbatch or at.served:  # inside a step they stay
+            return False
+        return self._take_costs_at(at.place)
+
+    def _take_costs_at(self, place: EpochPosition | None) -> bool:
+        followed = self._followed
+        plan = None if followed is None else followed.changed(self.epoch, place)
+        if followed is None or plan is None:
+            return False
+        self.job, self._costs = replace(self.job, plan=plan), followed.costs_of(plan)
+        return True
+
     def _start(self) -> None:
         """Begin the run at the loader's position; nothing that was returned is decoded again."""
         at = self.position
         # Label tokens that are counted in batches: of a step that was begun, in all of them again.
         at = beginning(at) if self.job.counts_batches else at
-        self.open().begin(self.epoch, *_to_begin(at))
+        self._take_costs(at)
+        self.open().begin(self.epoch, *at.to_begin(self._costs))
 
     def _tell_what_will_be_left_out(self, count: int) -> None:
         """Log once how many samples at an epoch's end make no step, where that is known before."""
@@ -234,7 +257,9 @@ class BalancedLoader:
         """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
         try:
             source = self.open()
-            source.recover(self.epoch, *_to_begin(at))
+            if self._take_costs(at):
+                source.go_on(self.epoch, *at.to_begin(self._costs))
+            source.recover(self.epoch, *at.to_begin(self._costs))
             self._tell_what_will_be_left_out(self.count())
             return source.next(self.timeout_s)
         except LoaderError:
@@ -259,7 +284,7 @@ class BalancedLoader:
         self._report_holes(kept)
         holes = before + tuple(o for o in batch.step_holes if o not in before)
         self._check_errors(before, holes, batch)
-        after = self._position_after(batch, kept.at, holes)
+        after = kept.at.after(batch, holes, self.ranks)
         if self._is_passed_over(batch):
             return PassedOver(after)
         delivered = self._delivered(kept, after)
@@ -322,17 +347,6 @@ class BalancedLoader:
                 "the data, or allow more"
             )
 
-    def _position_after(self, batch: Batch, at: ResumePosition, holes: Holes) -> ResumePosition:
-        """Return the position after a microbatch: all ranks of a process must have had theirs."""
-        here = at.place
-        if batch.rank != self.ranks[-1]:
-            here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch)
-            return ResumePosition(here, self.ranks.index(batch.rank) + 1, holes)
-        if batch.microbatch + 1 == batch.microbatches:
-            return ResumePosition(batch.after, holes=holes)
-        here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1)
-        return ResumePosition(here, holes=holes)
-
     def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
         arrival, batch = kept.arrival, kept.arrival.batch
         samples = [
@@ -382,10 +396,3 @@ class BalancedLoader:
             over_budget=self._over_budget.exceeded(costs),
             after=after,
         )
-
-
-def _to_begin(position: ResumePosition) -> tuple[EpochPosition, Holes, int]:
-    """Return what a source needs to begin at a position: place, holes from there, ranks served."""
-    place = position.place
-    holes = tuple(ordinal for ordinal in position.holes if ordinal >= place.start)
-    return place, holes, position.served

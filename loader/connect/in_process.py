@@ -75,26 +75,38 @@ class InProcessConnection:
         return self.session.ready
 
     def begin(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+        self,
+        epoch: int,
+        at: EpochPosition,
+        holes: tuple[int, ...] = (),
+        served: int = 0,
+        costs: str = "",
     ) -> None:
-        """Start the next run; `holes` and `served` as in RankSession.begin."""
+        """Start the next run; the rest as in RankSession.begin."""
         if self._is_torn:
             self._connect()
         self._is_torn = self._is_first = True
-        begun = self.session.begin(epoch, at, holes, served)
+        begun = self.session.begin(epoch, at, holes, served, costs)
         for message in (*begun, *self.session.new_requests()):
             self._send(_RANK, message)
         self._is_torn = False
 
+    go_on = begin
+
     def recover(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+        self,
+        epoch: int,
+        at: EpochPosition,
+        holes: tuple[int, ...] = (),
+        served: int = 0,
+        costs: str = "",
     ) -> None:
         """Start again at a position if an exception has left something half done.
 
         What was measured and decoded ahead of the position is lost; this is rare.
         """
         if self._is_torn:
-            self.begin(epoch, at, holes, served)
+            self.begin(epoch, at, holes, served, costs)
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:  # noqa: ARG002
         """Work until the next microbatch is there; return it, or None at the end of the run."""

@@ -111,14 +111,28 @@ class Connection:
         return ready
 
     def begin(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+        self,
+        epoch: int,
+        at: EpochPosition,
+        holes: tuple[int, ...] = (),
+        served: int = 0,
+        costs: str = "",
     ) -> None:
-        """Start the next run; `holes` and `served` as in RankSession.begin."""
+        """Start the next run; the rest as in RankSession.begin."""
         self._sockets.refuse_forked_copy()
         self._is_first = True
         with self._sockets.lock:
             self._prepare_run()
-            self._send(self.session.begin(epoch, at, holes, served))
+            self._send(self.session.begin(epoch, at, holes, served, costs))
+            self._send(self.session.new_requests())
+
+    def go_on(
+        self, epoch: int, at: EpochPosition, holes: tuple[int, ...], served: int, costs: str
+    ) -> None:
+        """Start the next run as `begin` does, with the workers of this one."""
+        self._sockets.refuse_forked_copy()
+        with self._sockets.lock:
+            self._send(self.session.begin(epoch, at, holes, served, costs))
             self._send(self.session.new_requests())
 
     def finish(self) -> None:
@@ -169,7 +183,12 @@ class Connection:
         return total
 
     def recover(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...] = (), served: int = 0
+        self,
+        epoch: int,
+        at: EpochPosition,
+        holes: tuple[int, ...] = (),
+        served: int = 0,
+        costs: str = "",
     ) -> None:
         """Do nothing: what was interrupted is found out by `_drain`, and asked for again."""
 

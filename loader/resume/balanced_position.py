@@ -5,7 +5,7 @@ from typing import Any
 
 from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import EpochPosition
+from ...balancer.protocol.messages import Batch, EpochPosition
 from ...workers.sources.data_identity import KnownData
 from .ledger import BalancedLedger, write_ledger
 from .reading import check_same, read_ledger
@@ -23,6 +23,30 @@ class ResumePosition:
     place: EpochPosition
     served: int = 0
     holes: tuple[int, ...] = ()
+
+    def to_begin(self, costs: str = "") -> tuple[EpochPosition, tuple[int, ...], int, str]:
+        """Return what a source needs to begin here: place, holes from there, ranks served, costs.
+
+        `costs`: as in StartRun.
+        """
+        holes = tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
+        return self.place, holes, self.served, costs
+
+    def after(
+        self, batch: Batch, holes: tuple[int, ...], ranks: tuple[int, ...]
+    ) -> "ResumePosition":
+        """Return the position after a microbatch: all `ranks` of a process must have had theirs.
+
+        `holes`: of the epoch until then.
+        """
+        here = self.place
+        if batch.rank != ranks[-1]:
+            here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch)
+            return ResumePosition(here, ranks.index(batch.rank) + 1, holes)
+        if batch.microbatch + 1 == batch.microbatches:
+            return ResumePosition(batch.after, holes=holes)
+        here = EpochPosition(here.start, here.window_step, batch.step, batch.microbatch + 1)
+        return ResumePosition(here, holes=holes)
 
 
 START = ResumePosition(EpochPosition(0, 0, 0, 0))

@@ -1,13 +1,14 @@
 """Plan a pipeline again when its steps take other times than planned. No clock, and no torch."""
 
-from .decision import Decision, first_state, observe, settled, step_ns, taken
+from .decision import Decision, first_state, observe, reordered, settled, step_ns, taken
 from .observation import Observation, StepKeys, expected_step, keys_of
 from .profile import nearby
-from .settings import Replan
+from .settings import MakeProgram, Replan
 from .state import PlanChange, PlanState, digest_of, dump_state, load_state
 
 __all__ = [
     "Decision",
+    "MakeProgram",
     "Observation",
     "PlanChange",
     "PlanState",
@@ -21,6 +22,7 @@ __all__ = [
     "load_state",
     "nearby",
     "observe",
+    "reordered",
     "settled",
     "step_ns",
     "taken",

@@ -17,7 +17,7 @@ from ..simulation.simulator import simulate
 from .observation import Observation, span
 from .profile import mean_costs, scaled_profile
 from .settings import PERMILLE, Replan
-from .state import PlanChange, PlanState, digest_of
+from .state import PlanChange, PlanState, digest_of, digest_of_profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,16 @@ def taken(state: PlanState, change: PlanChange, counts: Iterable[int]) -> PlanSt
     """Return the state with a new plan, which has programs of `counts` microbatches."""
     changes = (*state.changes, change)
     return replace(state, digest=change.digest, counts=tuple(sorted(counts)), changes=changes)
+
+
+def reordered(state: PlanState, decision: Decision, step_ns: int) -> PlanState:
+    """Return the state with new costs that leave the program and change what loaders plan by them.
+
+    `step_ns`: of the program, simulated with mean times, which no order changes.
+    """
+    digest, measured_ns = digest_of_profile(state.profile), decision.measured_ns
+    change = PlanChange(state.steps, digest, step_ns, step_ns, measured_ns)
+    return replace(state, changes=(*state.changes, change))
 
 
 def step_ns(program: Program, costs: Costs) -> int:

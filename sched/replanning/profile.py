@@ -33,6 +33,7 @@ def scaled_profile(profile: CostProfile, window: Sequence[Observation]) -> CostP
         profile.buffers,
         profile.parameter_bytes,
         profile.overlap,
+        profile.contention,
     )
 
 

@@ -10,13 +10,16 @@ from ..simulation.timeline import Slot
 
 PERMILLE = 1000
 _MILLION = 10**6
+# The program of (ranks, microbatches, costs).
+MakeProgram = Callable[[int, int, Costs], Program]
 
 
 @dataclass(frozen=True, slots=True)
 class Replan:
     """Settings of how a pipeline follows the times that it measures.
 
-    `program`: makes the program of (ranks, microbatches, costs), such as `with_encoders` of them.
+    `program`: makes the program of (ranks, microbatches, costs), such as `with_encoders` of them;
+    None leaves the program, and a loader that follows the pipeline orders by the profile alone.
     `profile`: what passes are thought to cost before the first step. `threshold`: the share by
     which a measured step has to be away from the simulated one. `window`: the steps whose median
     is looked at, one window after another. `gain`: the share of the step that a new plan has to
@@ -24,7 +27,7 @@ class Replan:
     step's number and the host's own; for devices that have a clock of their own.
     """
 
-    program: Callable[[int, int, Costs], Program]
+    program: MakeProgram | None
     profile: CostProfile
     threshold: float = 0.1
     window: int = 3

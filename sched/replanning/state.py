@@ -8,14 +8,14 @@ import msgspec
 
 from ..ir.program import Program
 from ..ir.typed_json import read_json
-from ..simulation.cost_profile import CostProfile
+from ..simulation.cost_profile import CostProfile, dump_profile
 from .observation import Observation
 from .settings import PERMILLE
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """A plan that was taken before the job's step `step`, counted from 0, and what it saves.
+    """A plan, or costs to order by, taken before the job's step `step` (from 0), and what it saves.
 
     `before_ns`, `after_ns`: the step under both plans, simulated with the measured times.
     `measured_before_ns`, `measured_after_ns`: medians of the windows before and after; the latter
@@ -63,6 +63,11 @@ def digest_of(programs: Mapping[int, Program]) -> str:
     """Return a digest of programs, by number of microbatches: 16 hexadecimal digits."""
     text = "\n\n".join(f"{count}\n{program}" for count, program in sorted(programs.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest_of_profile(profile: CostProfile) -> str:
+    """Return a digest of what passes cost: 16 hexadecimal digits."""
+    return hashlib.sha256(dump_profile(profile).encode()).hexdigest()[:16]
 
 
 def dump_state(state: PlanState) -> str:

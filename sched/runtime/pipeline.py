@@ -275,6 +275,10 @@ class Pipeline:
         """Return the plans that were taken since the job began, with what each one saves."""
         return () if self.replanner is None else self.replanner.state.changes
 
+    def measured_costs(self) -> tuple[str, tuple[int, int] | None]:
+        """Return the cost profile as JSON, "" without `replan`, and epoch and step trained last."""
+        return ("", None) if self.replanner is None else self.replanner.measured_costs()
+
     def state(self, optimizer: torch.optim.Optimizer | None = None) -> RankState:
         """Return this rank's part of a checkpoint (`save_checkpoint` writes all ranks').
 
@@ -384,9 +388,7 @@ class Pipeline:
     def _finish(self, parts: Sequence[ModelPart], reduction: Reduction, training: bool) -> Tensor:
         """End the step of all parts, and return the loss of all ranks."""
         losses = [found for part in parts if (found := part.finish()) is not None]
-        total = torch.zeros((), device=self._place.device)
-        for loss in losses:
-            total = total + loss.float()
+        total = sum((loss.float() for loss in losses), torch.zeros((), device=self._place.device))
         with self._explained():
             reduction.finish(self.deadline_s)
             if training:

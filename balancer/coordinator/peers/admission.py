@@ -3,7 +3,7 @@
 Each function returns the reason as a text, or "" if there is none.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ...planning.problem.config import PlanConfig
@@ -71,7 +71,7 @@ def why_worker_refused(
     )
 
 
-def why_apart(starts: Iterable[tuple[RankPeer, StartRun]]) -> str:
+def why_apart(starts: Collection[tuple[RankPeer, StartRun]]) -> str:
     """Return why ranks cannot run together, "" if they start the same run at one position.
 
     >>> why_apart([])
@@ -84,7 +84,13 @@ def why_apart(starts: Iterable[tuple[RankPeer, StartRun]]) -> str:
         )
         for rank, start in starts
     }
-    if len(set(positions.values())) < 2:
-        return ""
     listed = "; ".join(sorted(positions))
-    return f"the ranks are not at the same position: {listed}: resume all of them from one ledger"
+    if len(set(positions.values())) > 1:
+        advice = "resume all of them from one ledger"
+        return f"the ranks are not at the same position: {listed}: {advice}"
+    if len({start.costs for _, start in starts}) > 1:
+        return (
+            f"the ranks go by different costs of their pipeline: {listed}: call follow_costs() on "
+            "all of them or on none, with one pipeline"
+        )
+    return ""

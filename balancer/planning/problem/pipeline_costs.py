@@ -92,9 +92,30 @@ def read_costs_of(pipeline: Mapping[str, Any]) -> str:
             f"pipeline has {stages} stages, the cost profile {path} {len(profile.placement)}; give "
             "the profile of this model on these ranks"
         )
-    found = PipelineCosts(pipeline["schedule"], profile.placement, profile.passes)
-    _check(found)
-    return msgspec.json.encode(found, order="sorted").decode()
+    return _text(PipelineCosts(pipeline["schedule"], profile.placement, profile.passes))
+
+
+def with_profile(text: str, profile: str) -> str:
+    """Return a plan's pipeline with the costs of another cost profile, given as its JSON.
+
+    Raises ValueError for text that is no cost profile, and for a profile of other stages.
+    """
+    before = parse_pipeline(text)
+    try:
+        found = _decode(profile.encode(), _Profile)
+    except ValueError as error:
+        raise ValueError(f"the measured cost profile: {error}") from None
+    if found.placement != before.placement:
+        raise ValueError(
+            f"the measured cost profile has stages on ranks {list(found.placement)}, the plan's "
+            f"pipeline on {list(before.placement)}; give Balance(pipeline=...) the same layout"
+        )
+    return _text(PipelineCosts(before.schedule, found.placement, found.passes))
+
+
+def _text(pipeline: PipelineCosts) -> str:
+    _check(pipeline)
+    return msgspec.json.encode(pipeline, order="sorted").decode()
 
 
 def parse_pipeline(text: str) -> PipelineCosts:

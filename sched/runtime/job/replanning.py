@@ -15,6 +15,7 @@ import torch
 from ...ir.program import Program, parse_program
 from ...replanning import (
     Decision,
+    MakeProgram,
     Observation,
     PlanChange,
     PlanState,
@@ -27,10 +28,12 @@ from ...replanning import (
     load_state,
     nearby,
     observe,
+    reordered,
     settled,
     step_ns,
     taken,
 )
+from ...simulation.cost_profile import CostProfile, dump_profile
 from ...simulation.costs import Costs
 from ...simulation.timeline import Slot
 from ..links import MeshPlace, gather_objects, wait_for
@@ -46,6 +49,9 @@ class Replanner:
     place: MeshPlace
     deadline_s: float
     state: PlanState = field(init=False)
+    # Epoch and step of the loader's that were trained on last.
+    trained: tuple[int, int] | None = None
+    _written: tuple[CostProfile | None, str] = (None, "")
 
     def __post_init__(self) -> None:
         """Raise ValueError if the profile does not fit the first program."""
@@ -69,6 +75,8 @@ class Replanner:
         All ranks call this after each step. Raises RuntimeError if a peer is lost.
         """
         settings = self.settings
+        if infos and hasattr(infos[0], "epoch"):
+            self.trained = infos[0].epoch, infos[0].step
         if settings.measure is not None:
             slots = settings.measure(self.state.steps, slots)
         program = self._trained(self.programs.made[count])
@@ -80,6 +88,14 @@ class Replanner:
         self.state, decision = observe(self.state, settings, seen)
         if decision is not None:
             self._plan(program, decision)
+
+    def measured_costs(self) -> tuple[str, tuple[int, int] | None]:
+        """Return the cost profile as JSON, and the loader's epoch and step that came last."""
+        profile, text = self._written
+        if profile is not self.state.profile:
+            text = dump_profile(self.state.profile)
+            self._written = self.state.profile, text
+        return text, self.trained
 
     def text(self) -> str:
         """Return the state as JSON, the same on every rank."""
@@ -114,13 +130,17 @@ class Replanner:
         """Have a plan made, and take it if it is worth it, on all ranks alike."""
         before_ns = step_ns(current, decision.costs)
         self.state = settled(self.state, decision, before_ns)
-        found = self._shared(self._made(decision, current.microbatches))
+        make = self.settings.program
+        if make is None:
+            self.state = reordered(self.state, decision, before_ns)
+            return
+        found = self._shared(self._made(make, decision, current.microbatches))
         if not found:
             return
         after_ns = step_ns(self._trained(found[current.microbatches]), decision.costs)
         if not self.settings.worth(before_ns, after_ns):
             return
-        ranks, make, costs = len(current.ranks), self.settings.program, decision.costs
+        ranks, costs = len(current.ranks), decision.costs
         try:
             self.programs.install(found, lambda count: make(ranks, count, costs))
         except ValueError as error:
@@ -130,14 +150,14 @@ class Replanner:
         change = PlanChange(self.state.steps, digest, before_ns, after_ns, measured_ns)
         self.state = taken(self.state, change, found)
 
-    def _made(self, decision: Decision, usual: int) -> dict[int, str]:
+    def _made(self, make: MakeProgram, decision: Decision, usual: int) -> dict[int, str]:
         """Return the programs' texts on the process that plans, {} on others and if it fails.
 
         `usual`: the number of microbatches whose step counts.
         """
         if self.place.rank or self.place.replica:
             return {}
-        ranks, make = self.place.ranks, self.settings.program
+        ranks = self.place.ranks
 
         def length(costs: Costs) -> int:
             return step_ns(self._trained(make(ranks, usual, costs)), decision.costs)

@@ -333,3 +333,58 @@ def test_a_job_is_given_to_workers_whenever_they_come():
     assert cluster.send(b"w", hello) == []
     assert cluster.rank(b"r") == [(b"w", Welcome(to_json(JOB)))]
     assert cluster.send(b"v", WorkerHello("v", 0, "host", 0)) == [(b"v", Welcome(to_json(JOB)))]
+
+
+COSTS = '{"schedule":"1f1b","placement":[0],"passes":{"F":[{"per_thousand":{"tokens":%d}}]}}'
+ORDERED = replace(JOB, plan=replace(PLAN, ordering="two_opt", pipeline=COSTS % 5))
+
+
+def ordered_by(costs, run=0):
+    return StartRun(run, 0, START, costs=costs)
+
+
+def test_a_run_is_planned_by_the_costs_that_its_ranks_have_measured():
+    cluster, plans = Cluster(), []
+    make = cluster.coordinator.state.plan_with
+
+    def plan_with(plan):
+        plans.append(plan.pipeline)
+        return make(plan)
+
+    cluster.coordinator.state.plan_with = plan_with
+    for peer, rank in ((b"r0", 0), (b"r1", 1)):
+        cluster.rank(peer, (rank,), ORDERED)
+    cluster.worker()
+    plans.clear()
+    for run, costs in enumerate(("", COSTS % 7, "")):
+        for peer in (b"r0", b"r1"):
+            cluster.send(peer, ordered_by(costs, run))
+        assert cluster.coordinator.state.run.number == run
+    assert plans == [COSTS % 5, COSTS % 7, COSTS % 5]
+
+
+def test_ranks_that_go_by_different_costs_are_told():
+    cluster = Cluster()
+    for peer, rank in ((b"r0", 0), (b"r1", 1)):
+        cluster.rank(peer, (rank,), ORDERED)
+    cluster.worker()
+    cluster.send(b"r0", ordered_by(""))
+    cluster.send(b"r1", ordered_by(COSTS % 7))
+    assert cluster.coordinator.state.run is None
+    cluster.tick(APART_S)
+    sent = cluster.tick(0.1)
+    assert {to for to, _ in sent} == {b"r0", b"r1"}
+    assert all("go by different costs of their pipeline" in told.reason for _, told in sent)
+
+
+@pytest.mark.parametrize("costs", ["[", COSTS.replace("tokens", "frames") % 3])
+def test_costs_that_cannot_be_gone_by_fail_the_run(costs):
+    cluster = Cluster()
+    cluster.rank(b"r", (0, 1), ORDERED)
+    cluster.worker()
+    sent = cluster.send(b"r", ordered_by(costs))
+    assert [type(message) for _, message in sent] == [RunFailed]
+    assert "the costs that a pipeline has measured" in sent[0][1].reason
+    # Another run may go by others.
+    cluster.send(b"r", ordered_by("", run=1))
+    assert cluster.coordinator.state.run.number == 1

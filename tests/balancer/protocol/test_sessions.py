@@ -242,6 +242,14 @@ def test_what_belongs_to_another_run_or_rank_is_not_taken():
     assert not session.at_end()
 
 
+def test_the_costs_of_a_run_are_told_to_a_balancer_that_was_restarted():
+    session = RankSession((0,), to_json(JOB), 2)
+    assert session.begin(0, START, costs="measured") == [StartRun(0, 0, START, costs="measured")]
+    session.handle(UnknownPeer())
+    told = [each for each in session.new_requests() if isinstance(each, StartRun)]
+    assert [each.costs for each in told] == ["measured"]
+
+
 def test_what_is_unanswered_is_asked_for_again_with_a_ping():
     session = RankSession((0,), to_json(JOB), 2)
     assert session.unanswered() == [session.hello, Ping()]

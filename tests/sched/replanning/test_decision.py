@@ -100,6 +100,7 @@ class Job:
                 decision = found
                 before = step_ns(self.program, found.costs)
                 self.state = settled(self.state, found, before)
+                assert self.settings.program is not None
                 made = self.settings.program(RANKS, COUNT, found.costs)
                 if self.settings.worth(before, step_ns(made, found.costs)):
                     self.program = made
