@@ -47,6 +47,12 @@ EQUIVALENTS: dict[str, str] = {
     f"{_FILLING}/results/filled_program:_layers: for layer, end in "
     "zip(numbers, ends[at, stage, last].tolist(), strict=True): -> for layer, end in "
     "zip(numbers, ends[at, stage, last].tolist(), strict=False):": _ALIKE,
+    f"{_FILLING}/solve/search:fill_bubbles: break -> continue": (
+        "the step is as short as it can be, and of the others only a shorter one would be taken"
+    ),
+    f"{_FILLING}/plan/choose:fitting: how = Splitting(1) -> how = Splitting(2)": (
+        "the size is replaced by one that fits"
+    ),
     f"{_FILLING}/solve/search:_Search._cost: total = 0 -> total = 1": (
         "accepted: each microbatch costs a nanosecond more"
     ),

@@ -30,9 +30,9 @@ def place(
     `start` moves past what is used. `resource` (kernels): 0 compute, 1 communication; `ns` (stages,
     rows, kernels): their times; `rows`: each microbatch's row. `release` (kernels): delay after
     `begin` of the first microbatch's kernels. `slower` (2): permille that a kernel of a resource
-    takes longer beside the host's. Fills `out` (microbatches, stages, kernels) with starts, `took`
-    with times, and `done` with the time at which each result has arrived. Returns the number of
-    microbatches placed with `done` up to `stop`.
+    takes longer beside the host's. Fills `out` (microbatches, stages, kernels) with starts, `took`,
+    zeros before, with times, and `done` with the time at which each result has arrived. Returns the
+    number of microbatches placed with `done` up to `stop`.
     """
     stages, kernels = start.shape[0], resource.shape[0]
     # Per stage: the stretch that placing has reached, and the end of the last kernel.
@@ -45,7 +45,6 @@ def place(
             c = at[s]
             for q in range(kernels):
                 length = ns[s, rows[j], q]
-                took[j, s, q] = length
                 if length == 0:  # padding of a microbatch with fewer pieces
                     out[j, s, q] = t
                     continue

@@ -1,7 +1,7 @@
 """Contention: kernels beside the language model's take longer, in plan, validator and replay."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +91,14 @@ def test_a_kernel_fits_beside_another_as_worked_out_by_hand(
     # Backwards the same on a mirrored clock.
     backward = fill_bubbles(one_kernel(kind, resource, slower, backward=True), EXACT)
     assert (backward.before_ns, backward.after_ns) == (1, before)
+
+
+def test_nothing_takes_longer_unless_the_problem_says_so() -> None:
+    told = one_kernel(COMPUTING, 1, (0, 501))
+    rest = {each.name: getattr(told, each.name) for each in fields(told) if each.init}
+    del rest["slower"]
+    assert fill_bubbles(FillProblem(**rest), EXACT).before_ns == 0
+    assert fill_bubbles(told, EXACT).before_ns == 40
 
 
 def test_a_schedule_that_was_made_without_contention_is_wrong_with_it() -> None:

@@ -150,6 +150,7 @@ def test_pieces_need_no_launch_and_may_be_as_fast_as_the_whole() -> None:
     # by default a fifth longer, and a launch of 10 us
     whole = Kernel("k", "compute", 400_000, True)
     assert pieces(whole, Splitting(120_000)) == (130_000,) * 4
+    assert pieces(Kernel("k", "compute", 30, True), Splitting(30)) == (30,)  # whole: no launch more
     for wrong in ((0, 0, 0), (1, -1, 0), (1, 0, -1)):
         with pytest.raises(ValueError, match="the others 0 or more"):
             Splitting(*wrong)
