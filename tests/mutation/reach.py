@@ -39,8 +39,9 @@ class Reached:
         missing = {line for _, _, line in code.co_lines() if line is not None}
 
         def note(frame: FrameType, *_: object) -> Any:
-            reached.add(frame.f_lineno)
-            missing.discard(frame.f_lineno)
+            if frame.f_lineno is not None:  # some of the interpreter's own steps have none
+                reached.add(frame.f_lineno)
+                missing.discard(frame.f_lineno)
             if missing:
                 return note
             self._tracers[code] = None
