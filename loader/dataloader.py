@@ -72,8 +72,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
     transport      how workers' batches, or samples, come here: "arena", in shared memory that is
-                   used again; "inline", torch's way, or through the balancer; "auto", the arena
-                   where it can be had
+                   used again; "direct", pulled from workers elsewhere; "inline", torch's way, or
+                   through the balancer; "auto", the first of these that can be had
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
 

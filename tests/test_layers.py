@@ -69,6 +69,7 @@ ORDER = (
     "workers.arena",
     "workers.lending",
     "workers.codec",
+    "workers.serving",
     "workers.images",
     "workers.sources",
     "workers.discovery",
@@ -93,6 +94,7 @@ ORDER = (
     # tools
     "tools.console",
     "tools.inputs",
+    "tools.simulated_cluster.transport",
     "tools.simulated_cluster",
     "tools.demo.pipeline",
     "tools.demo",
@@ -131,6 +133,9 @@ ZMQ_SHELLS = {
     "balancer.transport.link",
     "balancer.transport.sockets",
     "workers.daemon.loop",
+    "workers.serving.door",
+    "workers.serving.server",
+    "loader.connect.puller",
     "loader.connect.rank_sockets",
     "tools.bench.transport",
 }

@@ -31,6 +31,8 @@ from ..protocol.messages import (
 from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outcome
 from .effects import Send
 from .notices import send_pong
+from .peers.payload_servers import MakeCredentials
+from .pull_handlers import PullHandlers
 from .rank_checks import RankChecks
 from .rank_handlers import RankHandlers
 from .run.doubted_results import LayoutCheck
@@ -70,6 +72,7 @@ class Coordinator:
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
         incarnation: int = 0,
         check_layout: LayoutCheck | None = None,
+        make_credentials: MakeCredentials | None = None,
     ) -> None:
         """`job` is given where the balancer is started for it; else the first rank brings it.
 
@@ -78,15 +81,17 @@ class Coordinator:
         be done again elsewhere otherwise). `incarnation` must differ from that of every balancer
         before at this address: it separates their lease numbers. `check_layout` finds samples of
         workers on other hosts that no rank could read; with it they are doubted in other ways, too.
+        With `make_credentials` ranks may pull payloads from workers that listen for them.
         """
         self.state = CoordinatorState(
-            job, plan_with, heartbeat_timeout_s, incarnation, check_layout
+            job, plan_with, heartbeat_timeout_s, incarnation, check_layout, make_credentials
         )
         self.runs = RunControl(self.state)
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)
         self._rank_checks = RankChecks(self.runs)
-        self.handlers = {**self.workers.table(), **self.ranks.table()}
+        pulls = PullHandlers(self.state, self.runs, self._apply)
+        self.handlers = {**self.workers.table(), **self.ranks.table(), **pulls.table()}
         self._ticked_at = self._looked_at = -math.inf
         self._deadline = math.inf
         self._has_changed = False

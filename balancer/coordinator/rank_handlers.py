@@ -125,6 +125,7 @@ class RankHandlers:
     def _start_job(self, job: JobSpec) -> None:
         self.state.job = job
         self.state.last_welcome += 1
+        self.state.servers.begin_job()
         for worker in list(self.state.workers):
             self.apply(worker, Event.JOB_STARTED)
 

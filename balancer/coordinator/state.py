@@ -21,6 +21,7 @@ from .delivery.shared_payloads import SharedPayloads
 from .effects import Send
 from .peers.label_totals import LabelTotals
 from .peers.launches import LaunchHistory
+from .peers.payload_servers import MakeCredentials, PayloadServers
 from .peers.records import RankPeer, WorkerPeer
 from .peers.requests import PendingRequests
 from .peers.sharers import Sharers
@@ -86,6 +87,7 @@ class CoordinatorState:
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
         incarnation: int = 0,
         check_layout: LayoutCheck | None = None,
+        make_credentials: MakeCredentials | None = None,
     ) -> None:
         """See `Coordinator` for the arguments."""
         self.check_layout = check_layout
@@ -97,7 +99,6 @@ class CoordinatorState:
         self.count, self.fingerprint = 0, ""
         self.run: EpochRun | None = None
         self.failure: RunFailed | None = None
-
         self.peer_states: dict[bytes, State] = {}
         self.workers: dict[bytes, WorkerPeer] = {}
         self.ranks: dict[bytes, RankPeer] = {}
@@ -105,16 +106,15 @@ class CoordinatorState:
         self.postponed: dict[bytes, RankHello] = {}
         # Ranks that said goodbye, and are answered when no other needs this balancer's run.
         self.leaving: set[bytes] = set()
-        self.launches = LaunchHistory()
+        self.launches, self.sharers = LaunchHistory(), Sharers()
         self.requests, self.labels = PendingRequests(), LabelTotals()
-        self.sharers = Sharers()
         self.pool, self.shared = WorkerPool(), SharedPayloads()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
-
         # Leases and welcomes of different runs, jobs and incarnations never have the same number.
         self.last_lease = incarnation * NUMBERS_PER_INCARNATION
         self.last_welcome = self.last_lease - (job is None)
+        self.servers = PayloadServers(make_credentials, self.last_lease)
         self.diagnostics = Diagnostics()
         self.dropped = 0
         self.now = 0.0
@@ -130,6 +130,7 @@ class CoordinatorState:
         """Record a worker process that has said hello."""
         self.workers[worker.peer] = worker
         self.pool.add(worker)
+        self.servers.admit(worker)
 
     def remove_worker(self, peer: bytes) -> WorkerPeer | None:
         """Forget a worker process and return it, None if it is not known."""
@@ -137,6 +138,7 @@ class CoordinatorState:
         if worker is not None:
             self.pool.remove(worker)
             self.shared.forget_worker(peer)
+            self.servers.remove(worker)
         return worker
 
     def workers_ready(self) -> int:

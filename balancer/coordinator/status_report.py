@@ -12,6 +12,7 @@ from ..protocol.messages import Hole, RequestBatch, StatusReport, TrainerStatus,
 from ..protocol.transitions import W_READY
 from .delivery.sample import Sample
 from .delivery.tracker import DeliveryTracker
+from .peers.payload_servers import how_carried
 from .peers.records import RankPeer, WorkerPeer
 from .run.epoch import EpochRun
 from .state import CoordinatorState
@@ -135,7 +136,7 @@ def _worker_note(state: CoordinatorState, worker: WorkerPeer, leases: int) -> Wo
         recent_decode_ms=recent.decode_ms,
         ahead_us=worker.clock.ahead_us,
         error_us=worker.clock.error_us,
-        transport=cut(worker.hello.transport),
+        transport=cut(how_carried(worker, state.job.transport if state.job else "auto")),
     )
 
 

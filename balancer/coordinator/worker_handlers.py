@@ -32,6 +32,7 @@ from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
 from .delivery.shared_payloads import SharedPayload, size_of
 from .effects import Handler
 from .peers.admission import why_other_version, why_worker_refused
+from .peers.payload_servers import instruction, why_not_direct
 from .peers.records import WorkerPeer
 from .peers.worker_stats import WorkerStats
 from .run.doubted_results import Blame
@@ -121,7 +122,10 @@ class WorkerHandlers:
     def send_job(self, peer: bytes, _: object = None) -> None:
         """Send the job; a worker that has its source open answers that it is ready."""
         job = self.state.job
-        self.state.workers[peer].failure = ""
+        worker = self.state.workers[peer]
+        worker.failure = ""
+        if job is not None and (told := instruction(worker, job.transport, job.buffer_bytes)):
+            self.state.send(peer, told)
         text = to_json(job) if job is not None and job.source else ""
         self.state.send(peer, Welcome(text, self.state.last_welcome))
 
@@ -135,6 +139,9 @@ class WorkerHandlers:
             return Outcome.OUTDATED
         is_first = not state.fingerprint
         reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
+        if not reason and (why := why_not_direct(state.workers[peer], state.job)):
+            self.turn_away(peer, why)
+            return Outcome.REFUSED
         if reason:
             self._reject(peer, state.workers[peer].hello.name, reason)
             state.remove_worker(peer)
@@ -230,9 +237,9 @@ class WorkerHandlers:
         message, frames = decoded.message, iter(decoded.payloads)
         if not message.handles:
             return message, list(frames)
-        items, payloads = [], list[Any]()
+        items, payloads, server = [], list[Any](), self.state.workers[peer].serves
         for item, handle in zip(message.items, message.handles, strict=True):
-            shared = handle and self.state.shared.announce(peer, handle)
+            shared = handle and self.state.shared.announce(peer, handle, server)
             if handle is None or shared is not None:
                 items.append(item)
                 payloads.append(next(frames) if handle is None else shared)

@@ -17,6 +17,7 @@ MAX_SOURCE_DEPTH = 32
 LABEL_TOKENS = "label_tokens"
 # In place of a resource: ranks count label tokens in the batches that they collate.
 IN_BATCHES = "batch"
+TRANSPORTS = ("auto", "direct", "inline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class JobSpec:
     are born with theirs. buffer_bytes: the most bytes of decoded payload held. lease_s: seconds a
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
     label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
-    no resource of that name): ranks count them in their batches.
+    no resource of that name): ranks count them in their batches. transport: how payloads of workers
+    elsewhere travel; "direct" or "inline" forces it.
     """
 
     plan: PlanConfig
@@ -38,6 +40,7 @@ class JobSpec:
     lease_s: float = 120.0
     mixed_workers: bool = False
     label_tokens: str = LABEL_TOKENS
+    transport: str = "auto"
 
     def __post_init__(self) -> None:
         checked_on_error(self.on_error, no_refill=BALANCED)
@@ -47,6 +50,8 @@ class JobSpec:
         for name in ("shuffle", "mixed_workers"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, needed is True or False")
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport is {self.transport!r}, allowed are {TRANSPORTS}")
         if not self.lease_s > 0:
             raise ValueError(f"lease_s is {self.lease_s}, it must be positive")
         _check_extent(self.plan)

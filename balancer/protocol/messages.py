@@ -23,6 +23,7 @@ from .parts import EpochPosition as EpochPosition
 from .parts import Handles as Handles
 from .parts import Hole as Hole
 from .parts import PayloadHandle as PayloadHandle
+from .parts import PayloadServer as PayloadServer
 from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
@@ -31,7 +32,12 @@ from .payload_messages import DecodeDone as DecodeDone
 from .payload_messages import FreeSlots as FreeSlots
 from .payload_messages import Lease as Lease
 from .payload_messages import ProbeDone as ProbeDone
+from .payload_messages import PulledPayloads as PulledPayloads
+from .payload_messages import PullFailed as PullFailed
+from .payload_messages import PullPayloads as PullPayloads
 from .payload_messages import Revoke as Revoke
+from .payload_messages import ServePayloads as ServePayloads
+from .payload_messages import StopServing as StopServing
 from .records import ArrayRecord, Integer
 from .software_version import VERSION
 from .status_messages import GetStatus as GetStatus
@@ -39,7 +45,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 
 # --- worker to coordinator
@@ -50,7 +56,7 @@ class WorkerHello(ArrayRecord, frozen=True):
 
     slot: the worker's number on its machine. software: its versions, as text for diagnostics.
     version: that of counterpoise, which must be the balancer's. transport: how its payloads travel,
-    and why, as text for diagnostics.
+    and why, as text for diagnostics. address, key: where ranks may pull them, as in PayloadServer.
     """
 
     name: str
@@ -60,6 +66,8 @@ class WorkerHello(ArrayRecord, frozen=True):
     software: str = ""
     version: str = VERSION
     transport: str = "inline"
+    address: str = ""
+    key: bytes = b""
 
 
 class WorkerReady(ArrayRecord, frozen=True):
@@ -258,7 +266,7 @@ class Batch(ArrayRecord, frozen=True):
 
     microbatches: the number that the rank has in this step. costs: the sum per resource. after: the
     position once all microbatches of the step are delivered. step_holes: the ordinals of all holes
-    of the step, the same for every rank.
+    of the step, the same for every rank. servers: the workers from which handles are pulled.
     """
 
     run: Integer
@@ -273,6 +281,7 @@ class Batch(ArrayRecord, frozen=True):
     holes: tuple[Hole, ...]
     step_holes: tuple[Integer, ...] = ()
     handles: Handles = ()
+    servers: tuple[PayloadServer, ...] = ()
 
 
 class LabelTotal(ArrayRecord, frozen=True):
@@ -351,12 +360,16 @@ FromWorker = (
     | WorkerFailed
     | WorkerBye
 )
-ToWorker = Welcome | Lease | Revoke | FreeSlots | UnknownPeer | PeerRejected | Bye
+ToWorker = (
+    Welcome | Lease | Revoke | FreeSlots | ServePayloads | StopServing
+    | UnknownPeer | PeerRejected | Bye
+)  # fmt: skip
 FromRank = (
     RankHello
     | StartRun
     | RequestBatch
     | Ack
+    | PullFailed
     | LabelCount
     | Ping
     | GetStatus
@@ -377,11 +390,12 @@ ToRank = (
 )
 ToOthers = HeartbeatAck | StatusReport
 BetweenShells = ClearPayloadOffer
-Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenShells
+BetweenPeers = PullPayloads | PulledPayloads
+Message = FromWorker | ToWorker | FromRank | ToRank | ToOthers | BetweenShells | BetweenPeers
 
 FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
-TO_OTHERS = get_args(ToOthers)
+TO_OTHERS, BETWEEN_PEERS = get_args(ToOthers), get_args(BetweenPeers)
 KINDS = {kind.__name__: kind for kind in get_args(Message)}
 # The kinds whose header is followed by a frame for each of its `items` without a handle.
 WITH_PAYLOADS = (DecodeDone, Batch)

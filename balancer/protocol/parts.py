@@ -56,10 +56,10 @@ class DecodedItem(ArrayRecord, frozen=True):
 
 
 class PayloadHandle(ArrayRecord, frozen=True):
-    """The place of a payload in the shared memory of a worker: see workers/lending/.
+    """The place of a payload in a worker's memory: see workers/lending/ and workers/serving/.
 
     token: the worker process' memory, serial: the payload, never the same twice there; segment,
-    offset, nbytes: its bytes.
+    offset, nbytes: its bytes, of a payload that is pulled only their number.
     """
 
     token: Count
@@ -67,6 +67,21 @@ class PayloadHandle(ArrayRecord, frozen=True):
     segment: Count
     offset: Count
     nbytes: Count
+
+
+class PayloadServer(ArrayRecord, frozen=True):
+    """A worker from which ranks pull payloads, and what they connect with: see workers/serving/.
+
+    token: as in the handles of its payloads. key: the worker's public key, empty where nothing is
+    encrypted. public, secret: the ranks' key pair under CURVE (Z85), else an empty key and a
+    password.
+    """
+
+    token: Count
+    address: str
+    key: bytes
+    public: bytes
+    secret: bytes
 
 
 # One for each item, None where its payload is in a frame; empty if all are.

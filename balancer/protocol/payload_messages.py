@@ -1,11 +1,14 @@
 """Messages about samples under a lease: who measures or decodes them, the results, their payloads.
 
+Payloads that ranks pull from workers (workers/serving/) are asked for over connections of their
+own: `PullPayloads` and `PulledPayloads` never reach the coordinator.
+
 The clear channel is a second connection for payloads, see transport/sealing.py; its offer is
 handled by balancer/transport/link.py and balancer/server/clear_payloads.py and never reaches a
 session.
 """
 
-from .parts import DecodedItem, Handles, Probed, SampleRef
+from .parts import Count, DecodedItem, Handles, Probed, SampleRef
 from .records import ArrayRecord, Integer
 
 
@@ -74,3 +77,48 @@ class DecodeDone(ArrayRecord, frozen=True):
     items: tuple[DecodedItem, ...]
     handles: Handles = ()
     usual_us: Integer = -1
+
+
+class ServePayloads(ArrayRecord, frozen=True):
+    """Keep decoded payloads for ranks to pull, and announce them by handles with this token.
+
+    most_bytes: what may be kept; 0: send all inline. public, secret: what ranks connect with, as in
+    PayloadServer; of a key pair only the public key.
+    """
+
+    token: Count
+    most_bytes: Count
+    public: bytes
+    secret: bytes
+
+
+class StopServing(ArrayRecord, frozen=True):
+    """Send payloads inline from now on, and why; what was announced may still be pulled."""
+
+    reason: str
+
+
+class PullFailed(ArrayRecord, frozen=True):
+    """Payloads of the worker with this token cannot be pulled by this rank, and why.
+
+    is_rubbish: they came, and were not what their headers say.
+    """
+
+    token: Count
+    reason: str
+    is_rubbish: bool
+
+
+class PullPayloads(ArrayRecord, frozen=True):
+    """Sent by a rank to a worker: send these payloads; `number` comes back with them."""
+
+    number: Count
+    token: Count
+    serials: tuple[Count, ...]
+
+
+class PulledPayloads(ArrayRecord, frozen=True):
+    """The answer to PullPayloads: those that are there, a payload frame each; others are gone."""
+
+    number: Count
+    serials: tuple[Count, ...]

@@ -287,10 +287,13 @@ class RankSession:
         del self._arrived[position]
         return [structs.replace(self._request(position), lost=True)]
 
+    def batches(self) -> list[Batch]:
+        """Return the microbatches that have arrived and are not released, first those used next."""
+        return [self._arrived[position].batch for position in sorted(self._arrived)]
+
     def handles(self) -> Iterator[PayloadHandle]:
         """Return the handles in microbatches that have arrived and are not released."""
-        arrived = list(self._arrived.values())
-        return (h for each in arrived for h in each.batch.handles if h is not None)
+        return (h for each in self.batches() for h in each.handles if h is not None)
 
     def count_labels(self, step: int, tokens: Mapping[int, int]) -> Sequence[Message]:
         """Return what tells the balancer how many label tokens each rank here has in a step."""
@@ -299,10 +302,6 @@ class RankSession:
     def label_total(self, step: int) -> int | None:
         """Return the label tokens of a step on all ranks; None before the balancer's answer."""
         return self._labels.total(self.run, step)
-
-    def has_next(self) -> bool:
-        """Return True if `take` will return a microbatch."""
-        return self._skip_to_existing(self._next) in self._arrived
 
     def at_end(self) -> bool:
         """Return True if the run has no further microbatch."""

@@ -78,6 +78,7 @@ class Action(StrEnum):
     START_RUN = "start run"
     RECORD_REQUEST = "record request"
     ACKNOWLEDGE = "acknowledge"
+    JUDGE_PULL = "judge pull"
     ADD_LABELS = "add labels"
     IDENTIFY_RANK = "identify rank"
     ANSWER_PING = "answer ping"
@@ -96,6 +97,7 @@ class WorkerAction(StrEnum):
     QUEUE_LEASE = "queue lease"
     DROP_LEASE = "drop lease"
     FREE_SLOTS = "free slots"
+    CHANGE_CARRIAGE = "change carriage"
     SAY_HELLO = "say hello"
     END = "end"
 
@@ -213,6 +215,7 @@ COORDINATOR: dict[tuple[State, str], Transition[Action]] = {
     (R_RUNNING, "StartRun"): _to(Action.START_RUN, R_RUNNING),
     (R_RUNNING, "RequestBatch"): _to(Action.RECORD_REQUEST, R_RUNNING),
     (R_RUNNING, "Ack"): _to(Action.ACKNOWLEDGE, R_RUNNING),
+    (R_RUNNING, "PullFailed"): _to(Action.JUDGE_PULL, R_RUNNING),
     (R_RUNNING, "LabelCount"): _to(Action.ADD_LABELS, R_RUNNING),
     (ABSENT, "LabelCount"): _to(Action.IDENTIFY_RANK, ABSENT),
     (R_ATTACHED, "LabelCount"): _to(Action.IDENTIFY_RANK, R_ATTACHED),
@@ -242,6 +245,10 @@ WORKER: dict[tuple[State, str], Transition[WorkerAction]] = {
     (SERVING, "Revoke"): _to(WorkerAction.DROP_LEASE, SERVING),
     (JOINING, "FreeSlots"): _to(WorkerAction.FREE_SLOTS, JOINING),
     (SERVING, "FreeSlots"): _to(WorkerAction.FREE_SLOTS, SERVING),
+    (JOINING, "ServePayloads"): _to(WorkerAction.CHANGE_CARRIAGE, JOINING),
+    (SERVING, "ServePayloads"): _to(WorkerAction.CHANGE_CARRIAGE, SERVING),
+    (JOINING, "StopServing"): _to(WorkerAction.CHANGE_CARRIAGE, JOINING),
+    (SERVING, "StopServing"): _to(WorkerAction.CHANGE_CARRIAGE, SERVING),
     (JOINING, "UnknownPeer"): _to(WorkerAction.SAY_HELLO, JOINING),
     (SERVING, "UnknownPeer"): _to(WorkerAction.SAY_HELLO, SERVING),
     (JOINING, "PeerRejected"): _to(WorkerAction.END, ENDED),

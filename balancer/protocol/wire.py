@@ -18,15 +18,17 @@ from typing import Any
 import msgpack
 import msgspec
 
-from .messages import KINDS, PROTOCOL_VERSION, WITH_PAYLOADS, Message
+from .messages import KINDS, PROTOCOL_VERSION, WITH_PAYLOADS, Message, PulledPayloads
 from .records import read_record
 
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
 MAX_HEADER_BYTES = 4 << 20
-LARGE_HEADER_BYTES = {
+HEADER_BYTES = {
     "ProbeDone": 32 << 20,
     "Lease": 32 << 20,
     "Batch": 64 << 20,
+    "PullPayloads": 1 << 20,
+    "PulledPayloads": 1 << 20,
 }
 MAX_FRAMES = 65_537
 MAX_CONTAINER = 1 << 20
@@ -66,7 +68,7 @@ def decode(header: bytes | memoryview, payloads: int) -> Message:
     Raises WireError for anything that `encode` cannot have made.
     """
     kind = _peek_kind(header)
-    limit = LARGE_HEADER_BYTES.get(kind, MAX_HEADER_BYTES)
+    limit = HEADER_BYTES.get(kind, MAX_HEADER_BYTES)
     if len(header) > limit:
         raise WireError(f"header of {len(header)} bytes, at most {limit} are allowed")
     message = _read_at_once(header, kind)
@@ -144,6 +146,8 @@ def payload_frames(message: Message) -> int:
 
     Raises WireError if there are neither no handles nor one for each item.
     """
+    if isinstance(message, PulledPayloads):
+        return len(message.serials)
     if not isinstance(message, WITH_PAYLOADS):
         return 0
     items, handles = len(message.items), message.handles

@@ -16,6 +16,8 @@ from .messages import (
     PeerRejected,
     Revoke,
     SampleRef,
+    ServePayloads,
+    StopServing,
     UnknownPeer,
     Welcome,
 )
@@ -60,7 +62,14 @@ class FreePayloads:
     freed: tuple[FreeSlots, ...]
 
 
-Effect = OpenSource | RepeatReady | SayHello | FreePayloads | EndWorker
+@dataclass(frozen=True, slots=True)
+class CarryPayloads:
+    """Keep payloads for ranks to pull, or send them inline, as the message says."""
+
+    way: ServePayloads | StopServing
+
+
+Effect = OpenSource | RepeatReady | SayHello | FreePayloads | CarryPayloads | EndWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,7 @@ class WorkerSession:
             WorkerAction.QUEUE_LEASE: self._queue_lease,
             WorkerAction.DROP_LEASE: self._drop_lease,
             WorkerAction.FREE_SLOTS: lambda message: FreePayloads((message,)),
+            WorkerAction.CHANGE_CARRIAGE: CarryPayloads,
             WorkerAction.SAY_HELLO: self._say_hello,
             WorkerAction.END: self._end,
         }

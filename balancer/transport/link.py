@@ -45,7 +45,7 @@ class Link:
         self._endpoint = endpoint
         # The secrets of a clear channel are accepted under CURVE only.
         self._accepts_offers = keys is not None and endpoint.startswith("tcp://") and is_available()
-        self._socket = connect(context, endpoint, name, keys, monitored=True)
+        self._socket = connect(context, endpoint, name, keys, monitored=Handshakes.EVENTS)
         self.handshakes = Handshakes(self._socket, keyed=keys is not None)
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)

@@ -11,7 +11,7 @@ import zmq
 
 from ..protocol.messages import Message
 from ..protocol.wire import MAX_FRAMES, WireError, decode, encode
-from .keys import PeerKeys, ServerKeys
+from .keys import KeyPair, PeerKeys, ServerKeys
 
 # The largest frame that is accepted: a payload is one decoded sample or one collated batch.
 MAX_FRAME_BYTES = 8 << 30
@@ -44,7 +44,7 @@ SERIAL_AFTER = ","
 Received = tuple[Message, list[zmq.Frame]]
 
 # The beginning of a monitor's message.
-_EVENT = struct.Struct("=H")
+_EVENT = struct.Struct("=Hi")
 # Numbers: pyzmq's enumerations are many times slower in every operation.
 _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -65,26 +65,34 @@ def listen(
     context accepts; with passwords nothing is encrypted. On tcp an authenticator also decides when
     connections are let in, keys or not.
     """
-    socket = context.socket(zmq.ROUTER)
-    _configure(socket)
-    socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
+    socket = open_router(context, keys.own if keys is not None else None, passwords)
     if address.startswith("tcp:"):
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_FRAME_BYTES)
         # Each connection waits for the answer of an authenticator, if the context has one.
         socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
-    if keys is not None:
-        socket.setsockopt(zmq.CURVE_SERVER, 1)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.own.secret)
-    if passwords:
-        socket.setsockopt(zmq.PLAIN_SERVER, 1)
-    if passwords or keys is not None:
-        socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     if descriptor is not None:
         socket.setsockopt(zmq.USE_FD, descriptor)
+    _bind(socket, address)
+    return socket
+
+
+def open_router(
+    context: "zmq.Context[zmq.Socket[bytes]]", own: KeyPair | None, passwords: bool
+) -> "zmq.Socket[bytes]":
+    """Return a ROUTER that is not bound yet, with the keys of its own, if any; see `listen`."""
+    socket = context.socket(zmq.ROUTER)
+    _configure(socket)
+    socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
+    if own is not None:
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
+    if passwords:
+        socket.setsockopt(zmq.PLAIN_SERVER, 1)
+    if passwords or own is not None:
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"counterpoise")
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    _bind(socket, address)
     return socket
 
 
@@ -107,14 +115,15 @@ def connect(
     address: str,
     name: bytes,
     keys: PeerKeys | None = None,
-    monitored: bool = False,
+    monitored: int = 0,
     password: bytes = b"",
 ) -> "zmq.Socket[bytes]":
     """Return a DEALER of this name, connected (in the background) to an address.
 
     With keys it talks only to the balancer that has the secret of `keys.balancer`. A password
-    identifies the peer where nothing is encrypted. Set `monitored` if a `Handshakes` will be made
-    for this socket (it must not miss the first event) and closed.
+    identifies the peer where nothing is encrypted. `monitored`: the events that a monitor of this
+    socket, which is to be closed, will be asked for, `Handshakes.EVENTS` for one of these: the
+    first must not be missed.
     """
     socket = context.socket(zmq.DEALER)
     _configure(socket)
@@ -129,7 +138,7 @@ def connect(
     if password or keys is not None:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS)
     if monitored:
-        socket.get_monitor_socket(Handshakes.EVENTS)
+        socket.get_monitor_socket(monitored)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
@@ -143,12 +152,17 @@ def connect(
 
 
 def read_event(monitor: "zmq.Socket[bytes]") -> int:
-    """Return the number of the event that waits at a monitor.
+    """Return the number of the event that waits at a monitor."""
+    return read_event_value(monitor)[0]
+
+
+def read_event_value(monitor: "zmq.Socket[bytes]") -> tuple[int, int]:
+    """Return the number and the value (of a connection, its descriptor) of an event that waits.
 
     zmq.utils.monitor does so too, but imports asyncio and ssl, which takes a balancer's start.
     """
-    number: int = _EVENT.unpack_from(monitor.recv_multipart()[0])[0]
-    return number
+    number, value = _EVENT.unpack_from(monitor.recv_multipart()[0])
+    return number, value
 
 
 class Handshakes:

@@ -4,7 +4,7 @@ import atexit
 import os
 import socket
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch.distributed as dist
 
@@ -122,7 +122,7 @@ class ConnectionFactory:
         LoaderError and ValueError that say what to do.
         """
         if self.balancer is not None:
-            job = to_json(self.job)
+            job = to_json(replace(self.job, transport=self.transport))
             return Connection(self.balancer, self._party(), job, self.prefetch, keys=self.keys)
         if self.source is None:
             raise ValueError("a RemoteDataset needs balancer='tcp://HOST:PORT'")

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import zmq
@@ -30,7 +30,8 @@ class RankSockets:
     `lock` is held while the link is used; `watched` are descriptors that wake its poller. The
     former connection is closed before another of the same name is opened, also where a signal's
     handler has raised in between: if the balancer heard of the former one last, it would take that
-    for the one to answer, and the rank would never hear of it again.
+    for the one to answer, and the rank would never hear of it again. `before_closing` closes what
+    others have opened in the context.
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class RankSockets:
         self.owner = os.getpid()
         self.session = session
         self._endpoint = endpoint
-        self._name = name
+        self.name = name
+        self.before_closing: Callable[[], None] = _nothing
         self._keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._link: Link | None = None
@@ -73,13 +75,20 @@ class RankSockets:
         if self._link is None or not self.is_open:
             self.drop()
             self._context = zmq.Context()
-            self._link = Link(self._context, self._endpoint, self._name, self._keys)
+            self._link = Link(self._context, self._endpoint, self.name, self._keys)
             for descriptor in self.watched:
                 self._link.poller.register(descriptor, zmq.POLLIN)
             for message in self.session.reattach():
                 self._link.send(message)
             self._opened_at = time.monotonic()
         return self._link
+
+    def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
+        """Return the context of the link's sockets."""
+        self.link()
+        if self._context is None:
+            raise RuntimeError("a link without a context: please report this bug of counterpoise")
+        return self._context
 
     def watch(self, descriptors: set[int]) -> None:
         """Register these descriptors with the poller, and no others."""
@@ -110,11 +119,16 @@ class RankSockets:
     def drop(self) -> None:
         """Close the sockets until they are needed; what has arrived is asked for again."""
         self._opened_at = math.inf
+        self.before_closing()
         if self._link is not None:
             self._link.close(self._linger_ms)
         if self._context is not None:
             self._context.destroy(linger=self._linger_ms)
         self._link = self._context = None
+
+
+def _nothing() -> None:
+    """Close nothing."""
 
 
 # Every rank's sockets in this process.

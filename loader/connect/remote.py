@@ -87,7 +87,8 @@ class Connection:
         name = f"rank-{party.ranks[0]}.{os.getpid()}.{uuid.uuid4().hex}".encode()
         self._sockets = RankSockets(endpoint, name, self.session, keys)
         self._sockets.patience_s = patience_s
-        self._payloads = SharedPayloadReader(endpoint, name, copies=party.copies)
+        self._payloads = SharedPayloadReader(endpoint, self._sockets, copies=party.copies)
+        self._told = set[int]()  # workers of which it is logged that they cannot be reached
         self._is_draining = False
         self._awaits_restart = False
         self._is_first = True  # nothing of the run has been handed out yet
@@ -150,8 +151,8 @@ class Connection:
         with self._sockets.lock:
             self._drain()
             while True:
-                if self.session.peek() is None:
-                    self._wait(lambda: self._has_next(), timeout_s)
+                if not self._has_next():
+                    self._wait(self._has_next, timeout_s)
                 arrival = self.session.peek()
                 readable = arrival and self._payloads.with_payloads(arrival)
                 if readable is not None or arrival is None:
@@ -198,7 +199,11 @@ class Connection:
         self._payloads.close()
 
     def _has_next(self) -> bool:
-        return self.session.has_next() or self.session.at_end()
+        """Return whether the next microbatch is here with its payloads, or will never be."""
+        arrival = self.session.peek()
+        if arrival is None:
+            return self.session.at_end()
+        return self._payloads.is_settled(arrival)
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         started = self._heard = time.monotonic()
@@ -214,6 +219,7 @@ class Connection:
                 self._send(self.session.new_requests())
             else:
                 self._check_silence()
+                self._drain()  # what was asked of workers may have taken too long
                 self._send(self.session.unanswered())
             if log.is_due(waited):
                 logger.warning(
@@ -223,6 +229,8 @@ class Connection:
 
     def _waits_for(self) -> str:
         """Return in a few words what is missing for the next batch."""
+        if pulls := self._payloads.waits_for():
+            return pulls
         if self.session.status is None:
             return f"the balancer at {self.endpoint} to answer"
         return self.session.status.waiting
@@ -239,6 +247,7 @@ class Connection:
             self.session.handle(*received)
             if isinstance(received[0], Pong):
                 self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
+        self._pull()
         self._is_draining = False
         self._payloads.turn(self.session)
         if self.session.awaits_restart and not self._awaits_restart:
@@ -254,6 +263,17 @@ class Connection:
                 with contextlib.suppress(RuntimeError):
                     self._peers.give_up(self.session.failure, "go on")
             self._fail(self.session.failure)
+
+    def _pull(self) -> None:
+        """Pull what workers elsewhere have of microbatches that have arrived."""
+        for failed in self._payloads.pull(self.session):
+            if not failed.is_rubbish and failed.token not in self._told:
+                self._told.add(failed.token)
+                logger.warning(
+                    "%s gets samples of the worker at %s through the balancer: it cannot pull them",
+                    self._name, failed.reason,
+                )  # fmt: skip
+            self._send([failed])
 
     def _check_processes(self) -> None:
         reason = self._watch()

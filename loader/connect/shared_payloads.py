@@ -1,21 +1,27 @@
-"""Reads payloads that lie in the memory of workers on this machine."""
+"""Puts payloads in the place of handles: they lie in workers' memory, here or on other hosts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from ...balancer.protocol.messages import PayloadHandle, PullFailed
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.server.embedded import directory_of
+from ...balancer.server.sample_layout import why_bad_layout
 from ...workers.lending.borrower import Borrower
 from ..step.errors import LoaderError
+from .pull_book import PullBook
+from .puller import Puller
+from .rank_sockets import RankSockets
 
 
 class SharedPayloadReader:
-    """Puts payloads in the place of handles.
+    """Reads payloads in the memory of workers on this machine, and pulls them from others.
 
-    The tensors that are made of them lie in the worker's memory, and may be written to.
+    The tensors that are made of what is read lie in the worker's memory, and may be written to.
     """
 
-    def __init__(self, endpoint: str, name: bytes, copies: bool) -> None:
-        """`endpoint` is the balancer's, `name` ours there.
+    def __init__(self, endpoint: str, sockets: RankSockets, copies: bool) -> None:
+        """`endpoint` is the balancer's, `sockets` are those of this rank.
 
         `copies`: other processes read the same payloads, and must not see what is written here;
         needless where batches are copied out of them in any case.
@@ -23,34 +29,69 @@ class SharedPayloadReader:
         self._endpoint = endpoint
         self._copies = copies
         is_local = endpoint.startswith("ipc://")
-        self._borrower = Borrower(directory_of(endpoint), name) if is_local else None
+        self._borrower = Borrower(directory_of(endpoint), sockets.name) if is_local else None
+        self._pulls = PullBook(why_bad_layout)
+        self._puller = Puller(sockets, self._pulls)
+
+    def is_settled(self, arrival: Arrival) -> bool:
+        """Return whether nothing of a microbatch is on its way here any more."""
+        return self._pulls.is_settled(arrival.batch)
 
     def with_payloads(self, arrival: Arrival) -> Arrival | None:
-        """Return a microbatch with a payload for each item; None if some cannot be had any more."""
+        """Return a microbatch with a payload for each item; None if some cannot be had any more.
+
+        Of a microbatch that is settled.
+        """
         handles = arrival.batch.handles
         if not handles:
             return arrival
-        if self._borrower is None:
-            raise LoaderError(
-                f"the balancer at {self._endpoint} has sent handles of memory on its own machine: "
-                "please report this bug of counterpoise"
-            )
-        found = self._borrower.views(handles)
-        if found is None:
+        tokens = {server.token for server in arrival.batch.servers}
+        pulled = {
+            (handle.token, handle.serial): self._pulls.payload(handle)
+            for handle in handles
+            if handle is not None and handle.token in tokens
+        }
+        if None in pulled.values():
+            return None
+        lent = self._views([h if h is None or h.token not in tokens else None for h in handles])
+        if lent is None:
             return None
         frames = iter(arrival.payloads)
-        payloads = (next(frames) if each is None else self._own(each) for each in found)
+        payloads = list[object]()
+        for handle, view in zip(handles, lent, strict=True):
+            if handle is None:
+                payloads.append(next(frames))
+            elif view is not None:
+                payloads.append(bytearray(view) if self._copies else view)
+            else:
+                payloads.append(pulled[handle.token, handle.serial])
         return replace(arrival, payloads=tuple(payloads))
+
+    def pull(self, session: RankSession) -> list[PullFailed]:
+        """Ask for what has been announced, and take in what has come; return what cannot be had."""
+        return self._puller.turn(session.batches())
 
     def turn(self, session: RankSession) -> None:
         """Answer the workers that ask what is read here."""
         if self._borrower is not None:
             self._borrower.turn(session.handles())
 
+    def waits_for(self) -> str:
+        """Return in a few words what is on its way here, "" if nothing is."""
+        return f"answers of workers to {self._pulls.waiting} pulls" if self._pulls.waiting else ""
+
     def close(self) -> None:
         """Give back all memory that no tensor refers to."""
         if self._borrower is not None:
             self._borrower.close()
 
-    def _own(self, payload: memoryview) -> memoryview | bytearray:
-        return bytearray(payload) if self._copies else payload
+    def _views(self, handles: Sequence[PayloadHandle | None]) -> Sequence[memoryview | None] | None:
+        """Return what lies in memory of this machine; None if some cannot be read any more."""
+        if not any(handles):
+            return [None] * len(handles)
+        if self._borrower is None:
+            raise LoaderError(
+                f"the balancer at {self._endpoint} has sent handles of memory on its own machine: "
+                "please report this bug of counterpoise"
+            )
+        return self._borrower.views(handles)

@@ -170,5 +170,5 @@ def test_what_is_too_large_for_the_budget_s_memory_comes_inline() -> None:
 
 
 def test_the_arena_is_for_workers_of_its_own() -> None:
-    with pytest.raises(ValueError, match="travel inline"):
+    with pytest.raises(ValueError, match="not for those of"):
         loader(Plain(), "arena", balancer="tcp://127.0.0.1:5555")

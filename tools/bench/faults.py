@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..console.reporting import emit, progress_console
 from ..simulated_cluster.trial import FAULTS, Verdict, trial
-from ..simulated_cluster.variants import LENT_VARIANTS, SHARED_VARIANTS, VARIANTS
+from ..simulated_cluster.variants import LENT_VARIANTS, PULLED_VARIANTS, SHARED_VARIANTS, VARIANTS
 
 
 @click.command("faults")
@@ -21,6 +21,7 @@ from ..simulated_cluster.variants import LENT_VARIANTS, SHARED_VARIANTS, VARIANT
 @click.option("--seed", type=int, help="Replay this one simulated seed and print its last events.")
 @click.option("--shared", is_flag=True, help="Only jobs whose ranks several processes share.")
 @click.option("--lent", is_flag=True, help="Only jobs whose workers lend memory to ranks.")
+@click.option("--pulled", is_flag=True, help="Only jobs whose ranks pull payloads from workers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     simulate: bool,  # noqa: ARG001 - the default, and the only kind here
@@ -30,13 +31,15 @@ def command(
     seed: int | None,
     shared: bool,
     lent: bool,
+    pulled: bool,
     as_json: bool,
 ) -> int:
     """Kill, stop, cut and delay; compare every delivered batch with a run without faults.
 
     Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults on a simulated
     cluster; with --shared several processes play each rank, come late, fall behind and die; with
-    --lent payloads lie in workers' memory, and handles are of dead workers or out of range. Exit
+    --lent payloads lie in workers' memory, and handles are of dead workers or out of range; with
+    --pulled ranks pull them, and pulls are lost, late or gone, or a worker is out of reach. Exit
     status 1 if anything was lost, came twice, came in another batch or never came. With real
     processes: `make faults RUNS=3` in a checkout.
 
@@ -46,21 +49,31 @@ def command(
       counterpoise bench faults --seed 17
       counterpoise bench faults --shared --seeds 200
       counterpoise bench faults --lent --seeds 200
+      counterpoise bench faults --pulled --seeds 200
     """  # noqa: D301
     if processes:
         raise click.UsageError(
             "faults of real processes are tried in a checkout: `make faults RUNS=3` (same report)"
         )
-    if shared and lent:
-        raise ValueError("give --shared or --lent: some of the latter's jobs are shared, too")
     if seeds < 1:
         raise ValueError(f"--seeds is {seeds}: give at least 1")
-    variants = LENT_VARIANTS if lent else SHARED_VARIANTS if shared else VARIANTS
+    variants = _variants(shared, lent, pulled)
     if seed is not None:
         return _replay(seed, variants)
     report, wrong = _simulated(range(first, first + seeds), variants)
     emit(report, as_json, _table(report))
     return 1 if wrong else 0
+
+
+def _variants(shared: bool, lent: bool, pulled: bool) -> Sequence[str]:
+    """Return the names of the jobs that are tried."""
+    if shared + lent + pulled > 1:
+        raise ValueError(
+            "give one of --shared, --lent and --pulled: some jobs of the last two are shared, too"
+        )
+    if shared:
+        return SHARED_VARIANTS
+    return LENT_VARIANTS if lent else PULLED_VARIANTS if pulled else VARIANTS
 
 
 def _simulated(seeds: range, variants: Sequence[str]) -> tuple[dict[str, object], int]:

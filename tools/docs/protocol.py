@@ -55,6 +55,7 @@ def protocol_page() -> str:
         "### Coordinator to a worker's heartbeat thread, or to the doctor\n\n"
         + "\n".join(map(record, messages.TO_OTHERS)),
         "### Between shells\n\n" + record(messages.ClearPayloadOffer),
+        "### Between ranks and workers\n\n" + "\n".join(map(record, messages.BETWEEN_PEERS)),
         "### Parts of messages\n\n" + "\n".join(map(record, _parts())),
     ]
     return "\n".join(part.rstrip() + "\n" for part in sections)
@@ -126,6 +127,7 @@ def _parts() -> Iterator[type[Any]]:
         parts.Probed,
         parts.BatchItem,
         parts.PayloadHandle,
+        parts.PayloadServer,
         parts.Hole,
         parts.Weights,
         parts.EpochPosition,

@@ -42,7 +42,7 @@ def examine_installation(
         *judge_packages(requires("counterpoise") or [], _installed),
         judge_shadow(find_spec("sched").origin if find_spec("sched") else None),  # type: ignore[union-attr]
         judge_processors(len(os.sched_getaffinity(0)), _cpu_quota(), os.getloadavg()[0]),
-        judge_memory(_available_bytes()),
+        judge_memory(available_bytes()),
         judge_transport(why_no_memory_files()),
         judge_shared_memory(_free_bytes("/dev/shm")),
         judge_files(soft, hard),
@@ -235,7 +235,8 @@ def _cpu_quota() -> float | None:
     return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
 
 
-def _available_bytes() -> int | None:
+def available_bytes() -> int | None:
+    """Return the bytes of memory that are free or can be freed, None if that is not known."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", _read("/proc/meminfo") or "")
     amounts = [int(match[1]) * 1024] if match else []
     limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")

@@ -75,7 +75,10 @@ def ask(address: str, timeout_s: float, keys: PeerKeys | None) -> Answers:
     """Ask for the status a few times, to measure times and clocks; keep the last answer."""
     clock, times, last = ClockFilter(), list[float](), None
     name = f"doctor.{os.getpid()}.{time.monotonic_ns()}".encode()
-    with zmq.Context() as context, connect(context, address, name, keys, monitored=True) as peer:
+    with (
+        zmq.Context() as context,
+        connect(context, address, name, keys, monitored=Handshakes.EVENTS) as peer,
+    ):
         handshakes = Handshakes(peer, keyed=keys is not None)
         try:
             for _ in range(QUESTIONS):

@@ -11,6 +11,7 @@ from ...balancer.coordinator.machine import Coordinator
 from ...balancer.coordinator.state import HEARTBEAT_TIMEOUT_S
 from ...balancer.planning.warmup import compile_for
 from ...balancer.server.loop import serve
+from ...balancer.server.pull_credentials import new_credentials
 from ...balancer.server.sample_layout import why_bad_layout
 from ...balancer.transport.keys import ServerKeys, server_keys
 from ...balancer.transport.sockets import check_open_address
@@ -95,6 +96,7 @@ def _serve(
                 heartbeat_timeout_s=heartbeat_timeout_s,
                 incarnation=incarnation,
                 check_layout=why_bad_layout,
+                make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
             ),
             listen,
             ready=_prepare,

@@ -1,5 +1,6 @@
 """`counterpoise worker`: a process that reads, decodes and streams samples for a balancer."""
 
+import functools
 import logging
 import os
 import socket
@@ -9,17 +10,25 @@ from typing import Any
 import click
 import torch
 
-from ...balancer.transport.keys import peer_keys
+from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
+from ...loader.connect.memory_limit import memory_limit
 from ...workers.daemon.loop import Identity, run_worker
+from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool_job import describe_error
+from ...workers.serving.address import AUTO, NotServedError, serving_address, shown_address
+from ...workers.serving.server import PullServer
 from ...workers.sources.format_registry import open_source
 from ...workers.sources.interface import Source, source_name
 from ...workers.sources.randomness import own_generators
 from ...workers.sources.transform_registry import registered
 from ..console.signals import stop_on_signal
+from ..doctor.installation import available_bytes
 
 logger = logging.getLogger("counterpoise")
+
+# Kept for ranks by all workers of a host at most, where nothing else limits it.
+MAX_KEPT_BYTES = 1 << 40
 
 
 @click.command("worker")
@@ -42,6 +51,17 @@ logger = logging.getLogger("counterpoise")
     metavar="FOLDER",
     help="This worker's keys, made by counterpoise keygen.",
 )
+@click.option(
+    "--serve",
+    default=AUTO,
+    show_default=True,
+    metavar="ADDRESS",
+    help="Where ranks pull decoded samples: auto, the interface that reaches the balancer; "
+    "tcp://HOST:PORT; none, they travel through the balancer.",
+)
+@click.option(
+    "--insecure", is_flag=True, help="Without keys, serve where other hosts can reach it."
+)
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder for indexes and costs.")
 @click.option(
     "--until-lost",
@@ -54,6 +74,8 @@ def command(
     root: Path,
     allow: tuple[str, ...],
     keys: Path | None,
+    serve: str,
+    insecure: bool,
     cache: Path | None,
     until_lost: float | None,
 ) -> None:
@@ -66,21 +88,48 @@ def command(
     registered(allow)
     own = peer_keys(keys, "worker") if keys is not None else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-
-    def build(described: dict[str, Any]) -> Source:
-        try:
-            source = open_source(described, root, allow, cache)
-        except Exception as error:
-            logger.error("cannot do this job: %s", describe_error(error))
-            raise
-        logger.info("serving %d samples of %s", len(source), source_name(source))
-        return source
-
     torch.set_num_threads(1)  # a host has a worker for each core
+    build = functools.partial(_open_source, root=root, allow=allow, cache=cache)
     handler = SourceHandler(None, (), 0, local=False, build=build)
     identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
     logger.info("working for %s, reading below %s", balancer, root)
-    with own_generators(), stop_on_signal() as stop:
-        reason = run_worker(balancer, identity, handler, stop, until_lost, own)
+    payloads = _payloads(balancer, serve, own, insecure)
+    logger.info("decoded samples: %s", payloads.way)
+    try:
+        with own_generators(), stop_on_signal() as stop:
+            reason = run_worker(balancer, identity, handler, stop, until_lost, own, payloads)
+    finally:
+        payloads.close()
     if reason:
         raise ValueError(reason)
+
+
+def _open_source(
+    described: dict[str, Any], root: Path, allow: tuple[str, ...], cache: Path | None
+) -> Source:
+    """Open what a job describes, and log how that went."""
+    try:
+        source = open_source(described, root, allow, cache)
+    except Exception as error:
+        logger.error("cannot do this job: %s", describe_error(error))
+        raise
+    logger.info("serving %d samples of %s", len(source), source_name(source))
+    return source
+
+
+def _payloads(balancer: str, serve: str, own: PeerKeys | None, insecure: bool) -> Payloads:
+    """Return how payloads travel: pulled by ranks if they can be, else through the balancer."""
+    try:
+        address = serving_address(balancer, serve, own is not None, insecure)
+        server = PullServer(address, _memory_bytes(), new_pair("worker") if own else None)
+        return served_by(server, shown_address(server.endpoint, balancer))
+    except NotServedError as error:
+        return Payloads(None, str(error))
+
+
+def _memory_bytes() -> int:
+    """Return the bytes that this process may keep: a host has a worker for each core."""
+    limits = [memory_limit(), available_bytes()]
+    return min(each for each in (*limits, MAX_KEPT_BYTES) if each is not None) // (
+        os.cpu_count() or 1
+    )

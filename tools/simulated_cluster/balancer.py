@@ -2,11 +2,16 @@
 
 from ...balancer.coordinator.effects import Send
 from ...balancer.coordinator.machine import Coordinator
+from ...balancer.coordinator.peers.payload_servers import PullCredentials
 from ...balancer.protocol.messages import Message
 from .watch import Watch
 from .world import World
 
 TICK_S = 0.5
+
+
+def _credentials(_: bytes) -> PullCredentials:
+    return PullCredentials(b"", b"a password")
 
 
 class BalancerProcess:
@@ -26,6 +31,7 @@ class BalancerProcess:
             settings.plan_with,
             settings.heartbeat_timeout_s,
             self._incarnation,
+            make_credentials=_credentials,
         )
         self._incarnation += 1
         self._tick(self.coordinator)

@@ -9,8 +9,8 @@ import random
 
 from .balancer import BalancerProcess
 from .faults import BALANCER, CUT_OFF, PARTIES, RANKS_DIE, TRAINER, Fault
-from .network import DISTURBANCES, Disturbance, SimulatedNetwork
 from .trainer import Trainer
+from .transport.network import DISTURBANCES, Disturbance, SimulatedNetwork
 from .workers import Workers
 from .world import ClusterSettings, SimulationResult, World
 

@@ -10,7 +10,8 @@ from msgspec import structs
 
 from ...balancer.protocol.messages import Batch, EpochPosition, Message
 from ...balancer.protocol.rank_session import Arrival, RankSession
-from .memory import SimulatedBorrower
+from .transport.memory import SimulatedBorrower
+from .transport.pulls import SimulatedPuller
 
 START = EpochPosition(0, 0, 0, 0)
 Mark = tuple[int, int, int, int]
@@ -102,7 +103,7 @@ class RankProcess:
     # Label tokens of the step's batches, by rank; whether the step's total is waited for.
     labels: dict[int, int] = field(default_factory=dict)
     counted: tuple[int, int] | None = None
-    borrower: SimulatedBorrower | None = None
+    borrower: SimulatedBorrower | SimulatedPuller | None = None
 
     @property
     def peer(self) -> bytes:
@@ -121,6 +122,8 @@ class RankProcess:
             return None
         payloads: tuple[object, ...] | None = arrival.payloads
         if self.borrower is not None:
+            if not self.borrower.is_settled(arrival.batch):
+                return None
             payloads = self.borrower.read(arrival.batch, arrival.payloads)
         if payloads is None:
             self.send(self.session.lose(arrival))

@@ -11,8 +11,9 @@ from functools import partial
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.messages import Batch, Message, RankBye
 from ...balancer.protocol.rank_session import Arrival, RankSession, acknowledging
-from .memory import SimulatedBorrower
 from .rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
+from .transport.memory import SimulatedBorrower
+from .transport.pulls import SimulatedPuller
 from .world import SLOW, World
 
 # A rank that waits repeats its requests this often.
@@ -67,6 +68,13 @@ class Trainer:
         process = RankProcess(ranks, life, session, ledger, self.deliver, sharer)
         if settings.lends:
             process.borrower = SimulatedBorrower(process.peer, self.world.lenders)
+        elif settings.pulls:
+            process.borrower = SimulatedPuller(
+                self.world.servers,
+                self.world.network,
+                settings.delay_s,
+                lambda: self._have_news(process),
+            )
         self.processes[process.peer] = process
         self.world.peers[process.peer] = (process.party, self._receiver(process))
         process.send([session.hello])
@@ -95,8 +103,8 @@ class Trainer:
         return sharer * self.world.settings.job.ranks + rank
 
     def crash(self, down_s: float) -> None:
-        """Kill all ranks; they start again from one of the last ledgers."""
-        if not self.processes:
+        """Kill all ranks that are left; all start again from one of the last ledgers."""
+        if self._is_down:
             return
         self._is_down = True
         self._save()
@@ -250,7 +258,13 @@ class Trainer:
     def _answer_workers(self, process: RankProcess) -> None:
         """Have a process answer what workers ask of their memory."""
         if process.borrower is not None:
-            process.borrower.turn(process.session.handles())
+            process.send(process.borrower.turn(process.session))
+
+    def _have_news(self, process: RankProcess) -> None:
+        """Have a process go on with what it has pulled."""
+        if self.processes.get(process.peer) is process and not process.done:
+            self._answer_workers(process)
+            self._advance(process)
 
     def _trained(self, process: RankProcess, used: tuple[bytes, ...]) -> None:
         if self.processes.get(process.peer) is process:
@@ -258,7 +272,7 @@ class Trainer:
             if process.borrower is not None:
                 if process.borrower.used() != used:
                     self.world.fail(f"{process.party} was trained on memory that was written again")
-                process.borrower.in_use = ()
+                process.borrower.trained()
                 self._answer_workers(process)
             process.heard_at = self.world.now
             self._advance(process)

@@ -134,6 +134,13 @@ LENT_SETTINGS: dict[str, ClusterSettings] = {
     for name in LENT_NAMES
 }
 LENT_VARIANTS = tuple(LENT_SETTINGS)
+# Jobs whose ranks pull payloads from workers; a pull that is lost is work that is done twice.
+PULLED_SETTINGS: dict[str, ClusterSettings] = {
+    f"pulled, {name}": replace((SETTINGS | SHARED_SETTINGS)[name], pulls=True)
+    for name in LENT_NAMES
+    if name != "all doubled"
+}
+PULLED_VARIANTS = tuple(PULLED_SETTINGS)
 # Kinds of the first faults, where they are not all drawn.
 FAULT_KINDS = {
     "long leases": ("drop", "crash worker", "drop"),
@@ -149,13 +156,18 @@ FAULT_KINDS = {
     "shared, cut off": (CUT_OFF, CUT_OFF, "slow", "duplicate", "crash worker"),
 }
 
-FAULT_KINDS |= {f"lent, {name}": FAULT_KINDS[name] for name in LENT_NAMES if name in FAULT_KINDS}
+FAULT_KINDS |= {
+    f"{carried}, {name}": FAULT_KINDS[name]
+    for carried in ("lent", "pulled")
+    for name in LENT_NAMES
+    if name in FAULT_KINDS
+}
 
 
 @cache
 def settings_of(variant: str) -> ClusterSettings:
     """Return the settings of a variant."""
-    every = SETTINGS | SHARED_SETTINGS | LENT_SETTINGS
+    every = SETTINGS | SHARED_SETTINGS | LENT_SETTINGS | PULLED_SETTINGS
     return replace(every[variant], plan_with=_planners())
 
 

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from ...balancer.protocol.messages import (
     DecodedItem,
     Message,
@@ -15,6 +17,7 @@ from ...balancer.protocol.messages import (
 )
 from ...balancer.protocol.parts import IDLE, WorkInProgress
 from ...balancer.protocol.worker_session import (
+    CarryPayloads,
     EndWorker,
     FreePayloads,
     OpenSource,
@@ -24,7 +27,8 @@ from ...balancer.protocol.worker_session import (
     WorkerSession,
 )
 from ...workers.daemon.results import LeaseResults
-from .memory import SimulatedLender
+from .transport.memory import SimulatedLender
+from .transport.pulls import SimulatedPullServer
 
 Deliver = Callable[..., None]
 # The workers after the first say that a sample takes them as many times this as their number.
@@ -58,7 +62,7 @@ class WorkerProcess:
     opening_until: float = 0.0
     ready: WorkerReady | None = None
     results: LeaseResults = field(default_factory=LeaseResults)
-    lender: SimulatedLender | None = None
+    lender: SimulatedLender | SimulatedPullServer | None = None
 
     @property
     def peer(self) -> bytes:
@@ -82,7 +86,10 @@ class WorkerProcess:
 
     def send_hello(self) -> None:
         """Introduce itself."""
-        self._send(WorkerHello(f"w{self.slot}", self.incarnation, "host", self.slot))
+        hello = WorkerHello(f"w{self.slot}", self.incarnation, "host", self.slot)
+        if isinstance(self.lender, SimulatedPullServer):
+            hello = structs.replace(hello, address=self.lender.address)
+        self._send(hello)
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat, and a hello until the balancer has answered one."""
@@ -102,6 +109,9 @@ class WorkerProcess:
             if self.lender is not None:
                 for freed in action.freed:
                     self.lender.free(freed)
+        elif isinstance(action, CarryPayloads):
+            if isinstance(self.lender, SimulatedPullServer):
+                self.lender.carry(action.way)
         elif isinstance(action, RepeatReady):
             if self.ready is not None:
                 self._send(self.ready)

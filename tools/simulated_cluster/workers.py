@@ -28,7 +28,7 @@ class Workers:
         """Start a worker process."""
         world, known = self.world, dict(self._disks[slot].costs)
         worker = WorkerProcess(slot, incarnation, world.settings.count, self.deliver, known)
-        worker.lender = world.lender()
+        worker.lender = world.lender() or world.pull_server(lambda: worker.stopped_until)
         self._alive[worker.peer] = worker
         for address in (worker.peer, worker.heartbeat_peer):
             world.peers[address] = (worker.party, lambda message, _: self._receive(worker, message))

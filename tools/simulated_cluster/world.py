@@ -12,9 +12,10 @@ from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.protocol.messages import Message, Weights
 from ...balancer.protocol.wire import decode, encode
 from .faults import Fault
-from .memory import SimulatedLender
-from .network import SimulatedNetwork
 from .rank import BEGINNING, SimulatedLedger
+from .transport.memory import SimulatedLender
+from .transport.network import SimulatedNetwork
+from .transport.pulls import SimulatedPullServer
 
 Cost = Callable[[int], tuple[int, ...]]
 Given = tuple[int, int, tuple[str, ...], tuple[bytes, ...]]
@@ -38,7 +39,8 @@ class ClusterSettings:
     probed_bytes: the payload size that a probe reports. leaves_at: the step at which the trainer
     leaves its first epoch for the next one, if any. sharers: how many processes share each entry of
     `processes`; all but the first start `late_s` after it. deaths: (time, process) at which one
-    process of the trainer dies alone, and stays dead. lends: payloads lie in workers' memory.
+    process of the trainer dies alone, and stays dead. lends: payloads lie in workers' memory, which
+    ranks read; pulls: they lie there, and ranks pull them.
     """
 
     job: JobSpec
@@ -71,6 +73,7 @@ class ClusterSettings:
     heartbeat_timeout_s: float = 10.0
     fixed_job: bool = True
     lends: bool = False
+    pulls: bool = False
     faults: tuple[Fault, ...] = ()
     plan_with: Callable[[PlanConfig], WindowPlanner] = make_planner
 
@@ -116,6 +119,8 @@ class World:
     cut_off: dict[str, float] = field(default_factory=dict)
     # The memory of all worker processes that were started, by its token.
     lenders: dict[int, SimulatedLender] = field(default_factory=dict)
+    # Where ranks pull payloads from the worker processes that were started, by address.
+    servers: dict[str, SimulatedPullServer] = field(default_factory=dict)
     _messages: int = 0
 
     @property
@@ -130,6 +135,14 @@ class World:
         token = 2 * len(self.lenders)  # those between are nobody's
         self.lenders[token] = SimulatedLender(token, self.network, self.settings.delay_s)
         return self.lenders[token]
+
+    def pull_server(self, silent_until: Callable[[], float]) -> SimulatedPullServer | None:
+        """Return where ranks pull from a worker process that starts, None where they do not."""
+        if not self.settings.pulls:
+            return None
+        address = f"tcp://worker:{len(self.servers) + 1}"
+        self.servers[address] = SimulatedPullServer(address, silent_until)
+        return self.servers[address]
 
     def soon(self) -> float:
         """Draw the delay of a message."""

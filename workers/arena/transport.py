@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from .memory import why_no_memory_files
 
-Transport = Literal["auto", "arena", "inline"]
+Transport = Literal["auto", "arena", "direct", "inline"]
 
 
 def checked_transport(transport: Transport, balancer: str | None = None) -> Transport:
@@ -17,8 +17,13 @@ def checked_transport(transport: Transport, balancer: str | None = None) -> Tran
         raise ValueError(f"transport is {transport!r}, allowed are {get_args(Transport)}")
     if transport == "arena" and balancer is not None:
         raise ValueError(
-            f'transport="arena" is for workers that the loader starts itself: samples that come '
-            f"through {balancer} travel inline; leave transport"
+            f'transport="arena" is for workers that the loader starts itself, not for those of '
+            f"{balancer}: leave transport"
+        )
+    if transport == "direct" and (balancer is None or not balancer.startswith("tcp://")):
+        raise ValueError(
+            'transport="direct" is for workers on other hosts: give balancer="tcp://HOST:PORT", or '
+            "leave transport"
         )
     why_not = why_no_arena() if transport == "arena" else ""
     if why_not:

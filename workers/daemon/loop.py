@@ -32,6 +32,7 @@ from ...balancer.protocol.messages import (
 )
 from ...balancer.protocol.worker_session import (
     HEARTBEAT_S,
+    CarryPayloads,
     EndWorker,
     FreePayloads,
     OpenSource,
@@ -239,7 +240,10 @@ class _Worker:
         self.link.leave_clear_channel()  # a balancer that was started again does not know it
         who, host = self.identity, sockets.gethostname()
         hello = WorkerHello(who.name, who.incarnation, host, who.slot, software())
-        self._send(structs.replace(hello, transport=self.payloads.way))
+        carried = self.payloads
+        self._send(
+            structs.replace(hello, transport=carried.way, address=carried.address, key=carried.key)
+        )
 
     def _drain(self) -> EndWorker | None:
         # The heartbeats' thread hears that the balancer forgot us; this one owns the session.
@@ -257,6 +261,8 @@ class _Worker:
             elif isinstance(action, FreePayloads):
                 for freed in action.freed:
                     self.payloads.free(freed)
+            elif isinstance(action, CarryPayloads):
+                self.payloads.carry(action.way)
             elif isinstance(action, RepeatReady) and self.opened is not None:
                 self._send(self.opened)
             elif isinstance(action, EndWorker):

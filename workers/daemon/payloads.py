@@ -1,50 +1,98 @@
-"""Chooses how a worker's payloads travel: in memory that ranks can read, or with messages."""
+"""Chooses how a worker's payloads travel: in its memory, where ranks get them, or with messages."""
 
+import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from ...balancer.protocol.messages import FreeSlots, PayloadHandle
+from ...balancer.protocol.messages import FreeSlots, PayloadHandle, ServePayloads, StopServing
 from ..codec.frames import payload_of
 from ..lending.lender import Lender
+from ..serving.server import PullServer
+
+logger = logging.getLogger(__name__)
 
 ARENA = "arena"
 ELSEWHERE = "the loader was given a balancer's address"
 
 
-class Payloads:
-    """The payloads of one worker process; inline unless it lends its memory.
+class Carrier(Protocol):
+    """Keeps payloads, which are announced by handles, until the balancer frees them."""
 
-    way: which of the two, and why, as text.
-    """
-
-    def __init__(self, lender: Lender | None = None, why_inline: str = ELSEWHERE) -> None:
-        self._lender = lender
-        self.way = ARENA if lender is not None else f"inline: {why_inline}"
-
-    def put(self, buffers: Sequence[Any]) -> PayloadHandle | bytearray:
-        """Return a payload's handle; its bytes in one buffer, where it is to travel inline."""
-        handle = None if self._lender is None else self._lender.lend(buffers)
-        return payload_of(buffers) if handle is None else handle
+    def lend(self, buffers: Sequence[Any]) -> PayloadHandle | None:
+        """Keep a payload, given as buffers, and return its handle; None where there is no room."""
 
     def free(self, message: FreeSlots) -> None:
         """Free payloads that the balancer does not need any more."""
-        if self._lender is not None:
-            self._lender.free(message)
 
     def free_all(self) -> None:
         """Free all payloads: the balancer has forgotten this worker, or its job is over."""
-        if self._lender is not None:
-            self._lender.free_all()
 
     def trim(self) -> None:
         """Give back the memory that nothing is in: there is no work."""
-        if self._lender is not None:
-            self._lender.trim()
 
     def close(self) -> None:
-        """Lend nothing any more."""
-        if self._lender is not None:
-            self._lender.close()
+        """Keep nothing any more."""
+
+
+class Payloads:
+    """The payloads of one worker process; inline unless it keeps them for ranks.
+
+    way: how they travel, and why, as text. address, key: as in WorkerHello.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier | None = None,
+        why_inline: str = ELSEWHERE,
+        way: str = ARENA,
+        address: str = "",
+    ) -> None:
+        """`way` is for payloads that a carrier keeps, `why_inline` where there is none.
+
+        address: that of a PullServer, as ranks are told it.
+        """
+        self._carrier = carrier
+        self.way = f"inline: {why_inline}" if carrier is None else way
+        server = carrier if isinstance(carrier, PullServer) else None
+        self._server = server
+        self.address, self.key = address, b"" if server is None else server.key
+
+    def put(self, buffers: Sequence[Any]) -> PayloadHandle | bytearray:
+        """Return a payload's handle; its bytes in one buffer, where it is to travel inline."""
+        handle = None if self._carrier is None else self._carrier.lend(buffers)
+        return payload_of(buffers) if handle is None else handle
+
+    def carry(self, way: ServePayloads | StopServing) -> None:
+        """Keep payloads for ranks to pull, or send them inline from now on."""
+        if self._server is None:
+            return
+        if isinstance(way, ServePayloads):
+            self._server.begin(way)
+        else:
+            logger.warning(
+                "decoded samples travel through the balancer from now on: %s", way.reason
+            )
+            self._server.end()
+
+    def free(self, message: FreeSlots) -> None:
+        """Free payloads that the balancer does not need any more."""
+        if self._carrier is not None:
+            self._carrier.free(message)
+
+    def free_all(self) -> None:
+        """Free all payloads: the balancer has forgotten this worker, or its job is over."""
+        if self._carrier is not None:
+            self._carrier.free_all()
+
+    def trim(self) -> None:
+        """Give back the memory that nothing is in: there is no work."""
+        if self._carrier is not None:
+            self._carrier.trim()
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        if self._carrier is not None:
+            self._carrier.close()
 
 
 def lent_in(directory: str, most_bytes: int) -> Payloads:
@@ -57,3 +105,8 @@ def lent_in(directory: str, most_bytes: int) -> Payloads:
         return Payloads(Lender(directory, most_bytes))
     except OSError as error:
         return Payloads(None, f"no socket in {directory}: {error}")
+
+
+def served_by(server: PullServer, address: str) -> Payloads:
+    """Return payloads that ranks pull from this process, at this address."""
+    return Payloads(server, way=f"direct: ranks pull from {address}", address=address)

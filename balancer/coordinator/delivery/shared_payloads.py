@@ -1,21 +1,22 @@
 """Payloads that lie in the memory of workers: the coordinator has their handles, and no bytes.
 
-A worker writes a payload into its memory and announces it. It may write there again only when the
-coordinator has freed the payload, and all ranks that were sent its handle say that they do not read
-it. So every payload that was announced is freed once: when nobody needs it any more, whether it was
-delivered, dropped, or never wanted.
+A worker writes a payload into its memory and announces it. Ranks of its machine read it there: then
+it may write there again only when the coordinator has freed the payload, and all ranks that were
+sent its handle say that they do not read it. Other ranks pull it: what they have acknowledged they
+have a copy of, and what is freed the worker forgets. So every payload that was announced is freed
+once: when nobody needs it any more, whether it was delivered, dropped, or never wanted.
 """
 
 from dataclasses import dataclass, field
 
-from ...protocol.messages import FreeSlots, PayloadHandle
+from ...protocol.messages import FreeSlots, PayloadHandle, PayloadServer
 
 
 @dataclass(slots=True, eq=False)
 class SharedPayload:
     """A payload in a worker's memory; `readers` are the peers that were sent its handle.
 
-    is_held: it is, or was, part of the run.
+    is_held: it is, or was, part of the run. server: whence ranks pull it, None if they read it.
     """
 
     worker: bytes
@@ -23,6 +24,7 @@ class SharedPayload:
     owner: "SharedPayloads"
     readers: set[bytes] = field(default_factory=set)
     is_held: bool = False
+    server: PayloadServer | None = None
 
     @property
     def nbytes(self) -> int:
@@ -46,12 +48,19 @@ class SharedPayloads:
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))
 
-    def announce(self, worker: bytes, handle: PayloadHandle) -> SharedPayload | None:
-        """Return a worker's payload, None if it is known: the message was repeated."""
+    def announce(
+        self, worker: bytes, handle: PayloadHandle, server: PayloadServer | None = None
+    ) -> SharedPayload | None:
+        """Return a worker's payload, None if it is known: the message was repeated.
+
+        server: where ranks pull payloads with the server's token; others lie in shared memory.
+        """
         own = self._known.setdefault(worker, {})
         if handle.serial in own:
             return None
-        payload = own[handle.serial] = SharedPayload(worker, handle, self)
+        is_pulled = server is not None and server.token == handle.token
+        payload = SharedPayload(worker, handle, self, server=server if is_pulled else None)
+        own[handle.serial] = payload
         return payload
 
     def free(self, payload: SharedPayload) -> None:

@@ -4,7 +4,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...protocol.messages import Batch, BatchItem, EpochPosition, Handles, Hole, Weights
+from ...protocol.messages import (
+    Batch,
+    BatchItem,
+    EpochPosition,
+    Handles,
+    Hole,
+    PayloadServer,
+    Weights,
+)
 from .sample import Sample
 from .shared_payloads import SharedPayload
 
@@ -127,7 +135,7 @@ def pack(
     good = [sample for sample in samples if not sample.reason]
     if not step.weights:
         step.weights = _all_weights(step, label)
-    handles, frames = _payloads(good)
+    handles, servers, frames = _payloads(good)
     message = Batch(
         run=run,
         rank=rank,
@@ -141,18 +149,27 @@ def pack(
         holes=tuple(Hole(s.ordinal, s.key, s.reason, s.source) for s in samples if s.reason),
         step_holes=tuple(sorted(step.holes)),
         handles=handles,
+        servers=servers,
     )
     fatal = next((sample for sample in samples if sample.fatal), None)
     return ReadyBatch(message, frames, fatal)
 
 
-def _payloads(samples: Sequence[Sample]) -> tuple[Handles, tuple[object, ...]]:
-    """Return the handles of samples' payloads, and the payloads without one."""
+def _payloads(
+    samples: Sequence[Sample],
+) -> tuple[Handles, tuple[PayloadServer, ...], tuple[object, ...]]:
+    """Return the handles of samples' payloads, whence they are pulled, and those without one."""
     payloads = [sample.payload for sample in samples]
     handles = tuple(p.handle if isinstance(p, SharedPayload) else None for p in payloads)
     if not any(handles):
-        return (), tuple(payloads)
-    return handles, tuple(each for each in payloads if not isinstance(each, SharedPayload))
+        return (), (), tuple(payloads)
+    servers = {
+        payload.handle.token: payload.server
+        for payload in payloads
+        if isinstance(payload, SharedPayload) and payload.server is not None
+    }
+    frames = tuple(each for each in payloads if not isinstance(each, SharedPayload))
+    return handles, tuple(servers.values()), frames
 
 
 def _microbatch(samples: Sequence[Sample]) -> PendingMicrobatch:

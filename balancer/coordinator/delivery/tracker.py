@@ -251,12 +251,16 @@ class DeliveryTracker:
         self.decoding.evict()
 
     def lose_sent(self, rank: int, number: int, microbatch: int) -> None:
-        """Decode again what of a microbatch was in workers' memory: a rank cannot read it."""
+        """Decode again what of a microbatch lay in workers' memory: a rank cannot have it.
+
+        What came inline with it the rank has dropped, too.
+        """
         found = self.planned.find(rank, number, microbatch)
         if found is None or found[1].taken:
             return
         for sample in found[1].samples:
-            if sample.loan is not None or isinstance(sample.payload, SharedPayload):
+            was_sent = sample.lent and sample.payload is None
+            if was_sent or isinstance(sample.payload, SharedPayload):
                 self.budget.drop(sample)
                 self.budget.end_loan(sample)
                 self.planned.change_missing(sample, 1)

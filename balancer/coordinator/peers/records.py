@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from ...protocol.clock_offset import NOT_MEASURED, Offset
-from ...protocol.messages import RankHello, StartRun, WorkerHello
+from ...protocol.messages import PayloadServer, RankHello, StartRun, WorkerHello
 from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
 from ..delivery.rank_progress import BEGINNING, Position, RankProgress
 from .worker_stats import WorkerStats
@@ -24,7 +24,8 @@ class WorkerPeer:
     `unresponsive` when a lease of it expired or was lost and it has shown no result since: it gets
     no more work until it does. `failure` is why it cannot open the job's source, empty if it can or
     has not tried; `rubbish` counts what it sent that cannot be right. `in_progress` is the sample
-    that it last reported to work on, at `heartbeat_at`.
+    that it last reported to work on, at `heartbeat_at`. `serves` is where ranks pull its payloads,
+    None if they cannot; `why_inline` why it announces no more there.
     """
 
     peer: bytes
@@ -39,6 +40,8 @@ class WorkerPeer:
     fingerprint: str = ""
     stats: WorkerStats = field(default_factory=lambda: WorkerStats(0.0))
     clock: Offset = NOT_MEASURED
+    serves: PayloadServer | None = None
+    why_inline: str = ""
 
 
 @dataclass(slots=True)

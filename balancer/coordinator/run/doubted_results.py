@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 from ...protocol.parts import DecodedItem, Probed
 from ..delivery.sample import Sample
+from ..delivery.shared_payloads import SharedPayload
 
 # Returns why a payload cannot be read with its header, "" if it can: server/sample_layout.py.
 LayoutCheck = Callable[[bytes, object], str]
-# A payload cannot be larger than the largest frame.
+# A payload cannot be larger than the largest frame; that of another host is smaller.
 MAX_PAYLOAD_BYTES = 8 << 30
+MAX_PULLED_BYTES = 1 << 30
 # Results with contradicting names after which a sample is given up.
 MAX_CONTRADICTIONS = 5
 SHOWN = 80
@@ -49,6 +51,18 @@ def why_bad_costs(cost: tuple[int, ...], nbytes: int, resources: int) -> str:
         return f"{len(cost)} costs, {resources} are needed"
     if not 0 <= nbytes <= MAX_PAYLOAD_BYTES:
         return f"a payload of {nbytes} bytes"
+    return ""
+
+
+def why_not_pulled(payload: SharedPayload) -> str:
+    """Return why no rank could pull a payload that was announced, "" if they can.
+
+    What its header says of it the ranks compare, once they have it.
+    """
+    if payload.server is None:
+        return "a payload in its own memory, which no rank can reach"
+    if not 0 < payload.nbytes <= MAX_PULLED_BYTES:
+        return f"a payload of {payload.nbytes} bytes, to be pulled"
     return ""
 
 

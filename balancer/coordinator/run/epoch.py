@@ -29,6 +29,7 @@ from .doubted_results import (
     describe,
     judge_name,
     why_bad_costs,
+    why_not_pulled,
 )
 from .failed_samples import FailedSamples
 from .granting import STEPS_AHEAD, LeaseGranter
@@ -158,7 +159,7 @@ class EpochRun:
         if self.check_layout is None:
             return ""
         if isinstance(payload, SharedPayload):
-            return "a payload in its own memory, which no rank can reach"
+            return why_not_pulled(payload)
         return self.check_layout(header, payload)
 
     def _reject(

@@ -3,7 +3,7 @@
 import pytest
 
 from counterpoise.tools.simulated_cluster.cluster import Simulation
-from counterpoise.tools.simulated_cluster.memory import SimulatedLender
+from counterpoise.tools.simulated_cluster.transport.memory import SimulatedLender
 from counterpoise.tools.simulated_cluster.trial import trial
 from counterpoise.tools.simulated_cluster.variants import LENT_VARIANTS, settings_of
 

@@ -29,7 +29,7 @@ def test_connections_that_are_ended_in_the_handshake_refuse_nobody():
     """As by a proxy whose balancer is being restarted; then the balancer is there again."""
     with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as between:
         address = f"tcp://127.0.0.1:{between.getsockname()[1]}"
-        with connect(context, address, b"peer", monitored=True) as peer:
+        with connect(context, address, b"peer", monitored=Handshakes.EVENTS) as peer:
             handshakes = Handshakes(peer, keyed=False)
             for _ in range(FAILED_HANDSHAKES + 2):
                 between.accept()[0].close()

@@ -104,7 +104,7 @@ def test_a_rank_that_nobody_hears_any_more_connects_again(monkeypatch: pytest.Mo
         connection._send([Ping()])
         assert heard(router)[0] is RankHello
         # A connection of the same name that is heard of later takes its place, for ever.
-        name = connection._sockets._name
+        name = connection._sockets.name
         with connect(context, endpoint, name) as other:
             other.send(b"")
             assert router.poll(PATIENCE_MS)

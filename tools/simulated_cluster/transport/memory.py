@@ -4,15 +4,16 @@ The books are the real ones. What the two sides tell each other takes time, come
 with either of them; now and then a handle is spoiled on its way.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from ...balancer.protocol.messages import Batch, FreeSlots, PayloadHandle
-from ...workers.lending.borrower_book import BorrowerBook
-from ...workers.lending.lender_book import Ask, LenderBook
-from ...workers.lending.segments import Segments
+from ....balancer.protocol.messages import Batch, FreeSlots, Message, PayloadHandle
+from ....balancer.protocol.rank_session import RankSession
+from ....workers.lending.borrower_book import BorrowerBook
+from ....workers.lending.lender_book import Ask, LenderBook
+from ....workers.lending.segments import Segments
 from .network import Action, SimulatedNetwork
 
 # Of a worker's memory: room for some payloads, in segments of a few.
@@ -111,13 +112,22 @@ class SimulatedBorrower:
         """Return what is in use, as it is now."""
         return tuple(map(self._bytes, self.in_use))
 
-    def turn(self, arrived: Iterable[PayloadHandle]) -> None:
-        """Answer workers, as far as nothing that they ask about is in use."""
-        handles = [*arrived, *self.in_use]
+    def is_settled(self, _: Batch) -> bool:
+        """Return that nothing of a microbatch is on its way: it lies where its worker lent it."""
+        return True
+
+    def turn(self, session: RankSession) -> list[Message]:
+        """Answer workers, as far as nothing that they ask about is in use; nothing to report."""
+        handles = [*session.handles(), *self.in_use]
         for token, book in self.books.items():
             used = {handle.serial for handle in handles if handle.token == token}
             if book.owes and (done := book.answers(used)):
                 self.lenders[token].answer(self.name, done)
+        return []
+
+    def trained(self) -> None:
+        """Use nothing any more."""
+        self.in_use = ()
 
     def leave(self) -> None:
         """End: nothing is read any more."""

@@ -1,0 +1,230 @@
+"""What a rank pulls: asked for once, kept until it is used, and every wait has an end."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from counterpoise.balancer.protocol.messages import (
+    Batch,
+    BatchItem,
+    EpochPosition,
+    PayloadHandle,
+    PayloadServer,
+    PulledPayloads,
+    PullFailed,
+    PullPayloads,
+    Weights,
+)
+from counterpoise.loader.connect.pull_book import ANSWER_S, CONNECT_S, MOST_SILENCES, PullBook
+
+WEIGHTS = Weights(0, 0, 0, 0, 0, 0)
+
+
+def server(token: int) -> PayloadServer:
+    return PayloadServer(token, f"tcp://worker-{token}:1", b"", b"", b"password")
+
+
+def batch(*handles: tuple[int, int] | None, servers: Sequence[int] = (7, 8)) -> Batch:
+    """Return a microbatch of payloads of 3 bytes, by token and serial, None for a frame."""
+    made = tuple(h and PayloadHandle(*h, 0, 0, 3) for h in handles)
+    used = {h.token for h in made if h is not None}
+    return Batch(
+        run=0, rank=0, step=0, microbatch=0, microbatches=1, weights=WEIGHTS, costs=(),
+        after=EpochPosition(0, 0, 1, 0), holes=(), handles=made,
+        items=tuple(BatchItem(n, f"k{n}", b"h") for n in range(len(made))),
+        servers=tuple(server(token) for token in servers if token in used),
+    )  # fmt: skip
+
+
+class Rank:
+    """A book on a clock of its own, and what it has asked for."""
+
+    def __init__(self) -> None:
+        self.book = PullBook(lambda _, payload: "" if payload != b"bad" else "no such field")
+        self.now = 100.0
+        self.asked: list[tuple[int, PullPayloads]] = []
+
+    def want(self, *arrived: Batch) -> list[PullPayloads]:
+        new = self.book.want(arrived, self.now)
+        self.asked += [(each.token, message) for each, message in new]
+        return [message for _, message in new]
+
+    def answer(self, message: PullPayloads, *payloads: bytes, serials: Sequence[int] = ()) -> None:
+        given = tuple(serials or message.serials)
+        answer = PulledPayloads(message.number, given)
+        self.book.received(message.token, answer, payloads, self.now)
+
+    def reports(self) -> list[PullFailed]:
+        found, self.book.reports = self.book.reports, []
+        return found
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.book.expire(self.now)
+
+
+@pytest.fixture
+def rank() -> Rank:
+    return Rank()
+
+
+def handle(token: int, serial: int) -> PayloadHandle:
+    return PayloadHandle(token, serial, 0, 0, 3)
+
+
+def test_each_worker_is_asked_once_for_all_that_it_has(rank: Rank) -> None:
+    wanted = batch((7, 1), None, (8, 5), (7, 2))
+    first, second = rank.want(wanted)
+    assert (first.token, first.serials) == (7, (1, 2))
+    assert (second.token, second.serials) == (8, (5,))
+    assert rank.want(wanted) == []
+    assert not rank.book.is_settled(wanted)
+    rank.answer(first, b"cat", b"dog")
+    assert not rank.book.is_settled(wanted)
+    rank.answer(second, b"cow")
+    assert rank.book.is_settled(wanted)
+    assert [rank.book.payload(h) for h in wanted.handles if h] == [b"cat", b"cow", b"dog"]
+    assert rank.want(wanted) == []
+    assert rank.book.waiting == 0
+
+
+def test_what_is_used_is_forgotten(rank: Rank) -> None:
+    (message,) = rank.want(batch((7, 1)))
+    rank.answer(message, b"cat")
+    rank.want()
+    assert rank.book.payload(handle(7, 1)) is None
+
+
+def test_a_microbatch_without_handles_is_settled(rank: Rank) -> None:
+    assert rank.book.is_settled(batch(None, None))
+    assert rank.want(batch(None)) == []
+
+
+def test_what_a_worker_has_not_any_more_is_gone(rank: Rank) -> None:
+    wanted = batch((7, 1), (7, 2))
+    (message,) = rank.want(wanted)
+    rank.answer(message, b"dog", serials=(2,))
+    assert rank.book.is_settled(wanted)
+    assert rank.book.payload(handle(7, 1)) is None
+    assert rank.want(wanted) == []  # the balancer is asked again, not the worker
+    assert rank.reports() == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"), [(b"ca", "has 2 bytes, 3 were announced"), (b"bad", "no such field")]
+)
+def test_rubbish_is_never_used_and_its_worker_is_named(
+    rank: Rank, payload: bytes, reason: str
+) -> None:
+    wanted = batch((7, 1))
+    (message,) = rank.want(wanted)
+    rank.answer(message, payload)
+    assert rank.book.is_settled(wanted)
+    assert rank.book.payload(handle(7, 1)) is None
+    (report,) = rank.reports()
+    assert (report.token, report.is_rubbish) == (7, True)
+    assert reason in report.reason
+
+
+def test_answers_to_nothing_are_ignored(rank: Rank) -> None:
+    wanted = batch((7, 1))
+    (message,) = rank.want(wanted)
+    rank.answer(PullPayloads(99, 7, (1,)), b"cow")
+    rank.answer(PullPayloads(message.number, 8, (1,)), b"cow")
+    assert rank.book.payload(handle(7, 1)) is None
+    rank.answer(message, b"cat", b"pig", serials=(1, 2))  # with one that nobody asked for
+    rank.answer(message, b"dog")
+    assert rank.book.payload(handle(7, 1)) == b"cat"
+    assert rank.book.payload(handle(7, 2)) is None
+
+
+def test_a_connection_that_ends_loses_what_was_asked_for_over_it(rank: Rank) -> None:
+    wanted = batch((7, 1), (8, 1))
+    message, other = rank.want(wanted)
+    rank.book.connected(7)
+    rank.book.disconnected(7, "the connection has ended")
+    assert rank.book.is_settled(wanted)
+    assert rank.book.ended == [7]
+    assert rank.reports() == []
+    rank.answer(message, b"cat")  # too late
+    assert rank.book.payload(handle(7, 1)) is None
+    rank.answer(other, b"cow")
+    assert rank.book.payload(handle(8, 1)) == b"cow"
+    assert [each.token for each in rank.want(batch((7, 3)))] == [7]  # over a new connection
+
+
+def test_a_worker_that_cannot_be_connected_to_is_out_of_reach(rank: Rank) -> None:
+    wanted = batch((7, 1))
+    rank.want(wanted)
+    rank.book.disconnected(7, "nobody listens there")
+    assert rank.book.is_settled(wanted)
+    expected = PullFailed(7, "tcp://worker-7:1: nobody listens there", False)
+    assert rank.reports() == [expected]
+    again = batch((7, 2))
+    assert rank.want(again) == []
+    assert rank.book.is_settled(again)
+    assert rank.reports() == [expected]  # the first may have been lost
+
+
+def test_a_connection_is_waited_for_a_bounded_time(rank: Rank) -> None:
+    wanted = batch((7, 1))
+    rank.want(wanted)
+    rank.pass_time(CONNECT_S - 1)
+    assert not rank.book.is_settled(wanted)
+    rank.pass_time(2)
+    assert rank.book.is_settled(wanted)
+    assert [each.reason for each in rank.reports()] == [
+        "tcp://worker-7:1: no connection within 5 s"
+    ]
+
+
+def test_an_answer_is_waited_for_and_several_times_in_a_row_is_too_often(rank: Rank) -> None:
+    for time in range(MOST_SILENCES):
+        assert rank.reports() == []
+        wanted = batch((7, 1 + time))
+        assert rank.want(wanted)
+        rank.book.connected(7)
+        rank.pass_time(ANSWER_S - 1)
+        assert not rank.book.is_settled(wanted)
+        rank.pass_time(2)
+        assert rank.book.is_settled(wanted)
+        rank.want()
+    (report,) = rank.reports()
+    assert "no answer 3 times in a row" in report.reason
+    assert rank.want(batch((7, 9))) == []
+
+
+def test_an_answer_between_two_silences_counts(rank: Rank) -> None:
+    for serial in range(2 * MOST_SILENCES):
+        (message,) = rank.want(batch((7, serial)))
+        rank.book.connected(7)
+        if serial % 2:
+            rank.answer(message, b"cat")
+        else:
+            rank.pass_time(ANSWER_S + 1)
+        rank.want()
+    assert rank.reports() == []
+
+
+def test_a_pull_waits_while_those_before_it_are_answered(rank: Rank) -> None:
+    first, second = batch((7, 1)), batch((7, 2))
+    one, two = rank.want(first, second)
+    rank.book.connected(7)
+    rank.pass_time(ANSWER_S - 1)
+    rank.answer(one, b"cat")
+    rank.pass_time(ANSWER_S - 1)
+    assert not rank.book.is_settled(second)
+    rank.answer(two, b"dog")
+    assert rank.book.payload(handle(7, 2)) == b"dog"
+
+
+def test_all_is_asked_for_again_when_the_connections_were_closed(rank: Rank) -> None:
+    wanted = batch((7, 1), (7, 2))
+    (message,) = rank.want(wanted)
+    rank.book.forget_connections()
+    (again,) = rank.want(wanted)
+    assert (again.serials, again.number != message.number) == (message.serials, True)
+    rank.answer(again, b"cat", b"dog")
+    rank.book.forget_connections()
+    assert rank.want(wanted) == []
+    assert rank.book.payload(handle(7, 1)) == b"cat"

@@ -1,0 +1,175 @@
+"""Ranks pull decoded samples from workers that are processes of their own, over tcp."""
+
+import logging
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from counterpoise.loader import LoaderError
+from counterpoise.loader.connect.pull_book import PullBook
+from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.tools.doctor.job import ask
+from counterpoise.workers.daemon.loop import Identity, run_worker
+from counterpoise.workers.daemon.payloads import Payloads
+from counterpoise.workers.daemon.source_handler import SourceHandler
+from counterpoise.workers.serving.server import PullServer
+from counterpoise.workers.sources.format_registry import open_source
+from tests.loader import balanced_data
+from tests.tools.services.commands import LIMIT_S
+from tests.tools.services.test_remote import SAMPLES, make, start_worker, take
+
+pytestmark = pytest.mark.slow
+NOBODY = "tcp://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return Path(ensure_demo_data(tmp_path_factory.mktemp("root"), samples=SAMPLES, shards=2)).parent
+
+
+def start_balancer(processes, *words):
+    balancer = processes("balancer", "--listen", "tcp://127.0.0.1:0", *words)
+    return balancer.wait_for("listening on ").partition("listening on ")[2].partition(";")[0]
+
+
+@pytest.fixture(scope="module")
+def address(processes, root):
+    """The address of a balancer with two workers."""
+    found = start_balancer(processes)
+    for _ in range(2):
+        start_worker(processes, found, root)
+    return found
+
+
+@pytest.fixture(scope="module")
+def inline(address):
+    """What is delivered where everything goes through the balancer."""
+    return take(make(balancer=address, transport="inline"))
+
+
+@pytest.fixture
+def pulled(monkeypatch):
+    """Counts the payloads that were pulled."""
+    counts: Counter[str] = Counter()
+    received = PullBook.received
+
+    def counting(book, token, answer, payloads, now):
+        counts["pulled"] += len(payloads)
+        received(book, token, answer, payloads, now)
+
+    monkeypatch.setattr(PullBook, "received", counting)
+    return counts
+
+
+def transports(address):
+    return [worker.transport for worker in ask(address, LIMIT_S, None).status.worker_statuses]
+
+
+def ways(address):
+    return {transport.partition(":")[0] for transport in transports(address)}
+
+
+@pytest.mark.parametrize("transport", ["auto", "direct"])
+def test_what_is_pulled_is_what_comes_inline(address, inline, pulled, transport):
+    assert take(make(balancer=address, transport=transport)) == inline
+    assert pulled["pulled"] >= SAMPLES
+    assert ways(address) == {"direct"}
+
+
+def test_inline_can_be_asked_for(address, inline, pulled):
+    found = []
+
+    def look(_):
+        found.append(ways(address))
+
+    assert take(make(balancer=address, transport="inline"), look) == inline
+    assert found[0] == {"inline"}
+    assert not pulled
+
+
+def test_two_ranks_pull_their_own(address, inline, pulled):
+    ranks = [make(balancer=address, virtual_ranks=None, rank=r, ranks=2) for r in (0, 1)]
+    found = []
+    for pair in zip(*[loader.steps() for loader in ranks], strict=True):
+        for step in pair:
+            for batch, info in zip(step.microbatches, step.infos, strict=True):
+                found.append((step.number, info.rank, info.keys, balanced_data.digest(batch)))
+    for loader in ranks:
+        loader.close()
+    assert sorted(found) == sorted(inline)
+    assert pulled["pulled"] >= SAMPLES
+
+
+def test_a_worker_that_is_killed_takes_nothing_away(processes, address, root, inline, pulled):
+    doomed = start_worker(processes, address, root)
+
+    def after_step(step):
+        if step == 0:
+            assert doomed.end(signal.SIGKILL) == -signal.SIGKILL
+
+    assert take(make(balancer=address), after_step) == inline
+    assert pulled["pulled"]
+
+
+class OutOfReach:
+    """A worker in this process that tells ranks an address where nobody listens."""
+
+    def __init__(self, address, root):
+        self.server = PullServer("tcp://127.0.0.1:*", 1 << 30, None)
+        self.payloads = Payloads(self.server, way=f"direct: {NOBODY}", address=NOBODY)
+        self.stopped = threading.Event()
+        handler = SourceHandler(None, (), 0, local=False, build=lambda job: open_source(job, root))
+        arguments: Any = address, Identity("out of reach", 9, 0), handler, self.stopped.is_set
+        self.thread = threading.Thread(
+            target=run_worker, args=arguments, kwargs={"payloads": self.payloads}
+        )
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.stopped.set()
+        self.thread.join()
+        self.payloads.close()
+
+
+def test_a_worker_out_of_reach_sends_through_the_balancer(processes, root, inline, pulled, caplog):
+    caplog.set_level(logging.WARNING)
+    address = start_balancer(processes)
+    with OutOfReach(address, root):
+        assert take(make(balancer=address)) == inline
+        (transport,) = transports(address)
+        assert "cannot pull: tcp://127.0.0.1:1: nobody listens there" in transport
+    assert not pulled
+    told = [each for each in caplog.messages if "it cannot pull them" in each]
+    assert len(told) == 1
+
+
+def test_direct_is_an_error_where_a_worker_cannot_be_reached(processes, root):
+    address = start_balancer(processes)
+    with OutOfReach(address, root), pytest.raises(LoaderError, match="let ranks reach its address"):
+        take(make(balancer=address, transport="direct"))
+
+
+def test_direct_is_an_error_with_workers_that_do_not_serve(processes, root):
+    address = start_balancer(processes)
+    worker = start_worker(processes, address, root, "--serve", "none")
+    with pytest.raises(LoaderError, match=r'transport="direct", and this worker\'s payloads'):
+        take(make(balancer=address, transport="direct", timeout=5))
+    worker.wait_for("--serve none was given")
+
+
+def test_with_keys_everything_that_is_pulled_is_encrypted(
+    processes, root, inline, pulled, tmp_path
+):
+    folder = tmp_path / "keys"
+    assert processes("keygen", str(folder)).process.wait(LIMIT_S) == 0
+    address = start_balancer(processes, "--keys", str(folder / "balancer"))
+    start_worker(processes, address, root, "--keys", str(folder / "worker"))
+    trainer = str(folder / "trainer")
+    assert take(make(balancer=address, keys=trainer, transport="direct")) == inline
+    assert pulled["pulled"] >= SAMPLES

@@ -1,0 +1,175 @@
+"""A worker's socket for pulls: ranks get payloads, strangers nothing, and no harm is done."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from counterpoise.balancer.protocol.messages import (
+    FreeSlots,
+    Message,
+    Ping,
+    PulledPayloads,
+    PullPayloads,
+    ServePayloads,
+)
+from counterpoise.balancer.transport.keys import KeyPair, PeerKeys, new_pair
+from counterpoise.balancer.transport.sockets import connect, receive, send
+from counterpoise.workers.serving import door, server
+from counterpoise.workers.serving.server import PullServer
+
+LIMIT_MS = 10_000
+SECRET = b"the ranks' password"
+TOKEN = 7
+Buffers = tuple[Message, list[bytes]]
+
+
+@pytest.fixture
+def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
+    with zmq.Context() as made:
+        yield made
+
+
+@contextlib.contextmanager
+def serving(keys: KeyPair | None = None, public: bytes = b"") -> Iterator[PullServer]:
+    made = PullServer("tcp://127.0.0.1:*", 1 << 30, keys)
+    made.begin(ServePayloads(TOKEN, 1 << 20, public, b"" if keys else SECRET))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ask(peer: "zmq.Socket[bytes]", message: Message, limit_ms: int = LIMIT_MS) -> Buffers | None:
+    send(peer, message)
+    if not peer.poll(limit_ms):
+        return None
+    received = receive(peer)
+    assert received is not None
+    return received[0], [each.bytes for each in received[1]]
+
+
+def test_a_rank_gets_what_is_there(context) -> None:
+    with (
+        serving() as made,
+        connect(context, made.endpoint, b"rank", password=SECRET) as rank,
+    ):
+        small, large = made.lend([b"ca", b"t"]), made.lend([bytes(300_000), b"end"])
+        assert small is not None
+        assert large is not None
+        wanted = (large.serial, small.serial, 99)
+        answer = ask(rank, PullPayloads(1, TOKEN, wanted))
+        assert answer == (
+            PulledPayloads(1, (large.serial, small.serial)), [bytes(300_000) + b"end", b"cat"]
+        )  # fmt: skip
+        made.free(FreeSlots((small.serial,), ()))
+        assert ask(rank, PullPayloads(2, TOKEN, (small.serial,))) == (PulledPayloads(2, ()), [])
+        assert ask(rank, PullPayloads(3, TOKEN + 1, wanted)) == (PulledPayloads(3, ()), [])
+
+
+def test_a_message_that_is_no_request_is_not_answered(context) -> None:
+    with (
+        serving() as made,
+        connect(context, made.endpoint, b"rank", password=SECRET) as rank,
+    ):
+        made.lend([b"cat"])
+        send(rank, Ping())
+        rank.send_multipart([b"nonsense", b"and more"])
+        assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
+
+
+@pytest.mark.parametrize("password", [b"", b"guessed", SECRET[:-1]])
+def test_who_does_not_know_the_password_gets_nothing(context, password: bytes) -> None:
+    with (
+        serving() as made,
+        connect(context, made.endpoint, b"stranger", password=password) as stranger,
+        connect(context, made.endpoint, b"rank", password=SECRET) as rank,
+    ):
+        made.lend([b"cat"])
+        send(stranger, PullPayloads(1, TOKEN, (1,)))
+        assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
+        assert not stranger.poll(200)
+
+
+def test_with_keys_only_the_ranks_key_is_let_in(context) -> None:
+    own, ranks = new_pair("worker"), new_pair("trainer")
+    with (
+        serving(own, ranks.public) as made,
+        connect(context, made.endpoint, b"rank", PeerKeys(ranks, own.public)) as rank,
+        connect(
+            context, made.endpoint, b"stranger", PeerKeys(new_pair("trainer"), own.public)
+        ) as stranger,
+        connect(context, made.endpoint, b"without", password=SECRET) as without,
+    ):
+        assert made.key == own.public
+        made.lend([b"cat"])
+        for each in (stranger, without):
+            send(each, PullPayloads(1, TOKEN, (1,)))
+        assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
+        assert not stranger.poll(200)
+        assert not without.poll(0)
+
+
+def test_nobody_is_let_in_before_the_balancer_has_said_who_may(context) -> None:
+    made = PullServer("tcp://127.0.0.1:*", 1 << 30, None)
+    with connect(context, made.endpoint, b"early", password=b"x") as early:
+        assert ask(early, PullPayloads(1, 0, (1,)), limit_ms=200) is None
+    made.close()
+
+
+def test_a_request_that_is_too_large_ends_its_connection(context, monkeypatch) -> None:
+    monkeypatch.setattr(server, "MAX_REQUEST_BYTES", 1000)
+    with (
+        serving() as made,
+        connect(context, made.endpoint, b"loud", password=SECRET) as loud,
+        connect(context, made.endpoint, b"rank", password=SECRET) as rank,
+    ):
+        made.lend([b"cat"])
+        assert ask(loud, PullPayloads(1, TOKEN, tuple(range(1 << 17))), limit_ms=200) is None
+        assert ask(rank, PullPayloads(2, TOKEN, (1,))) == (PulledPayloads(2, (1,)), [b"cat"])
+
+
+def test_strangers_do_not_take_a_worker_s_files(context, monkeypatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
+    with (
+        serving() as made,
+        connect(context, made.endpoint, b"rank", password=SECRET) as rank,
+        contextlib.ExitStack() as strangers,
+    ):
+        made.lend([b"cat"])
+        expected = PulledPayloads(1, (1,)), [b"cat"]
+        assert ask(rank, PullPayloads(1, TOKEN, (1,))) == expected
+        here = ("127.0.0.1", int(made.endpoint.rpartition(":")[2]))
+        # They say nothing. Of more than there may be, each is cut off at once.
+        silent = [
+            strangers.enter_context(socket.create_connection(here, LIMIT_MS / 1000))
+            for _ in range(12)
+        ]
+        for late in silent[7:]:
+            while late.recv(100):
+                pass
+        assert ask(rank, PullPayloads(1, TOKEN, (1,))) == expected
+        for each in silent:
+            each.close()
+        with connect(context, made.endpoint, b"another", password=SECRET) as another:
+            assert ask(another, PullPayloads(1, TOKEN, (1,))) == expected
+
+
+def test_many_wrong_passwords_keep_nobody_out_for_long(context) -> None:
+    with serving() as made, contextlib.ExitStack() as strangers:
+        made.lend([b"cat"])
+        for number in range(3 * door.MOST_REFUSALS):
+            name = b"stranger %d" % number
+            strangers.enter_context(connect(context, made.endpoint, name, password=b"guessed"))
+        with connect(context, made.endpoint, b"rank", password=SECRET) as rank:
+            answer = ask(rank, PullPayloads(1, TOKEN, (1,)))
+        assert answer == (PulledPayloads(1, (1,)), [b"cat"])
+
+
+def test_an_address_that_is_taken_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match="--serve with another address"):
+            PullServer(address, 1, None)

@@ -1,0 +1,121 @@
+"""A worker's socket where ranks pull payloads, with a thread of its own.
+
+A rank must not wait for a decode, so requests are answered beside it. ZeroMQ sends a payload from
+where it lies, and keeps it until it is sent, whatever the worker does meanwhile.
+"""
+
+import contextlib
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from ...balancer.protocol.messages import FreeSlots, PayloadHandle, PullPayloads, ServePayloads
+from ...balancer.protocol.wire import WireError
+from ...balancer.transport.keys import KeyPair
+from ...balancer.transport.sockets import decode_from, open_router, receive_frames, send
+from ..codec.frames import payload_of
+from .door import HANDSHAKE_MS, Door
+from .store import PayloadStore
+
+# A request has a number for each payload, and no frame but its header.
+MAX_REQUEST_BYTES = 1 << 20
+# Answers that wait for a rank that does not read; it asks again for what was dropped.
+MAX_WAITING_OUT = 256
+# Of the files that this process may open, connections get at most this part.
+FILES_PART = 2
+MOST_CONNECTIONS = 1 << 14
+IDLE_MS = 1000
+
+
+class PullServer:
+    """Keeps payloads, and serves them at an address; `close()` it."""
+
+    def __init__(self, address: str, limit_bytes: int, keys: KeyPair | None) -> None:
+        """Listen; with keys everything is encrypted. OSError if the address cannot be bound."""
+        self.key = keys.public if keys is not None else b""
+        self._store = PayloadStore(limit_bytes)
+        self._instruction: ServePayloads | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = open_router(self._context, keys, passwords=keys is None)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
+        socket.setsockopt(zmq.SNDHWM, MAX_WAITING_OUT)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        try:
+            self._door = Door(self._context, socket, address, _most_connections())
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise OSError(
+                f"cannot serve payloads at {address}: {error}: give counterpoise worker --serve "
+                "with another address, or --serve none"
+            ) from error
+        self.endpoint = self._door.endpoint
+        threading.Thread(target=self._serve, args=(socket,), daemon=True, name="pulls").start()
+
+    def lend(self, buffers: Sequence[Any]) -> PayloadHandle | None:
+        """Keep a payload, given as buffers, and return its handle; None where there is no room."""
+        nbytes = sum(len(buffer) for buffer in buffers)
+        return self._store.put(payload_of(buffers)) if self._store.has_room(nbytes) else None
+
+    def begin(self, instruction: ServePayloads) -> None:
+        """Serve payloads as the balancer says; nothing if it has said so before."""
+        if instruction != self._instruction:
+            self._instruction = instruction
+            self._door.public, self._door.secret = instruction.public, instruction.secret
+            self._store.begin(instruction.token, instruction.most_bytes)
+
+    def end(self) -> None:
+        """Keep no further payload."""
+        self._instruction = None
+        self._store.end()
+
+    def free(self, message: FreeSlots) -> None:
+        """Free payloads that the balancer does not need any more."""
+        self._store.free(message.serials)
+
+    def free_all(self) -> None:
+        """Free all payloads: the balancer has forgotten this worker, or its job is over."""
+        self._store.free_all()
+
+    def trim(self) -> None:
+        """Do nothing: what is freed goes back to the process' allocator."""
+
+    def close(self) -> None:
+        """Serve nothing any more."""
+        self._context.term()  # the thread's wait ends, and it closes its sockets
+
+    def _serve(self, socket: "zmq.Socket[bytes]") -> None:
+        """Answer ranks until the context ends."""
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        with contextlib.suppress(zmq.ContextTerminated):
+            while True:
+                now = time.monotonic()
+                closed_s = self._door.watch(poller, now) - now
+                poller.poll(min(IDLE_MS, int(1000 * closed_s) + 1) if closed_s > 0 else IDLE_MS)
+                self._door.turn(time.monotonic())
+                while (frames := receive_frames(socket)) is not None:
+                    self._answer(socket, frames)
+        self._door.close()
+        socket.close(linger=0)
+
+    def _answer(self, socket: "zmq.Socket[bytes]", frames: list[zmq.Frame]) -> None:
+        """Answer a request; what is none is dropped, and so is the answer to who has gone."""
+        peer, _, content = decode_from(frames)
+        if isinstance(content, WireError) or not isinstance(content[0], PullPayloads):
+            return
+        message, payloads = self._store.answer(content[0])
+        try:
+            send(socket, message, payloads, to=peer)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+
+
+def _most_connections() -> int:
+    """Return how many connections are let in: ranks are few, and files are for samples."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files // FILES_PART)
