@@ -17,6 +17,7 @@ BENCHES = {
         "Encoders in the bubbles, executed: planned, simulated and measured.",
     ),
     "faults": ("faults", "Faults, simulated or real: is every batch the same?"),
+    "fields": ("loading.parts", "Bytes and CPU time of batches by what a rank needs of them."),
     "images": ("loading.images", "CPU time of images, from shards to batches, by pipeline."),
     "loader": ("loading.loader", "Samples per second against torch's DataLoader."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
