@@ -3,6 +3,7 @@
 import copy
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.sched.runtime.encoders.models import (
 )
 from tests.sched.runtime.models import HIDDEN, total_loss
 from tests.sched.runtime.pool import make_mesh
+from tests.sched.runtime.training import train_beside
 
 FIELDS = {"ids": "input_ids", "labels": "labels", "pixels": "pixel_values", "sounds": "waveforms"}
 
@@ -134,54 +136,49 @@ def run_setting(rank: int, setting: Setting, steps: int = 2) -> dict[str, float]
     expected = copy.deepcopy(model)
     pipe, mine = make_pipe(setting, model)
     try:
-        found = _train(pipe, mine, model, expected, setting, steps)
-        return found | ({} if steps == 1 else {"evaluation": _evaluate(pipe, expected, setting)})
+        return train_beside(
+            pipe,
+            [p for piece in expected.pieces() for p in piece.parameters()],
+            steps,
+            samples=partial(_samples, setting),
+            given=lambda every, total: loader_step(every[pipe.replica], total),
+            reference=partial(reference, expected),
+            errors=partial(_errors, pipe, mine, model, expected, setting),
+            check=partial(_check_order, pipe, setting),
+        )
     finally:
         pipe.close()
 
 
-def _train(
+def _samples(setting: Setting, seed: int) -> list[list[Sample]]:
+    """Return every replica's microbatches."""
+    count = setting.program(setting.ranks, 2 * setting.ranks).microbatches
+    replicas = range(make_mesh(setting.ranks, setting.replicas)["dp"].size())
+    return [make_samples(count, seed + r, torch.float32) for r in replicas]
+
+
+def _errors(
     pipe: Pipeline,
     mine: dict[int, nn.Module],
     model: Model,
     expected: Model,
     setting: Setting,
-    steps: int,
+    *,
+    gradients: bool,
 ) -> dict[str, float]:
-    theirs = [p for piece in expected.pieces() for p in piece.parameters() if p.requires_grad]
-    ours = [p for p in pipe.parameters() if p.requires_grad]
-    optimizers = [torch.optim.SGD(p, lr=0.1) for p in (ours, theirs) if p]
-    count = setting.program(setting.ranks, 2 * setting.ranks).microbatches
-    replicas = make_mesh(setting.ranks, setting.replicas)["dp"].size()
-    worst: dict[str, float] = {}
-    for step in range(steps):
-        every = [make_samples(count, 10 * step + r, torch.float32) for r in range(replicas)]
-        total = sum(len(s.ids) for samples in every for s in samples)
-        result = pipe.step(loader_step(every[pipe.replica], total))
-        _check_order(pipe, setting)
-        wanted = sum(reference(expected, samples, total) for samples in every)
-        found = {"loss": abs(float(result.loss) - wanted) / wanted}
-        stages = expected.stages
-        if setting.divided:
-            stages = [nn.Sequential(*list(stages[0].children())[1:]), *stages[1:]]
-        found["stages"] = _worst(parameter_pairs(pipe, mine, stages))
-        pairs = _encoder_pairs(pipe, model, expected, setting)
+    """Return the largest errors of what this rank has: stages, and encoder layers."""
+    stages = expected.stages
+    if setting.divided:
+        stages = [nn.Sequential(*list(stages[0].children())[1:]), *stages[1:]]
+    found = parameter_pairs(pipe, mine, stages, gradients=gradients)
+    pairs = _encoder_pairs(pipe, model, expected, setting)
+    if gradients:
         assert all((a.grad is None) == (b.grad is None) for a, b in pairs)
         both = [pair for pair in pairs if pair[1].grad is not None]
-        errors = (relative(gradient(a), gradient(b)) for a, b in both)
-        found["encoders"] = max([0.0, *errors])
-        norm = nn.utils.clip_grad_norm_(theirs, 0.5)
-        found["norm"] = float(relative(pipe.clip_grad_norm_(0.5), norm))
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        weights = parameter_pairs(pipe, mine, stages, gradients=False)
-        found["weights"] = max(
-            _worst(weights, gradients=False),
-            *(relative(a.detach(), b.detach()) for a, b in pairs),
-        )
-        worst = {name: max(worst.get(name, 0.0), value) for name, value in found.items()}
-    return worst
+        errors = [relative(gradient(a), gradient(b)) for a, b in both]
+    else:
+        errors = [relative(a.detach(), b.detach()) for a, b in pairs]
+    return {"stages": _worst(found, gradients=gradients), "encoders": max([0.0, *errors])}
 
 
 def _check_order(pipe: Pipeline, setting: Setting) -> None:
@@ -195,16 +192,6 @@ def _check_order(pipe: Pipeline, setting: Setting) -> None:
     row = [slot.what for slot in pipe.timeline().ranks[pipe.rank]]
     # Lowering adds the continuations of barriers.
     assert [item for item in row if item.kind != "C"] == planned
-
-
-def _evaluate(pipe: Pipeline, expected: Model, setting: Setting) -> float:
-    """Return the error of the loss of forward passes alone."""
-    count = setting.program(setting.ranks, 2 * setting.ranks).microbatches
-    samples = make_samples(count, 7, torch.float32)
-    replicas = make_mesh(setting.ranks, setting.replicas)["dp"].size()
-    total = replicas * sum(len(s.ids) for s in samples)
-    wanted = replicas * reference(expected, samples, total)
-    return abs(float(pipe.evaluate(loader_step(samples, total)).loss) - wanted) / wanted
 
 
 def _worst(pairs: Any, *, gradients: bool = True) -> float:

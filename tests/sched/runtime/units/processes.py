@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from counterpoise.sched.runtime import Pipeline, Units, UnitSize, VocabParallel
 from tests.sched.runtime.cases import ALGORITHMS, gradient, parameter_pairs, relative, whole
 from tests.sched.runtime.encoders.models import (
     Model,
+    Sample,
     make_model,
     make_samples,
     merge,
@@ -20,6 +22,7 @@ from tests.sched.runtime.encoders.models import (
 )
 from tests.sched.runtime.encoders.processes import FIELDS, loader_step
 from tests.sched.runtime.models import HIDDEN, total_loss
+from tests.sched.runtime.training import train_beside
 
 
 @dataclass(frozen=True)
@@ -53,31 +56,16 @@ def run_units(rank: int, setting: UnitSetting, steps: int = 1) -> dict[str, floa
     expected = copy.deepcopy(model)
     pipe, mine = make_pipe(setting, model, at)
     try:
-        found: dict[str, float] = {}
-        theirs = [p for piece in expected.pieces() for p in piece.parameters() if p.requires_grad]
-        ours = [p for p in pipe.parameters() if p.requires_grad]
-        optimizers = [torch.optim.SGD(p, lr=0.1) for p in (ours, theirs) if p]
-        for step in range(steps):
-            replicas = range(units.backbone.dp)
-            every = [make_samples(count, 10 * step + r, torch.float32) for r in replicas]
-            total = sum(len(s.ids) for samples in every for s in samples)
-            given = [loader_step(every[r], total) for r in units.replicas(at)]
-            result = pipe.step(given if len(given) > 1 else given[0])
-            check_order(pipe, setting)
-            wanted = sum(reference(expected, samples, total) for samples in every)
-            new = {"loss": abs(float(result.loss) - wanted) / wanted}
-            new |= compare(pipe, mine, model, expected, gradients=True)
-            norm = nn.utils.clip_grad_norm_(theirs, 0.5)
-            new["norm"] = float(relative(pipe.clip_grad_norm_(0.5), norm))
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-            after = compare(pipe, mine, model, expected, gradients=False)
-            new |= {f"{name} after": value for name, value in after.items()}
-            found = {name: max(found.get(name, 0.0), value) for name, value in new.items()}
-        if steps > 1:
-            found["evaluation"] = evaluate(pipe, setting, expected, at)
-        return found
+        return train_beside(
+            pipe,
+            [p for piece in expected.pieces() for p in piece.parameters()],
+            steps,
+            samples=partial(samples_of, setting),
+            given=lambda every, total: [loader_step(every[r], total) for r in units.replicas(at)],
+            reference=partial(reference, expected),
+            errors=partial(compare, pipe, mine, model, expected),
+            check=partial(check_order, pipe, setting),
+        )
     finally:
         pipe.close()
 
@@ -158,13 +146,7 @@ def check_order(pipe: Pipeline, setting: UnitSetting) -> None:
     assert len(timeline.ranks) == setting.units.seats
 
 
-def evaluate(pipe: Pipeline, setting: UnitSetting, expected: Model, at: int) -> float:
-    """Return the error of the loss of forward passes alone."""
-    units = setting.units
-    every = [
-        make_samples(setting.microbatches, 70 + r, torch.float32) for r in range(units.backbone.dp)
-    ]
-    total = sum(len(s.ids) for samples in every for s in samples)
-    given = [loader_step(every[r], total) for r in units.replicas(at)]
-    wanted = sum(reference(expected, samples, total) for samples in every)
-    return abs(float(pipe.evaluate(given).loss) - wanted) / wanted
+def samples_of(setting: UnitSetting, seed: int) -> list[list[Sample]]:
+    """Return every replica's microbatches."""
+    replicas = range(setting.units.backbone.dp)
+    return [make_samples(setting.microbatches, seed + r, torch.float32) for r in replicas]

@@ -102,12 +102,8 @@ def train(rank: int) -> dict[str, Any]:
         pipe.close()
 
 
-def test_units_train_on_what_one_loader_plans() -> None:
-    pool = Pool(UNITS.ranks)
-    try:
-        found = pool.run(train)
-    finally:
-        pool.close()
+def test_units_train_on_what_one_loader_plans(pool: Pool) -> None:
+    found = pool.run(train)
     for one in found:
         assert max(one["loss"], one["gradients"]) <= TOLERANCE, found
     # 2 steps of 2 microbatches, and the encoders' ranks are told of both replicas'

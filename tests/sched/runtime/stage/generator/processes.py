@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from tests.sched.runtime.stage.generator.decoder import (
     reference,
     spec_of,
 )
+from tests.sched.runtime.training import train_beside
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,15 @@ def run_drawing(rank: int, setting: Drawing, steps: int = 1) -> dict[str, float]
     expected = copy.deepcopy(model)
     pipe, mine = make_pipe(rank, setting, model)
     try:
-        return _train(pipe, mine, model, expected, setting, steps)
+        return train_beside(
+            pipe,
+            [p for piece in expected.pieces() for p in piece.parameters()],
+            steps,
+            samples=partial(samples_of, setting),
+            given=partial(given, pipe, setting),
+            reference=partial(reference, expected),
+            errors=partial(errors, pipe, mine, model, expected),
+        )
     finally:
         pipe.close()
 
@@ -115,42 +125,6 @@ def run_resumed(rank: int, folder: Path) -> dict[str, float]:
 
 def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def _train(
-    pipe: Pipeline,
-    mine: dict[int, nn.Module],
-    model: Generating,
-    expected: Generating,
-    setting: Drawing,
-    steps: int,
-) -> dict[str, float]:
-    theirs = [p for piece in expected.pieces() for p in piece.parameters() if p.requires_grad]
-    ours = [p for p in pipe.parameters() if p.requires_grad]
-    optimizers = [torch.optim.SGD(p, lr=0.1) for p in (ours, theirs) if p]
-    worst: dict[str, float] = {}
-    for step in range(steps):
-        every = samples_of(setting, 10 * step)
-        total = sum(len(s.ids) for samples in every for s in samples)
-        result = pipe.step(given(pipe, setting, every, total))
-        wanted = sum(reference(expected, samples, total) for samples in every)
-        found = {"loss": abs(float(result.loss) - wanted) / wanted}
-        found |= errors(pipe, mine, model, expected, gradients=True)
-        norm = nn.utils.clip_grad_norm_(theirs, 0.5)
-        found["norm"] = float(relative(pipe.clip_grad_norm_(0.5), norm))
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        after = errors(pipe, mine, model, expected, gradients=False)
-        found |= {f"{name} after": error for name, error in after.items()}
-        worst = {name: max(worst.get(name, 0.0), error) for name, error in found.items()}
-    if steps > 1:
-        every = samples_of(setting, 70)
-        total = sum(len(s.ids) for samples in every for s in samples)
-        wanted = sum(reference(expected, samples, total) for samples in every)
-        loss = float(pipe.evaluate(given(pipe, setting, every, total)).loss)
-        worst["evaluation"] = abs(loss - wanted) / wanted
-    return worst
 
 
 def make_pipe(
