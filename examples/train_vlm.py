@@ -204,7 +204,7 @@ def make_pipeline(mesh: DeviceMesh, checkpoint: Path | None, replan: str) -> Pip
     )
 
 
-def make_loader(mesh: DeviceMesh, given: argparse.Namespace) -> DataLoader:
+def make_loader(mesh: DeviceMesh, pipe: Pipeline, given: argparse.Namespace) -> DataLoader:
     """Return a loader that balances tiles and tokens, and orders microbatches for the pipeline."""
     transform = VisionLanguage(tile_size=TILE, max_tiles=6, tokens_per_tile=TOKENS_PER_TILE)
     pattern = given.data or demo_data()
@@ -213,6 +213,7 @@ def make_loader(mesh: DeviceMesh, given: argparse.Namespace) -> DataLoader:
         num_workers=1,
         shuffle=True,
         topology=mesh,
+        fields=pipe.needs,
         balance=Balance(
             budgets={"tiles": 128, "tokens": 16384},
             samples_per_step=SAMPLES,
@@ -256,7 +257,8 @@ def endless(loader: DataLoader) -> Iterator[Step]:
 def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Train, and yield the figures of each step."""
     newest = newest_checkpoint(given.checkpoints) if given.checkpoints else None
-    pipe, loader = make_pipeline(mesh, newest, given.replan), make_loader(mesh, given)
+    pipe = make_pipeline(mesh, newest, given.replan)
+    loader = make_loader(mesh, pipe, given)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=2e-3)
     done = 0
     if newest is not None:
