@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ....balancer import Balance
 from ....loader import DataLoader
+from ....workers.arena.transport import Transport
 from ...console.reporting import emit
 from ...console.spread import spread
 
@@ -70,9 +71,17 @@ class Pictured:
 @click.option("--microbatches", type=click.IntRange(4), default=8, show_default=True)
 @click.option("--steps", type=click.IntRange(2), default=6, show_default=True, help="Of a pass.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--inline", is_flag=True, help="Samples through the balancer, not in lent memory.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
-    tiles: int, tokens: int, side: int, microbatches: int, steps: int, rounds: int, as_json: bool
+    tiles: int,
+    tokens: int,
+    side: int,
+    microbatches: int,
+    steps: int,
+    rounds: int,
+    inline: bool,
+    as_json: bool,
 ) -> None:
     """Show bytes and CPU time of a step's batches: whole, and what each rank needs.
 
@@ -82,7 +91,8 @@ def command(
       counterpoise bench fields --tiles 12 --microbatches 16 --json
     """  # noqa: D301
     data = Pictured(2 * microbatches * steps, tiles, tokens, side)
-    loaders = {name: _loader(data, microbatches, needs) for name, needs in PARTS.items()}
+    way: Transport = "inline" if inline else "auto"
+    loaders = {name: _loader(data, microbatches, needs, way) for name, needs in PARTS.items()}
     found: dict[str, list[tuple[int, float]]] = {name: [] for name in PARTS}
     try:
         for number in range(rounds + 1):
@@ -103,7 +113,9 @@ def command(
     emit(report, as_json, _table(report))
 
 
-def _loader(data: Pictured, microbatches: int, needs: Needs | None) -> DataLoader[Any, Any]:
+def _loader(
+    data: Pictured, microbatches: int, needs: Needs | None, transport: Transport
+) -> DataLoader[Any, Any]:
     return DataLoader(
         data,
         batch_size=2,
@@ -114,6 +126,7 @@ def _loader(data: Pictured, microbatches: int, needs: Needs | None) -> DataLoade
         balance=Balance("fixed", layout="packed", accumulate=microbatches),
         cost={"tokens": [1] * len(data)},
         fields=needs,
+        transport=transport,
     )
 
 
