@@ -217,6 +217,11 @@ class RankSession:
             self._acks[rank] = Ack(self.run, rank, at.step, at.microbatch)
         return [self._start_run, *self._acks.values()]
 
+    def has_begun(self, epoch: int, at: EpochPosition, costs: str) -> bool:
+        """Return whether the run was begun at this position, with these costs."""
+        begun = self._start_run
+        return begun is not None and (begun.epoch, begun.at, begun.costs) == (epoch, at, costs)
+
     def end_workers(self, names: tuple[str, ...]) -> list[Message]:
         """Report that this process has ended its workers; others are ready when `ready` is set."""
         self.ready = None

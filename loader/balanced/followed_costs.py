@@ -33,6 +33,7 @@ class FollowedCosts:
     pipe: MeasuredCosts
     plan: PlanConfig
     _profile: str = ""
+    _seen: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a plan that orders by no costs."""
@@ -45,6 +46,8 @@ class FollowedCosts:
     def changed(self, epoch: int, at: EpochPosition | None) -> PlanConfig | None:
         """Return the plan that goes by the costs as they are at a step, None if by the same.
 
+        Until `accept` says that it is gone by, it is returned again: what begins a run by it may be
+        interrupted.
         `at`: None for a step to be resumed at. Raises LoaderError if the step before is not the
         last that was trained on, since ranks that fetch ahead would not change at the same step,
         and ValueError for costs of other stages.
@@ -55,9 +58,13 @@ class FollowedCosts:
         # The first costs are there before any step.
         if self._profile and at is not None and trained is not None:
             _check_not_ahead(epoch, at.step, *trained)
-        self._profile = profile
+        self._seen = profile
         pipeline = with_profile(self.plan.pipeline, profile) if profile else self.plan.pipeline
         return replace(self.plan, pipeline=pipeline)
+
+    def accept(self) -> None:
+        """Go by the costs that have changed from now on."""
+        self._profile = self._seen
 
     def costs_of(self, plan: PlanConfig) -> str:
         """Return the costs that a balancer has to be told, "" for those that it knows."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ...balancer.planning.problem.config import PlanConfig
 from ...balancer.planning.problem.last_step import last_kept
 from ...balancer.protocol.job_spec import JobSpec
-from ...balancer.protocol.messages import Batch, EpochPosition
+from ...balancer.protocol.messages import Batch
 from ...balancer.protocol.rank_session import Arrival
 from ...workers.codec.frames import decode_packed
 from ...workers.sources.data_identity import KnownData
@@ -194,7 +194,7 @@ class BalancedLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a ledger; ValueError if this loader cannot. Running iterators end."""
-        self._take_costs_at(None)
+        self._take_costs(None, None)
         ledger, position = read_position(
             state, self.job, len(self.ranks), self.data(), self.growing
         )
@@ -206,26 +206,29 @@ class BalancedLoader:
         """Order microbatches by the costs that a pipeline measures; ValueError without ordering."""
         self._followed = FollowedCosts(pipe, self.plan)
 
-    def _take_costs(self, at: ResumePosition) -> bool:
-        """Take the costs of the pipeline that is followed; return whether they have changed."""
-        if at.place.microbatch or at.served:  # inside a step they stay
-            return False
-        return self._take_costs_at(at.place)
+    def _take_costs(self, at: ResumePosition | None, begin: Callable[..., None] | None) -> None:
+        """Take the costs of the pipeline that is followed, if they have changed before a step.
 
-    def _take_costs_at(self, place: EpochPosition | None) -> bool:
+        `at`: None to resume; inside a step costs stay. `begin` begins a run by them, if one runs.
+        """
         followed = self._followed
-        plan = None if followed is None else followed.changed(self.epoch, place)
-        if followed is None or plan is None:
-            return False
-        self.job, self._costs = replace(self.job, plan=plan), followed.costs_of(plan)
-        return True
+        if followed is None or (at is not None and at.is_inside_step):
+            return
+        plan = followed.changed(self.epoch, None if at is None else at.place)
+        if plan is None:
+            return
+        costs = followed.costs_of(plan)
+        if at is not None and begin is not None:
+            begin(self.epoch, *at.to_begin(costs))
+        self.job, self._costs = replace(self.job, plan=plan), costs
+        followed.accept()
 
     def _start(self) -> None:
         """Begin the run at the loader's position; nothing that was returned is decoded again."""
         at = self.position
         # Label tokens that are counted in batches: of a step that was begun, in all of them again.
         at = beginning(at) if self.job.counts_batches else at
-        self._take_costs(at)
+        self._take_costs(at, None)
         self.open().begin(self.epoch, *at.to_begin(self._costs))
 
     def _tell_what_will_be_left_out(self, count: int) -> None:
@@ -257,8 +260,7 @@ class BalancedLoader:
         """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
         try:
             source = self.open()
-            if self._take_costs(at):
-                source.go_on(self.epoch, *at.to_begin(self._costs))
+            self._take_costs(at, source.go_on)
             source.recover(self.epoch, *at.to_begin(self._costs))
             self._tell_what_will_be_left_out(self.count())
             return source.next(self.timeout_s)

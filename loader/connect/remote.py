@@ -130,10 +130,14 @@ class Connection:
     def go_on(
         self, epoch: int, at: EpochPosition, holes: tuple[int, ...], served: int, costs: str
     ) -> None:
-        """Start the next run as `begin` does, with the workers of this one."""
+        """Start the next run as `begin` does, with the workers of this one.
+
+        Repeated after an exception it starts no other one: all processes must be in the same run.
+        """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
-            self._send(self.session.begin(epoch, at, holes, served, costs))
+            if not self.session.has_begun(epoch, at, costs):
+                self._send(self.session.begin(epoch, at, holes, served, costs))
             self._send(self.session.new_requests())
 
     def finish(self) -> None:

@@ -24,6 +24,11 @@ class ResumePosition:
     served: int = 0
     holes: tuple[int, ...] = ()
 
+    @property
+    def is_inside_step(self) -> bool:
+        """True if a step's first microbatches have been handed out."""
+        return bool(self.place.microbatch or self.served)
+
     def to_begin(self, costs: str = "") -> tuple[EpochPosition, tuple[int, ...], int, str]:
         """Return what a source needs to begin here: place, holes from there, ranks served, costs.
 

@@ -152,6 +152,44 @@ def test_fetching_ahead_of_training_is_an_error_where_costs_change(file: Path) -
         next(steps)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_change_that_is_interrupted_is_made_again(
+    file: Path, expected: Delivered, workers: int, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = Measuring()
+    loader = make(file, workers, pipe)
+    balanced = loader._balanced
+    assert balanced is not None
+    source: Any = balanced.open()
+    go_on, calls = source.go_on, []
+
+    def interrupted(*given: Any) -> None:
+        calls.append(given)
+        if begun or len(calls) > 1:
+            go_on(*given)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(source, "go_on", interrupted)
+    found: Delivered = []
+    steps = loader.steps()
+    while (step := next_of(steps)) is not None:
+        found += [(info.epoch, info.step, info.rank, tuple(info.keys)) for info in step.infos]
+        pipe.trained = 0, step.number
+    loader.close()
+    assert len(calls) == 2
+    assert found == expected
+
+
+def next_of(steps: Any) -> Any:
+    """Return the next step, None at the end; asked for again where an interrupt came between."""
+    try:
+        return next(steps, None)
+    except KeyboardInterrupt:
+        return next(steps, None)
+
+
 def test_costs_that_do_not_fit_are_refused(file: Path) -> None:
     other = Measuring(costs=profile(FIRST, (1, 0)))
     with pytest.raises(ValueError, match=r"has stages on ranks \[1, 0\], the plan's pipeline on"):

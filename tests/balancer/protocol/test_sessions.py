@@ -250,6 +250,15 @@ def test_the_costs_of_a_run_are_told_to_a_balancer_that_was_restarted():
     assert [each.costs for each in told] == ["measured"]
 
 
+def test_a_run_that_was_begun_is_known_by_its_position_and_costs():
+    session = RankSession((0,), to_json(JOB), 2)
+    assert not session.has_begun(0, START, "")
+    session.begin(0, START, costs="measured")
+    assert session.has_begun(0, START, "measured")
+    assert not session.has_begun(0, START, "")
+    assert not session.has_begun(1, START, "measured")
+
+
 def test_what_is_unanswered_is_asked_for_again_with_a_ping():
     session = RankSession((0,), to_json(JOB), 2)
     assert session.unanswered() == [session.hello, Ping()]
