@@ -7,6 +7,7 @@ weights are those of whole microbatches all the same, since they come with the p
 
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ..step.info import StepInfo
 from .buffers import BufferPool
 from .fields import EVERY
 from .layouts import COLLATE_BY_LAYOUT
+from .stacking import WarmCollate
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
@@ -107,7 +109,7 @@ def batch_maker(
     if balance.layout == "torch":
         made = collate_fn or default_collate
         if made is default_collate:
-            return BatchMaker(_default, fields, pins=pins)
+            return BatchMaker(partial(_stacked, WarmCollate()), fields, pins=pins)
         return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
     if collate_fn is not None:
         raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")
@@ -125,7 +127,7 @@ def batch_maker(
     return BatchMaker(laid_out, fields, lends=False, pins=pins)
 
 
-def _default(samples: list[Any], wanted: Container[str]) -> Any:
+def _stacked(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:
     if wanted is not EVERY and all(type(sample) is dict for sample in samples):
         samples = [{n: v for n, v in sample.items() if n in wanted} for sample in samples]
-    return default_collate(samples)
+    return collate(samples)
