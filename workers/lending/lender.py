@@ -165,7 +165,7 @@ class Lender:
             os.close(descriptor)
             return False
         self._memories[number] = _Memory(descriptor, mapping, _writable(mapping))
-        for reader in self._readers.values():
+        for reader in list(self._readers.values()):  # one that has ended is left
             self._send(reader, *self._segment_packets([number]))
         return True
 

@@ -33,11 +33,15 @@ def test_ratios_are_of_passes_of_one_round(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_pass_of_each_system_takes_all_batches() -> None:
-    cell = matrix.Cell(1_000, 800, 1, "read")
-    for name in ("ours", "torch"):
-        found = matrix._one_pass(matrix.loader_of(name, cell), cell)
+    for name, balanced in (("ours", False), ("ours", True), ("torch", False)):
+        cell = matrix.Cell(1_000, 800, 1, "read", balanced)
+        loader = matrix.loader_of(name, cell)
+        if balanced:
+            next(iter(loader))
+        found = matrix._one_pass(loader, cell)
         assert found.rate > 0
         assert found.all_us > found.trainer_us > 0
+        matrix._end(loader)
 
 
 def test_cells_are_parsed() -> None:

@@ -11,7 +11,9 @@ import pytest
 from msgspec import structs
 
 from counterpoise.balancer.protocol.messages import FreeSlots
+from counterpoise.workers.arena.memory import make_memory
 from counterpoise.workers.arena.views import views_alive
+from counterpoise.workers.lending import lender as lender_module
 from counterpoise.workers.lending.borrower import Borrower
 from counterpoise.workers.lending.lender import Lender
 
@@ -169,6 +171,27 @@ def test_a_handle_that_was_answered_is_of_no_use(lender: Lender, borrower: Borro
     free(lender, handle)
     borrower.turn(())
     assert borrower.views([handle]) is None
+
+
+def test_a_rank_that_ends_while_a_segment_is_made_is_left(
+    tmp_path: Path, lender: Lender, borrower: Borrower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Borrower(str(tmp_path), b"rank-1")
+    first = lender.lend([bytes(1 << 20)])
+    read(gone, first)
+    read(borrower, first)
+
+    def made(size: int) -> int:
+        gone.close()
+        gc.collect()
+        return make_memory(size)
+
+    monkeypatch.setattr(lender_module, "make_memory", made)
+    second = lender.lend([b"x" * (1 << 20)])
+    assert bytes(read(borrower, second)[0]) == b"x" * (1 << 20)
+    free(lender, first, second)
+    borrower.turn([])
+    hear(lender)
 
 
 def test_two_ranks_are_both_asked(tmp_path: Path, lender: Lender, borrower: Borrower) -> None:

@@ -60,6 +60,7 @@ class LoaderPass:
 @click.option("--cores", help="Cores to pin to, such as 0,1; default: all that are allowed.")
 @click.option("--prefetch", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--matrix", is_flag=True, help="The plain loop on tensors, by size; no data.")
+@click.option("--balanced", is_flag=True, help="With --matrix: a balanced loop in its place.")
 @click.option("--transports", is_flag=True, help="Balanced loops, arena against inline; no data.")
 @click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of these two; default: all.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
@@ -73,6 +74,7 @@ def command(
     cores: str | None,
     prefetch: int,
     matrix: bool,
+    balanced: bool,
     transports: bool,
     cell: tuple[str, ...],
     as_json: bool,
@@ -83,11 +85,13 @@ def command(
     Examples:
       counterpoise bench loader --data '/data/*.tar' --workers 1 --workers 2 --json
       counterpoise bench loader --matrix --pairs 10 --json
+      counterpoise bench loader --matrix --balanced --cell 4194304x32 --json
       counterpoise bench loader --transports --pairs 10 --json
     """  # noqa: D301
     if matrix:
         sizes = [matrix_of_sizes.parse_cell(each) for each in cell] or matrix_of_sizes.CELLS
-        _run_matrix(sizes, workers, pairs, _cores(cores), as_json)
+        wanted = matrix_of_sizes.cells(sizes, workers, matrix_of_sizes.CONSUMERS, balanced)
+        _run_matrix(wanted, pairs, _cores(cores), as_json)
         return
     if transports:
         sizes = [matrix_of_sizes.parse_cell(each) for each in cell] or by_transport.CELLS
@@ -115,13 +119,8 @@ def _run_pairs(
 
 
 def _run_matrix(
-    sizes: Sequence[tuple[int, int]],
-    workers: tuple[int, ...],
-    rounds: int,
-    cores: tuple[int, ...],
-    as_json: bool,
+    wanted: Sequence[matrix_of_sizes.Cell], rounds: int, cores: tuple[int, ...], as_json: bool
 ) -> None:
-    wanted = matrix_of_sizes.cells(sizes, workers, matrix_of_sizes.CONSUMERS)
     names = matrix_of_sizes.SYSTEMS
     passes: dict[Any, dict[str, list[Any]]] = {
         each: {name: [] for name in names} for each in wanted

@@ -1,9 +1,10 @@
-"""`counterpoise bench loader --matrix`: the plain loop against torch's, by sample and batch size.
+"""`counterpoise bench loader --matrix`: our loops against torch's, by sample and batch size.
 
 The dataset's samples are tensors that exist, and default_collate makes the batches: what is left is
-the loader's own work. Each system has one process; for each cell all of them start a loader with
-persistent workers, and take turns. torch's DataLoader runs twice, under two names: the ratio of
-those two is what this machine makes of equal loaders (the control).
+the loader's own work; with `--balanced` that of a balanced loop of one rank. Each system has one
+process; for each cell all of them start a loader with persistent workers, and take turns. torch's
+DataLoader runs twice, under two names: the ratio of those two is what this machine makes of equal
+loaders (the control).
 """
 
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -35,13 +37,14 @@ _LEAST_BATCHES = 12
 class Cell:
     """One comparison: bytes of a sample, samples of a batch, workers, what the consumer does.
 
-    consumer: "touch" reads one byte of each batch, "read" all of them.
+    consumer: "touch" reads one byte of each batch, "read" all of them. balanced: whether ours is.
     """
 
     sample_bytes: int
     batch_size: int
     workers: int
     consumer: str
+    balanced: bool = False
 
     @property
     def batches(self) -> int:
@@ -60,11 +63,14 @@ class MatrixPass:
 
 
 def cells(
-    sizes: Sequence[tuple[int, int]], workers: Sequence[int], consumers: Sequence[str]
+    sizes: Sequence[tuple[int, int]],
+    workers: Sequence[int],
+    consumers: Sequence[str],
+    balanced: bool = False,
 ) -> list[Cell]:
     """Return the matrix' cells, tables outermost."""
     return [
-        Cell(size, batch, count, consumer)
+        Cell(size, batch, count, consumer, balanced)
         for consumer in consumers
         for count in workers
         for size, batch in sizes
@@ -116,6 +122,8 @@ def _serve(pipe: "Pipe[Any, Any]", name: str, cores: tuple[int, ...]) -> None:
                 _end(loader)
                 cell = asked
                 loader = loader_of(name, cell)
+                if name == "ours" and cell.balanced:
+                    next(iter(loader))  # which starts its processes
             pipe.send(_one_pass(loader, cell))
     except EOFError:
         pass
@@ -127,7 +135,9 @@ def _serve(pipe: "Pipe[Any, Any]", name: str, cores: tuple[int, ...]) -> None:
 
 def _end(loader: Any) -> None:
     """End a loader's workers: at the interpreter's end torch's would be waited for, in vain."""
-    if loader is not None and loader._iterator is not None:
+    if getattr(loader, "is_balanced", False):
+        loader.close()
+    elif loader is not None and loader._iterator is not None:
         loader._iterator._shutdown_workers()
         loader._iterator = None
 
@@ -137,6 +147,7 @@ def loader_of(name: str, cell: Cell) -> Any:
     import torch
     from torch.utils.data import DataLoader as TorchLoader
 
+    from ....balancer.planning.problem.balance import Balance
     from ....loader import DataLoader
 
     class Tensors(torch.utils.data.Dataset[torch.Tensor]):
@@ -152,30 +163,45 @@ def loader_of(name: str, cell: Cell) -> Any:
         def __getitem__(self, index: int) -> torch.Tensor:
             return self.made[index % len(self.made)]
 
-    kind = DataLoader if name == "ours" else TorchLoader
-    return kind(
-        Tensors(),
-        batch_size=cell.batch_size,
-        num_workers=cell.workers,
-        persistent_workers=True,
-        multiprocessing_context="fork",
-    )
+    named: dict[str, Any] = {
+        "batch_size": cell.batch_size,
+        "num_workers": cell.workers,
+        "persistent_workers": True,
+        "multiprocessing_context": "fork",
+    }
+    if name != "ours":
+        return TorchLoader(Tensors(), **named)
+    if cell.balanced:
+        named |= {"balance": Balance("fixed"), "shuffle": False}
+    return DataLoader(Tensors(), **named)
 
 
 def _one_pass(loader: Any, cell: Any) -> MatrixPass:
     import torch
 
     batches = iter(loader)
-    workers = [worker.pid for worker in batches._workers]
-    begun, cpu, theirs, samples = time.perf_counter(), time.process_time(), cpu_s(workers), 0
+    if getattr(loader, "is_balanced", False):
+        balancer, workers = balanced_processes(loader)
+        others = [*balancer, *workers]
+    else:
+        others = [worker.pid for worker in batches._workers]
+    begun, cpu, theirs, samples = time.perf_counter(), time.process_time(), cpu_s(others), 0
     for batch in batches:
         samples += len(batch)
         # Eight bytes at a time, since torch adds up single bytes far slower than memory is read.
         wide = batch.view(torch.int64) if cell.consumer == "read" else None
         wide.sum() if wide is not None else batch[0, 0].item()
     seconds, own = time.perf_counter() - begun, time.process_time() - cpu
-    spent = own + cpu_s(workers) - theirs
+    spent = own + cpu_s(others) - theirs
     return MatrixPass(samples / seconds, 1e6 * own / samples, 1e6 * spent / samples)
+
+
+def balanced_processes(loader: Any) -> tuple[list[int], list[int]]:
+    """Return the process ids of a balanced loader's balancer, and of its workers."""
+    processes = loader._balanced._connection._processes
+    supervisor = processes.pool.supervisor_pid
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
+    return [processes.balancer.pid], [int(each) for each in children.split()]
 
 
 def cpu_s(processes: Sequence[int]) -> float:
@@ -217,7 +243,7 @@ def _ratios(ours: list[MatrixPass], theirs: list[MatrixPass]) -> dict[str, float
 
 def table(found: dict[str, Any]) -> Table:
     """Return the report as a table, one row a cell."""
-    made = Table(title="the plain loop against torch's (samples/s, ratio of each round)")
+    made = Table(title="our loop against torch's (samples/s, ratio of each round)")
     columns = ("reads", "workers", "sample", "batch", "samples/s", "ratio", "range", "control")
     for column in (*columns, "trainer us", "torch's", "all us", "torch's"):
         made.add_column(column, justify="right")
