@@ -137,6 +137,7 @@ ZMQ_SHELLS = {
     "workers.serving.server",
     "loader.connect.puller",
     "loader.connect.rank_sockets",
+    "tools.bench.coordinator.served",
     "tools.bench.transport",
 }
 

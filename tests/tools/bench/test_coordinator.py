@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise.balancer.coordinator.machine import Coordinator
+from counterpoise.tools.bench.coordinator import served
 from counterpoise.tools.bench.coordinator.command import command
 from counterpoise.tools.bench.coordinator.driven import Driven, TimedPlanner
 
@@ -77,6 +78,21 @@ def test_a_run_reports_each_cell():
         assert cell["us_per_sample"] > 0 < cell["us_per_message"]
         # A lease has four samples at first, and then all that run at the same time.
         assert cell["messages"]["DecodeDone"] <= 96 // 12
+
+
+@pytest.mark.parametrize(
+    "ways", [served.WAYS[1:2], pytest.param(served.WAYS, marks=pytest.mark.long)], ids=str
+)
+def test_a_balancer_over_tcp_is_measured_for_each_way(monkeypatch, ways):
+    monkeypatch.setattr(served, "WAYS", ways)
+    words = "--tcp --steps 2 --samples-per-step 256 --rounds 1 --payload-bytes 1000 --json"
+    found = CliRunner().invoke(command, words.split())
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout.splitlines()[-1])
+    assert (report["ranks"], report["workers"], report["microbatch"]) == (4, 4, 32)
+    assert list(report["ways"]) == [str(way) for way in ways]
+    for figures in report["ways"].values():
+        assert figures["samples_per_cpu_s"] == 1e6 / figures["us_per_sample"]["median"]
 
 
 @pytest.mark.parametrize("cells", ["", "3", "0x1", "axb", "1x2x3"])

@@ -13,12 +13,16 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ...console.reporting import emit, progress_console
+from . import served
 from .driven import Driven
 from .memory import MODES, memory_table
 from .memory import measure as measure_memory
+from .served import ServedSize
 
 CELLS = "1x2,8x16,64x128,512x1024,1296x2048"
 Cell = tuple[int, int]
+# Ranks and workers over tcp.
+TCP_CELL = 4, 4
 
 
 def read_cells(_: click.Context, __: click.Parameter, text: str) -> list[Cell]:
@@ -44,6 +48,10 @@ def read_cells(_: click.Context, __: click.Parameter, text: str) -> list[Cell]:
     type=click.IntRange(1),
     help="Measure the memory for an epoch of so many samples instead, in each mode.",
 )
+@click.option(
+    "--tcp", is_flag=True, help="Measure a balancer's process with 4 ranks and 4 workers instead."
+)
+@click.option("--payload-bytes", type=click.IntRange(1), default=150_528, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def command(
     cells: list[Cell],
@@ -51,21 +59,37 @@ def command(
     steps: int,
     samples_per_step: int,
     memory: int | None,
+    tcp: bool,
+    payload_bytes: int,
     as_json: bool,
 ) -> None:
     """Measure the coordinator's own time per sample and per message, or its memory.
+
+    With --tcp: CPU time of a whole balancer, payloads inline and pulled, with keys and without;
+    microbatches of 32.
 
     \b
     Example:
       counterpoise bench coordinator --rounds 10 --json
       counterpoise bench coordinator --memory 10000000 --json
+      counterpoise bench coordinator --tcp --steps 20 --rounds 5 --json
     """  # noqa: D301
     if memory is not None:
         found_by_mode = {mode: measure_memory(mode, memory) for mode in MODES}
         emit({"modes": found_by_mode}, as_json, memory_table(found_by_mode))
         return
+    if tcp:
+        _run_tcp(ServedSize(*TCP_CELL, steps, samples_per_step, payload_bytes), rounds, as_json)
+        return
     if max(ranks for ranks, _ in cells) > samples_per_step:
         raise click.UsageError("give as many --samples-per-step as the largest cell has ranks")
+    _run_cells(cells, rounds, steps, samples_per_step, as_json)
+
+
+def _run_cells(
+    cells: list[Cell], rounds: int, steps: int, samples_per_step: int, as_json: bool
+) -> None:
+    """Measure a coordinator in each cell, and print what was found."""
     found: dict[Cell, list[Driven]] = {cell: [] for cell in cells}
     with Progress(console=progress_console, transient=True) as progress:
         task = progress.add_task("epochs", total=len(cells) * rounds)
@@ -83,6 +107,18 @@ def command(
         "load_average": os.getloadavg()[0],
     }
     emit(report, as_json, _table(report["cells"]))
+
+
+def _run_tcp(size: ServedSize, rounds: int, as_json: bool) -> None:
+    """Measure a balancer over tcp, by the way of payloads, and print what was found."""
+    found: dict[served.PayloadWay, list[float]] = {way: [] for way in served.WAYS}
+    with Progress(console=progress_console, transient=True) as progress:
+        task = progress.add_task("epochs", total=len(found) * rounds)
+        for way, us_per_sample in served.measure(size, rounds):
+            found[way].append(us_per_sample)
+            progress.advance(task)
+    report = served.report(size, found)
+    emit(report, as_json, served.table(report))
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
