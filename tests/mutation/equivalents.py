@@ -12,6 +12,44 @@ EQUIVALENTS: dict[str, str] = {
     "if after[k] >= 0 and finish[after[k]] >= begin:": "begin is set to the value it has",
     f"{_KERNELS}/pipeline:two_opt: for a in range(order.size - 1): -> "
     "for a in range(order.size + 1):": "the last places have no pair behind them",
+    f"{_KERNELS}/pack:find_group: break -> continue (#1)": (
+        "groups are ranked by their score, so none of those that follow is better"
+    ),
+    f"{_KERNELS}/pack:find_group: best, found = (np.int64(_NONE), -1) -> "
+    "best, found = (np.int64(_NONE), -2)": _NONE,
+    f"{_KERNELS}/pipeline:run: clock = np.zeros(rank.max() + 1, dtype=np.int64) -> "
+    "clock = np.zeros(rank.max() + 2, dtype=np.int64)": "no rank has the last place",
+    f"{_KERNELS}/padded:cut_in_two: far = np.empty((ranks + 1, ranks + 1), dtype=np.uint64) -> "
+    "far = np.empty((ranks + 1, ranks + 2), dtype=np.uint64)": "nothing reads the last column",
+    f"{_KERNELS}/padded:fill_ends: count = most // sizes[0] if len(sizes) else 0 -> "
+    "count = most // sizes[0] if not len(sizes) else 0": "counted up from 0, if more slowly",
+    f"{_KERNELS}/assign:assign_rows: product = np.int64(0) -> product = np.int64(1)": (
+        "the product of each rank is one more"
+    ),
+    f"{_KERNELS}/partition:place_vectors: top, whole = (np.int64(0), np.int64(0)) -> "
+    "top, whole = (np.int64(0), np.int64(1))": "the score of each part is one less",
+    f"{_KERNELS}/level:is_level: return bool(tops[contest, column] * loads.shape[1] - whole <= "
+    "abs(whole) >> near) -> return bool(tops[contest, column] * loads.shape[1] - whole <= "
+    "int(whole) >> near)": "loads are not below 0",
+    f"{_KERNELS}/level:level_contest: failed += 1 -> failed += 2": (
+        "accepted: given up after half as many tries, or, of an odd number, by the limit"
+    ),
+    f"{_KERNELS}/padded_exchange:even_out: failed += 1 -> failed -= 1": (
+        "accepted: given up by the limit alone"
+    ),
+    f"{_KERNELS}/level:best_between: take = q if taken >= 0 else -1 -> "
+    "take = q if taken >= 0 else -2": _NONE,
+    f"{_KERNELS}/level:find_partner: found = (-1, -1, -1, -1, -1, -1) -> "
+    "found = (-1, -1, -1, -1, -1, -2)": _NONE,
+    f"{_KERNELS}/level:find_partner: found = (-1, -1, -1, -1, -1, -1) -> "
+    "found = (-1, -1, -1, -2, -1, -1)": _NONE,
+    f"{_KERNELS}/excess:lower_excess: best, give, take = (excess_after(slots.loads, costs, "
+    "budgets, high, low, -1, -1), -1, -1) -> best, give, take = (excess_after(slots.loads, costs, "
+    "budgets, high, low, -1, -2), -1, -1)": "any number below 0 is no item",
+    f"{_KERNELS}/excess:lower_excess: from_low = -1 if moves and count[high] > 1 else 0 -> "
+    "from_low = -1 if moves and count[high] >= 1 else 0": (
+        "two groups have no less excess as one: squares above a mean are superadditive"
+    ),
     f"{_KERNELS}/pack:find_group: if load > top: -> if load >= top:": (
         "top is set to the value it has"
     ),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterpoise.balancer.planning.grouping.slots import make_slots
-from counterpoise.balancer.planning.kernels.excess import lower_excess
+from counterpoise.balancer.planning.kernels.excess import excess_after, lower_excess
 from counterpoise.balancer.planning.kernels.swap import exchange
 from counterpoise.balancer.planning.problem.loads import group_loads
 
@@ -51,3 +51,10 @@ def test_a_group_of_two_may_give_one_away_but_not_the_last() -> None:
     assert lower_excess(slots, costs, unlimited, 0, 1, 0, True, 9) == (slots.start[0], -1)
     alone = make_slots(costs * 2, np.array([0, 1, 1]), 2, 4)
     assert lower_excess(alone, costs * 2, unlimited, 0, 1, 0, True, 9) == (-1, -1)
+
+
+def test_loads_far_above_the_mean_do_not_overflow() -> None:
+    costs = np.array([[1 << 42], [1 << 42], [1 << 18]])
+    slots = make_slots(costs, np.array([0, 0, 1]), 2, 4)
+    before = excess_after(slots.loads, costs, np.full(1, 2**62), 0, 1, -1, -1)
+    assert before == (2**27) ** 2

@@ -377,3 +377,14 @@ def test_levelling_raises_no_top_that_is_guarded() -> None:
     assert (after < before).all()
     # Ten sums of eight of 0 to 99: nothing near the mean is out of reach.
     assert (after <= 1.03 * slots.loads.mean(axis=0) + 1).all()
+
+
+def test_sums_of_deviations_are_cut_before_they_overflow() -> None:
+    most, resources = 2**29 - 1, 31
+    deviations = np.zeros((10, resources), np.int64)
+    deviations[::2] = most  # of each row one group, and the last one of the last row chooses first
+    rows = np.arange(10).reshape(5, 2)
+    order = np.array([[1, 0]] * 4 + [[0, 1]])
+    assigned = assign_rows(rows, order, deviations)
+    # Rank 0 had the groups without work, and now takes the one with all of it.
+    assert assigned.tolist() == [[1, 3, 5, 7, 8], [0, 2, 4, 6, 9]]

@@ -150,3 +150,32 @@ def test_two_tops_that_leave_no_room_are_found(
     top = padded.least_top(np.array(sizes), stop, 2 * ranks)
     for points in (7, 2 * top):
         assert padded.best_tops(np.array(sizes), stop, ranks, top, top, points) == tops
+
+
+def test_rows_in_turns_hold_what_one_after_the_other_would_not() -> None:
+    # Each row reaches far from where the other one's microbatch ends, and nowhere else.
+    first = [3, 3, 3, 4, 5, 6, 9, 9, 9, 10, 10]
+    second = [1, 2, 3, 6, 6, 6, 7, 8, 9, 10, 10]
+    ends = np.array([first, second], np.uint64)
+    assert padded.holds(2, ends, np.empty(3, np.uint64))
+    assert not padded.holds(1, ends, np.empty(2, np.uint64))
+
+
+@pytest.mark.parametrize(
+    ("group_of", "groups", "filled"),
+    [
+        # The largest of the row gives its smaller half, the smallest samples of it.
+        ([0, 0, 0, 0, 0], 2, [0, 0, 0, 1, 1]),
+        ([0, 1, 1, 1, 0], 4, [0, 1, 1, 3, 2]),
+        # Nobody in the second row has two: one that can spare its smallest gives that.
+        ([0, 0, 0, 1], 4, [0, 3, 2, 1]),
+        # There are too few.
+        ([0, 1], 4, [0, 1]),
+    ],
+)
+def test_empty_microbatches_get_samples_that_others_can_spare(
+    group_of: list[int], groups: int, filled: list[int]
+) -> None:
+    found = np.array(group_of)
+    padded.fill_empty(found, groups, 2)
+    assert found.tolist() == filled
