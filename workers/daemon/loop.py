@@ -57,6 +57,9 @@ from .results import LeaseResults
 HELLO_RETRY_S = 5.0
 # Between samples that are decoded more quickly, messages are looked for this often.
 LOOK_S = 0.001
+# Memory is given back after this time without work: not while a trainer is busy with a long step,
+# since new pages take a worker and a rank several times as long as filling them.
+REST_S = 10.0
 # A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
 
@@ -194,7 +197,7 @@ class _Worker:
         self.last_received = self.looked = time.monotonic()
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
-        self.trimmer = IdleTrimmer()
+        self.trimmer = IdleTrimmer(REST_S)
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         self._send_hello()
