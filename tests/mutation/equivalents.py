@@ -8,6 +8,12 @@ _ELSEWHERE = "no pass of a microbatch that is elsewhere runs here, so this is ne
 _NONE = "a first number below 0 says that there is none, and nothing else is read"
 
 EQUIVALENTS: dict[str, str] = {
+    "sched/generators/vocabulary:_register: text = text if form is not ALGORITHM_2 else "
+    "text.replace('2 barriers', '1 barrier') -> text = text if not form is not ALGORITHM_2 else "
+    "text.replace('2 barriers', '1 barrier')": (
+        "it runs when its module is imported, before it is planted; written into the file, "
+        "test_vocabulary.py notices it"
+    ),
     f"{_KERNELS}/pipeline:run: if after[k] >= 0 and finish[after[k]] > begin: -> "
     "if after[k] >= 0 and finish[after[k]] >= begin:": "begin is set to the value it has",
     f"{_KERNELS}/pipeline:two_opt: for a in range(order.size - 1): -> "
