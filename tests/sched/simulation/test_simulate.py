@@ -236,11 +236,11 @@ def test_waiting_for_who_is_late_to_a_collective_is_no_communication() -> None:
     assert timeline.bubbles[1].total_ns == 13
 
 
-def test_a_program_s_only_collective_blocks_the_passes_behind_it() -> None:
+def test_without_overlap_the_only_collective_holds_up_the_passes_behind_it() -> None:
     rows = tuple((Pass(rank, "S", 0), Pass(rank, "T", 0)) for rank in range(2))
-    program = Program(rows, (0, 1), 1, (Barrier("CX", "S", "every", (), blocking=True),))
-    timeline = simulate(program, Costs({"S": [10, 3], "T": 1}, collective_ns={"CX": 2}))
-    assert [row[1].start_ns for row in timeline.ranks] == [12, 12]
+    program = Program(rows, (0, 1), 1, (Barrier("CX", "S", "every", ()),))
+    costs = Costs({"S": [10, 3], "T": 1}, collective_ns={"CX": 2}, overlap=False)
+    assert [row[1].start_ns for row in simulate(program, costs).ranks] == [12, 12]
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zbv", "1f1b-alg1", "v-half-alg2"])
