@@ -21,6 +21,8 @@ FAULTS = 5
 WITHIN_S = 6.0
 # After the last fault a run may take this many leases longer than one without faults.
 LEASES_TO_END = 3
+# Where ranks pull, that goes wrong to the end, and each time costs a decode.
+LEASES_TO_PULL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ def trial(seed: int, traced: bool = False, variants: Sequence[str] = VARIANTS) -
     faults = draw_faults(source, FAULTS, WORKERS, trainer, WITHIN_S, kinds)
     reference = _reference(variant)
     over = max(fault.end for fault in faults)
-    limit_s = over + reference.seconds + LEASES_TO_END * LEASE_S
+    leases = LEASES_TO_END + LEASES_TO_PULL * settings.pulls
+    limit_s = over + reference.seconds + leases * LEASE_S
     faulty = replace(settings, faults=faults, limit_s=limit_s)
     outcome = Simulation(faulty, seed, traced).run()
     keys, expected = _keys(outcome), _keys(reference)
