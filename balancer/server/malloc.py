@@ -16,7 +16,6 @@ import math
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST_BLOCK = 1 << 30
 # Seconds without a payload after which memory is returned, and after which it is returned again.
-# Of a balancer's, as the byte budget is shared by all processes; a worker has its own part of it.
 IDLE_S = 0.5
 
 
@@ -56,19 +55,17 @@ class IdleTrimmer:
     notice, so the trimmer repeats itself while the process is idle.
     """
 
-    def __init__(self, idle_s: float = IDLE_S) -> None:
-        """`idle_s`: seconds without a payload after which memory is returned."""
-        self._idle_s = idle_s
+    def __init__(self) -> None:
         self._due = math.inf
 
     def note_payload(self, now: float) -> None:
         """Note that a payload was received or sent."""
-        self._due = now + self._idle_s
+        self._due = now + IDLE_S
 
     def trim_if_idle(self, now: float) -> bool:
         """Return memory to the kernel if it is time to; return whether it was."""
         if now < self._due:
             return False
         release_freed_memory()
-        self._due = now + self._idle_s
+        self._due = now + IDLE_S
         return True

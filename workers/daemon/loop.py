@@ -57,8 +57,8 @@ from .results import LeaseResults
 HELLO_RETRY_S = 5.0
 # Between samples that are decoded more quickly, messages are looked for this often.
 LOOK_S = 0.001
-# Memory is given back after this time without work: not while a trainer is busy with a long step,
-# since new pages take a worker and a rank several times as long as filling them.
+# Memory that is lent is given back after this time without work: not while a trainer is busy with a
+# long step, since new pages take a worker and a rank several times as long as filling them.
 REST_S = 10.0
 # A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
@@ -197,7 +197,8 @@ class _Worker:
         self.last_received = self.looked = time.monotonic()
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
-        self.trimmer = IdleTrimmer(REST_S)
+        self.trimmer = IdleTrimmer()
+        self.worked_at = 0.0
 
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         self._send_hello()
@@ -219,7 +220,8 @@ class _Worker:
     def _wait(self, until_lost_s: float | None) -> str:
         """Wait for a message; return why waiting longer is useless, empty if it is not."""
         idle = not self.link.poller.poll(IDLE_MS)
-        if self.trimmer.trim_if_idle(time.monotonic()):
+        now = time.monotonic()
+        if self.trimmer.trim_if_idle(now) and now > self.worked_at + REST_S:
             self.payloads.trim()
         if idle:
             if self._silence_s() > (until_lost_s or math.inf):
@@ -308,6 +310,7 @@ class _Worker:
         if self.results.add_decoded(task.lease, item, payload, now - began):
             self._send_results()
         self.trimmer.note_payload(now)
+        self.worked_at = now
 
     def _send_results(self) -> None:
         for message, payloads in self.results.take():
