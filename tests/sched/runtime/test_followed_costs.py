@@ -16,7 +16,8 @@ from counterpoise.sched.simulation.cost_profile import profile_costs
 from tests.sched.runtime.models import HIDDEN, WORDS, make_stages, total_loss
 from tests.sched.runtime.pool import Pool, make_mesh
 
-pytestmark = pytest.mark.slow
+# The rules of it, without a pipeline, are in tests/loader/test_followed_costs.py.
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 COUNT, STEP, STEPS = 144, 18, 8
 # From this step on the second stage takes four times as long.

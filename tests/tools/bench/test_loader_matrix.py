@@ -34,7 +34,7 @@ def test_ratios_are_of_passes_of_one_round(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_pass_of_each_system_takes_all_batches() -> None:
     for name, balanced in (("ours", False), ("ours", True), ("torch", False)):
-        cell = matrix.Cell(1_000, 800, 1, "read", balanced)
+        cell = matrix.Cell(8_000_000, 2, 1, "read", balanced)
         loader = matrix.loader_of(name, cell)
         if balanced:
             next(iter(loader))
