@@ -97,7 +97,9 @@ def test_nothing_takes_longer_unless_the_problem_says_so() -> None:
     told = one_kernel(COMPUTING, 1, (0, 501))
     rest = {each.name: getattr(told, each.name) for each in fields(told) if each.init}
     del rest["slower"]
-    assert fill_bubbles(FillProblem(**rest), EXACT).before_ns == 0
+    untold = FillProblem(**rest)
+    assert untold.slower == (0, 0)
+    assert fill_bubbles(untold, EXACT).before_ns == 0
     assert fill_bubbles(told, EXACT).before_ns == 40
 
 
