@@ -3,10 +3,9 @@
 Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
 worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
 it receives leases (samples to probe or to decode) and answers them, in one or several messages. A
-rank sends
-RankHello with the job, starts a run (an epoch, from a position), requests microbatches some way
-ahead, and acknowledges each that it has copied. Every message may be repeated: a second request or
-a second answer changes nothing.
+rank sends RankHello with the job, starts a run (an epoch, from a position), requests microbatches
+some way ahead, and acknowledges each that it has copied. Every message may be repeated: a second
+request or a second answer changes nothing.
 
 Payloads (decoded samples) are not part of a record: they travel as raw frames behind it, or lie in
 memory that workers share with ranks, and the record has their `handles`. `WITH_PAYLOADS` lists the

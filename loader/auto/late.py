@@ -38,7 +38,6 @@ class AutoSettings:
     collate: the user's, or torch's default. standalone: whether a balancer runs elsewhere.
     ignores_labels: whether a microbatch that weighs nothing has labels of -100. model_times: what
     the model takes of each resource, where a framework has told; model: whose times they are.
-    waits: when ranks wait, where a framework has told.
     """
 
     balance: Balance
@@ -59,16 +58,15 @@ class AutoSettings:
     ignores_labels: bool = False
     model_times: Mapping[str, int] | None = None
     model: str = ""
-    waits: Waits | None = None
     _told: bool = field(default=False, init=False)
 
     def make(self, place: Place, waits: Waits | None) -> BalancedLoader:
         """Return the loader of a place, with costs that are found now unless they are known."""
-        self.waits, told = waits, None
+        wanted, told = said_or_adopted(self.balance, waits), None
         if self.choice is None:
-            found = self._find(place)
+            found = self._find(place, wanted)
             self.choice, told = found.choice, found.forecast
-        balance, plan = self._plan(self.choice, place)
+        balance, plan = self._plan(self.choice, place, wanted)
         if 0 in place.played and not self._told:
             count = None if self.source is None else len(self.source)
             whose = self.model if balance.time_ns and self.balance.time_ns is None else ""
@@ -100,14 +98,10 @@ class AutoSettings:
         self._told = self._told and not is_news
         return is_news
 
-    @property
-    def _wanted(self) -> Balance:
-        return said_or_adopted(self.balance, self.waits)
-
-    def _plan(self, choice: Choice, place: Place) -> tuple[Balance, PlanConfig]:
+    def _plan(self, choice: Choice, place: Place, wanted: Balance) -> tuple[Balance, PlanConfig]:
         return plan_of(
             choice,
-            self._wanted,
+            wanted,
             ranks=place.ranks,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
@@ -115,7 +109,7 @@ class AutoSettings:
             model_times=self.model_times,
         )
 
-    def _find(self, place: Place) -> Answer:
+    def _find(self, place: Place, wanted: Balance) -> Answer:
         """Find the choice, or wait for the process that does; the same for all."""
         if self.source is None:  # the workers elsewhere have the samples, and measure them
             names = find_resources(None, self.balance)
@@ -124,9 +118,9 @@ class AutoSettings:
                 Choice(None, names, padded_if_said(self.balance, names), True, said), None, 0
             )
         if place.is_alone or (self.standalone and not has_process_group()):
-            return self._ask(place, self.source)
+            return self._ask(place, self.source, wanted)
         settings = {
-            "balance": json.loads(self._wanted.to_json()),
+            "balance": json.loads(wanted.to_json()),
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
             "ranks": place.ranks,
@@ -139,14 +133,14 @@ class AutoSettings:
         if not peers.claim():
             return Answer.from_values(peers.wait_for_found())
         try:
-            found = self._ask(place, self.source)
+            found = self._ask(place, self.source, wanted)
         except Exception as error:
             peers.give_up(str(error), "find what samples cost")
             raise
         peers.share_found(found.to_values())
         return found
 
-    def _ask(self, place: Place, source: Source) -> Answer:
+    def _ask(self, place: Place, source: Source, wanted: Balance) -> Answer:
         order = permutation(len(source), self.balance.seed, 0, self.shuffle)
         question = Question(
             source=source,
@@ -155,7 +149,7 @@ class AutoSettings:
             order=tuple(order[:FIRST].tolist()),
             knows_costs=not isinstance(source, PlainSource) or source.knows_costs,
             collate=self.collate if said_work(self.balance) is None else list,
-            balance=self._wanted,
+            balance=wanted,
             ranks=place.ranks,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
@@ -163,7 +157,7 @@ class AutoSettings:
             model_times=self.model_times,
         )
         found = ask_worker(question, self.context, self.begin)
-        size = self._plan(found.choice, place)[1].samples_per_step
+        size = self._plan(found.choice, place, wanted)[1].samples_per_step
         needed = size * found.held_bytes
         if needed > self.buffer_bytes:
             raise ValueError(

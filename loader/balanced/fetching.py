@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...balancer.protocol.messages import EpochPosition, Ready
+from ...balancer.protocol.messages import Ready
 from ...balancer.protocol.rank_session import Arrival
-from ..resume.balanced_position import ResumePosition
+from ..resume.balanced_position import ResumePosition, RunStart
 from ..step.errors import LoaderError
 from ..step.info import StepInfo
 
@@ -37,29 +37,13 @@ class MicrobatchSource(Protocol):
     def wait_ready(self) -> Ready:
         """Wait until the job runs."""
 
-    def begin(
-        self,
-        epoch: int,
-        at: EpochPosition,
-        holes: tuple[int, ...] = (),
-        served: int = 0,
-        costs: str = "",
-    ) -> None:
-        """Start the next run, and its workers; the rest as in RankSession.begin."""
+    def begin(self, start: RunStart) -> None:
+        """Start the next run, and its workers."""
 
-    def go_on(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...], served: int, costs: str, /
-    ) -> None:
+    def go_on(self, start: RunStart, /) -> None:
         """Start the next run as `begin` does, with the workers of this one."""
 
-    def recover(
-        self,
-        epoch: int,
-        at: EpochPosition,
-        holes: tuple[int, ...] = (),
-        served: int = 0,
-        costs: str = "",
-    ) -> None:
+    def recover(self, start: RunStart) -> None:
         """Go on with the run at a position, if an exception has left something half done."""
 
     def finish(self) -> None:

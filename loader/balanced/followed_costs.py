@@ -17,7 +17,7 @@ from ..step.errors import LoaderError
 
 
 class MeasuredCosts(Protocol):
-    """What knows the costs of a pipeline's passes, such as `sched.runtime.Pipeline`."""
+    """A source of a pipeline's costs by pass, such as `sched.runtime.Pipeline`."""
 
     def measured_costs(self) -> tuple[str, tuple[int, int] | None]:
         """Return a cost profile as JSON, "" where none is followed.
@@ -46,8 +46,7 @@ class FollowedCosts:
     def changed(self, epoch: int, at: EpochPosition | None) -> PlanConfig | None:
         """Return the plan that goes by the costs as they are at a step, None if by the same.
 
-        Until `accept` says that it is gone by, it is returned again: what begins a run by it may be
-        interrupted.
+        It is returned again until `accept` is called, since beginning a run may be interrupted.
         `at`: None for a step to be resumed at. Raises LoaderError if the step before is not the
         last that was trained on, since ranks that fetch ahead would not change at the same step,
         and ValueError for costs of other stages.

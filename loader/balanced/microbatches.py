@@ -206,10 +206,10 @@ class BalancedLoader:
         """Order microbatches by the costs that a pipeline measures; ValueError without ordering."""
         self._followed = FollowedCosts(pipe, self.plan)
 
-    def _take_costs(self, at: ResumePosition | None, begin: Callable[..., None] | None) -> None:
+    def _take_costs(self, at: ResumePosition | None, source: MicrobatchSource | None) -> None:
         """Take the costs of the pipeline that is followed, if they have changed before a step.
 
-        `at`: None to resume; inside a step costs stay. `begin` begins a run by them, if one runs.
+        `at`: None to resume; inside a step costs stay. A `source` that runs begins a run by them.
         """
         followed = self._followed
         if followed is None or (at is not None and at.is_inside_step):
@@ -218,8 +218,8 @@ class BalancedLoader:
         if plan is None:
             return
         costs = followed.costs_of(plan)
-        if at is not None and begin is not None:
-            begin(self.epoch, *at.to_begin(costs))
+        if at is not None and source is not None:
+            source.go_on(at.start(self.epoch, costs))
         self.job, self._costs = replace(self.job, plan=plan), costs
         followed.accept()
 
@@ -229,7 +229,7 @@ class BalancedLoader:
         # Label tokens that are counted in batches: of a step that was begun, in all of them again.
         at = beginning(at) if self.job.counts_batches else at
         self._take_costs(at, None)
-        self.open().begin(self.epoch, *at.to_begin(self._costs))
+        self.open().begin(at.start(self.epoch, self._costs))
 
     def _tell_what_will_be_left_out(self, count: int) -> None:
         """Log once how many samples at an epoch's end make no step, where that is known before."""
@@ -260,8 +260,8 @@ class BalancedLoader:
         """Return the microbatch at a position, None at the end; LoaderError ends all processes."""
         try:
             source = self.open()
-            self._take_costs(at, source.go_on)
-            source.recover(self.epoch, *at.to_begin(self._costs))
+            self._take_costs(at, source)
+            source.recover(at.start(self.epoch, self._costs))
             self._tell_what_will_be_left_out(self.count())
             return source.next(self.timeout_s)
         except LoaderError:

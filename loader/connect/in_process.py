@@ -17,7 +17,6 @@ from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.protocol.messages import (
     DecodedItem,
     DecodeDone,
-    EpochPosition,
     Message,
     Probed,
     ProbeDone,
@@ -34,6 +33,7 @@ from ...workers.daemon.loop import Decoded
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.sources.failures import kind_of, reason_of
 from ...workers.sources.interface import SampleError, Source
+from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from .wait_log import WaitLog
 
@@ -74,39 +74,25 @@ class InProcessConnection:
             raise LoaderError(self.session.failure or "the job did not start")
         return self.session.ready
 
-    def begin(
-        self,
-        epoch: int,
-        at: EpochPosition,
-        holes: tuple[int, ...] = (),
-        served: int = 0,
-        costs: str = "",
-    ) -> None:
-        """Start the next run; the rest as in RankSession.begin."""
+    def begin(self, start: RunStart) -> None:
+        """Start the next run."""
         if self._is_torn:
             self._connect()
         self._is_torn = self._is_first = True
-        begun = self.session.begin(epoch, at, holes, served, costs)
+        begun = self.session.begin(*start)
         for message in (*begun, *self.session.new_requests()):
             self._send(_RANK, message)
         self._is_torn = False
 
     go_on = begin
 
-    def recover(
-        self,
-        epoch: int,
-        at: EpochPosition,
-        holes: tuple[int, ...] = (),
-        served: int = 0,
-        costs: str = "",
-    ) -> None:
+    def recover(self, start: RunStart) -> None:
         """Start again at a position if an exception has left something half done.
 
         What was measured and decoded ahead of the position is lost; this is rare.
         """
         if self._is_torn:
-            self.begin(epoch, at, holes, served, costs)
+            self.begin(start)
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:  # noqa: ARG002
         """Work until the next microbatch is there; return it, or None at the end of the run."""

@@ -1,4 +1,4 @@
-"""What a rank pulls from workers: which payloads are asked for, here, or cannot be had; no socket.
+"""A rank's pulls from workers: payloads that are asked for, here, or cannot be had; no socket.
 
 Theory of operation. A microbatch that has arrived names its payloads by handles, and the workers
 that have them. All that one worker has of it are asked for at once, in one request, long before the

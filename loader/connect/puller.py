@@ -44,7 +44,7 @@ class Puller:
         sockets.before_closing = self.close
 
     def turn(self, arrived: Sequence[Batch]) -> list[PullFailed]:
-        """Take in what has come, and ask for what the microbatches that arrived need.
+        """Receive answers, and ask for the payloads of microbatches that have arrived.
 
         Returns what the balancer is to be told.
         """
@@ -64,7 +64,7 @@ class Puller:
         self.book.forget_connections()
 
     def _receive(self, token: int) -> None:
-        """Take in the answers of a worker, and then what has become of its connection."""
+        """Receive a worker's answers, and then the events of its connection."""
         monitor = self._connections[token][0].get_monitor_socket()
         events = []
         while monitor.poll(0):

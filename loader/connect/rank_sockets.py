@@ -59,7 +59,7 @@ class RankSockets:
 
     @property
     def age_s(self) -> float:
-        """How many seconds ago the sockets were opened; less than 0 while there are none."""
+        """Seconds since the sockets were opened; less than 0 while there are none."""
         return time.monotonic() - self._opened_at
 
     def refuse_forked_copy(self) -> None:

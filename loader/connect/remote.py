@@ -18,9 +18,10 @@ from msgspec import structs
 
 from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.job_spec import from_json
-from ...balancer.protocol.messages import EpochPosition, Message, Ping, Pong, RankBye, Ready
+from ...balancer.protocol.messages import Message, Ping, Pong, RankBye, Ready
 from ...balancer.protocol.rank_session import Arrival, RankSession, acknowledging
 from ...balancer.transport.keys import PeerKeys
+from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
 from .rank_sockets import RankSockets
 from .rendezvous import Rendezvous
@@ -111,33 +112,24 @@ class Connection:
             self._fail("the job did not start")
         return ready
 
-    def begin(
-        self,
-        epoch: int,
-        at: EpochPosition,
-        holes: tuple[int, ...] = (),
-        served: int = 0,
-        costs: str = "",
-    ) -> None:
-        """Start the next run; the rest as in RankSession.begin."""
+    def begin(self, start: RunStart) -> None:
+        """Start the next run."""
         self._sockets.refuse_forked_copy()
         self._is_first = True
         with self._sockets.lock:
             self._prepare_run()
-            self._send(self.session.begin(epoch, at, holes, served, costs))
+            self._send(self.session.begin(*start))
             self._send(self.session.new_requests())
 
-    def go_on(
-        self, epoch: int, at: EpochPosition, holes: tuple[int, ...], served: int, costs: str
-    ) -> None:
+    def go_on(self, start: RunStart) -> None:
         """Start the next run as `begin` does, with the workers of this one.
 
         Repeated after an exception it starts no other one: all processes must be in the same run.
         """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
-            if not self.session.has_begun(epoch, at, costs):
-                self._send(self.session.begin(epoch, at, holes, served, costs))
+            if not self.session.has_begun(start.epoch, start.at, start.costs):
+                self._send(self.session.begin(*start))
             self._send(self.session.new_requests())
 
     def finish(self) -> None:
@@ -187,14 +179,7 @@ class Connection:
             self._fail("the label tokens of all ranks did not come")
         return total
 
-    def recover(
-        self,
-        epoch: int,
-        at: EpochPosition,
-        holes: tuple[int, ...] = (),
-        served: int = 0,
-        costs: str = "",
-    ) -> None:
+    def recover(self, start: RunStart) -> None:
         """Do nothing: what was interrupted is found out by `_drain`, and asked for again."""
 
     def close(self) -> None:

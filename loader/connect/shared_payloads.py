@@ -46,25 +46,18 @@ class SharedPayloadReader:
         if not handles:
             return arrival
         tokens = {server.token for server in arrival.batch.servers}
-        pulled = {
-            (handle.token, handle.serial): self._pulls.payload(handle)
-            for handle in handles
-            if handle is not None and handle.token in tokens
-        }
-        if None in pulled.values():
-            return None
-        lent = self._views([h if h is None or h.token not in tokens else None for h in handles])
+        is_pulled = [handle is not None and handle.token in tokens for handle in handles]
+        lent = self._views([None if p else h for h, p in zip(handles, is_pulled, strict=True)])
         if lent is None:
             return None
-        frames = iter(arrival.payloads)
-        payloads = list[object]()
-        for handle, view in zip(handles, lent, strict=True):
-            if handle is None:
+        frames, payloads = iter(arrival.payloads), list[object]()
+        for handle, pulled, view in zip(handles, is_pulled, lent, strict=True):
+            if handle is None:  # it came with the message
                 payloads.append(next(frames))
-            elif view is not None:
-                payloads.append(bytearray(view) if self._copies else view)
             else:
-                payloads.append(pulled[handle.token, handle.serial])
+                payloads.append(self._pulls.payload(handle) if pulled else self._own(view))
+        if any(each is None for each in payloads):
+            return None
         return replace(arrival, payloads=tuple(payloads))
 
     def pull(self, session: RankSession) -> list[PullFailed]:
@@ -84,6 +77,9 @@ class SharedPayloadReader:
         """Give back all memory that no tensor refers to."""
         if self._borrower is not None:
             self._borrower.close()
+
+    def _own(self, view: memoryview | None) -> memoryview | bytearray | None:
+        return bytearray(view) if self._copies and view is not None else view
 
     def _views(self, handles: Sequence[PayloadHandle | None]) -> Sequence[memoryview | None] | None:
         """Return what lies in memory of this machine; None if some cannot be read any more."""

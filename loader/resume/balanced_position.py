@@ -1,7 +1,7 @@
 """Resumes a loader with balance: writes its position, and checks if a plan can continue there."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...balancer.planning.problem.config import PLANNER_VERSION, PlanConfig
 from ...balancer.protocol.job_spec import JobSpec
@@ -10,6 +10,16 @@ from ...workers.sources.data_identity import KnownData
 from .ledger import BalancedLedger, write_ledger
 from .reading import check_same, read_ledger
 from .same_data import check_same_data
+
+
+class RunStart(NamedTuple):
+    """The beginning of a run, as RankSession.begin takes it. costs: as in the message StartRun."""
+
+    epoch: int
+    at: EpochPosition
+    holes: tuple[int, ...] = ()
+    served: int = 0
+    costs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +39,10 @@ class ResumePosition:
         """True if a step's first microbatches have been handed out."""
         return bool(self.place.microbatch or self.served)
 
-    def to_begin(self, costs: str = "") -> tuple[EpochPosition, tuple[int, ...], int, str]:
-        """Return what a source needs to begin here: place, holes from there, ranks served, costs.
-
-        `costs`: as in StartRun.
-        """
+    def start(self, epoch: int, costs: str) -> RunStart:
+        """Return the beginning of a run here, with the holes that come after this place."""
         holes = tuple(ordinal for ordinal in self.holes if ordinal >= self.place.start)
-        return self.place, holes, self.served, costs
+        return RunStart(epoch, self.place, holes, self.served, costs)
 
     def after(
         self, batch: Batch, holes: tuple[int, ...], ranks: tuple[int, ...]

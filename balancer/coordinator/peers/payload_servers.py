@@ -18,7 +18,7 @@ AS_ASKED = 'transport="inline" was given'
 
 @dataclass(frozen=True, slots=True)
 class PullCredentials:
-    """What ranks connect to a worker with: a key pair under CURVE (Z85), or only a password."""
+    """A worker's credentials for ranks: a key pair under CURVE (Z85), or only a password."""
 
     public: bytes
     secret: bytes
@@ -39,7 +39,7 @@ class PayloadServers:
         self._workers: dict[int, WorkerPeer] = {}
 
     def admit(self, worker: WorkerPeer) -> None:
-        """Let a worker serve that says where it listens, if ranks may connect to it."""
+        """Let a worker with an address serve, if ranks may connect to it."""
         hello = worker.hello
         if not hello.address or self._make_credentials is None:
             return
@@ -54,7 +54,7 @@ class PayloadServers:
         self._workers[self._last_token] = worker
 
     def begin_job(self) -> None:
-        """Let workers serve again that a former job's ranks could not reach."""
+        """Let all workers serve again, also those out of reach of a former job's ranks."""
         for worker in self._workers.values():
             worker.why_inline = ""
 

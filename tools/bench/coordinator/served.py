@@ -50,7 +50,7 @@ WARMING = 4
 
 @dataclass(frozen=True, slots=True)
 class PayloadWay:
-    """How payloads travel, and whether peers have keys."""
+    """The transport of payloads, and whether peers have keys."""
 
     is_direct: bool
     has_keys: bool
@@ -65,7 +65,7 @@ WAYS = tuple(PayloadWay(direct, keys) for keys in (False, True) for direct in (F
 
 @dataclass(frozen=True, slots=True)
 class ServedSize:
-    """What is measured: ranks, workers, steps, samples of a step, bytes of a payload."""
+    """The size of a run: ranks, workers, steps, samples of a step, bytes of a payload."""
 
     ranks: int
     workers: int
@@ -95,7 +95,7 @@ class Served(StandIns):
         send(self._sockets[peer], message, payloads)
 
     def work_until(self, delivered: int) -> None:
-        """Answer until ranks were sent so many samples."""
+        """Run the peers until so many samples were delivered; RuntimeError if none come."""
         had, since = self.delivered, time.monotonic()
         while self.delivered < delivered:
             self._turn()

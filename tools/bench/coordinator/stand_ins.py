@@ -3,6 +3,7 @@
 A base class: who drives a coordinator says what is done with what they send.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from ....balancer.planning.problem.balance import Balance
@@ -64,7 +65,7 @@ class RankStandIn:
 
 
 @dataclass
-class StandIns:
+class StandIns(ABC):
     """All peers of a coordinator, and the samples that ranks were `delivered`.
 
     microbatch: its samples, where a rank has so many of a step. payload, header: each sample's.
@@ -104,9 +105,9 @@ class StandIns:
         self._tokens: dict[bytes, int] = {}
         self._serial = 0
 
+    @abstractmethod
     def post(self, peer: bytes, message: Message, *payloads: bytes | bytearray) -> None:
         """Send a peer's message to the coordinator."""
-        raise NotImplementedError
 
     def greet(self) -> None:
         """Introduce all peers."""

@@ -1,1 +1,1 @@
-"""What connects simulated processes: a network with faults, lent memory, and pulls."""
+"""Connections of simulated processes: a network with faults, lent memory, and pulls."""
