@@ -64,6 +64,7 @@ WIDTH, HEADS, LAYERS, VOCABULARY, IMAGE = 64, 4, 8, 262, 259
 TILE, PATCH, TOKENS_PER_TILE = 32, 8, 4
 PATCHES = (TILE // PATCH) ** 2
 ENCODER_LAYERS = 4
+CONTEXT = 8192  # tokens of a microbatch
 MICROBATCHES, SAMPLES = 8, 16  # of each pipeline, of all pipelines
 
 
@@ -208,14 +209,15 @@ def make_loader(mesh: DeviceMesh, pipe: Pipeline, given: argparse.Namespace) -> 
     """Return a loader that balances tiles and tokens, and orders microbatches for the pipeline."""
     transform = VisionLanguage(tile_size=TILE, max_tiles=6, tokens_per_tile=TOKENS_PER_TILE)
     pattern = given.data or demo_data()
-    return DataLoader(
+    loader = DataLoader(
         TarDataset(pattern, transform),
         num_workers=1,
         shuffle=True,
         topology=mesh,
         fields=pipe.needs,
         balance=Balance(
-            budgets={"tiles": 128, "tokens": 16384},
+            budgets={"tiles": 128, "tokens": CONTEXT},
+            oversize="refuse",  # longer conversations are left out
             samples_per_step=SAMPLES,
             accumulate=MICROBATCHES,
             layout="packed",
@@ -223,6 +225,8 @@ def make_loader(mesh: DeviceMesh, pipe: Pipeline, given: argparse.Namespace) -> 
             pipeline={"schedule": "1f1b", "stages": given.pp, "profile": cost_profile(given.pp)},
         ),
     )
+    loader.follow_costs(pipe)
+    return loader
 
 
 def first_on_host() -> bool:

@@ -31,8 +31,8 @@ from ..workers.sources.fingerprint import digest_arrays
 from .adapters.stand_ins import refuse_to_be_sharded
 from .balanced.arguments import check_label_tokens, refuse_moved_arguments
 from .balanced.over_budget import OverBudget
-from .balanced.sampled_info import SampledWindow
 from .balanced.sampled_plan import check_sampled, checked_columns, configuration, for_one_rank
+from .balanced.step_infos import SampledWindow
 from .refused_arguments import check_order
 from .resume.ledger import SamplerLedger, write_ledger
 from .resume.reading import check_same, read_ledger

@@ -7,7 +7,6 @@ timing are behind a connection, which is opened at first use.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 from ...balancer.planning.problem.config import PlanConfig
@@ -38,6 +37,7 @@ from .fetching import Delivered, Fetched, Kept, MicrobatchSource, PassedOver
 from .followed_costs import FollowedCosts, MeasuredCosts
 from .over_budget import OverBudget
 from .spare import SpareSample
+from .step_infos import info_of
 
 logger = logging.getLogger(__name__)
 
@@ -358,7 +358,8 @@ class BalancedLoader:
         if self.job.counts_labels:
             keys = [item.key for item in batch.items]
             self._labels.compare(samples, batch.weights.label_tokens, keys)
-        info, batches = self._info(batch, after), self.batches
+        ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
+        info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
         if not samples and self.spare is not None:
             spared = batches.collated([self.spare(self.epoch, kept.at.place.start)], info)
             return Delivered(batches.finished(self.spare.weightless(spared), info), info)
@@ -374,27 +375,3 @@ class BalancedLoader:
                 letter = DeadLetter(hole.key, hole.source or self.name, hole.reason, "data")
                 record_letter(self.dead_letter, letter)
                 kept.reported += 1
-
-    def _info(self, batch: Batch, after: ResumePosition) -> StepInfo:
-        costs = dict(zip(self.job.resources, batch.costs, strict=False))
-        weights = batch.weights
-        return StepInfo(
-            epoch=self.epoch,
-            step=batch.step,
-            microbatch=batch.microbatch,
-            microbatches=batch.microbatches,
-            rank=batch.rank,
-            ranks=self.plan.ranks,
-            samples=weights.samples,
-            label_tokens=weights.label_tokens,
-            rank_samples=weights.rank_samples,
-            rank_label_tokens=weights.rank_label_tokens,
-            step_samples=weights.step_samples,
-            step_label_tokens=weights.step_label_tokens,
-            keys=tuple(item.key for item in batch.items),
-            holes=tuple(hole.key for hole in batch.holes),
-            images=costs.get("tiles", 1) > 0 if batch.items else False,
-            costs=MappingProxyType(costs),
-            over_budget=self._over_budget.exceeded(costs),
-            after=after,
-        )

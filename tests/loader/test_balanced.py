@@ -224,6 +224,8 @@ def test_the_last_partial_step_is_padded_with_empty_microbatches():
         if info.empty:
             assert (batch["labels"] == -100).all()
             assert (info.label_tokens, info.images, info.keys) == (0, False, ())
+            assert info.costs == dict.fromkeys(last.infos[0].costs, 0)
+    assert set(last.infos[0].costs) > {"tokens", "tiles"}
 
 
 def test_drop_last_leaves_the_partial_step_out():

@@ -1,4 +1,4 @@
-"""Makes the StepInfo of a sampler's batch: its place in the step, and its loss's weight."""
+"""Makes StepInfo, of a microbatch that was delivered and of a sampler's batch."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -9,8 +9,42 @@ from types import MappingProxyType
 
 from ...balancer.planning.kernels.arrays import Int64
 from ...balancer.planning.problem.config import Microbatch, Planned
+from ...balancer.protocol.messages import Batch
 from ..step.info import StepInfo
 from .over_budget import OverBudget
+
+
+def info_of(
+    batch: Batch,
+    epoch: int,
+    ranks: int,
+    resources: tuple[str, ...],
+    over_budget: OverBudget,
+    after: object,
+) -> StepInfo:
+    """Return the StepInfo of a microbatch; one without samples costs 0 of every resource."""
+    costs = dict(zip(resources, batch.costs or (0,) * len(resources), strict=True))
+    weights = batch.weights
+    return StepInfo(
+        epoch=epoch,
+        step=batch.step,
+        microbatch=batch.microbatch,
+        microbatches=batch.microbatches,
+        rank=batch.rank,
+        ranks=ranks,
+        samples=weights.samples,
+        label_tokens=weights.label_tokens,
+        rank_samples=weights.rank_samples,
+        rank_label_tokens=weights.rank_label_tokens,
+        step_samples=weights.step_samples,
+        step_label_tokens=weights.step_label_tokens,
+        keys=tuple(item.key for item in batch.items),
+        holes=tuple(hole.key for hole in batch.holes),
+        images=costs.get("tiles", 1) > 0 if batch.items else False,
+        costs=MappingProxyType(costs),
+        over_budget=over_budget.exceeded(costs),
+        after=after,
+    )
 
 
 @dataclass(frozen=True)
