@@ -143,17 +143,21 @@ class ProcessUnits(Protocol):
 
     @property
     def ranks(self) -> int:
-        """The number of processes."""
+        """The number of ranks."""
+
+    @property
+    def tp(self) -> int:
+        """The number of processes of each rank, one after another, which get the same samples."""
 
     @property
     def seats(self) -> int:
-        """The number of processes that get the samples of a data-parallel index."""
+        """The number of ranks that get the samples of a data-parallel index."""
 
     def seat(self, rank: int) -> int:
-        """Return a process' number among those."""
+        """Return a rank's number among those."""
 
     def replicas(self, rank: int) -> range:
-        """Return the data-parallel indexes of a process."""
+        """Return the data-parallel indexes of a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +176,15 @@ class UnitTopology:
     def seat(self, rank: int, world: int) -> Seat:
         """Return the coordinates of a global rank; ValueError where the job has another size."""
         units = self.units
-        if units.ranks != world:
+        if units.ranks * units.tp != world:
             raise ValueError(
-                f"topology: the units have {units.ranks} processes, but the job has {world}"
+                f"topology: the units have {units.ranks * units.tp} processes, but the job has "
+                f"{world}"
             )
-        ranks = 1 + max(units.replicas(each)[-1] for each in range(world))
-        played = tuple(units.replicas(rank))
-        return Seat(played, ranks, units.seat(rank), units.seats, tuple(range(world)))
+        ranks = 1 + max(units.replicas(each)[-1] for each in range(units.ranks))
+        number, lane = divmod(rank, units.tp)
+        sharer, sharers = units.seat(number) * units.tp + lane, units.seats * units.tp
+        return Seat(tuple(units.replicas(number)), ranks, sharer, sharers, tuple(range(world)))
 
 
 def as_topology(topology: Any) -> Topology | UnitTopology:

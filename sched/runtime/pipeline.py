@@ -27,9 +27,11 @@ from .gradients import (
     clip_gradients,
     in_several,
     refuse_wrapped,
+    settle,
 )
 from .job import (
     CompiledProgram,
+    Lanes,
     NeededFields,
     Programs,
     Replanner,
@@ -37,12 +39,13 @@ from .job import (
     all_come,
     arrange,
     meet,
-    tokens_by,
+    reading_of,
+    start_deadline,
     vocabulary_part,
 )
 from .links import Groups, ProcessGroupLinks, gather_objects, wait_for
 from .parts import ModelPart, StepData
-from .parts.reading import WEIGHTS, Reading, Steps, list_steps
+from .parts.reading import Steps, list_steps
 from .stage import LossFunction, Running, StageOptions, merging_for
 from .stage.agreement import ModelFacts, facts_of
 from .stage.generator import GeneratorSpec, rank_generator
@@ -119,28 +122,16 @@ class Pipeline:
         self._vocabulary = vocabulary_part(probe, vocabulary, loss, self._place, self._options)
         beside = self._encoders, self._generator
         self._needed = NeededFields(probe.placement, self._options, self._vocabulary, *beside)
-        self._reading = self._read_with(hidden, dtype, weigh)
+        self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
+        self._lanes = Lanes(self._place, self._held().called(), start_deadline(deadline_s))
         with all_come():
+            self._lanes.agree()
             self._facts = self._agree(shared or {})
             self._groups, self._board, self._programs = self._connect()
         self._shared, self._summed = self._share(shared or {})
         self.replanner = self._follow(replan)
         self._measured: tuple[int, list[Slot]] = (0, [])
         self._pipelines, self._name, self._placement = Pipelines((), {}), "", probe.placement
-
-    def _read_with(
-        self,
-        hidden: int | Callable[[Any], tuple[int, ...]],
-        dtype: torch.dtype,
-        weigh: str | Callable[[Any], float],
-    ) -> Reading:
-        return Reading(
-            hidden if callable(hidden) else tokens_by(hidden),
-            dtype,
-            WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
-            self._place.device,
-            frozenset(self._options.labels if self._options.shift_labels else ()),
-        )
 
     def _share(
         self, parameters: Mapping[str, nn.Parameter]
@@ -176,6 +167,11 @@ class Pipeline:
     def replica(self) -> int:
         """Return this process' data-parallel index."""
         return self._place.replica
+
+    @property
+    def lane(self) -> int:
+        """Return this process' tensor-parallel index."""
+        return self._place.lane
 
     def modules(self) -> tuple[nn.Module, ...]:
         """Return what this rank trains: stages, its part of the vocabulary, encoders, generator."""
@@ -252,13 +248,11 @@ class Pipeline:
         Returns the norm before. All ranks call it after `step`. Raises PipelineStalledError as
         `step` does.
         """
-        sharding = [self._place.replicas] if self._facts.sharded and self._place.replicas else []
         with self._explained():
             return clip_gradients(
                 self.parameters(),
                 max_norm,
                 pipeline=self._place.group,
-                sharding=sharding,
                 shared=self._shared.counted_elsewhere(),
                 deadline_s=self.deadline_s,
             )
@@ -322,7 +316,7 @@ class Pipeline:
 
     def _write_timeline(self, folder: Path, step: Steps) -> None:
         timeline = self.timeline()
-        if self.rank == 0 and self.replica == 0:
+        if self.rank == 0 and self.replica == 0 and self.lane == 0:
             costs = [dict(info.costs) for info in list_steps(step)[0].infos]
             write_step(folder, self._step, timeline, costs)
 
@@ -379,6 +373,9 @@ class Pipeline:
             if not self._pipelines.lists:  # no step was run, so nobody waits in one
                 raise
             raise explain(error, self._board, self._pipelines, self._place.rank) from error
+        except ValueError as error:  # what only this rank has found: the others are told
+            self._board.give_up(str(error))
+            raise
 
     def _run(self, compiled: CompiledProgram, data: StepData, walker: Walker) -> None:
         rank, self._pipelines = self._place.rank, compiled.pipelines
@@ -393,6 +390,8 @@ class Pipeline:
             reduction.finish(self.deadline_s)
             if training:
                 self._shared.sum_gradients(self.deadline_s)
+                settle(self.parameters())  # those that no sum over ranks was made of
+                self._lanes.compare_gradients()
             for group in (self._place.group, self._place.replicas):
                 if group is not None and group.size() > 1:
                     work = dist.all_reduce(total, group=group, async_op=True)

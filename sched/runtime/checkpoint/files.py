@@ -40,6 +40,10 @@ class Saved(Protocol):
     def replica(self) -> int:
         """Return the data-parallel index."""
 
+    @property
+    def lane(self) -> int:
+        """Return the tensor-parallel index."""
+
     def programs(self) -> Mapping[int, Program]:
         """Return the programs by number of microbatches."""
 
@@ -83,7 +87,7 @@ def save_checkpoint(
         write_plan_state(making, pipe.replanner)
     dist.barrier()
     state = pipe.state(optimizer)
-    if pipe.replica == 0:
+    if pipe.replica == 0 and pipe.lane == 0:
         # Not asdict, which copies all tensors.
         parts = {field.name: getattr(state, field.name) for field in fields(state)}
         torch.save(parts, making / f"rank-{pipe.rank}.pt")

@@ -38,6 +38,16 @@ class HeldModules:
         for name, module in self.layers.items():
             yield f"the layer {name}", f"{name}.", module
 
+    def called(self) -> dict[str, nn.Parameter]:
+        """Return the parameters by what errors call them."""
+        found = {
+            f"{name} of {what}": parameter
+            for what, _, module in self.modules()
+            for name, parameter in module.named_parameters()
+        }
+        rows = {} if self.shard is None else dict(self.shard.named_parameters())
+        return found | {f"{name} of the vocabulary": p for name, p in rows.items()}
+
     def saved(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield what this rank saves: what the tensors' names begin with, and their module."""
         yield from (("", module) for module in self.stages.values())

@@ -1,6 +1,7 @@
 """Sum gradients over data-parallel ranks, clip them, and drive FSDP2's own reduction."""
 
 from .clip import clip_gradients
+from .divided import settle
 from .earlier import EarlierGradients
 from .reduction import Reduction
 from .sharded import is_sharded, refuse_wrapped
@@ -16,4 +17,5 @@ __all__ = [
     "in_several",
     "is_sharded",
     "refuse_wrapped",
+    "settle",
 ]

@@ -1,13 +1,13 @@
 """Clip gradients by their norm over the whole model, of which each rank has a part."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from ..links import wait_for
+from .divided import dividing_groups, gradient_of
 
 
 def clip_gradients(
@@ -15,45 +15,51 @@ def clip_gradients(
     max_norm: float,
     *,
     pipeline: dist.ProcessGroup,
-    sharding: Sequence[dist.ProcessGroup] = (),
     shared: Iterable[nn.Parameter] = (),
     deadline_s: float = 300.0,
 ) -> Tensor:
     """Scale all gradients so that their common norm is at most `max_norm`; return the norm before.
 
-    `pipeline`: the ranks that hold the other stages. `sharding`: groups over which FSDP2 shards
-    parameters. `shared`: parameters that another pipeline rank holds too, and counts. A parameter
-    that several stages of this rank use is counted once. Nothing waits for the result on CUDA.
-    Raises RuntimeError if other ranks' parts do not come within the deadline.
+    `pipeline`: the ranks that hold the other stages. `shared`: parameters that another pipeline
+    rank holds too, and counts. A parameter that several stages of this rank use is counted once.
+    Parts of a divided one (FSDP2, tensor parallelism) count once each: those of the pipeline's own
+    ranks in its sum, others in a sum before that. Nothing waits for the result on CUDA. Raises
+    RuntimeError if other ranks' parts do not come within the deadline.
     """
-    unique = {id(p): p for p in parameters if p.grad is not None}
+    unique = {id(p): p for p in parameters if p.requires_grad}
     counted_elsewhere = {id(p) for p in shared}
     device = next((p.device for p in unique.values()), torch.device("cpu"))
-    whole, sharded = torch.zeros((), device=device), torch.zeros((), device=device)
+    zero = torch.zeros((), device=device)
+    own_ranks = frozenset(dist.get_process_group_ranks(pipeline))
+    # By the groups that add up before the pipeline. Processes of one enter the same ones in one
+    # order, so parameters without a gradient count: others may have one.
+    squares: dict[tuple[dist.ProcessGroup, ...], Tensor] = {(): zero}
     for number, parameter in unique.items():
-        if number in counted_elsewhere:
-            continue
-        square = _local(parameter).detach().float().pow(2).sum()
-        if isinstance(parameter.grad, DTensor):
-            sharded = sharded + square
-        else:
-            whole = whole + square
-    for group in sharding:
-        _add_up(sharded, group, deadline_s)
-    total = whole + sharded
+        if number not in counted_elsewhere:
+            groups = tuple(g for g in dividing_groups(parameter) if not _within(g, own_ranks))
+            squares[groups] = squares.get(groups, zero) + _square(parameter, zero)
+    for groups, part in squares.items():
+        for group in groups:
+            _add_up(part, group, deadline_s)
+    total = torch.stack([*squares.values()]).sum()
     _add_up(total, pipeline, deadline_s)
     norm = total.sqrt()
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    for local in map(_local, unique.values()):
-        local.mul_(factor.to(local.dtype))
+    for parameter in unique.values():
+        if parameter.grad is not None:
+            local = gradient_of(parameter)
+            local.mul_(factor.to(local.dtype))
     return norm
 
 
-def _local(parameter: nn.Parameter) -> Tensor:
-    """Return this rank's part of a parameter's gradient."""
-    gradient = parameter.grad
-    assert gradient is not None
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+def _square(parameter: nn.Parameter, zero: Tensor) -> Tensor:
+    """Return the sum of squares of this rank's part of a gradient."""
+    return zero if parameter.grad is None else gradient_of(parameter).float().pow(2).sum()
+
+
+def _within(group: dist.ProcessGroup, ranks: frozenset[int]) -> bool:
+    """Return whether all processes of a group are among these."""
+    return ranks.issuperset(dist.get_process_group_ranks(group))
 
 
 def _add_up(tensor: Tensor, group: dist.ProcessGroup, deadline_s: float) -> None:

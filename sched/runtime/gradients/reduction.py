@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..links import wait_for
+from .divided import gradient_of, settle
 
 _BUCKET_BYTES = 32 << 20
 
@@ -45,6 +46,7 @@ class Reduction:
             if parameter.requires_grad and id(parameter) not in self._seen:
                 self._seen.add(id(parameter))
                 new.append(parameter)
+        settle(new)
         for bucket in _fill(new):
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
             work = dist.all_reduce(flat, group=self.group, async_op=True)
@@ -70,7 +72,7 @@ def _fill(parameters: Iterable[nn.Parameter]) -> Iterator[list[Tensor]]:
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        gradient = parameter.grad
+        gradient = gradient_of(parameter)
         open_buckets.setdefault(gradient.dtype, []).append(gradient)
         sizes[gradient.dtype] = sizes.get(gradient.dtype, 0) + gradient.nbytes
         if sizes[gradient.dtype] >= _BUCKET_BYTES:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .divided import local_part
 from .reduction import Reduction
 
 
@@ -32,9 +33,8 @@ class SharedParameters:
         """Give all copies the values of the first rank's; all ranks call this together."""
         for name in sorted(self.parameters):
             with torch.no_grad():
-                dist.broadcast(
-                    self.parameters[name], group=self.groups[self.ranks[name]], group_src=0
-                )
+                part = local_part(self.parameters[name])
+                dist.broadcast(part, group=self.groups[self.ranks[name]], group_src=0)
 
     def sum_gradients(self, deadline_s: float) -> None:
         """Sum gradients over the copies. Raises RuntimeError if another rank is lost."""

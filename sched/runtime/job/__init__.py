@@ -2,14 +2,16 @@
 
 from .arrangement import Arrangement, arrange
 from .fields import NeededFields
+from .lanes import Lanes
 from .programs import CompiledProgram, Programs
 from .replanning import Replanner
-from .start import all_come, meet, tokens_by, vocabulary_part
+from .start import all_come, meet, reading_of, start_deadline, vocabulary_part
 from .unit_programs import UnitPrograms
 
 __all__ = [
     "Arrangement",
     "CompiledProgram",
+    "Lanes",
     "NeededFields",
     "Programs",
     "Replanner",
@@ -17,6 +19,7 @@ __all__ = [
     "all_come",
     "arrange",
     "meet",
-    "tokens_by",
+    "reading_of",
+    "start_deadline",
     "vocabulary_part",
 ]

@@ -118,9 +118,9 @@ class Replanner:
         return self.programs.trained(program)
 
     def _summed(self, row: Sequence[int]) -> list[int]:
-        """Return the sum of all ranks' rows, over the pipeline and over its replicas."""
+        """Return the sum of all ranks' rows, over the pipeline, its replicas and its lanes."""
         total = torch.tensor(row, dtype=torch.int64, device=self.place.device)
-        for group in (self.place.group, self.place.replicas):
+        for group in (self.place.group, self.place.replicas, self.place.lanes):
             if group is not None and group.size() > 1:
                 wait_for(group.allreduce([total]), total, self.deadline_s)
         found: list[int] = total.tolist()
@@ -155,7 +155,7 @@ class Replanner:
 
         `usual`: the number of microbatches whose step counts.
         """
-        if self.place.rank or self.place.replica:
+        if self.place.rank or self.place.replica or self.place.lane:
             return {}
         ranks = self.place.ranks
 
@@ -170,11 +170,11 @@ class Replanner:
             return {}
 
     def _shared(self, own: dict[int, str]) -> Mapping[int, Program]:
-        """Return the programs of the process that plans: replicas get them first."""
-        for group in (self.place.replicas, self.place.group):
+        """Return the programs of the process that plans: lanes and replicas get them first."""
+        for group in (self.place.lanes, self.place.replicas, self.place.group):
             own = gather_objects(own, group, self.place.device, self.deadline_s)[0]
         return {count: parse_program(text) for count, text in own.items()}
 
     def _warn(self, error: ValueError) -> None:
-        if self.place.rank == 0 and self.place.replica == 0:
+        if self.place.rank == 0 and self.place.replica == 0 and self.place.lane == 0:
             warnings.warn(f"the pipeline keeps its plan: {error}", stacklevel=2)

@@ -31,6 +31,7 @@ from ..links import (
     gather_objects,
     make_groups,
 )
+from ..parts.reading import WEIGHTS, Reading
 from ..stage import LossFunction, StageOptions
 from ..stage.agreement import ModelFacts
 from ..vocabulary import VocabParallel, VocabularyPart, refuse_other_passes
@@ -82,6 +83,7 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
         mesh["pp"].get_local_rank(),
         mesh["pp"].get_group(),
         mesh["dp"].get_group() if "dp" in names else None,
+        mesh["tp"].get_group() if "tp" in names and mesh["tp"].size() > 1 else None,
         device,
     )
 
@@ -136,6 +138,23 @@ def vocabulary_part(
         autocast=options.autocast,
         labels=options.labels[0],
         words=options.inputs[0] if options.inputs else "input_ids",
+    )
+
+
+def reading_of(
+    hidden: int | Callable[[Any], tuple[int, ...]],
+    dtype: torch.dtype,
+    weigh: str | Callable[[Any], float],
+    device: torch.device,
+    options: StageOptions,
+) -> Reading:
+    """Return how steps are read, from the arguments of a Pipeline."""
+    return Reading(
+        hidden if callable(hidden) else tokens_by(hidden),
+        dtype,
+        WEIGHTS[weigh] if isinstance(weigh, str) else weigh,
+        device,
+        frozenset(options.labels if options.shift_labels else ()),
     )
 
 

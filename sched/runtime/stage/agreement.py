@@ -10,6 +10,7 @@ from torch import nn
 
 from ...ir.kinds import BACKWARD
 from ...ir.program import Program
+from ..gradients.divided import likeness
 from ..gradients.sharded import is_sharded
 from ..links import gather_objects
 
@@ -80,8 +81,8 @@ def facts_of(
         {stage: is_sharded(module) for stage, module in stages.items()},
         embedding is not None and is_trained([embedding]),
         encoders or {},
-        {name: _likeness(p) for name, p in shared.items()},
-        {name: _likeness(p) for name, p in (copies or {}).items()},
+        {name: likeness(p) for name, p in shared.items()},
+        {name: likeness(p) for name, p in (copies or {}).items()},
         frozenset(
             name
             for module in stages.values()
@@ -103,12 +104,6 @@ def _refuse_elsewhere(stages: Mapping[int, nn.Module], shared: Mapping[str, nn.P
                 f"the shared parameter {name!r} is {where} of this rank; share parameters of "
                 "stages that are not sharded"
             )
-
-
-def _likeness(parameter: nn.Parameter) -> str:
-    """Return what must be the same on all ranks that have a parameter, in words."""
-    kind = "trained" if parameter.requires_grad else "frozen"
-    return f"{kind} {parameter.dtype} of shape {tuple(parameter.shape)}"
 
 
 def agree(
@@ -199,9 +194,9 @@ def ranks_with_shared(everyone: Sequence[RankFacts]) -> dict[str, tuple[int, ...
     given = [{**facts.copies, **facts.shared} for facts in everyone]
     for name in sorted({name for own in given for name in own}):
         ranks = tuple(rank for rank, own in enumerate(given) if name in own)
-        likeness = {given[rank][name]: rank for rank in ranks}
-        if len(likeness) > 1:
-            which = ", ".join(f"{what} on rank {rank}" for what, rank in likeness.items())
+        found_alike = {given[rank][name]: rank for rank in ranks}
+        if len(found_alike) > 1:
+            which = ", ".join(f"{what} on rank {rank}" for what, rank in found_alike.items())
             raise ValueError(
                 f"the shared parameter {name!r} is {which}; ranks share parameters of one shape "
                 "and precision, all trained or all frozen"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ...ir.passes import Pass
@@ -41,7 +42,7 @@ def call_module(
     calling: Calling,
     what: Pass,
 ) -> Tensor:
-    """Return what a module makes of its inputs. Raises TypeError if that is not one tensor."""
+    """Return what a module makes of its inputs. Raises TypeError if that is not one plain tensor."""
     with calling.cast(inputs[0]):
         if calling.recompute and torch.is_grad_enabled():
             found: Any = checkpoint(partial(module, **extras), *inputs, use_reentrant=False)
@@ -51,5 +52,10 @@ def call_module(
         raise TypeError(
             f"the module of {what} returned a {type(found).__name__}; return one tensor, such as "
             "the hidden states, and give other stages what they need as fields"
+        )
+    if isinstance(found, DTensor):
+        raise TypeError(
+            f"the module of {what} returned a DTensor; end it with a layer that gives whole local "
+            "tensors, such as RowwiseParallel() or ColwiseParallel(output_layouts=Replicate())"
         )
     return found

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ..links import MeshPlace, call_roll
 from .layout import Units
+from .mesh import refuse_processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,20 @@ class UnitPlace(MeshPlace):
         """Return the data-parallel index; an encoder's rank has the first one's."""
         return self.units.replicas(self.rank)[0]
 
+    @property
+    def replica_ranks(self) -> frozenset[int]:
+        """Return the global ranks that have this one's stages, over which FSDP2 divides them."""
+        units = self.units
+        if self.seat >= units.backbone.pp:
+            return frozenset()
+        row = next(row for row in self.pipelines if dist.get_rank() in row)
+        return frozenset(row[units.rank(r, self.seat)] for r in range(units.backbone.dp))
+
+    @property
+    def checks_meshes(self) -> bool:
+        """Return whether it is known over which processes parameters may be divided: always."""
+        return True
+
     def rooms(self, communicators: Iterable[str]) -> Mapping[str, Sequence[int]]:
         """Return the ranks that enter collectives on each communicator: a replica's."""
         replicas = range(self.units.backbone.dp)
@@ -66,18 +81,19 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
     processes that is no multiple of the units', and PeerLostError as `place_in` does.
     """
     processes = dist.get_world_size()
-    if processes % units.ranks:
-        raise ValueError(
-            f"there are {processes} processes, and units of {units.backbone.ranks} and "
-            f"{units.beside} ranks; start {units.ranks}, or plan a layout for {processes}"
-        )
+    refuse_processes(processes, units.tp, units.sizes)
     if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
         call_roll(dist.group.WORLD, deadline_s)
-    sizes = processes // units.ranks, units.ranks
-    mesh = init_device_mesh(units.device, sizes, mesh_dim_names=("jobs", "ranks"))
-    rows = tuple(tuple(row) for row in mesh.mesh.tolist())
+    sizes: tuple[int, ...] = processes // units.processes, units.ranks, units.tp
+    names: tuple[str, ...] = "jobs", "ranks", "lanes"
+    if units.tp == 1:  # no groups of one process each
+        sizes, names = sizes[:2], names[:2]
+    mesh = init_device_mesh(units.device, sizes, mesh_dim_names=names)
+    rows = tuple(tuple(row) for row in mesh.mesh.movedim(1, -1).reshape(-1, units.ranks).tolist())
     device = torch.device("cpu")
     if units.device != "cpu":
         device = torch.device(units.device, torch.accelerator.current_device_index())
     rank = mesh["ranks"].get_local_rank()
-    return UnitPlace(rows, rank, mesh["ranks"].get_group(), None, device, units)
+    # The modules' own group: a connection of NCCL takes much memory on a device.
+    lanes = units.mesh()["tp"].get_group() if units.tp > 1 else None
+    return UnitPlace(rows, rank, mesh["ranks"].get_group(), None, lanes, device, units)

@@ -48,6 +48,12 @@ class VocabParallel:
         if not isinstance(self.lm_head, nn.Linear):
             kind = type(self.lm_head).__name__
             raise TypeError(f"lm_head is a {kind}; give an nn.Linear from hidden states to words")
+        layers = [layer for layer in (self.lm_head, self.embedding) if layer is not None]
+        if any(isinstance(p, DTensor) for layer in layers for p in layer.parameters()):
+            raise TypeError(
+                "the vocabulary's layers are DTensors; vocabulary passes divide them over the "
+                "pipeline's ranks, alike in all lanes of tensor parallelism: give plain ones"
+            )
         if self.embedding is not None:
             _check_embedding(self.embedding, self.lm_head)
 

@@ -22,22 +22,27 @@ from tests.sched.runtime.encoders.models import (
 )
 from tests.sched.runtime.encoders.processes import FIELDS, loader_step
 from tests.sched.runtime.models import HIDDEN, total_loss
+from tests.sched.runtime.tensor_parallel import divide
 from tests.sched.runtime.training import train_beside
 
 
 @dataclass(frozen=True)
 class UnitSetting:
-    """A schedule on units. `layers`: of each encoder, in all. `frozen`: the encoders that are."""
+    """A schedule on units. `layers`: of each encoder, in all. `frozen`: the encoders that are.
+
+    `tp`: processes of each rank, which divide its modules.
+    """
 
     name: str
     backbone: tuple[int, int]
     encoder: tuple[int, int]
     layers: tuple[int, ...] = (2,)
     frozen: tuple[int, ...] = ()
+    tp: int = 1
 
     @property
     def units(self) -> Units:
-        return Units(UnitSize(*self.backbone), UnitSize(*self.encoder))
+        return Units(UnitSize(*self.backbone), UnitSize(*self.encoder), tp=self.tp)
 
     @property
     def microbatches(self) -> int:
@@ -47,7 +52,7 @@ class UnitSetting:
 def run_units(rank: int, setting: UnitSetting, steps: int = 1) -> dict[str, float]:
     """Train some steps both ways; return the largest relative errors."""
     units, count = setting.units, setting.microbatches
-    at = rank % units.ranks
+    at = units.rank_of(rank)
     base = schedule(setting.name, ranks=units.backbone.pp, microbatches=count)
     model = make_model(setting.layers, base.stages, torch.float32, merges=False)
     for encoder in setting.frozen:
@@ -89,6 +94,8 @@ def make_pipe(
     seat = units.seat(at)
     stages = base.stages_of(seat) if seat < units.backbone.pp else ()
     mine = {s: model.stages[s] for s in stages}
+    if setting.tp > 1:
+        divide(model, units.mesh()["tp"])
     pipe = Pipeline(
         units,
         schedule=resumed or setting.name,
@@ -128,9 +135,9 @@ def compare(
                 if id(p) not in own:
                     continue
                 if not gradients:
-                    errors.append(float(relative(p.detach(), q.detach())))
+                    errors.append(float(relative(whole(p.detach()), q.detach())))
                 elif q.grad is not None:
-                    errors.append(float(relative(gradient(p), gradient(q))))
+                    errors.append(float(relative(whole(gradient(p)), gradient(q))))
                 else:
                     assert p.grad is None
     return found | {"encoders": max(errors)}

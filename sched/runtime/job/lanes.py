@@ -1,0 +1,132 @@
+"""Lanes: the processes of one rank, between which tensor parallelism divides modules.
+
+Each lane is a pipeline of its own, and what a stage takes and gives is whole in all of them. So a
+parameter that is not divided gets the same gradient in every lane, without a sum over them, if its
+module computes the same in all. That is the modules' part. It is compared, once for each parameter:
+else a wrong one would train, with copies that drift apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from ..gradients.divided import dividing_groups, likeness, local_part
+from ..links import MeshPlace, gather_objects, wait_for
+
+# Kernels that add in any order differ by much less, where a part of a sum is missing by about one.
+_LIKE = 0.05
+_ADVICE = (
+    "make modules from one seed in all lanes, divide them with parallelize_module alone, and give "
+    "the layers between divided ones whole activations"
+)
+
+
+@dataclass(slots=True)
+class Lanes:
+    """The lanes of this rank. `parameters`: this lane's, by names that are the same in all."""
+
+    place: MeshPlace
+    parameters: Mapping[str, nn.Parameter]
+    deadline_s: float
+    _compared: set[str] = field(default_factory=set)
+
+    def agree(self) -> None:
+        """Compare the parameters of all lanes; all ranks of the job call this.
+
+        Raises ValueError on all ranks of a pipeline if lanes have other parameters, divided in
+        other ways, or plain ones with other values, and for those that are divided over processes
+        which do not have the same stages.
+        """
+        place = self.place
+        if not place.checks_meshes:
+            return
+        other = self._other_lane()  # all lanes enter this, whatever else is wrong in one of them
+        found = self._foreign_mesh() or other
+        # Everybody gets the first fault, so that nobody waits for a rank that has ended.
+        for group in (place.lanes, place.group, place.replicas):
+            faults = gather_objects(found, group, place.device, self.deadline_s)
+            found = next(filter(None, faults), "")
+        if found:
+            raise ValueError(found)
+
+    def compare_gradients(self) -> None:
+        """Compare the gradients of plain parameters that were never compared; all lanes call this.
+
+        Raises ValueError in all of them if they differ, and RuntimeError if others do not come.
+        """
+        group = self.place.lanes
+        new = {n: p for n, p in self.parameters.items() if n not in self._compared}
+        if group is None or not new:
+            return
+        self._compared |= {n for n, p in new.items() if p.grad is not None or not p.requires_grad}
+        plain = {
+            name: p.grad
+            for name, p in new.items()
+            if p.grad is not None and not isinstance(p, DTensor) and p.numel()
+        }
+        if not plain:
+            return
+        errors = torch.stack([self._error(gradient, group) for gradient in plain.values()])
+        work = dist.all_reduce(errors, dist.ReduceOp.MAX, group=group, async_op=True)
+        wait_for(work, errors, self.deadline_s)
+        worst, at = errors.max(0)
+        if float(worst) > _LIKE:
+            raise ValueError(
+                f"{list(plain)[int(at)]} is not divided, and its gradients in the lanes of tensor "
+                f"parallelism differ by {float(worst):.0%}: some lane computes a part of it; "
+                f"{_ADVICE}"
+            )
+
+    def _other_lane(self) -> str:
+        """Return what is not the same in all lanes of this rank, "" if all is."""
+        own = {name: _facts(parameter) for name, parameter in self.parameters.items()}
+        lanes = gather_objects(own, self.place.lanes, self.place.device, self.deadline_s)
+        for number, lane in enumerate(lanes):
+            for name in {**lanes[0], **lane}:
+                first, other = (found.get(name, "missing") for found in (lanes[0], lane))
+                if first != other:
+                    return (
+                        f"tensor-parallel ranks 0 and {number} do not have the same {name}: it is "
+                        f"{first}, and {other}; {_ADVICE}"
+                    )
+        return ""
+
+    def _error(self, gradient: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Return the largest difference of a gradient to that of the first lane, relative."""
+        first = gradient.detach().clone()
+        work = dist.broadcast(first, group=group, group_src=0, async_op=True)
+        wait_for(work, first, self.deadline_s)
+        scale = first.abs().max().float() + torch.finfo(torch.float32).tiny
+        return (gradient.detach() - first).abs().max().float() / scale
+
+    def _foreign_mesh(self) -> str:
+        """Return what is divided over other processes than it may be, "" if nothing is."""
+        lanes = _ranks(self.place.lanes)
+        allowed = [lanes, self.place.replica_ranks]
+        for name, parameter in self.parameters.items():
+            for group in dividing_groups(parameter):
+                if (ranks := _ranks(group)) not in allowed:
+                    return (
+                        f"{name} is divided over the processes {sorted(ranks)}, and this rank's "
+                        f"are {sorted(lanes) or [dist.get_rank()]}; divide modules over the "
+                        "dimension 'tp' of the pipeline's own mesh: parallelize_module(module, "
+                        "units.mesh()['tp'], ...) for units, mesh['tp'] without"
+                    )
+        return ""
+
+
+def _ranks(group: dist.ProcessGroup | None) -> frozenset[int]:
+    return frozenset(() if group is None else dist.get_process_group_ranks(group))
+
+
+def _facts(parameter: nn.Parameter) -> str:
+    """Return what must be the same in all lanes, in words: of plain parameters the values, too."""
+    if isinstance(parameter, DTensor) or not parameter.numel():
+        return likeness(parameter)
+    values = local_part(parameter.detach()).double()
+    found = torch.stack([values.sum(), values.square().sum()]).tolist()
+    return f"{likeness(parameter)} with the sum {found[0]!r} and the squares' {found[1]!r}"

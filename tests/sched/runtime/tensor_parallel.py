@@ -1,0 +1,44 @@
+"""Divide the small models as users do, with torch's `parallelize_module`."""
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from tests.sched.runtime.encoders.models import Layer, Model
+from tests.sched.runtime.models import Block
+
+
+def divide(model: Model, mesh: DeviceMesh) -> None:
+    """Divide the linear layers, and the embedding, of all stages and encoders over a mesh.
+
+    Norms stay whole, and so does what stages and layers take and give. Neither the head's words nor
+    those of the embedding divide evenly.
+    """
+    for piece in model.pieces():
+        for module in piece.modules():
+            plan = plan_of(module, piece)
+            if plan:
+                parallelize_module(module, mesh, plan)
+
+
+def plan_of(module: nn.Module, piece: nn.Module) -> dict[str, ParallelStyle]:
+    """Return how the layers right below a module are divided."""
+    if isinstance(module, Block):
+        return {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    if isinstance(module, Layer):
+        return {"linear": ColwiseParallel(output_layouts=Replicate())}
+    if module is not piece:
+        return {}
+    found: dict[str, ParallelStyle] = {}
+    for name, layer in module.named_children():
+        if isinstance(layer, nn.Embedding):
+            found[name] = RowwiseParallel(input_layouts=Replicate())
+        elif isinstance(layer, nn.Linear):
+            found[name] = ColwiseParallel(output_layouts=Replicate())
+    return found
