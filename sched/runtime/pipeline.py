@@ -123,10 +123,8 @@ class Pipeline:
         beside = self._encoders, self._generator
         self._needed = NeededFields(probe.placement, self._options, self._vocabulary, *beside)
         self._reading = reading_of(hidden, dtype, weigh, self._place.device, self._options)
-        self._lanes = Lanes(self._place, self._held().called(), start_deadline(deadline_s))
         with all_come():
-            self._lanes.agree()
-            self._facts = self._agree(shared or {})
+            self._facts, self._lanes = self._agree(shared or {})
             self._groups, self._board, self._programs = self._connect()
         self._shared, self._summed = self._share(shared or {})
         self.replanner = self._follow(replan)
@@ -329,13 +327,15 @@ class Pipeline:
     def _shard(self) -> VocabularyShard | None:
         return None if self._vocabulary is None else self._vocabulary.shard
 
-    def _agree(self, shared: Mapping[str, nn.Parameter]) -> ModelFacts:
-        """Return what all ranks' modules say of the model together."""
+    def _agree(self, shared: Mapping[str, nn.Parameter]) -> tuple[ModelFacts, Lanes]:
+        """Return what all ranks' modules say of the model together, and this rank's lanes."""
+        lanes = Lanes(self._place, self._held().called(), start_deadline(self.deadline_s))
+        lanes.agree()
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         trained, copies = self._encoders.trained(), self._copies(shared)
         head = self._generator.name
         facts = facts_of(self._modules, embedding, shared, trained, copies, head)
-        return self._arranged.agree(facts, self.deadline_s)
+        return self._arranged.agree(facts, self.deadline_s), lanes
 
     def _copies(self, shared: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Return the parameters of which other ranks have copies that nobody has named."""

@@ -42,7 +42,7 @@ def call_module(
     calling: Calling,
     what: Pass,
 ) -> Tensor:
-    """Return what a module makes of its inputs. Raises TypeError if that is not one plain tensor."""
+    """Return what a module makes of its inputs. Raises TypeError if it is no plain tensor."""
     with calling.cast(inputs[0]):
         if calling.recompute and torch.is_grad_enabled():
             found: Any = checkpoint(partial(module, **extras), *inputs, use_reentrant=False)

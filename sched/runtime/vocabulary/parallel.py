@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from .loss import LossOptions
 from .shard import VocabularyShard

@@ -123,6 +123,16 @@ def test_ranks_of_encoders_play_all_data_parallel_ranks() -> None:
     assert {(seat.ranks, seat.sharers) for seat in found} == {(2, 4)}
 
 
+def test_processes_of_a_rank_get_the_same_data_parallel_index() -> None:
+    units = Units(backbone=UnitSize(dp=2, pp=1), encoder=UnitSize(dp=1, pp=1), tp=2)
+    found = [as_topology(units).seat(rank, 6) for rank in range(6)]
+    assert [seat.played for seat in found] == [(0,), (0,), (1,), (1,), (0, 1), (0, 1)]
+    assert [seat.sharer for seat in found] == [0, 1, 0, 1, 2, 3]
+    assert {(seat.ranks, seat.sharers) for seat in found} == {(2, 4)}
+    with pytest.raises(ValueError, match="the units have 6 processes, but the job has 3"):
+        as_topology(units).seat(0, 3)
+
+
 def test_units_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match="the units have 6 processes, but the job has 4"):
         as_topology(UNITS).seat(0, 4)

@@ -20,7 +20,9 @@ from tests.sched.runtime.kept_groups import keep_groups
 WORLD = 4
 _IMPORTED_ONCE = (
     "pytest",
+    "torch._dynamo",  # the first use of a DTensor imports it
     "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
     "torch.nn.parallel",
     "counterpoise.sched.runtime",
     "tests.sched.runtime.kept_groups",
@@ -41,6 +43,12 @@ def make_mesh(ranks: int, replicas: int | None = None) -> DeviceMesh:
     sizes = world // (replicas * ranks), replicas, ranks
     every = init_device_mesh("cpu", sizes, mesh_dim_names=("jobs", "dp", "pp"))
     return every["dp", "pp"]
+
+
+@functools.cache
+def make_square(rows: str, columns: str) -> DeviceMesh:
+    """Return a mesh of four processes with these names of its dimensions."""
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=(rows, columns))
 
 
 def _serve(rank: int, world: int, port: int, pipe: Connection) -> None:

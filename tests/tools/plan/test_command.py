@@ -205,7 +205,7 @@ def test_plans_are_written_as_jobs_read_them(tmp_path: Path) -> None:
     units = Units.from_layout(layout)
     assert report["units"]["backbone"]["pp"] == units.backbone.pp
     assert report["units"]["encoder"]["dp"] == units.encoder.dp
-    assert units.ranks == report["gpus"]
+    assert units.processes == report["gpus"]
     report = run("partition", *PAIR, "--out", str(cut))
     assert [one.layers for one in read_split(cut).stages] == report["layers_per_stage"]
     large = ("--model", "internvit-6b+llama3-70b", "--tp", "4", "--dp", "2", "--stages", "8")

@@ -76,11 +76,11 @@ def run_units(rank: int, setting: UnitSetting, steps: int = 1) -> dict[str, floa
 
 
 def make_pipe(
-    setting: UnitSetting, model: Model, at: int, resumed: Any = None
+    setting: UnitSetting, model: Model, at: int, resumed: Any = None, *, divided: bool = True
 ) -> tuple[Pipeline, dict[int, nn.Module]]:
     """Return a pipeline of the model, and this rank's stages, none on an encoder's rank.
 
-    `resumed`: a schedule in place of the setting's.
+    `resumed`: a schedule in place of the setting's. `divided`: whether lanes divide the model.
     """
     units = setting.units
     base = schedule(setting.name, ranks=units.backbone.pp, microbatches=setting.microbatches)
@@ -94,7 +94,7 @@ def make_pipe(
     seat = units.seat(at)
     stages = base.stages_of(seat) if seat < units.backbone.pp else ()
     mine = {s: model.stages[s] for s in stages}
-    if setting.tp > 1:
+    if setting.tp > 1 and divided:
         divide(model, units.mesh()["tp"])
     pipe = Pipeline(
         units,

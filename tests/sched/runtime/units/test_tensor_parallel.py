@@ -1,9 +1,22 @@
 """Units with tensor parallelism: each rank is several processes, in lanes of their own."""
 
-import pytest
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from tests.sched.runtime.pool import Pool
-from tests.sched.runtime.units.processes import UnitSetting, run_units
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from counterpoise.sched.runtime import load_checkpoint, save_checkpoint
+from tests.sched.runtime.cases import whole
+from tests.sched.runtime.encoders.models import Model, make_model, make_samples
+from tests.sched.runtime.encoders.processes import loader_step
+from tests.sched.runtime.models import HIDDEN, WORDS
+from tests.sched.runtime.pool import Pool, make_square
+from tests.sched.runtime.tensor_parallel import divide
+from tests.sched.runtime.units.processes import UnitSetting, make_pipe, run_units
 
 pytestmark = pytest.mark.slow
 
@@ -13,9 +26,118 @@ SOME = (
     UnitSetting("1f1b", (1, 1), (1, 1), (2,), tp=2),
     UnitSetting("zb-h1", (1, 1), (1, 1), (2, 2), (1,), tp=2),
 )
+# On 8: stages and replicas.
+EIGHT = UnitSetting("zbv", (1, 2), (2, 1), (4,), tp=2)
+MORE = (
+    UnitSetting("1f1b-alg2", (2, 1), (1, 2), (2, 4), (0,), tp=2),
+    UnitSetting("interleaved", (1, 2), (1, 2), (2, 2), tp=2),
+    UnitSetting("1f1b", (2, 1), (2, 1), (2,), (0,), tp=2),
+    UnitSetting("1f1b", (1, 1), (3, 1), (2, 2), (0, 1), tp=2),
+    UnitSetting("1f1b", (1, 1), (1, 1), (2, 4), tp=4),
+)
+
+
+def assert_equal(pool: Pool, setting: UnitSetting) -> None:
+    for rank, found in enumerate(pool.run(run_units, setting, 2)):
+        assert max(found.values()) <= TOLERANCE, (rank, found)
+
+
+@pytest.fixture(scope="module")
+def eight() -> Iterator[Pool]:
+    made = Pool(8)
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("setting", SOME, ids=str)
 def test_training_equals_one_process(pool: Pool, setting: UnitSetting) -> None:
-    for rank, found in enumerate(pool.run(run_units, setting, 2)):
-        assert max(found.values()) <= TOLERANCE, (rank, found)
+    assert_equal(pool, setting)
+
+
+def test_stages_and_replicas_in_lanes_train_as_one_process(eight: Pool) -> None:
+    assert_equal(eight, EIGHT)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("setting", MORE, ids=str)
+def test_training_equals_one_process_in_more_settings(eight: Pool, setting: UnitSetting) -> None:
+    assert_equal(eight, setting)
+
+
+def train_on(rank: int, setting: UnitSetting, folder: Path, step: int) -> dict[str, Tensor]:
+    """Train a step with Adam, from the checkpoint of the one before; save, return all weights."""
+    model = make_model(setting.layers, 1, torch.float32, merges=False)
+    for piece in model.pieces():
+        for parameter in piece.parameters():
+            parameter.data *= 1 + step  # what is loaded replaces it
+    pipe, _ = make_pipe(setting, model, setting.units.rank_of(rank))
+    try:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.05)
+        if step:
+            load_checkpoint(folder / f"step-{step}", pipe, optimizer)
+        samples = make_samples(setting.microbatches, step, torch.float32)
+        pipe.step(loader_step(samples, sum(len(s.ids) for s in samples)))
+        pipe.clip_grad_norm_(0.5)
+        optimizer.step()
+        save_checkpoint(folder / f"{setting.tp}-{step + 1}", pipe, optimizer)
+        named = (pair for module in pipe.modules() for pair in module.named_parameters())
+        return {name: whole(value.detach()) for name, value in named}
+    finally:
+        pipe.close()
+
+
+def test_a_checkpoint_of_lanes_goes_on_with_and_without_them(pool: Pool, tmp_path: Path) -> None:
+    lanes, single = SOME[0], UnitSetting("1f1b", (1, 1), (1, 1), (2,))
+    pool.run(train_on, lanes, tmp_path, 0)
+    (tmp_path / "2-1").rename(tmp_path / "step-1")
+    files = sorted((tmp_path / "step-1").glob("rank-*.pt"))
+    assert [file.name for file in files] == ["rank-0.pt", "rank-1.pt"]
+    saved = torch.load(files[0], weights_only=True)
+    assert saved["model"]["2.weight"].shape == (WORDS, HIDDEN)
+    assert saved["optimizer"]["2.weight"]["exp_avg"].shape == (WORDS, HIDDEN)
+    assert not any(isinstance(value, DTensor) for value in saved["model"].values())
+    found = pool.run(train_on, lanes, tmp_path, 1)
+    # Two jobs side by side of a process for each rank.
+    expected = pool.run(train_on, single, tmp_path, 1)
+    for rank, weights in enumerate(found):
+        for name, value in weights.items():
+            torch.testing.assert_close(value, expected[rank // 2][name], rtol=1e-4, atol=1e-6)
+
+
+def other_mesh(rank: int) -> str:
+    """Divide modules over processes of different ranks."""
+    del rank
+    model = make_model((2,), 1, torch.float32, merges=False)
+    divide(model, make_square("tp", "rest")["tp"])
+    return refused(model)
+
+
+def other_seed(rank: int) -> str:
+    """Give lanes norms of different values."""
+    model = make_model((2,), 1, torch.float32, merges=False)
+    for module in model.stages[0].modules():
+        if isinstance(module, nn.LayerNorm):
+            nn.init.constant_(module.weight, 1 + rank % 2)
+    return refused(model)
+
+
+def refused(model: Model) -> str:
+    """Return the error for a model that is given as it is."""
+    at = SOME[0].units.rank_of(dist.get_rank())
+    with pytest.raises(ValueError, match="divided over|do not have the same") as found:
+        make_pipe(SOME[0], model, at, divided=False)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (other_mesh, "is divided over the processes [0, 2], and this rank's are [0, 1]"),
+        (other_seed, "tensor-parallel ranks 0 and 1 do not have the same 1.norm.weight of stage 0"),
+    ],
+)
+def test_modules_that_lanes_cannot_train_are_refused_on_all_ranks(
+    pool: Pool, mistake: Callable[[int], str], words: str
+) -> None:
+    for text in pool.run(mistake):
+        assert words in text
