@@ -64,14 +64,14 @@ class StepResult:
 class Pipeline:
     """A model whose stages are on the ranks of a mesh, and the schedule that trains it.
 
-    `mesh`: with a dimension "pp", and "dp" if the stages have replicas; or Units, for encoders on
-    ranks of their own, of which every process is given the same. `schedule`: a registered
-    name, with `options` of its generator, or a function of (ranks, microbatches) that returns a
-    Program. `stages`: this rank's modules by the number of the stage. The first stage's is called
-    with the fields `inputs`, the others with the hidden states; every one gets the fields `extras`
-    by keyword, and returns one tensor. `loss`: called with the last stage's output and the fields
-    `labels`, returns the sum over the microbatch; with `vocabulary`, which has a loss of its own,
-    it is left out. `encoders`: the same on every rank, for a schedule with encoder passes; the
+    `mesh`: with a dimension "pp", "dp" if the stages have replicas, and "tp" if their modules are
+    divided; or Units, for encoders on ranks of their own, the same in every process. `schedule`: a
+    registered name, with `options` of its generator, or a function of (ranks, microbatches) that
+    returns a Program. `stages`: this rank's modules by the number of the stage. The first stage's
+    is called with the fields `inputs`, the others with the hidden states; every one gets the fields
+    `extras` by keyword, and returns one tensor. `loss`: called with the last stage's output and the
+    fields `labels`, returns the sum over the microbatch; with `vocabulary`, which has a loss of its
+    own, it is left out. `encoders`: the same on every rank, for a schedule with encoder passes; the
     copies of their layers start with the first rank's values, and get the sum of all copies'
     gradients. `weigh`: "token", "sample", or a function of a microbatch's info: what its loss
     counts. `hidden`: the last dimension of the hidden states, whose others are the microbatch's

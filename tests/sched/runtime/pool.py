@@ -30,14 +30,18 @@ _IMPORTED_ONCE = (
 
 
 @functools.cache
-def make_mesh(ranks: int, replicas: int | None = None) -> DeviceMesh:
+def make_mesh(ranks: int, replicas: int | None = None, tp: int = 1) -> DeviceMesh:
     """Return the mesh of the pool's processes with that many pipeline ranks.
 
     `replicas`: of each pipeline, by default as many as there are processes for; with fewer, the
-    other processes do the same in meshes of their own. Made once: gloo's threads of a mesh stay,
-    and wake up a hundred times a second.
+    other processes do the same in meshes of their own. `tp`: processes of each rank, all of which
+    the mesh then has. Made once: gloo's threads of a mesh stay, and wake up a hundred times a
+    second.
     """
     world = dist.get_world_size()
+    if tp > 1:
+        sizes = world // (ranks * tp), ranks, tp
+        return init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "pp", "tp"))
     if replicas in (None, world // ranks):
         return init_device_mesh("cpu", (world // ranks, ranks), mesh_dim_names=("dp", "pp"))
     sizes = world // (replicas * ranks), replicas, ranks

@@ -33,6 +33,7 @@ from tests.sched.runtime.encoders.models import (
 )
 from tests.sched.runtime.models import HIDDEN, total_loss
 from tests.sched.runtime.pool import make_mesh
+from tests.sched.runtime.tensor_parallel import divide
 from tests.sched.runtime.training import train_beside
 
 FIELDS = {"ids": "input_ids", "labels": "labels", "pixels": "pixel_values", "sounds": "waveforms"}
@@ -45,7 +46,8 @@ class Setting:
     `replicas`: of the pipeline, as many as there are processes for by default. `layers`: of each
     encoder on a rank. `frozen`: the encoders that are. `text`: of a program to run instead.
     `stage_merges`: whether the first stage gets the features, and no function. `divided`: whether
-    the embedding is divided over the ranks, too.
+    the embedding is divided over the ranks, too. `tp`: processes of each rank, which divide its
+    modules.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Setting:
     stage_merges: bool = False
     divided: bool = False
     options: tuple[tuple[str, Any], ...] = ()
+    tp: int = 1
 
     def program(self, ranks: int, microbatches: int) -> Program:
         if self.text:
@@ -97,7 +100,7 @@ def loader_step(samples: list[Sample], total: int) -> SimpleNamespace:
 
 def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Module]]:
     """Return a pipeline of the model, and this rank's stages."""
-    mesh = make_mesh(setting.ranks, setting.replicas)
+    mesh = make_mesh(setting.ranks, setting.replicas, setting.tp)
     own = mesh["pp"].get_local_rank()
     base = setting.program(setting.ranks, 2 * setting.ranks)
     made: dict[str, Any] = {"loss": total_loss}
@@ -113,6 +116,8 @@ def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Mo
             embedding, model.stages[0] = words, nn.Sequential(*body)
         made = {"vocabulary": VocabParallel(head, embedding, algorithm=algorithm)}
     mine = {s: model.stages[s] for s in base.stages_of(own)}
+    if setting.tp > 1:
+        divide(model, mesh["tp"])
     if not setting.stage_merges:
         made["merge"] = merge
     pipe = Pipeline(
@@ -153,7 +158,7 @@ def run_setting(rank: int, setting: Setting, steps: int = 2) -> dict[str, float]
 def _samples(setting: Setting, seed: int) -> list[list[Sample]]:
     """Return every replica's microbatches."""
     count = setting.program(setting.ranks, 2 * setting.ranks).microbatches
-    replicas = range(make_mesh(setting.ranks, setting.replicas)["dp"].size())
+    replicas = range(make_mesh(setting.ranks, setting.replicas, setting.tp)["dp"].size())
     return [make_samples(count, seed + r, torch.float32) for r in replicas]
 
 
@@ -175,9 +180,9 @@ def _errors(
     if gradients:
         assert all((a.grad is None) == (b.grad is None) for a, b in pairs)
         both = [pair for pair in pairs if pair[1].grad is not None]
-        errors = [relative(gradient(a), gradient(b)) for a, b in both]
+        errors = [relative(whole(gradient(a)), gradient(b)) for a, b in both]
     else:
-        errors = [relative(a.detach(), b.detach()) for a, b in pairs]
+        errors = [relative(whole(a.detach()), b.detach()) for a, b in pairs]
     return {"stages": _worst(found, gradients=gradients), "encoders": max([0.0, *errors])}
 
 

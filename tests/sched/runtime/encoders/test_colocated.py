@@ -86,3 +86,25 @@ def test_training_equals_one_process_in_every_setting(pool, values) -> None:
 @pytest.mark.parametrize("values", WIDE, ids=ids)
 def test_training_on_eight_processes_equals_one(eight, values) -> None:
     assert_equal(eight, values, 2)
+
+
+# Ranks of two processes each, which divide stages and encoder layers.
+LANES = Setting("zbv", 2, 2, (1, 2), tp=2)
+WIDE_LANES = (
+    Setting("1f1b", 1, 1, (2, 1), (1,), tp=2),
+    Setting("1f1b-alg2", 2, 1, (1, 2), (0,), tp=2),
+    Setting("zb-h1", 4, 2, (1,), tp=2),
+    Setting("1f1b", 2, 1, (2,), options=(("recompute", True),), tp=4),
+)
+
+
+def test_ranks_of_several_processes_train_as_one_process(pool: Pool) -> None:
+    for rank, found in enumerate(pool.run(run_setting, LANES.in_gaps(), 2)):
+        assert max(found.values()) <= TOLERANCE, (rank, found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("setting", WIDE_LANES, ids=lambda setting: setting.name)
+def test_more_ranks_of_several_processes_train_as_one(eight: Pool, setting: Setting) -> None:
+    for rank, found in enumerate(eight.run(run_setting, setting.in_gaps(), 2)):
+        assert max(found.values()) <= TOLERANCE, (rank, found)
