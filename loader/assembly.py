@@ -28,6 +28,7 @@ from .balanced.spare import SpareSample
 from .collate.chosen import BatchMaker, WantedFields, batch_maker
 from .connect.embedded import WorkerStart
 from .connect.factory import ConnectionFactory
+from .refused_arguments import check_decode_threads
 from .remote_dataset import RemoteDataset
 from .step.batch_labels import find_label_source
 from .step.ranks import Place, RankArguments
@@ -60,6 +61,7 @@ class BalancedArguments:
     growing_data: bool
     transport: Transport
     fields: WantedFields
+    decode_threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> 
     checked_path(given.dead_letter)
     remote = isinstance(loader.dataset, RemoteDataset)
     source = None if remote else as_source(loader.dataset, given.cost, given.key)
+    check_decode_threads(given.decode_threads, given.balancer, loader.num_workers, source)
     if given.balance.grouping == "auto":
         return _prepare_auto(loader, given, source)
     resources = find_resources(source, given.balance)
@@ -174,7 +177,7 @@ def _settings(
     takes_empty = given.balance.layout != "torch"
     if given.balance.grouping != "auto":  # which tries collate_fn in a worker only
         takes_empty = takes_empty or _takes_nothing(given.collate_fn)
-    torch_arguments = _torch_arguments(loader)
+    torch_arguments = _torch_arguments(loader, given.decode_threads)
     # balance="auto" reads no sample here, and finds its resources later
     labels = given.balance.label_tokens or LABEL_TOKENS
     if given.balance.grouping != "auto":
@@ -232,14 +235,14 @@ def _known_data(dataset: Any, source: Source | None) -> Callable[[], KnownData]:
     return lambda: KnownData(dataset, len(source), source.key)
 
 
-def _torch_arguments(loader: TorchDataLoader[Any]) -> TorchArguments:
+def _torch_arguments(loader: TorchDataLoader[Any], threads: int) -> TorchArguments:
     context: Any = loader.multiprocessing_context
     begin = loader.worker_init_fn if loader.num_workers else None
     return TorchArguments(
         dataset=loader.dataset,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
-        start=WorkerStart(loader.num_workers, loader.persistent_workers, context, begin),
+        start=WorkerStart(loader.num_workers, loader.persistent_workers, context, begin, threads),
         prefetch_factor=loader.prefetch_factor,
         timeout=loader.timeout,
     )

@@ -67,8 +67,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    "skip" leaves it out; "refill" (an IterableDataset without balance) takes the
                    next of the stream instead
     dead_letter    a file that gets a JSON line for each sample left out
-    max_errors     the most samples that an epoch may leave out: a count, or a float for a part of
-                   its samples
+    max_errors     the most samples that an epoch may leave out: a count, or a float, part of them
     growing_data   load_state_dict() takes a state of the data when they had fewer samples: between
                    epochs, or in the data's order; otherwise other data are refused
     transport      how workers' batches, or samples, come here: "arena", in shared memory that is
@@ -76,6 +75,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                    through the balancer; "auto", the first of these that can be had
     fields         of batches, what this process needs: names, or a function from a StepInfo to
                    them, such as `pipe.needs`; others are not copied. None for all
+    decode_threads threads that decode in each worker process; more than 1 is for data that say that
+                   they are thread_safe, as a TarDataset without a transform, or VisionLanguage
 
     Raises ValueError for arguments that contradict each other, or would have no effect.
     """
@@ -119,6 +120,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         growing_data: bool = False,
         transport: Transport = "auto",
         fields: WantedFields = None,
+        decode_threads: int = 1,
     ) -> None:
         # By the names of the parameters: Lightning makes plain loaders again from their attributes.
         self.growing_data, self.on_error, self.dead_letter = growing_data, on_error, dead_letter
@@ -137,9 +139,8 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         super().__init__(
             dataset, batch_size, shuffle if balance is None else False, sampler, batch_sampler,
             num_workers, collate_fn, pin_memory, drop_last, timeout, worker_init_fn,
-            multiprocessing_context, generator, prefetch_factor=prefetch_factor,
+            multiprocessing_context, generator, prefetch_factor=prefetch_factor, in_order=in_order,
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device,
-            in_order=in_order,
         )  # fmt: skip
         if balance is None:
             refuse_without_balance(
@@ -147,6 +148,7 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
                 virtual_ranks=virtual_ranks, process_group=process_group, topology=topology,
                 name=name or None, fields=fields,
                 buffer_bytes=None if buffer_bytes == BUFFER_BYTES else buffer_bytes,
+                decode_threads=None if decode_threads == 1 else decode_threads,
             )  # fmt: skip
             return
         order = read_order(dataset, sampler, batch_sampler, generator, shuffle)
@@ -154,11 +156,9 @@ class DataLoader(RecognisedLoader, TypedLoader[T, BatchT]):
         refuse_ignored(dataset, wanted, batch_size, cost, key)
         given = BalancedArguments(
             balance=wanted, shuffle=checked_shuffle(order.shuffle, wanted.mode), name=name,
-            ranks=with_rank(
-                RankArguments(
-                    rank, ranks, virtual_ranks, process_group, topology, wanted.dispatch
-                ), order
-            ), follows=order.follows, collate_fn=collate_fn,
+            ranks=with_rank(RankArguments(
+                rank, ranks, virtual_ranks, process_group, topology, wanted.dispatch
+            ), order), follows=order.follows, collate_fn=collate_fn, decode_threads=decode_threads,
             cost=cost, key=key, balancer=balancer, keys=keys, on_error=on_error,
             dead_letter=dead_letter, max_errors=allowed, buffer_bytes=buffer_bytes,
             growing_data=growing_data, transport=transport, fields=checked_fields(fields),
@@ -364,8 +364,7 @@ class _BatchIterator:
             self._loader._info = info
             if self._feed is not None:
                 batch = self._feed.place(batch)
-                last = is_last(info, self._steps, balanced.ranks[-1])
-                self._loader.end_of_dataloader = last
+                self._loader.end_of_dataloader = is_last(info, self._steps, balanced.ranks[-1])
             if self._loader._in_pairs:
                 batch = batch, info
         except BaseException as error:

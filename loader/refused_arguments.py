@@ -7,6 +7,9 @@ from typing import Any
 
 from ..balancer.planning.problem.balance import DEFAULTS, Balance
 from ..balancer.planning.problem.options import COUNTED
+from ..workers.daemon.decode_threads import MAX_THREADS
+from ..workers.sources.interface import Source
+from ..workers.sources.thread_safety import refuse_threads
 from .remote_dataset import RemoteDataset
 
 
@@ -70,6 +73,30 @@ def refuse_ignored(
                     f"{name} is {getattr(balance, name)}, but in layout 'torch' collate_fn makes "
                     f"the batch: leave {name}, or use layout 'padded' or 'packed'"
                 )
+
+
+def check_decode_threads(
+    threads: int, balancer: str | None, workers: int, source: Source | None
+) -> None:
+    """Raise ValueError for a number of decode threads that no worker of this loader can have."""
+    if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+        raise ValueError(
+            f"decode_threads is {threads!r}: give the number of threads that decode in each "
+            f"worker, 1 to {MAX_THREADS}"
+        )
+    if threads == 1:
+        return
+    if balancer is not None:
+        raise ValueError(
+            f"decode_threads={threads} is for workers that this loader starts, and with balancer= "
+            f"they are elsewhere: start them with `counterpoise worker --threads {threads}`"
+        )
+    if workers == 0:
+        raise ValueError(
+            f"decode_threads={threads} are threads of a worker, and with num_workers=0 there is "
+            "none: give num_workers >= 1"
+        )
+    refuse_threads(source, f"decode_threads={threads}")
 
 
 def _check_batch_size(balance: Balance, batch_size: int | None) -> None:

@@ -44,7 +44,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 
 # --- worker to coordinator

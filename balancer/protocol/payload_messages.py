@@ -32,7 +32,8 @@ class FreeSlots(ArrayRecord, frozen=True):
 class Lease(ArrayRecord, frozen=True):
     """The right to probe or decode some samples; `kind` is "probe" or "decode".
 
-    freed: messages for the same worker that travel with it.
+    freed: messages for the same worker that travel with it. alone: workers died or hung on its
+    sample, which is to be worked on while no other is.
     """
 
     lease: Integer
@@ -40,6 +41,7 @@ class Lease(ArrayRecord, frozen=True):
     epoch: Integer
     refs: tuple[SampleRef, ...]
     freed: tuple[FreeSlots, ...] = ()
+    alone: bool = False
 
 
 class ClearPayloadOffer(ArrayRecord, frozen=True):

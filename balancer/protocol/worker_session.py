@@ -4,7 +4,7 @@ Sans-IO: messages in, effects out. The shell that drives it is workers/daemon/lo
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,12 +74,13 @@ Effect = OpenSource | RepeatReady | SayHello | FreePayloads | CarryPayloads | En
 
 @dataclass(frozen=True, slots=True)
 class SampleTask:
-    """One sample to probe or to decode under a lease."""
+    """One sample to probe or to decode under a lease; `alone` as in Lease."""
 
     lease: int
     kind: str
     epoch: int
     ref: SampleRef
+    alone: bool = False
 
 
 class WorkerSession:
@@ -118,6 +119,10 @@ class WorkerSession:
         """Return the next sample to work on, oldest lease first."""
         return self._tasks.popleft() if self._tasks else None
 
+    def upcoming(self) -> Iterator[SampleTask]:
+        """Return the samples that `next_task` gives from here on, unless a message changes that."""
+        return iter(self._tasks)
+
     def _open_source(self, message: Welcome) -> OpenSource | RepeatReady:
         if message == self._welcome:
             return RepeatReady()
@@ -127,7 +132,8 @@ class WorkerSession:
 
     def _queue_lease(self, message: Lease) -> FreePayloads | None:
         self._tasks.extend(
-            SampleTask(message.lease, message.kind, message.epoch, ref) for ref in message.refs
+            SampleTask(message.lease, message.kind, message.epoch, ref, message.alone)
+            for ref in message.refs
         )
         return FreePayloads(message.freed) if message.freed else None
 

@@ -43,7 +43,7 @@ _torch_worker: Any = _utils.worker
 class WorkerConfig:
     """The arguments of a worker's process; `begin` is the loader's worker_init_fn.
 
-    transport: how its payloads are to travel.
+    transport: how its payloads are to travel. threads: those that decode, in each worker.
     """
 
     job: JobSpec
@@ -51,19 +51,21 @@ class WorkerConfig:
     endpoint: str
     begin: Callable[[int], None] | None = None
     transport: Transport = "auto"
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
     """The way in which a loader's workers are started; `context` is its multiprocessing_context.
 
-    begin: its worker_init_fn, which each worker calls with its number.
+    begin: its worker_init_fn, which each worker calls with its number. threads: its decode_threads.
     """
 
     workers: int
     persistent: bool = False
     context: BaseContext | None = None
     begin: Callable[[int], None] | None = None
+    threads: int = 1
 
     def start(self, config: WorkerConfig) -> Pool:
         """Start workers as torch would now; see `start_pool` for errors."""
@@ -160,7 +162,9 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     )
     if config.begin is not None:
         _begin(config.begin, slot.index)
-    handler = SourceHandler(config.source, config.job.resources, seed, local=True)
+    handler = SourceHandler(
+        config.source, config.job.resources, seed, local=True, threads=config.threads
+    )
     identity = local_identity(slot.index, slot.incarnation)
     payloads = _payloads(config, slot.workers)
     try:

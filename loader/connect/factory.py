@@ -171,7 +171,10 @@ class ConnectionFactory:
         balancer: EmbeddedBalancer | None,
         peers: Rendezvous | None = None,
     ) -> LocalConnection:
-        config = WorkerConfig(self.job, source, endpoint, self.start.begin, self.transport)
+        start = self.start
+        config = WorkerConfig(
+            self.job, source, endpoint, start.begin, self.transport, start.threads
+        )
         processes = LocalProcesses(self.start, config, balancer)
         return LocalConnection(processes, endpoint, self._party(), self.job, self.prefetch, peers)
 

@@ -12,6 +12,7 @@ import torch
 
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...loader.connect.memory_limit import memory_limit
+from ...workers.daemon.decode_threads import MAX_THREADS
 from ...workers.daemon.loop import Identity, run_worker
 from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler
@@ -64,6 +65,13 @@ MAX_KEPT_BYTES = 1 << 40
 )
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder for indexes and costs.")
 @click.option(
+    "--threads",
+    type=click.IntRange(1, MAX_THREADS),
+    default=1,
+    show_default=True,
+    help="Threads that decode; more than one only where the transform says that it is thread_safe.",
+)
+@click.option(
     "--until-lost",
     type=float,
     metavar="SECONDS",
@@ -77,6 +85,7 @@ def command(
     serve: str,
     insecure: bool,
     cache: Path | None,
+    threads: int,
     until_lost: float | None,
 ) -> None:
     """Work for the balancer at ADDRESS until it says goodbye.
@@ -88,9 +97,9 @@ def command(
     registered(allow)
     own = peer_keys(keys, "worker") if keys is not None else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(1)  # a host has a worker for each core
+    torch.set_num_threads(1)  # a host has a worker, or a decode thread, for each core
     build = functools.partial(_open_source, root=root, allow=allow, cache=cache)
-    handler = SourceHandler(None, (), 0, local=False, build=build)
+    handler = SourceHandler(None, (), 0, local=False, build=build, threads=threads)
     identity = Identity(f"{socket.gethostname()}/{os.getpid()}", os.getpid(), 0)
     logger.info("working for %s, reading below %s", balancer, root)
     payloads = _payloads(balancer, serve, own, insecure)
@@ -99,6 +108,7 @@ def command(
         with own_generators(), stop_on_signal() as stop:
             reason = run_worker(balancer, identity, handler, stop, until_lost, own, payloads)
     finally:
+        handler.close()
         payloads.close()
     if reason:
         raise ValueError(reason)

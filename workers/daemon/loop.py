@@ -5,12 +5,13 @@ thread with a socket of its own sends heartbeats, since a decode can take long.
 """
 
 import contextlib
+import itertools
 import math
 import os
 import socket as sockets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -69,13 +70,14 @@ class Decoded:
     """A decoded sample: its name, costs (empty if known before), layout, payload.
 
     The payload is what `buffers` give one after the other; they may be the sample's own memory, and
-    change with it.
+    change with it. `load_s` is how long a thread took for it before it was asked for.
     """
 
     key: str
     cost: tuple[int, ...]
     header: bytes
     buffers: Sequence[Any]
+    load_s: float = 0.0
 
 
 class Handler(Protocol):
@@ -89,6 +91,12 @@ class Handler(Protocol):
 
     def key(self, ref: SampleRef) -> str:
         """Return a sample's name."""
+
+    def expect(self, tasks: Iterable[SampleTask]) -> None:
+        """Take note of what is asked for next, in this order: threads may begin with it.
+
+        Before a task that is to be alone is asked for, nothing else may be in work.
+        """
 
     def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
         """Measure a sample; where that takes decoding it, return it decoded."""
@@ -209,6 +217,8 @@ class _Worker:
             task = self.session.next_task()
             if self.results and (task is None or task.lease != self.results.lease):
                 self._send_results()
+            # After results are sent: what is begun now may end the process.
+            self.handler.expect(itertools.chain((task,), self.session.upcoming()) if task else ())
             if task is not None:
                 self._work_on(task)
             elif reason := self._wait(until_lost_s):
@@ -307,7 +317,8 @@ class _Worker:
         item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header)
         payload = self.payloads.put(result.buffers)
         now = time.monotonic()
-        if self.results.add_decoded(task.lease, item, payload, now - began):
+        took_s = max(now - began, result.load_s)
+        if self.results.add_decoded(task.lease, item, payload, took_s):
             self._send_results()
         self.trimmer.note_payload(now)
         self.worked_at = now

@@ -1,15 +1,20 @@
 """Measures and decodes a source's samples, and packs them for the wire."""
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
+from ...balancer.protocol.worker_session import SampleTask
 from ..codec.frames import encode_packed, holds_fields
 from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of, source_name
 from ..sources.labels import labels_of
+from ..sources.thread_safety import refuse_threads
+from .decode_threads import DecodeThreads
 from .loop import Decoded
 
 
@@ -28,13 +33,16 @@ class SourceHandler:
         local: bool,
         build: Callable[[dict[str, Any]], Source] | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        threads: int = 1,
     ) -> None:
+        """`threads` load samples; with 1 the caller's own does, when the sample is asked for."""
         self.source = source
         self.resources = resources
         self.seed = seed
         self.local = local
         self.build = build
         self.sleep = sleep
+        self._threads = DecodeThreads(threads) if threads > 1 else None
 
     def open(self, job: str) -> tuple[int, str]:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
@@ -44,7 +52,27 @@ class SourceHandler:
             self.seed = told.plan.seed
             self.source = self.build(told.source)
         source = self._source()
+        if self._threads is not None:
+            self.expect(())
+            refuse_threads(source, f"{self._threads.count} decode threads")
         return len(source), source.fingerprint()
+
+    def close(self) -> None:
+        """End the threads; nothing is asked for any more."""
+        if self._threads is not None:
+            self._threads.close()
+
+    def expect(self, tasks: Iterable[SampleTask]) -> None:
+        """Let threads load samples that are asked for next; see Handler."""
+        threads, source = self._threads, self.source
+        if threads is None or source is None:
+            return
+        soon = tuple(itertools.islice(tasks, threads.most_ahead))
+        together = itertools.takewhile(lambda task: not task.alone, soon)
+        samples = [(task.epoch, task.ref.index) for task in together if self._loads(task)]
+        threads.begin(samples, partial(self._load_from, source, self.seed))
+        if soon and soon[0].alone:
+            threads.wait_until_idle()
 
     def key(self, ref: SampleRef) -> str:
         """Return a sample's key."""
@@ -58,27 +86,41 @@ class SourceHandler:
         """Measure a sample; where that takes decoding it, keep what was decoded."""
         source = self._source()
         measure = getattr(source, "measure", None)
-        if getattr(source, "decode_first", False) and measure is not None:
-            sample = self._load(ref, epoch)
+        if self._decodes_first() and measure is not None:
+            sample, load_s = self._load(ref, epoch)
             found = checked_probe(Probe(source.key(ref.index), measure(sample)))
             if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
                 found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
-            return self._packed(found.key, self._cost(found), sample)
+            return self._packed(found.key, self._cost(found), sample, load_s)
         probed = self._retried(lambda: source.probe(ref.index))
         found = checked_probe(probed, source.key(ref.index))
         return Probed(ref.ordinal, found.key, self._cost(found), found.nbytes or 0)
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
-        return self._packed(self.key(ref), (), self._load(ref, epoch))
+        return self._packed(self.key(ref), (), *self._load(ref, epoch))
 
     def _source(self) -> Source:
         if self.source is None:
             raise ValueError("this worker has no source: start it with a job that names one")
         return self.source
 
-    def _load(self, ref: SampleRef, epoch: int) -> Any:
-        return self._retried(lambda: self._source().load(ref.index, epoch, self.seed))
+    def _decodes_first(self) -> bool:
+        return bool(getattr(self.source, "decode_first", False))
+
+    def _loads(self, task: SampleTask) -> bool:
+        return task.kind == "decode" or self._decodes_first()
+
+    def _load(self, ref: SampleRef, epoch: int) -> tuple[Any, float]:
+        """Return a sample, and how long a thread took for it, if one has loaded it."""
+        threads = self._threads
+        loaded = None if threads is None else threads.take((epoch, ref.index))
+        if loaded is not None:
+            return loaded
+        return self._load_from(self._source(), self.seed, epoch, ref.index), 0.0
+
+    def _load_from(self, source: Source, seed: int, epoch: int, index: int) -> Any:
+        return self._retried(lambda: source.load(index, epoch, seed))
 
     def _retried(self, action: Callable[[], Any]) -> Any:
         source = source_name(self._source())
@@ -93,11 +135,11 @@ class SourceHandler:
             )
         return tuple(found.cost[name] for name in self.resources)
 
-    def _packed(self, key: str, cost: tuple[int, ...], sample: Any) -> Decoded:
+    def _packed(self, key: str, cost: tuple[int, ...], sample: Any, load_s: float = 0.0) -> Decoded:
         if not self.local and not holds_fields(sample):
             raise SampleError(
                 key,
                 f"the transform made a {type(sample).__name__}; only a dict of arrays, numbers and "
                 "text can go to another host",
             )
-        return Decoded(key, cost, *encode_packed(sample))
+        return Decoded(key, cost, *encode_packed(sample), load_s)

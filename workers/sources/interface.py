@@ -58,7 +58,10 @@ class Probe:
 
 
 class Source(Protocol):
-    """Samples by index. Broken data raises SampleError, a failing disk OSError."""
+    """Samples by index. Broken data raises SampleError, a failing disk OSError.
+
+    One with an attribute `thread_safe = True` may be asked by several threads at the same time.
+    """
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -156,6 +159,11 @@ class PlainSource:
     def decode_first(self) -> bool:
         """Return whether a sample has to be loaded to learn its cost."""
         return self._measure is not None
+
+    @property
+    def thread_safe(self) -> bool:
+        """Return whether the dataset says so, and loads samples without the global generators."""
+        return self._load is not None and bool(getattr(self.dataset, "thread_safe", False))
 
     @property
     def knows_costs(self) -> bool:

@@ -111,6 +111,16 @@ class TarDataset:
         """Return whether a sample has to be decoded to learn its cost."""
         return self._cost is not None
 
+    @property
+    def thread_safe(self) -> bool:
+        """Return whether threads may load samples at once: if the transform says so of itself.
+
+        It must not draw from the generators of the process either, which threads share.
+        """
+        said = self._takes_rng or getattr(self.transform, "deterministic", False)
+        safe = said and getattr(self.transform, "thread_safe", False)
+        return self.transform is None or bool(safe)
+
     def __len__(self) -> int:
         """Return the number of samples."""
         return self._ends[-1]

@@ -4,11 +4,32 @@ A tokenizer is any callable from text to token ids. Attributes that this one has
 have (`bos_id`, `image_id`...) are taken as defaults by the vision-language transform.
 """
 
+import os
+import threading
 from collections.abc import Iterable
 
 import numpy as np
 
 from ..sources.transform_registry import name_of
+
+_lock = threading.Lock()
+
+
+def one_at_a_time() -> threading.Lock:
+    """Return the lock under which this process calls tokenizers that others have made.
+
+    Those of Hugging Face, say, raise "Already borrowed" where two threads call one at a time.
+    """
+    return _lock
+
+
+def _renew_lock() -> None:
+    """Make another lock in a forked child: the thread that holds this one may not be there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class ByteTokenizer:

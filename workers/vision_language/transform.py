@@ -18,7 +18,7 @@ from ..sources.transform_registry import name_of, spec_of
 from .conversation import turns
 from .tiles import cut, grid, tile_count
 from .token_layout import Markup, Tokenizer, count_tokens, lay_out
-from .tokenizer import ByteTokenizer
+from .tokenizer import ByteTokenizer, one_at_a_time
 
 Raw = Mapping[str, Any]
 T = TypeVar("T")
@@ -47,6 +47,7 @@ class VisionLanguage:
     """
 
     deterministic = True
+    thread_safe = True  # a tokenizer that is given is called by one thread at a time
 
     def __init__(
         self,
@@ -169,7 +170,9 @@ class VisionLanguage:
     def _tokenize(self, text: str) -> np.ndarray[Any, Any]:
         if type(self.tokenizer) is ByteTokenizer:
             return self.tokenizer.array(text)
-        return _checked_ids(self.tokenizer, self.tokenizer(text))
+        with one_at_a_time():
+            found = self.tokenizer(text)
+        return _checked_ids(self.tokenizer, found)
 
     def _count(self, text: str) -> int:
         if type(self.tokenizer) is ByteTokenizer:

@@ -76,7 +76,7 @@ class LeaseGranter:
 
     def _message(self, lease: GrantedLease) -> Lease:
         refs = tuple(SampleRef(s.ordinal, s.index) for s in lease.samples.values())
-        return Lease(lease.number, lease.kind, self.epoch, refs)
+        return Lease(lease.number, lease.kind, self.epoch, refs, alone=lease.alone)
 
 
 def lease_samples(least: int, each_ms: float | None) -> int:

@@ -11,7 +11,8 @@ class GrantedLease:
     """A lease: its open samples by ordinal, in the order of work.
 
     `shown_at` is when the worker last showed a result; `shared` if another worker has been leased
-    the same samples as well. `granted` are the ordinals that it was granted with.
+    the same samples as well. `granted` are the ordinals that it was granted with; `alone`: its
+    only sample is suspected, and worked on beside no other.
     """
 
     number: int
@@ -22,6 +23,7 @@ class GrantedLease:
     shown_at: float = 0.0
     shared: bool = False
     granted: frozenset[int] = frozenset()
+    alone: bool = False
 
 
 class LeaseIndex:

@@ -55,6 +55,7 @@ class LeaseTable:
         lease = GrantedLease(self.last, kind, worker, now + self.lease_s, shown_at=now)
         lease.samples = {sample.ordinal: sample for sample in samples}
         lease.granted = frozenset(lease.samples)
+        lease.alone = [bool(each.crash_count) for each in lease.samples.values()] == [True]
         if shared is not None:
             lease.shared = shared.shared = True
         self._leases.add(lease)

@@ -6,8 +6,9 @@ faults at one time would give up a sample that nothing is wrong with. So there m
 worker came back as a new process, so the old one died; or it is alive, and has reported for as long
 as a lease lasts that it works on this sample; or nothing was received from it for that long.
 
-Of a lease of several samples it is not certain which one was being worked on. The most likely is
-suspected and leased alone from then on, so that the next crash identifies it with certainty.
+A lease has several samples, and a worker may work on several at a time in threads, so it is not
+certain which one it died of. The most likely is suspected and leased alone from then on, and
+workers work on nothing beside it, so that the next crash identifies it with certainty.
 """
 
 import math
@@ -21,7 +22,7 @@ from .lease_index import GrantedLease
 
 @dataclass(frozen=True, slots=True)
 class SuspectedSample:
-    """The sample that a worker worked on; `is_certain` if its lease had no other."""
+    """The sample that a worker worked on; `is_certain` if it was leased to be worked on alone."""
 
     sample: Sample
     is_certain: bool
@@ -81,8 +82,8 @@ def likely_sample(leases: list[GrantedLease], last: WorkInProgress) -> Suspected
     for lease in leases:
         sample = reported_sample([lease], last)
         if sample is not None:
-            return SuspectedSample(sample, len(lease.samples) == 1)
+            return SuspectedSample(sample, lease.alone)
     for lease in leases:
         for sample in lease.samples.values():
-            return SuspectedSample(sample, len(lease.samples) == 1)
+            return SuspectedSample(sample, lease.alone)
     return None

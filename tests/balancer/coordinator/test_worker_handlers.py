@@ -189,21 +189,32 @@ def test_a_suspected_sample_that_can_be_probed_is_suspected_no_longer():
     cluster.send(b"again", WorkerHello("w", 1, "host", 0))
     assert crashes(cluster) == 1
     sent = cluster.send(b"again", WorkerReady(20, "same"))
+    first, second = [message for _, message in sent if isinstance(message, Lease)]
+    assert (len(first.refs), first.alone, second.alone) == (1, True, False)
     do_leases(cluster, sent, b"again")
     assert crashes(cluster) == 0
 
 
-@pytest.mark.parametrize(("alone", "expected"), [(False, 1), (True, 2)])
-def test_a_second_death_counts_only_for_who_had_the_sample_alone(alone, expected):
+@pytest.mark.parametrize(
+    ("first", "samples", "expected"), [(True, 1, 2), (True, None, 1), (False, 1, 1)]
+)
+def test_a_second_death_counts_only_for_who_had_the_suspect_alone(first, samples, expected):
+    """One leased before the first death was not said to be suspected: others were in work, too."""
     cluster = started()
     run = cluster.coordinator.state.run
     (held,) = run.leases.of_worker(b"w")
     cluster.send(b"v", WorkerHello("v", 0, "host", 1))
-    samples = list(held.samples.values())[: 1 if alone else None]
-    run.leases.grant(b"v", "probe", samples, cluster.now, shared=held)
-    for name in ("w", "v"):
+    suspect, *_ = chosen = list(held.samples.values())[:samples]
+
+    def die(name):
         cluster.send(b"again " + name.encode(), WorkerHello(name, 1, "host", 0))
-    assert next(iter(held.samples.values())).crash_count == expected
+
+    if first:
+        die("w")
+    run.leases.grant(b"v", "probe", chosen, cluster.now, shared=None if first else held)
+    for name in ("v",) if first else ("w", "v"):
+        die(name)
+    assert suspect.crash_count == expected
     assert crashes(cluster) == expected
 
 

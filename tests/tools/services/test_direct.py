@@ -163,13 +163,13 @@ def test_direct_is_an_error_with_workers_that_do_not_serve(processes, root):
     worker.wait_for("--serve none was given")
 
 
-def test_with_keys_everything_that_is_pulled_is_encrypted(
+def test_with_keys_everything_that_is_pulled_is_encrypted_whatever_thread_decodes_it(
     processes, root, inline, pulled, tmp_path
 ):
     folder = tmp_path / "keys"
     assert processes("keygen", str(folder)).process.wait(LIMIT_S) == 0
     address = start_balancer(processes, "--keys", str(folder / "balancer"))
-    start_worker(processes, address, root, "--keys", str(folder / "worker"))
+    start_worker(processes, address, root, "--keys", str(folder / "worker"), "--threads", "3")
     trainer = str(folder / "trainer")
     assert take(make(balancer=address, keys=trainer, transport="direct")) == inline
     assert pulled["pulled"] >= SAMPLES

@@ -266,7 +266,7 @@ def test_after_all_this_the_workers_still_work(address, local):
 
 def test_workers_may_die_leave_and_come_in_the_middle_of_a_run(processes, address, root, local):
     doomed = start_worker(processes, address, root)
-    polite = start_worker(processes, address, root)
+    polite = start_worker(processes, address, root, "--threads", "2")
     for worker in (doomed, polite):
         worker.wait_for("working for")
 
