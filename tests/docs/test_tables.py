@@ -52,7 +52,7 @@ def test_what_only_balanced_loaders_take_is_marked() -> None:
     for name, _, where, _ in rows("arguments.md", "argument")[17:]:
         if where == "balanced":
             with pytest.raises(ValueError, match="needs a balanced loader"):
-                DataLoader([1], **dict[str, Any]({name.strip("`"): 1}))
+                DataLoader([1], **dict[str, Any]({name.strip("`"): 2}))
 
 
 @pytest.mark.parametrize(("column", "collate"), [(1, collate_padded), (2, collate_packed)])
