@@ -1,7 +1,9 @@
 """`bench bubbles` and `schedule fill` as a user meets them, and figures they must reach."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from counterpoise.sched.bubble_filling.problem.gaps import COMMUNICATING, COMPUT
 from counterpoise.sched.bubble_filling.problem.presets import case_setup
 from counterpoise.sched.bubble_filling.problem.setup import dump_setup
 from counterpoise.tools.bench.bubbles.chart import chart_svg
-from counterpoise.tools.bench.bubbles.command import bench
+from counterpoise.tools.bench.bubbles.command import TABLE_3, TABLE_6, bench
+from counterpoise.tools.bench.bubbles.jitter import jitter_report
 from counterpoise.tools.bench.bubbles.sensitivity import Point
-from counterpoise.tools.bench.bubbles.settings import PAPER, SETTINGS, setting_report
+from counterpoise.tools.bench.bubbles.settings import PAPER, SETTINGS, setting_report, table_report
 from counterpoise.tools.bench.bubbles.uneven import uneven_report
 from counterpoise.tools.cli import main
 
@@ -84,29 +87,33 @@ def test_the_planners_own_choice_is_at_least_as_good(setting) -> None:
     assert report["best_plan"]["memory_gb"] <= 80
 
 
-@pytest.fixture(scope="module")
-def whole() -> dict:
-    return bench(("3072",))
+def stands_beside_the_papers(table: Mapping[str, Any]) -> None:
+    assert table["paper"]
+    assert "LLAMA-70B" in table["guessed"]
+    for row in table["rows"].values():
+        assert row["split_vs_balanced"] >= row["whole_vs_balanced"] > 1
+        assert row["whole_vs_megatron"] > 1
 
 
-def test_the_report_has_settings_tables_and_jitter(whole) -> None:
-    assert set(whole) == {"3072", "table3", "table6", "jitter"}
+@pytest.mark.long
+def test_the_report_has_settings_tables_and_jitter() -> None:
+    whole = bench(("3072",))
     json.dumps(whole)
-
-
-def test_tables_3_and_6_stand_beside_the_papers(whole) -> None:
+    assert set(whole) == {"3072", "table3", "table6", "jitter"}
     assert set(whole["table3"]["rows"]) == {"A", "B", "C", "D"}
     assert set(whole["table6"]["rows"]) == {"11+5", "22+5", "22+11"}
-    for table in (whole["table3"], whole["table6"]):
-        assert table["paper"]
-        assert "LLAMA-70B" in table["guessed"]
-        for row in table["rows"].values():
-            assert row["split_vs_balanced"] >= row["whole_vs_balanced"] > 1
-            assert row["whole_vs_megatron"] > 1
+    stands_beside_the_papers(whole["table3"])
+    stands_beside_the_papers(whole["table6"])
 
 
-def test_planning_again_takes_back_half_of_a_drift(whole) -> None:
-    assert whole["jitter"]["recovered_at_0.1"] >= 0.5
+def test_a_row_of_tables_3_and_6_stands_beside_the_papers() -> None:
+    stands_beside_the_papers(table_report(("A",), TABLE_3))
+    stands_beside_the_papers(table_report(("11+5",), TABLE_6))
+
+
+def test_planning_again_takes_back_half_of_a_drift() -> None:
+    found: dict[str, Any] = jitter_report()
+    assert found["recovered_at_0.1"] >= 0.5
 
 
 def knowing_beats_mean(report: dict[str, object]) -> None:
@@ -115,6 +122,7 @@ def knowing_beats_mean(report: dict[str, object]) -> None:
             assert row["gain"] > 1, report
 
 
+@pytest.mark.long
 def test_a_plan_that_knows_unequal_microbatches_is_shorter() -> None:
     knowing_beats_mean(uneven_report(None, steps=1))
 
