@@ -52,7 +52,8 @@ def digest_of_case(records: Iterable[Record]) -> dict[str, Any]:
 def described(info: Any) -> dict[str, Any]:
     """Return a StepInfo as plain values."""
     found = {name: getattr(info, name) for name in library.INFO}
-    return found | {"costs": dict(info.costs)}
+    # The record is older than costs of microbatches without samples, which are 0.
+    return found | {"costs": dict(info.costs) if info.samples else {}}
 
 
 def place_of(info: Any) -> str:

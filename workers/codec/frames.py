@@ -4,9 +4,10 @@
     payload = bytearray().join(buffers)        # or the frames of a message
     sample = decode(header, payload)
 
-The header is small and can be packed by msgpack. There are two forms: `fields` for what the
+The header is small and can be packed by msgpack. There are three forms: `fields` for what the
 workers' sources give (a dict of arrays, numbers and text), which is read without pickle and can
-come from anywhere, and `object` for anything else, which must not leave the machine.
+come from anywhere; `tensors` for what most torch datasets give, and `object` for anything else,
+which must not leave the machine.
 """
 
 import functools
@@ -18,6 +19,7 @@ import msgpack
 from .arrays import encode_arrays
 from .fields import Buffer, CodecError, encode_fields, holds_fields, read_layout
 from .objects import decode_object, encode_object
+from .tensors import encode_tensors, read_tensors
 
 __all__ = [
     "Buffer",
@@ -49,13 +51,19 @@ def encode(value: object) -> tuple[Header, list[Buffer]]:
     if holds_fields(value):
         layout, buffers = encode_fields(value)  # type: ignore[arg-type]
         return {"fields": layout}, buffers
+    packed = encode_tensors(value)
+    if packed is not None:
+        return msgpack.unpackb(packed[0]), packed[1]
     sizes, buffers = encode_object(value)
     return {"object": sizes}, buffers
 
 
 def encode_packed(value: object) -> tuple[bytes, list[Buffer]]:
-    """Return what `encode` does, the header packed; dicts of arrays cost a part of that."""
-    packed = encode_arrays(value)
+    """Return what `encode` does, the header packed; dicts of arrays, and tensors, cost a part.
+
+    Raises what pickle raises for what it cannot pickle.
+    """
+    packed = encode_arrays(value) or encode_tensors(value)
     if packed is not None:
         return packed
     header, buffers = encode(value)
@@ -94,7 +102,11 @@ def _reader(header: object, allow_object: bool) -> Callable[[memoryview], Any]:
             if not allow_object:
                 raise CodecError("a pickled object is not taken from another host; send fields")
             return functools.partial(decode_object, sizes)
-    raise CodecError("a header has either 'fields' or 'object'")
+        case {"tensors": layout, **rest} if not rest:
+            if not allow_object:
+                raise CodecError("tensors are not taken from another host; send fields")
+            return read_tensors(layout)
+    raise CodecError("a header has one of 'fields', 'object' and 'tensors'")
 
 
 def _packed_reader(header: bytes, allow_object: bool) -> Callable[[memoryview], Any]:

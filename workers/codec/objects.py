@@ -29,7 +29,7 @@ class ObjectPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         """Return how a tensor is pickled."""
-        if type(value) is torch.Tensor and _is_plain(value):
+        if type(value) is torch.Tensor and is_plain(value):
             return _reduced(value)
         return NotImplemented
 
@@ -66,7 +66,8 @@ def decode_object(sizes: object, payload: memoryview) -> object:
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is its elements in this process' memory, and nothing else."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
@@ -111,11 +112,16 @@ def tensor_on(
     buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> torch.Tensor:
     """Return a tensor whose memory is the buffer."""
-    view = memoryview(buffer)
-    if view.readonly:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # nobody is told to write to it
-            flat = torch.frombuffer(view, dtype=dtype)
-    else:
-        flat = torch.frombuffer(view, dtype=dtype)
+    flat = flat_tensor(memoryview(buffer), dtype)
     return flat.as_strided(shape, strides or _strides_of(shape))
+
+
+def flat_tensor(
+    view: memoryview, dtype: torch.dtype, count: int = -1, start: int = 0
+) -> torch.Tensor:
+    """Return a tensor of one dimension on a part of a buffer; count -1: all from byte `start`."""
+    if not view.readonly:
+        return torch.frombuffer(view, dtype=dtype, count=count, offset=start)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # nobody is told to write to it
+        return torch.frombuffer(view, dtype=dtype, count=count, offset=start)

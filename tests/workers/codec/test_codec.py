@@ -117,6 +117,65 @@ def test_objects_come_back(value):
     same(value, there_and_back(value))
 
 
+members = st.lists(tensors() | st.integers() | st.floats() | st.booleans(), max_size=6)
+
+
+def named(members):
+    return {f"member {number}": member for number, member in enumerate(members)}
+
+
+@given(members, st.sampled_from([tuple, list, named]))
+def test_what_torch_datasets_give_comes_back_as_from_pickle(members, container):
+    value = container(members)
+    back = there_and_back(value)
+    same(value, back)
+    tensors = [each for each in members if isinstance(each, torch.Tensor)]
+    huge = [each for each in members if type(each) is int and not -(1 << 63) <= each < 1 << 63]
+    known = tensors and not huge and all(each.is_contiguous() for each in tensors)
+    header, _ = encode(value)
+    assert ("tensors" in header) == bool(known)
+    came = list(back.values() if container is named else back)
+    for one, other in zip(members, came, strict=True):
+        if known and isinstance(one, torch.Tensor):
+            assert other.stride() == torch.empty(one.shape, dtype=one.dtype).stride()
+
+
+def test_samples_of_one_form_have_one_header():
+    first, second = (
+        encode_packed((torch.full((2, 3), number), number, number / 2)) for number in (1, 2)
+    )
+    assert first[0] == second[0]
+    assert b"tensors" in first[0]
+
+
+def marked() -> torch.Tensor:
+    tensor = torch.ones(2)
+    tensor.__dict__["source"] = "camera"
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        marked(),
+        (torch.ones(2), "text"),
+        [torch.ones(2), None],
+        (torch.ones(2), 1 << 63),
+        {"x": torch.ones(2), 3: 4},
+        {"x": (torch.ones(2),)},
+        Pair(torch.ones(2), 1),
+        [torch.ones(1)] * 2,
+        [torch.ones(1) for _ in range(65)],
+        torch.ones(2, dtype=torch.complex64),
+        torch.ones(2, 3).t(),
+        (1, 2),
+    ],
+    ids=str,
+)
+def test_any_other_form_is_pickled(value):
+    assert b"object" in encode_packed(value)[0]
+
+
 @given(fields)
 def test_arrays_are_aligned_writable_views(value):
     header, buffers = encode(value)
@@ -210,8 +269,9 @@ def test_own_classes_travel_as_objects():
     assert record.tensor.tolist() == [1, 1]
 
 
-def test_an_object_is_refused_unless_it_is_allowed():
-    header, buffers = encode([1])
+@pytest.mark.parametrize("value", [[1], [torch.ones(1)]])
+def test_an_object_is_refused_unless_it_is_allowed(value):
+    header, buffers = encode(value)
     with pytest.raises(CodecError, match="another host"):
         decode(header, payload_of(buffers))
 
@@ -258,6 +318,10 @@ def test_malformed_fields_are_refused(layout):
         lambda nest: {"fields": [["x", "number", nest]]},
         lambda nest: {"fields": nest},
         lambda nest: {"object": [nest]},
+        lambda nest: {"tensors": nest},
+        lambda nest: {"tensors": ["one", [], [nest]]},
+        lambda nest: {"tensors": ["one", [], [["uint8", nest]]]},
+        lambda nest: {"tensors": ["dict", [nest], [["uint8", [8]]]]},
     ],
 )
 def test_a_header_as_deep_as_msgpack_reads_is_refused_in_few_words(wrap):
@@ -288,6 +352,30 @@ def test_whatever_a_stranger_sends_is_a_codec_error(header, payload):
         except CodecError:
             continue
         assert candidate in ({"fields": []},), candidate
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        None,
+        ["one", [], []],
+        ["one", ["x"], [["uint8", [8]]]],
+        ["set", [], [["uint8", [8]]]],
+        ["dict", [], [["uint8", [8]]]],
+        ["tuple", [], [["uint8", [9]]]],
+        ["tuple", [], [["uint8", [7]]]],
+        ["tuple", [], [["complex64", [1]]]],
+        ["tuple", [], [["uint8", [-8]]]],
+        ["tuple", [], [["uint8", [True]]]],
+        ["tuple", [], [["int", [1]]]],
+        ["tuple", [], [["int", []], ["float", []]]],
+        ["tuple", [], [["int", []], ["uint8", [0, 1 << 47, 1 << 47]]]],
+    ],
+    ids=str,
+)
+def test_malformed_tensors_are_refused(layout):
+    with pytest.raises(CodecError):
+        decode({"tensors": layout}, b"\xff" * 8, allow_object=True)
 
 
 @given(fields, st.data())

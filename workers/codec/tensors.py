@@ -1,0 +1,186 @@
+"""Encodes what most torch datasets give: a tensor, or a tuple, list or dict of tensors and numbers.
+
+What pickle would write for them is the same for all samples of a form (container, types and
+shapes), so there is none: the packed header has the form, which is remembered on both sides, and
+the payload the bytes of tensors and numbers, each at the next multiple of 64. Everything else is
+pickled: tensors that lie in another order, subclasses, one tensor twice, containers in containers.
+Samples come back as from pickle.
+"""
+
+import functools
+import math
+import reprlib
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+import torch
+
+from .fields import Buffer, CodecError, aligned, padded
+from .objects import flat_tensor, is_plain
+
+MOST_MEMBERS = 64
+FORMS_REMEMBERED = 1024
+
+_TYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    )
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+# Numbers are in the payload, not in the form: labels differ from sample to sample.
+_NUMBERS = {int: "int", float: "float", bool: "truth"}
+_PACKED = {"int": struct.Struct("<q"), "float": struct.Struct("<d"), "truth": struct.Struct("<?")}
+
+# A member's type, and the shape of a tensor.
+Member = tuple[str, tuple[int, ...]]
+
+
+def encode_tensors(value: object) -> tuple[bytes, list[Buffer]] | None:
+    """Return the packed header and the buffers of the payload; None for what has another form.
+
+    >>> header, buffers = encode_tensors((torch.tensor([65, 66], dtype=torch.uint8), 7))
+    >>> msgpack.unpackb(header), [len(each) for each in buffers]
+    ({'tensors': ['tuple', [], [['uint8', [2]], ['int', []]]]}, [2, 62, 8])
+    """
+    names: tuple[str, ...] = ()
+    members: Sequence[Any]
+    if type(value) is torch.Tensor:
+        container, members = "one", (value,)
+    elif type(value) is tuple or type(value) is list:
+        container, members = type(value).__name__, value
+    elif type(value) is dict and all(type(name) is str for name in value):
+        container, names, members = "dict", tuple(value), tuple(value.values())
+    else:
+        return None
+    form = _form_of(members)
+    if form is None:
+        return None
+    contents = [_bytes_of(*pair) for pair in zip(members, form, strict=True)]
+    return _packed_header(container, names, form), aligned(contents)
+
+
+def read_tensors(layout: object) -> Callable[[memoryview], Any]:
+    """Return what reads the payloads of a header; CodecError for what was not encoded here.
+
+    Tensors are views of the payload, writable if it is.
+    """
+    match layout:
+        case ["one", [], [_] as members]:
+            build: Callable[[list[Any]], Any] = _only
+        case ["tuple", [], [*members]]:
+            build = tuple
+        case ["list", [], [*members]]:
+            build = list
+        case ["dict", [*names], [*members]] if len(names) == len(members):
+            build = functools.partial(_named, [_name(each) for each in names])
+        case _:
+            raise CodecError(f"no such container: {reprlib.repr(layout)}")
+    places, end = [], 0
+    for member in members:
+        name, shape, size = _checked(member)
+        start = padded(end) if size else end
+        end = start + size
+        places.append((name, shape, start))
+    return functools.partial(_read, build, tuple(places), end)
+
+
+def _form_of(members: Sequence[Any]) -> tuple[Member, ...] | None:
+    """Return types and shapes; None if a member has none that is known here, or is there twice."""
+    if len(members) > MOST_MEMBERS:
+        return None
+    form: list[Member] = []
+    tensors = set[int]()
+    for member in members:
+        if type(member) is torch.Tensor:
+            name = _NAMES.get(member.dtype)
+            if name is None or not is_plain(member) or not member.is_contiguous():
+                return None
+            tensors.add(id(member))
+            form.append((name, tuple(member.shape)))
+            continue
+        name = _NUMBERS.get(type(member))
+        if name is None or (name == "int" and not -(1 << 63) <= member < 1 << 63):
+            return None
+        form.append((name, ()))
+    distinct = len(tensors) == sum(name in _TYPES for name, _ in form)
+    return tuple(form) if tensors and distinct else None
+
+
+def _bytes_of(member: Any, form: Member) -> Buffer:
+    name = form[0]
+    if name in _PACKED:
+        return _PACKED[name].pack(member)
+    if 0 in form[1]:
+        return b""
+    # numpy has no bfloat16
+    array = (member.view(torch.int16) if name == "bfloat16" else member).numpy()
+    return memoryview(array.data).cast("B")
+
+
+@functools.lru_cache(FORMS_REMEMBERED)
+def _packed_header(container: str, names: tuple[str, ...], form: tuple[Member, ...]) -> bytes:
+    packed: bytes = msgpack.packb({"tensors": [container, names, form]})
+    return packed
+
+
+def _checked(member: object) -> tuple[str, tuple[int, ...], int]:
+    """Return a member's type, shape, and size in bytes."""
+    match member:
+        case [str() as name, []] if name in _PACKED:
+            return name, (), _PACKED[name].size
+        case [str() as name, [*lengths]] if name in _TYPES:
+            shape = tuple(_length(each) for each in lengths)
+            return name, shape, math.prod(shape) * _TYPES[name].itemsize
+    raise CodecError(f"no such member: {reprlib.repr(member)}")
+
+
+def _length(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise CodecError(f"no such length: {reprlib.repr(value)}")
+    return value
+
+
+def _name(value: object) -> str:
+    if type(value) is not str:
+        raise CodecError(f"no such name: {reprlib.repr(value)}")
+    return value
+
+
+def _read(
+    build: Callable[[list[Any]], Any],
+    places: Sequence[tuple[str, tuple[int, ...], int]],
+    nbytes: int,
+    payload: memoryview,
+) -> Any:
+    if len(payload) != nbytes:
+        raise CodecError(f"the members end at byte {nbytes}, the payload has {len(payload)}")
+    return build([_member(payload, *place) for place in places])
+
+
+def _member(payload: memoryview, name: str, shape: tuple[int, ...], start: int) -> Any:
+    if name in _PACKED:
+        return _PACKED[name].unpack_from(payload, start)[0]
+    dtype = _TYPES[name]
+    if 0 in shape:
+        return _empty(shape, dtype)
+    flat = flat_tensor(payload, dtype, math.prod(shape), start)
+    return flat if len(shape) == 1 else flat.view(shape)
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    try:
+        return torch.empty(shape, dtype=dtype)
+    except RuntimeError as error:
+        raise CodecError(f"no such shape: {shape}") from error
+
+
+def _only(members: list[Any]) -> Any:
+    return members[0]
+
+
+def _named(names: Sequence[str], members: list[Any]) -> dict[str, Any]:
+    return dict(zip(names, members, strict=True))
