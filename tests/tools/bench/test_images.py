@@ -17,6 +17,7 @@ def test_ratios_are_of_passes_of_one_round_and_to_the_best_of_torchs() -> None:
     found = images.figures(
         {
             "balanced": _passes(12.0, 22.0),
+            "threads": _passes(9.0, 44.0),
             "balanced, pillow": _passes(42.0, 42.0),
             "plain": _passes(10.0, 10.0),
             "DataLoader": _passes(20.0, 50.0),
@@ -32,6 +33,9 @@ def test_ratios_are_of_passes_of_one_round_and_to_the_best_of_torchs() -> None:
     assert found["pipelines"]["balanced, pillow"]["over_alone"]["median"] == 2.0
     assert found["pipelines"]["webdataset"]["over_best"]["median"] == 1.0
     assert "over_alone" not in found["pipelines"]["alone"]
+    beside = found["threads_over_processes"]
+    assert beside["cpu"] == {"median": 1.375, "low": 0.75, "high": 2.0}
+    assert beside["samples_per_s"]["high"] == pytest.approx(12 / 9)
 
 
 def test_pipelines_give_the_same_pictures(tmp_path: Path) -> None:

@@ -200,6 +200,17 @@ def _balanced(work: ImageWork, resize: str) -> Any:
     return DataLoader(_dataset(work, resize), shuffle=True, balance=balance, **options)
 
 
+def _threads(work: ImageWork, resize: str) -> Any:
+    """Return a balanced loader of one worker, with a thread for each worker of the others."""
+    from ....loader import Balance, DataLoader
+
+    options = {**_options(work), "collate_fn": None, "num_workers": 1}
+    balance, threads = Balance(grouping="fixed", layout="packed"), work.workers
+    return DataLoader(
+        _dataset(work, resize), shuffle=True, balance=balance, decode_threads=threads, **options
+    )
+
+
 def _plain(work: ImageWork, resize: str) -> Any:
     from ....loader import DataLoader
 
@@ -297,6 +308,7 @@ def _pictures_of(samples: list[list[Any]]) -> dict[str, Any]:
 
 LOADERS: dict[str, Any] = {
     "balanced": _balanced,
+    "threads": _threads,
     "plain": _plain,
     "DataLoader": _torchs,
     "webdataset": _webdataset,

@@ -5,7 +5,8 @@ has a process tree of its own. They take turns, and of each pass the CPU time of
 counts: trainer, workers and whatever else. A first pass, which is not counted, checks that all
 pipelines with the same resizer give the same pictures. `alone` is decoding and resizing and nothing
 else, of bytes in memory, in as many processes as others have workers: cores that share a cache, or
-are two threads of one, take longer for each.
+are two threads of one, take longer for each. `threads` is `balanced` with one worker, and in it as
+many threads that decode as others have workers; it is compared with `balanced` in each round.
 """
 
 import os
@@ -25,7 +26,7 @@ from .image_pipelines import ImagePass, ImageWork, copy_samples, serve
 from .measured_process import MeasuredProcess
 
 # Pipelines by name, and how each resizes.
-OURS = {"balanced": "torch", "balanced, pillow": "pillow", "plain": "torch"}
+OURS = {"balanced": "torch", "threads": "torch", "balanced, pillow": "pillow", "plain": "torch"}
 TORCHS = {"DataLoader": "pillow", "webdataset": "pillow"}
 ALONE = {"alone": "torch", "alone, pillow": "pillow"}
 PIPELINES = {**OURS, **TORCHS, **ALONE}
@@ -124,12 +125,19 @@ def figures(passes: Mapping[str, list[ImagePass]]) -> dict[str, Any]:
             found[name]["over_alone"] = spread(
                 [a.workers_us / b.workers_us for a, b in zip(mine, bare, strict=True)]
             )
-    return {"best": best, "pipelines": found}
+    pairs = list(zip(passes["threads"], passes["balanced"], strict=True))
+    beside = {
+        "cpu": spread([a.all_us / b.all_us for a, b in pairs]),
+        "samples_per_s": spread([a.rate / b.rate for a, b in pairs]),
+    }
+    return {"best": best, "pipelines": found, "threads_over_processes": beside}
 
 
 def _as_table(report: Mapping[str, Any]) -> Table:
     table = Table(title=f"images: CPU microseconds a sample; ratios of rounds, to {report['best']}")
-    columns = ("all", "trainer", "balancer", "workers", "ratio", "range", "over alone")
+    columns = (
+        "all", "trainer", "balancer", "workers", "ratio", "range", "over alone", "samples/s",
+    )  # fmt: skip
     for column in ("pipeline", *columns):
         justify: Literal["left", "right"] = "left" if column == "pipeline" else "right"
         table.add_column(column, justify=justify, no_wrap=True)
@@ -142,5 +150,9 @@ def _as_table(report: Mapping[str, Any]) -> Table:
             f"{ratio['median']:.2f}",
             f"{ratio['low']:.2f}-{ratio['high']:.2f}",
             f"{alone['median']:.2f}" if alone else "",
+            f"{found['samples_per_s']:.1f}",
         )
+    beside = report["threads_over_processes"]
+    ratios = (f"{beside[name]['median']:.2f}" for name in ("cpu", "samples_per_s"))
+    table.caption = "threads over processes: CPU {}, samples/s {}".format(*ratios)
     return table
