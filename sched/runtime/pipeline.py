@@ -142,8 +142,8 @@ class Pipeline:
         late = in_several([*self._modules.values()]) | {id(p) for p in parameters.values()}
         shard = [] if self._shard is None else [self._shard]
         others = [*self._encoders.modules(), *self._generator.modules(), *shard]
-        sharded, own = self._facts.sharded, shared.parameters.values()
-        return shared, SummedParameters(self._modules, others, sharded, late, own)
+        lanes, own = self._place.lanes, shared.parameters.values()
+        return shared, SummedParameters(self._modules, others, lanes, late, own)
 
     def _follow(self, replan: Replan | Literal["off"]) -> Replanner | None:
         """Return what follows the measured steps, if the plan may change."""
@@ -329,7 +329,8 @@ class Pipeline:
 
     def _agree(self, shared: Mapping[str, nn.Parameter]) -> tuple[ModelFacts, Lanes]:
         """Return what all ranks' modules say of the model together, and this rank's lanes."""
-        lanes = Lanes(self._place, self._held().called(), start_deadline(self.deadline_s))
+        limit_s = start_deadline(self.deadline_s)
+        lanes = Lanes(self._place, self._modules, self._held().called(), limit_s)
         lanes.agree()
         embedding = self._vocabulary.shard.embedding if self._vocabulary else None
         trained, copies = self._encoders.trained(), self._copies(shared)

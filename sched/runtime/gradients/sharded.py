@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -14,6 +16,32 @@ def is_sharded(module: nn.Module) -> bool:
 
 def _sharded(module: nn.Module) -> Iterator[FSDPModule]:
     return (part for part in module.modules() if isinstance(part, FSDPModule))
+
+
+def parameters_of_fsdp(module: nn.Module, lanes: dist.ProcessGroup | None) -> frozenset[int]:
+    """Return the `id` of the parameters of a module whose gradients FSDP2 sums.
+
+    What it does not wrap, and what tensor parallelism alone divides over `lanes`, is summed as in
+    any other module. Call it while parameters are sharded, as outside of passes they are.
+    """
+    if not is_sharded(module):
+        return frozenset()
+    own = None if lanes is None else frozenset(dist.get_process_group_ranks(lanes))
+    return frozenset(id(p) for p in module.parameters() if _mesh_ranks(p) not in (None, own))
+
+
+def sharded_over(modules: Mapping[int, nn.Module], ranks: frozenset[int]) -> frozenset[int]:
+    """Return the `id` of parameters in FSDP2's modules that only these processes divide."""
+    parts = (part for module in modules.values() for part in module.modules())
+    every = (p for part in parts if isinstance(part, FSDPModule) for p in part.parameters())
+    return frozenset(id(p) for p in every if _mesh_ranks(p) == ranks)
+
+
+def _mesh_ranks(tensor: Tensor) -> frozenset[int] | None:
+    """Return the processes of a DTensor's mesh, None for a plain tensor."""
+    if not isinstance(tensor, DTensor):
+        return None
+    return frozenset(tensor.device_mesh.mesh.flatten().tolist())
 
 
 def refuse_wrapped(stages: Mapping[int, nn.Module]) -> None:

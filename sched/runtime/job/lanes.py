@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..gradients.divided import dividing_groups, likeness, local_part
+from ..gradients.sharded import sharded_over
 from ..links import MeshPlace, gather_objects, wait_for
 
 # Kernels that add in any order differ by much less, where a part of a sum is missing by about one.
@@ -27,9 +28,13 @@ _ADVICE = (
 
 @dataclass(slots=True)
 class Lanes:
-    """The lanes of this rank. `parameters`: this lane's, by names that are the same in all."""
+    """The lanes of this rank.
+
+    `stages`: this lane's, by number. `parameters`: by names that are the same in all lanes.
+    """
 
     place: MeshPlace
+    stages: Mapping[int, nn.Module]
     parameters: Mapping[str, nn.Parameter]
     deadline_s: float
     _compared: set[str] = field(default_factory=set)
@@ -107,14 +112,22 @@ class Lanes:
         """Return what is divided over other processes than it may be, "" if nothing is."""
         lanes = _ranks(self.place.lanes)
         allowed = [lanes, self.place.replica_ranks]
+        wrapped = sharded_over(self.stages, lanes)
         for name, parameter in self.parameters.items():
+            if id(parameter) in wrapped:
+                return (
+                    f"FSDP2 does not divide {name} over data-parallel ranks, but over "
+                    f"{sorted(lanes)}, which train on the same samples; give fully_shard the "
+                    "dimension 'dp' of the pipeline's own mesh"
+                )
             for group in dividing_groups(parameter):
                 if (ranks := _ranks(group)) not in allowed:
                     return (
                         f"{name} is divided over the processes {sorted(ranks)}, and this rank's "
                         f"are {sorted(lanes) or [dist.get_rank()]}; divide modules over the "
                         "dimension 'tp' of the pipeline's own mesh: parallelize_module(module, "
-                        "units.mesh()['tp'], ...) for units, mesh['tp'] without"
+                        "units.mesh()['tp'], ...) for units, mesh['tp'] without; fully_shard takes "
+                        "'dp' of it, for the language model's stages"
                     )
         return ""
 

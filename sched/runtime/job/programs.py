@@ -134,6 +134,10 @@ class Programs:
         del count
         return rows
 
+    def own_microbatches(self, count: int) -> range:
+        """Return those that this rank's stages run. `count`: of each replica's step."""
+        return range(count)
+
     def unit_plans(self) -> str:
         """Return the plans of units as text, "" without units."""
         return ""
@@ -173,7 +177,13 @@ class Programs:
         if training:
             refuse_without_backward(encoder)
         stages = Stages(
-            program, self.modules, self.options, encoder.joints, self.merging, self.taking
+            program,
+            self.modules,
+            self.options,
+            encoder.joints,
+            self.merging,
+            self.taking,
+            own=self.own_microbatches(microbatches),
         )
         spec, generator = self.generator.spec, None
         if spec is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...ir.program import Program
 from ...simulation.timeline import Slot
-from ..compiled import Pipelines, collectives, forward_only
+from ..compiled import Pipelines, collectives, forward_only, with_whole_last_backward
 from ..encoders import trained_program
 from ..parts import ELSEWHERE, StepData
 from ..parts.reading import Reading, Steps, list_steps
@@ -78,6 +78,11 @@ class UnitPrograms(Programs):
             for seat in range(units.seats)
         ]
 
+    def own_microbatches(self, count: int) -> range:
+        """Return those of this rank's replica."""
+        first = self.place.replica * count
+        return range(first, first + count)
+
     def unit_plans(self) -> str:
         """Return the plans so far as text."""
         return self.plans.text()
@@ -103,6 +108,8 @@ class UnitPrograms(Programs):
         ]
         if not training:
             programs = [forward_only(program) for program in programs]
+        elif self.options.split:
+            programs = [with_whole_last_backward(program, facts.sharded) for program in programs]
         units = self.place.units
         lists = compile_units(programs, units, plan.order, facts.input_gradient)
         every = joined(programs)

@@ -104,7 +104,8 @@ class Stages:
 
     `program`: says which barriers lead into and out of the model. `modules_by_stage`: this rank's.
     `joints`: where encoders' features enter. `merging`: what becomes of them.
-    `taking`: how a generator's states are taken from the last stage.
+    `taking`: how a generator's states are taken from the last stage. `own`: the microbatches that
+    they run, all by default.
     """
 
     program: Program
@@ -114,6 +115,7 @@ class Stages:
     merging: Merging | None = None
     taking: Taking | None = None
     kinds: frozenset[str] = frozenset("FBIW")
+    own: range | None = None
     _data: StepData = field(default_factory=lambda: StepData((), ()))
     _losses: list[Tensor] = field(default_factory=list)
     _split: frozenset[tuple[int, int]] = frozenset()
@@ -132,11 +134,12 @@ class Stages:
             if item.kind == "W" and self.options.split
         )
         # The microbatch of each stage's last backward, in which FSDP2 reduces.
+        own = range(self.program.microbatches) if self.own is None else self.own
         self._last = {
             item.stage: item.microbatch
             for row in self.program.ranks
             for item in row
-            if item.kind in BACKWARD
+            if item.kind in BACKWARD and item.microbatch in own
         }
         self._calling = self.options.calling
         self._entries = ("F", *_before(self.program, "first", ["F"]))

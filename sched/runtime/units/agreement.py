@@ -6,6 +6,7 @@ from dataclasses import replace
 from torch import nn
 
 from ...ir.program import Program
+from ..gradients.sharded import parameters_of_fsdp
 from ..links import gather_objects
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
 from ..vocabulary import VocabularyShard
@@ -20,13 +21,17 @@ def replicated(
 ) -> dict[str, nn.Parameter]:
     """Return the parameters of which the language model's other replicas have copies, by name.
 
-    `known`: the `id` of those that have a name already, as shared ones do.
+    `known`: the `id` of those that have a name already, as shared ones do. What FSDP2 divides over
+    the replicas is no copy.
     """
+    left_out = frozenset(known).union(
+        *(parameters_of_fsdp(module, place.lanes) for module in stages.values())
+    )
     found = {
         f"stage {stage}: {name}": parameter
         for stage, module in stages.items()
         for name, parameter in module.named_parameters()
-        if id(parameter) not in known
+        if id(parameter) not in left_out
     }
     if shard is not None:
         rows = shard.named_parameters()
@@ -51,12 +56,7 @@ def agree_units(
     facts = [replace(one, shared=shared) for one in found]
     if facts.count(facts[0]) != len(facts):
         raise ValueError(
-            "replicas of the language model do not train the same stages; freeze modules alike on "
-            "all of them before the pipeline is made"
-        )
-    if facts[0].sharded:
-        raise ValueError(
-            f"stages {', '.join(map(str, facts[0].sharded))} are sharded with FSDP2, and units sum "
-            "gradients by themselves; give plain modules"
+            "replicas of the language model do not train or shard the same stages; freeze and wrap "
+            "modules alike on all of them before the pipeline is made"
         )
     return facts[0]

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from counterpoise.sched import Program, schedule
 from counterpoise.sched.runtime import Pipeline, VocabParallel
 from counterpoise.sched.runtime.vocabulary import VocabularyShard
-from tests.sched.runtime.models import HIDDEN, copies, freeze, make_batches, make_stages
+from tests.sched.runtime.models import HIDDEN, Block, copies, freeze, make_batches, make_stages
 from tests.sched.runtime.pool import WORLD, make_mesh
 
 # By the end of a schedule's name. Interlaced 1F1B stops all ranks for the passes of Algorithm 1.
@@ -39,6 +39,8 @@ class Case:
     microbatches: int = 0
     options: tuple[tuple[str, object], ...] = ()
     sharded: bool = False
+    # Whether FSDP2 divides the blocks alone, not what else a stage has.
+    blocks: bool = False
     steps: int = 2
     # Whether the second step's gradients are added to the first one's.
     adds_up: bool = False
@@ -115,7 +117,10 @@ def make_pipe(
         made["loss"] = mean_loss
     mine = {s: stages[s] for s in program.stages_of(own)}
     if case.sharded:
-        for module in mine.values():
+        stages = [*mine.values()]
+        every = [part for module in stages for part in module.modules()]
+        blocks = [part for part in every if isinstance(part, Block)]
+        for module in blocks if case.blocks else stages:
             fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
     options: dict[str, Any] = dict(case.options) | {"hidden": HIDDEN} | more
     return Pipeline(mesh, schedule=case.name, stages=mine, deadline_s=40, **made, **options), mine

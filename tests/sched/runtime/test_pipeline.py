@@ -125,6 +125,12 @@ def test_stages_may_be_sharded_with_fsdp2(pool, name, frozen) -> None:
         assert max(found.loss, found.gradients, found.weights, found.norm) <= TOLERANCE, found
 
 
+def test_fsdp2_may_divide_a_part_of_a_stage(pool) -> None:
+    case = Case("zb-h1", 2, equal=False, sharded=True, blocks=True)
+    for found in pool.run(run_case, case):
+        assert max(found.loss, found.gradients, found.weights, found.norm) <= TOLERANCE, found
+
+
 @pytest.mark.parametrize(
     ("name", "sharded"), [("zb-h1", False), ("1f1b-alg2", False), ("1f1b", True)]
 )

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from counterpoise.sched import schedule
 from counterpoise.sched.runtime import Pipeline, Units, UnitSize, VocabParallel
+from counterpoise.sched.runtime.compiled import with_whole_last_backward
 from tests.sched.runtime.cases import ALGORITHMS, gradient, parameter_pairs, relative, whole
 from tests.sched.runtime.encoders.models import (
     Model,
@@ -21,7 +23,7 @@ from tests.sched.runtime.encoders.models import (
     specs_of,
 )
 from tests.sched.runtime.encoders.processes import FIELDS, loader_step
-from tests.sched.runtime.models import HIDDEN, total_loss
+from tests.sched.runtime.models import HIDDEN, Block, total_loss
 from tests.sched.runtime.tensor_parallel import divide
 from tests.sched.runtime.training import train_beside
 
@@ -30,7 +32,8 @@ from tests.sched.runtime.training import train_beside
 class UnitSetting:
     """A schedule on units. `layers`: of each encoder, in all. `frozen`: the encoders that are.
 
-    `tp`: processes of each rank, which divide its modules.
+    `tp`: processes of each rank, which divide its modules. `sharded`: whether FSDP2 divides the
+    stages, and with "a part" not all of each, over replicas.
     """
 
     name: str
@@ -39,6 +42,7 @@ class UnitSetting:
     layers: tuple[int, ...] = (2,)
     frozen: tuple[int, ...] = ()
     tp: int = 1
+    sharded: str = ""
 
     @property
     def units(self) -> Units:
@@ -96,6 +100,12 @@ def make_pipe(
     mine = {s: model.stages[s] for s in stages}
     if setting.tp > 1 and divided:
         divide(model, units.mesh()["tp"])
+    if setting.sharded:
+        mesh = units.mesh()["dp"]  # on encoders' ranks, too: all processes make it
+        for module in mine.values():
+            first, *_ = (part for part in module.modules() if isinstance(part, Block))
+            whole_or_part = first if setting.sharded == "a part" else module
+            fully_shard(whole_or_part, mesh=mesh, reshard_after_forward=False)
     pipe = Pipeline(
         units,
         schedule=resumed or setting.name,
@@ -147,6 +157,8 @@ def check_order(pipe: Pipeline, setting: UnitSetting) -> None:
     """Check that every rank of the timeline ran passes, the language model's as scheduled."""
     timeline = pipe.timeline()
     base = schedule(setting.name, ranks=setting.backbone[1], microbatches=setting.microbatches)
+    if setting.sharded:  # FSDP2 reduces in the last backward, which is a whole one
+        base = with_whole_last_backward(base, range(base.stages))
     for row, planned in zip(timeline.ranks, base.ranks, strict=False):
         done = [slot.what for slot in row if slot.what.kind in "FBIW"]
         assert done == [item for item in planned if item.kind in "FBIW"]

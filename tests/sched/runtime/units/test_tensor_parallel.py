@@ -1,22 +1,24 @@
 """Units with tensor parallelism: each rank is several processes, in lanes of their own."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from counterpoise.sched.runtime import load_checkpoint, save_checkpoint
 from tests.sched.runtime.cases import whole
-from tests.sched.runtime.encoders.models import Model, make_model, make_samples
+from tests.sched.runtime.encoders.models import Model, make_model
 from tests.sched.runtime.encoders.processes import loader_step
 from tests.sched.runtime.models import HIDDEN, WORDS
 from tests.sched.runtime.pool import Pool, make_square
 from tests.sched.runtime.tensor_parallel import divide
-from tests.sched.runtime.units.processes import UnitSetting, make_pipe, run_units
+from tests.sched.runtime.units.processes import UnitSetting, make_pipe, run_units, samples_of
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +28,7 @@ SOME = (
     UnitSetting("1f1b", (1, 1), (1, 1), (2,), tp=2),
     UnitSetting("zb-h1", (1, 1), (1, 1), (2, 2), (1,), tp=2),
 )
+SHARDED = UnitSetting("1f1b", (2, 1), (2, 1), (2,), sharded="all")
 # On 8: stages and replicas.
 EIGHT = UnitSetting("zbv", (1, 2), (2, 1), (4,), tp=2)
 MORE = (
@@ -34,6 +37,8 @@ MORE = (
     UnitSetting("1f1b", (2, 1), (2, 1), (2,), (0,), tp=2),
     UnitSetting("1f1b", (1, 1), (3, 1), (2, 2), (0, 1), tp=2),
     UnitSetting("1f1b", (1, 1), (1, 1), (2, 4), tp=4),
+    UnitSetting("zb-h1", (2, 1), (2, 1), (2,), tp=2, sharded="all"),
+    UnitSetting("1f1b", (2, 1), (1, 2), (2,), tp=2, sharded="a part"),
 )
 
 
@@ -65,7 +70,7 @@ def test_training_equals_one_process_in_more_settings(eight: Pool, setting: Unit
 
 
 def train_on(rank: int, setting: UnitSetting, folder: Path, step: int) -> dict[str, Tensor]:
-    """Train a step with Adam, from the checkpoint of the one before; save, return all weights."""
+    """Train a step with Adam, the first or that after its checkpoint; return all weights."""
     model = make_model(setting.layers, 1, torch.float32, merges=False)
     for piece in model.pieces():
         for parameter in piece.parameters():
@@ -75,33 +80,50 @@ def train_on(rank: int, setting: UnitSetting, folder: Path, step: int) -> dict[s
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.05)
         if step:
             load_checkpoint(folder / f"step-{step}", pipe, optimizer)
-        samples = make_samples(setting.microbatches, step, torch.float32)
-        pipe.step(loader_step(samples, sum(len(s.ids) for s in samples)))
+        every, units = samples_of(setting, step), setting.units
+        total = sum(len(s.ids) for own in every for s in own)
+        at = units.rank_of(rank)
+        pipe.step([loader_step(every[r], total) for r in units.replicas(at)])
         pipe.clip_grad_norm_(0.5)
         optimizer.step()
-        save_checkpoint(folder / f"{setting.tp}-{step + 1}", pipe, optimizer)
+        if not step:
+            save_checkpoint(folder / "step-1", pipe, optimizer)
         named = (pair for module in pipe.modules() for pair in module.named_parameters())
         return {name: whole(value.detach()) for name, value in named}
     finally:
         pipe.close()
 
 
-def test_a_checkpoint_of_lanes_goes_on_with_and_without_them(pool: Pool, tmp_path: Path) -> None:
-    lanes, single = SOME[0], UnitSetting("1f1b", (1, 1), (1, 1), (2,))
-    pool.run(train_on, lanes, tmp_path, 0)
-    (tmp_path / "2-1").rename(tmp_path / "step-1")
+@pytest.mark.parametrize("divided", [SOME[0], SHARDED], ids=["lanes", "FSDP2"])
+def test_a_checkpoint_of_divided_modules_goes_on_with_and_without_dividing(
+    pool: Pool, divided: UnitSetting, tmp_path: Path
+) -> None:
+    assert_goes_on(pool, divided, tmp_path)
+
+
+@pytest.mark.long
+def test_a_checkpoint_goes_on_where_both_divide(eight: Pool, tmp_path: Path) -> None:
+    assert_goes_on(eight, replace(SHARDED, tp=2), tmp_path)
+
+
+def assert_goes_on(pool: Pool, divided: UnitSetting, tmp_path: Path) -> None:
+    plain = replace(divided, tp=1, sharded="")
+    pool.run(train_on, divided, tmp_path, 0)
     files = sorted((tmp_path / "step-1").glob("rank-*.pt"))
-    assert [file.name for file in files] == ["rank-0.pt", "rank-1.pt"]
+    # One for each rank of the first lane and replica, and for each encoder's.
+    ranks = {0, *range(divided.units.backbone.ranks, divided.units.ranks)}
+    assert [file.name for file in files] == [f"rank-{rank}.pt" for rank in sorted(ranks)]
     saved = torch.load(files[0], weights_only=True)
     assert saved["model"]["2.weight"].shape == (WORDS, HIDDEN)
     assert saved["optimizer"]["2.weight"]["exp_avg"].shape == (WORDS, HIDDEN)
     assert not any(isinstance(value, DTensor) for value in saved["model"].values())
-    found = pool.run(train_on, lanes, tmp_path, 1)
-    # Two jobs side by side of a process for each rank.
-    expected = pool.run(train_on, single, tmp_path, 1)
+    found = pool.run(train_on, divided, tmp_path, 1)
+    # Without lanes two jobs are side by side, of a process for each rank.
+    expected = pool.run(train_on, plain, tmp_path, 1)
     for rank, weights in enumerate(found):
         for name, value in weights.items():
-            torch.testing.assert_close(value, expected[rank // 2][name], rtol=1e-4, atol=1e-6)
+            wanted = expected[rank // divided.tp][name]
+            torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-6)
 
 
 def other_mesh(rank: int) -> str:
@@ -121,6 +143,15 @@ def other_seed(rank: int) -> str:
     return refused(model)
 
 
+def sharded_over_lanes(rank: int) -> str:
+    """Let FSDP2 divide a stage over processes that train on the same samples."""
+    model = make_model((2,), 1, torch.float32, merges=False)
+    mesh = SOME[0].units.mesh()["tp"]
+    if SOME[0].units.rank_of(rank) == 0:
+        fully_shard(model.stages[0], mesh=mesh)
+    return refused(model)
+
+
 def refused(model: Model) -> str:
     """Return the error for a model that is given as it is."""
     at = SOME[0].units.rank_of(dist.get_rank())
@@ -133,6 +164,7 @@ def refused(model: Model) -> str:
     ("mistake", "words"),
     [
         (other_mesh, "is divided over the processes [0, 2], and this rank's are [0, 1]"),
+        (sharded_over_lanes, "FSDP2 does not divide 0.weight of stage 0 over data-parallel ranks"),
         (other_seed, "tensor-parallel ranks 0 and 1 do not have the same 1.norm.weight of stage 0"),
     ],
 )
