@@ -40,6 +40,7 @@ from counterpoise.sched import (
     dump_profile,
     encoder_times,
     hidden_share,
+    load_profile,
     measured_costs,
     profile_costs,
     schedule,
@@ -276,6 +277,7 @@ def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[dict[str, Any
             step = next(steps)
             waited = time.perf_counter() - before
             ran = pipe.programs().get(MICROBATCHES)  # the next step may have another one
+            profile = known_costs(pipe, given.pp)
             result = pipe.step(step)
             pipe.clip_grad_norm_(1.0)
             optimizer.step()
@@ -284,9 +286,11 @@ def train(mesh: DeviceMesh, given: argparse.Namespace) -> Iterator[dict[str, Any
             measured = pipe.timeline()
             figures = {"step": number, "loss": float(result.loss), "waited_s": round(waited, 3)}
             figures |= batch_figures(mesh, step)
-            costs = measured_costs(measured)
-            simulated = simulate(ran or pipe.programs()[MICROBATCHES], costs)
-            yield figures | pipeline_figures(measured, simulated) | {"plan_changes": changes}
+            ran = ran or pipe.programs()[MICROBATCHES]
+            simulated = simulate(ran, measured_costs(measured))
+            planned = simulate(ran, profile_costs(profile, [info.costs for info in step.infos]))
+            shown = pipeline_figures(measured, simulated, planned)
+            yield figures | shown | {"plan_changes": changes}
             if given.checkpoints and (number + 1) % given.save_every == 0:
                 state = {"steps": number + 1, "loader": loader.state_dict()}
                 save_checkpoint(given.checkpoints / f"step-{number + 1}", pipe, optimizer, state)
@@ -306,15 +310,23 @@ def batch_figures(mesh: DeviceMesh, step: Step) -> dict[str, Any]:
     return {"samples": int(found[0]), "tokens": int(found[1]), "batch": f"{int(found[2]):x}"}
 
 
-def pipeline_figures(measured: Timeline, simulated: Timeline) -> dict[str, float]:
-    """Return step, bubble and the encoder's hidden share, as measured and as simulated."""
+def known_costs(pipe: Pipeline, ranks: int) -> CostProfile:
+    """Return what passes cost as far as is known: what the plan goes by."""
+    measured = pipe.measured_costs()[0]
+    return load_profile(measured) if measured else rough_profile(ranks)
+
+
+def pipeline_figures(
+    measured: Timeline, simulated: Timeline, planned: Timeline
+) -> dict[str, float]:
+    """Return step and bubble as measured and simulated, the encoder's hidden share as planned."""
     found = {
         "step_measured": measured.makespan_ns / 1e9,
         "step_simulated": simulated.makespan_ns / 1e9,
         "bubble_measured": measured.bubble_ratio,
         "bubble_simulated": simulated.bubble_ratio,
         "hidden_measured": hidden_share(measured),
-        "hidden_planned": hidden_share(simulated),
+        "hidden_planned": hidden_share(planned),
     }
     return {name: round(value, 4) for name, value in found.items()}
 
@@ -337,7 +349,7 @@ def write_page(path: Path, measured: Timeline, simulated: Timeline) -> None:
 
 
 HEADER = """\
-                                              measured (and simulated with the passes' times)
+                                   measured (simulated with the passes' times)   (as planned)
  step      loss  tokens      batch   waited              step         bubble  encoder hidden"""
 
 
@@ -370,7 +382,7 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the first and last loss, and the medians of what was measured and simulated."""
     names = ("hidden_planned", "hidden_measured", "step_simulated", "step_measured")
-    medians = {name: statistics.median(one[name] for one in found) for name in names}
+    medians = {name: round(statistics.median(one[name] for one in found), 4) for name in names}
     figures = {"loss_first": found[0]["loss"], "loss_last": found[-1]["loss"]}
     return figures | medians | {"plan_changes": found[-1]["plan_changes"]}
 

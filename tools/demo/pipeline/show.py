@@ -114,8 +114,8 @@ def _table(report: Mapping[str, Any]) -> Table:
     table = Table("", "measured", "simulated", caption="medians of all steps", box=None)
     steps = (f"{report[name]:.3f} s" for name in ("step_measured", "step_simulated"))
     table.add_row("step", *steps)
-    shares = (f"{report[name]:.0%}" for name in ("hidden_measured", "hidden_planned"))
-    table.add_row("encoder hidden", *shares)
+    planned = f"{report['hidden_planned']:.0%} (as planned)"
+    table.add_row("encoder hidden", f"{report['hidden_measured']:.0%}", planned)
     table.add_row("loss", f"{report['loss_first']:.3f} to {report['loss_last']:.3f}", "")
     for change in report["plan_changes"]:
         gains = (f"{change[name]:.1%} shorter" for name in ("gain_measured", "gain_simulated"))
