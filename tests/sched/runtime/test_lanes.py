@@ -65,6 +65,7 @@ def divided_gradients(rank: int) -> dict[str, Tensor]:
         "shard": nn.Parameter(distribute_tensor(value, tp, [Shard(0)])),
         "replicate": nn.Parameter(distribute_tensor(value, tp, [Replicate()])),
         "sum": nn.Parameter(distribute_tensor(value, tp, [Replicate()])),
+        "alone": nn.Parameter(distribute_tensor(value, tp, [Replicate()])),
         "both": nn.Parameter(distribute_tensor(value, mesh, [Shard(0), Shard(0)])),
         "plain": nn.Parameter(value.clone()),
         "none": nn.Parameter(distribute_tensor(value, tp, [Shard(0)])),
@@ -75,9 +76,10 @@ def divided_gradients(rank: int) -> dict[str, Tensor]:
     for name in ("shard", "replicate", "both"):
         parameters[name].grad = parameters[name].detach().clone()
     parameters["plain"].grad = value.clone()
-    settle(parameters.values())
+    parameters["alone"].grad = part
+    settle([parameters["alone"]])  # as for those that no other rank has
     reduction = Reduction(mesh["dp"].get_group())
-    reduction.start(p for name, p in parameters.items() if name not in ("both", "none"))
+    reduction.start(p for name, p in parameters.items() if name not in ("alone", "both", "none"))
     reduction.finish(40.0)
     norm = clip_gradients(parameters.values(), 1.0, pipeline=dist.new_subgroups(1)[0])
     found = {
@@ -91,7 +93,7 @@ def divided_gradients(rank: int) -> dict[str, Tensor]:
 def test_divided_gradients_are_summed_and_clipped_as_whole_ones(pool: Pool) -> None:
     value = torch.arange(WIDTH, dtype=torch.float32)
     wanted = {"shard": 2 * value, "replicate": 2 * value, "sum": 4 * value, "plain": 2 * value}
-    wanted["both"] = value  # as FSDP2 leaves it, summed already
+    wanted |= {"alone": 4 * value, "both": value}  # as FSDP2 leaves it, summed already
     norm = torch.cat([*wanted.values()]).norm()
     for found in pool.run(divided_gradients):
         torch.testing.assert_close(found.pop("norm"), norm)
