@@ -92,22 +92,28 @@ def _form_of(members: Sequence[Any]) -> tuple[Member, ...] | None:
     """Return types and shapes; None if a member has none that is known here, or is there twice."""
     if len(members) > MOST_MEMBERS:
         return None
-    form: list[Member] = []
-    tensors = set[int]()
+    form = list[Member]()
     for member in members:
-        if type(member) is torch.Tensor:
-            name = _NAMES.get(member.dtype)
-            if name is None or not is_plain(member) or not member.is_contiguous():
-                return None
-            tensors.add(id(member))
-            form.append((name, tuple(member.shape)))
-            continue
-        name = _NUMBERS.get(type(member))
-        if name is None or (name == "int" and not -(1 << 63) <= member < 1 << 63):
+        described = _described(member)
+        if described is None:
             return None
-        form.append((name, ()))
-    distinct = len(tensors) == sum(name in _TYPES for name, _ in form)
-    return tuple(form) if tensors and distinct else None
+        form.append(described)
+    tensors = [member for member in members if type(member) is torch.Tensor]
+    # Pickle keeps one that is there twice one tensor.
+    are_distinct = len({id(tensor) for tensor in tensors}) == len(tensors)
+    return tuple(form) if tensors and are_distinct else None
+
+
+def _described(member: Any) -> Member | None:
+    if type(member) is torch.Tensor:
+        name = _NAMES.get(member.dtype)
+        if name is not None and is_plain(member) and member.is_contiguous():
+            return name, tuple(member.shape)
+        return None
+    name = _NUMBERS.get(type(member))
+    if name is None or (name == "int" and not -(1 << 63) <= member < 1 << 63):
+        return None
+    return name, ()
 
 
 def _bytes_of(member: Any, form: Member) -> Buffer:

@@ -63,7 +63,7 @@ class SourceHandler:
             self._threads.close()
 
     def expect(self, tasks: Iterable[SampleTask]) -> None:
-        """Let threads load samples that are asked for next; see Handler."""
+        """Begin to load, in threads, the samples that are asked for next; see Handler."""
         threads, source = self._threads, self.source
         if threads is None or source is None:
             return

@@ -1,4 +1,4 @@
-"""Says whether threads may load a source's samples at the same time.
+"""Checks whether threads may load a source's samples at the same time.
 
 A source says so itself, by an attribute `thread_safe = True`: that `load`, `probe` and `key` may be
 called while another thread is in one of them. What draws from the generators of the process may

@@ -39,7 +39,7 @@ class PayloadServers:
         self._workers: dict[int, WorkerPeer] = {}
 
     def admit(self, worker: WorkerPeer) -> None:
-        """Let a worker with an address serve, if ranks may connect to it."""
+        """Admit a worker that has an address as a server, if ranks may connect to it."""
         hello = worker.hello
         if not hello.address or self._make_credentials is None:
             return
@@ -54,7 +54,7 @@ class PayloadServers:
         self._workers[self._last_token] = worker
 
     def begin_job(self) -> None:
-        """Let all workers serve again, also those out of reach of a former job's ranks."""
+        """Return all workers to service, also those out of reach of a former job's ranks."""
         for worker in self._workers.values():
             worker.why_inline = ""
 

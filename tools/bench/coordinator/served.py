@@ -95,7 +95,7 @@ class Served(StandIns):
         send(self._sockets[peer], message, payloads)
 
     def work_until(self, delivered: int) -> None:
-        """Run the peers until so many samples were delivered; RuntimeError if none come."""
+        """Run the peers until this number was delivered; RuntimeError if no sample comes."""
         had, since = self.delivered, time.monotonic()
         while self.delivered < delivered:
             self._turn()
