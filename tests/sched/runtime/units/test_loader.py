@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from counterpoise.loader import Balance, DataLoader
 from counterpoise.sched.runtime import Pipeline, Units, UnitSize
-from tests.sched.runtime.cases import gradient, relative
+from tests.sched.runtime.cases import gradient, relative, whole
 from tests.sched.runtime.encoders.models import (
     Sample,
     make_model,
@@ -22,11 +22,14 @@ from tests.sched.runtime.encoders.models import (
 from tests.sched.runtime.encoders.processes import FIELDS
 from tests.sched.runtime.models import HIDDEN, total_loss
 from tests.sched.runtime.pool import Pool
+from tests.sched.runtime.tensor_parallel import divide
 
 pytestmark = pytest.mark.slow
 
 # Ranks 0 and 1 have the language model each; 2 and 3 encode, each for both of them.
-UNITS = Units(UnitSize(dp=2, pp=1), UnitSize(dp=2, pp=1))
+REPLICAS = Units(UnitSize(dp=2, pp=1), UnitSize(dp=2, pp=1))
+# Rank 0 has the language model, rank 1 encodes; both are two processes.
+LANES = Units(UnitSize(dp=1, pp=1), UnitSize(dp=1, pp=1), tp=2)
 TOLERANCE = 1e-5
 SAMPLES, STEP = 32, 16
 
@@ -62,17 +65,20 @@ def microbatch_of(info: Any) -> Sample:
     return Sample(**{name: made[field] for name, field in FIELDS.items()})
 
 
-def train(rank: int) -> dict[str, Any]:
+def train(process: int, units: Units) -> dict[str, Any]:
     """Train two steps; return the largest errors of loss and gradients, and the fields seen."""
     model = make_model((2,), 1, torch.float32, merges=False)
     expected = copy.deepcopy(model)
+    has_language = units.rank_of(process) < units.backbone.ranks
+    if units.tp > 1:
+        divide(model, units.mesh()["tp"])
     pipe = Pipeline(
-        UNITS, schedule="1f1b", stages={0: model.stages[0]} if rank < 2 else {}, merge=merge,
+        units, schedule="1f1b", stages={0: model.stages[0]} if has_language else {}, merge=merge,
         encoders=specs_of(model, fields=FIELDS), loss=total_loss, hidden=HIDDEN, weigh="sample",
         deadline_s=60,
     )  # fmt: skip
     loader: DataLoader[Any, Any] = DataLoader(
-        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=UNITS,
+        Texts(), collate_fn=collate, num_workers=1, shuffle=True, cost=costs, topology=units,
         balance=Balance(samples_per_step=STEP, accumulate=2), fields=pipe.needs,
         multiprocessing_context="fork",  # the pool's own method starts clean processes: seconds
     )  # fmt: skip
@@ -82,15 +88,18 @@ def train(rank: int) -> dict[str, Any]:
             result = pipe.step(step)
             found["fields"] += [sorted(batch) for batch in step.microbatches]
             # The microbatches that the language model's ranks were given, on every rank.
-            given: list[Any] = [None] * UNITS.ranks
+            given: list[Any] = [None] * units.processes
             dist.all_gather_object(given, step.infos)
-            samples = [microbatch_of(info) for infos in given[:2] for info in infos]
+            language = given[: units.backbone.ranks * units.tp : units.tp]
+            samples = [microbatch_of(info) for infos in language for info in infos]
             wanted = reference(expected, samples, STEP)
             error = abs(float(result.loss) - wanted) / wanted
-            mine = model.stages[0] if rank < 2 else torch.nn.ModuleList(model.encoders[0])
-            theirs = expected.stages[0] if rank < 2 else torch.nn.ModuleList(expected.encoders[0])
+            mine, theirs = (
+                one.stages[0] if has_language else torch.nn.ModuleList(one.encoders[0])
+                for one in (model, expected)
+            )
             pairs = list(zip(mine.parameters(), theirs.parameters(), strict=True))
-            errors = [float(relative(gradient(a), gradient(b))) for a, b in pairs]
+            errors = [float(relative(whole(gradient(a)), gradient(b))) for a, b in pairs]
             found["loss"] = max(found["loss"], error)
             found["gradients"] = max(found["gradients"], *errors)
             for one in (mine, *expected.pieces()):
@@ -102,13 +111,26 @@ def train(rank: int) -> dict[str, Any]:
         pipe.close()
 
 
-def test_units_train_on_what_one_loader_plans(pool: Pool) -> None:
-    found = pool.run(train)
+def found_on(pool: Pool, units: Units) -> list[dict[str, Any]]:
+    found = pool.run(train, units)
     for one in found:
         assert max(one["loss"], one["gradients"]) <= TOLERANCE, found
+    return found
+
+
+def test_units_train_on_what_one_loader_plans(pool: Pool) -> None:
+    found = found_on(pool, REPLICAS)
     # 2 steps of 2 microbatches, and the encoders' ranks are told of both replicas'
     language, *encoders = found[0]["fields"], found[2]["fields"], found[3]["fields"]
     assert language == found[1]["fields"] == [["input_ids", "labels"]] * 4
     assert [len(one) for one in encoders] == [8, 8]
     # each microbatch's images go to one of them
     assert all(sorted(both) == [[], ["pixel_values"]] for both in zip(*encoders, strict=True))
+
+
+@pytest.mark.long
+def test_so_do_units_of_several_processes_a_rank(pool: Pool) -> None:
+    found = found_on(pool, LANES)
+    # 2 steps of 2 microbatches; the lanes of a rank are given the same fields.
+    assert found[0]["fields"] == found[1]["fields"] == [["input_ids", "labels"]] * 4
+    assert found[2]["fields"] == found[3]["fields"] == [["pixel_values"]] * 4
