@@ -127,6 +127,7 @@ def test_a_plan_that_knows_unequal_microbatches_is_shorter() -> None:
     knowing_beats_mean(uneven_report(None, steps=1))
 
 
+@pytest.mark.long
 def test_the_same_on_real_costs(data: Path) -> None:
     knowing_beats_mean(uneven_report(data / "metadata" / "calibrated_665k.npz", steps=1))
 

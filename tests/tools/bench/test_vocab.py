@@ -72,6 +72,7 @@ def test_utilisation_is_flops_over_time() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_report_has_the_promised_keys() -> None:
     result = CliRunner().invoke(command, ["--json"], catch_exceptions=False)
     report = json.loads(result.stdout.splitlines()[-1])

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "train_pipeline.py"
 LINE = re.compile(r"step (\d+): loss ([\d.]+), gradient norm ([\d.]+), (32 samples \(.*\))")
+STEPS = 5
 SCHEDULES = ("1f1b", "1f1b-alg2", "v-half-alg2", "zbv")
 
 
@@ -90,8 +91,8 @@ def shards(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def expected(pool, shards):
-    """Seven steps of one pipeline, over more than two epochs, that nothing interrupts."""
-    return train(pool, "--data", shards, "--schedule", "1f1b", "--steps", "7")
+    """Steps of one pipeline, over more than an epoch, that nothing interrupts."""
+    return train(pool, "--data", shards, "--schedule", "1f1b", "--steps", str(STEPS))
 
 
 @pytest.mark.long
@@ -114,7 +115,8 @@ def test_all_schedules_learn_the_same(pool, shards, expected, schedule, pp) -> N
 def test_a_stopped_job_goes_on_with_another_schedule_on_another_layout(
     pool, shards, expected, tmp_path, before, pp, after, then
 ) -> None:
-    words = ("--data", shards, "--checkpoints", str(tmp_path), "--save-every", "2", "--steps", "7")
+    words = ["--data", shards, "--checkpoints", str(tmp_path)]
+    words += ["--save-every", "2", "--steps", str(STEPS)]
     assert expected[-1][1] < expected[0][1] - 1
     first = train(pool, *words, "--schedule", before, "--pp", str(pp), until=4)
     assert worst(first, expected[:4]) <= 1e-4
@@ -123,7 +125,7 @@ def test_a_stopped_job_goes_on_with_another_schedule_on_another_layout(
     (tmp_path / "step-4.partial").mkdir()
     rest = train(pool, *words, "--schedule", after, "--pp", str(then))
     assert worst(rest, expected[2:]) <= 1e-4
-    assert {path.name for path in tmp_path.iterdir()} == {"step-2", "step-4", "step-6"}
+    assert {path.name for path in tmp_path.iterdir()} == {"step-2", "step-4"}
 
 
 def start_torchrun(words: Sequence[str]) -> subprocess.Popen[str]:
@@ -159,10 +161,11 @@ def kill_and_go_on(
 ) -> None:
     """Kill a rank of the example under torchrun, start it on another layout, and compare."""
     draw = random.Random(seed)
-    words = ["--data", pattern, "--checkpoints", str(folder), "--save-every", "1", "--steps", "7"]
+    words = ["--data", pattern, "--checkpoints", str(folder), "--save-every", "1"]
+    words += ["--steps", str(len(expected))]
     layouts = [["--schedule", draw.choice(SCHEDULES), "--pp", pp] for pp in ("4", "2")]
     draw.shuffle(layouts)
-    moment = draw.randrange(6)
+    moment = draw.randrange(len(expected) - 1)
     job = start_torchrun([*words, *layouts[0]])
     assert job.stdout is not None
     before = [line for line, _ in zip(job.stdout, range(moment + 1), strict=False)]

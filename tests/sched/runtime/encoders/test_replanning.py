@@ -118,6 +118,7 @@ def learn(rank: int, drift: DriftCase, program: Program, followed: bool) -> list
     return found
 
 
+@pytest.mark.long
 def test_what_is_learnt_does_not_depend_on_the_plan(pool: Pool) -> None:
     drift = replace(CASE, start=3)
     ours, theirs = (

@@ -59,6 +59,7 @@ def test_training_equals_one_process(pool: Pool, setting: UnitSetting) -> None:
     assert_equal(pool, setting)
 
 
+@pytest.mark.long
 def test_stages_and_replicas_in_lanes_train_as_one_process(eight: Pool) -> None:
     assert_equal(eight, EIGHT)
 
