@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from .messages import (
     Bye,
     FreeSlots,
@@ -72,8 +74,7 @@ class CarryPayloads:
 Effect = OpenSource | RepeatReady | SayHello | FreePayloads | CarryPayloads | EndWorker
 
 
-@dataclass(frozen=True, slots=True)
-class SampleTask:
+class SampleTask(msgspec.Struct, frozen=True):
     """One sample to probe or to decode under a lease; `alone` as in Lease."""
 
     lease: int

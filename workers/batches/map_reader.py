@@ -139,7 +139,9 @@ class MapReader(Dataset[Any]):
                 raise found
             return found
 
-        place = f"sample {key!r} of {source_name(dataset)}"
+        def place() -> str:
+            return f"sample {key!r} of {source_name(dataset)}"
+
         try:
             return load_with_retries(load, self._sleep, source=place)
         except Exception as error:

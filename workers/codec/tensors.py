@@ -56,11 +56,12 @@ def encode_tensors(value: object) -> tuple[bytes, list[Buffer]] | None:
         container, names, members = "dict", tuple(value), tuple(value.values())
     else:
         return None
-    form = _form_of(members)
-    if form is None:
+    found = _described(members)
+    if found is None:
         return None
-    contents = [_bytes_of(*pair) for pair in zip(members, form, strict=True)]
-    return _packed_header(container, names, form), aligned(contents)
+    form, contents = found
+    buffers = contents if len(contents) == 1 and contents[0] else aligned(contents)
+    return _packed_header(container, names, form), buffers
 
 
 def read_tensors(layout: object) -> Callable[[memoryview], Any]:
@@ -88,43 +89,51 @@ def read_tensors(layout: object) -> Callable[[memoryview], Any]:
     return functools.partial(_read, build, tuple(places), end)
 
 
-def _form_of(members: Sequence[Any]) -> tuple[Member, ...] | None:
-    """Return types and shapes; None if a member has none that is known here, or is there twice."""
+def _described(members: Sequence[Any]) -> tuple[tuple[Member, ...], list[Buffer]] | None:
+    """Return types and shapes, and the bytes of each member.
+
+    None if one has no type that is known here, or is there twice.
+    """
     if len(members) > MOST_MEMBERS:
         return None
-    form = list[Member]()
+    form, contents, tensors = list[Member](), list[Buffer](), set[int]()
     for member in members:
-        described = _described(member)
-        if described is None:
+        is_tensor = type(member) is torch.Tensor
+        described = _tensor(member) if is_tensor else _number(member)
+        # Pickle keeps one that is there twice one tensor.
+        if described is None or id(member) in tensors:
             return None
-        form.append(described)
-    tensors = [member for member in members if type(member) is torch.Tensor]
-    # Pickle keeps one that is there twice one tensor.
-    are_distinct = len({id(tensor) for tensor in tensors}) == len(tensors)
-    return tuple(form) if tensors and are_distinct else None
+        if is_tensor:
+            tensors.add(id(member))
+        form.append(described[0])
+        contents.append(described[1])
+    return (tuple(form), contents) if tensors else None
 
 
-def _described(member: Any) -> Member | None:
-    if type(member) is torch.Tensor:
-        name = _NAMES.get(member.dtype)
-        if name is not None and is_plain(member) and member.is_contiguous():
-            return name, tuple(member.shape)
+def _number(value: Any) -> tuple[Member, Buffer] | None:
+    name = _NUMBERS.get(type(value))
+    if name is None or (name == "int" and not -(1 << 63) <= value < 1 << 63):
         return None
-    name = _NUMBERS.get(type(member))
-    if name is None or (name == "int" and not -(1 << 63) <= member < 1 << 63):
+    return (name, ()), _PACKED[name].pack(value)
+
+
+def _tensor(tensor: torch.Tensor) -> tuple[Member, Buffer] | None:
+    """Return a tensor's type and shape, and its bytes; None if there is more to it."""
+    name = _NAMES.get(tensor.dtype)
+    if name is None or tensor.requires_grad or tensor.__dict__:
         return None
-    return name, ()
-
-
-def _bytes_of(member: Any, form: Member) -> Buffer:
-    name = form[0]
-    if name in _PACKED:
-        return _PACKED[name].pack(member)
-    if 0 in form[1]:
-        return b""
-    # numpy has no bfloat16
-    array = (member.view(torch.int16) if name == "bfloat16" else member).numpy()
-    return memoryview(array.data).cast("B")
+    if name == "bfloat16":  # which numpy has not
+        if not is_plain(tensor):
+            return None
+        tensor = tensor.view(torch.int16)
+    try:
+        # It refuses what is not in this process' memory, sparse or negated: quicker than to ask.
+        array = tensor.numpy()
+    except (RuntimeError, TypeError):
+        return None
+    if not array.flags.c_contiguous:
+        return None
+    return (name, array.shape), array.data.cast("B") if array.size else b""
 
 
 @functools.lru_cache(FORMS_REMEMBERED)

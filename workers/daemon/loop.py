@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import zmq
 from msgspec import structs
 
@@ -65,8 +66,7 @@ REST_S = 10.0
 IDLE_MS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(msgspec.Struct, frozen=True):
     """A decoded sample: its name, costs (empty if known before), layout, payload.
 
     The payload is what `buffers` give one after the other; they may be the sample's own memory, and

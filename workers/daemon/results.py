@@ -31,6 +31,7 @@ class LeaseResults:
     payloads: list[Any] = field(default_factory=list)
     handles: list[PayloadHandle | None] = field(default_factory=list)
     nbytes: int = 0
+    decoding_s: float = 0.0
     _probing_s: list[float] = field(default_factory=list)
     _decoding_s: list[float] = field(default_factory=list)
 
@@ -50,13 +51,14 @@ class LeaseResults:
         """
         self.lease = lease
         self._decoding_s.append(took_s)
+        self.decoding_s += took_s
         self.decoded.append(item)
         is_shared = isinstance(payload, PayloadHandle)
         self.handles.append(payload if is_shared else None)
         if not is_shared:
             self.payloads.append(payload)
             self.nbytes += memoryview(payload).nbytes
-        return took_s > QUICK_S or self.nbytes > MOST_BYTES or sum(self._decoding_s) > MOST_S
+        return took_s > QUICK_S or self.nbytes > MOST_BYTES or self.decoding_s > MOST_S
 
     def take(self) -> list[tuple[Message, tuple[Any, ...]]]:
         """Return the messages, with their payloads, that say everything; nothing is kept."""
@@ -75,7 +77,7 @@ class LeaseResults:
     def clear(self) -> None:
         """Forget everything: it belongs to a job that is over."""
         self.probed, self.decoded, self.payloads, self.handles = [], [], [], []
-        self.nbytes, self._probing_s, self._decoding_s = 0, [], []
+        self.nbytes, self.decoding_s, self._probing_s, self._decoding_s = 0, 0.0, [], []
 
 
 def _usual_us(took_s: list[float]) -> int:

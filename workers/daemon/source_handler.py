@@ -92,7 +92,7 @@ class SourceHandler:
             if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
                 found.cost[LABEL_TOKENS] = 0  # others have labels: what is counted was settled once
             return self._packed(found.key, self._cost(found), sample, load_s)
-        probed = self._retried(lambda: source.probe(ref.index))
+        probed = self._retried(source.probe, ref.index)
         found = checked_probe(probed, source.key(ref.index))
         return Probed(ref.ordinal, found.key, self._cost(found), found.nbytes or 0)
 
@@ -120,20 +120,21 @@ class SourceHandler:
         return self._load_from(self._source(), self.seed, epoch, ref.index), 0.0
 
     def _load_from(self, source: Source, seed: int, epoch: int, index: int) -> Any:
-        return self._retried(lambda: source.load(index, epoch, seed))
+        return self._retried(source.load, index, epoch, seed)
 
-    def _retried(self, action: Callable[[], Any]) -> Any:
-        source = source_name(self._source())
-        return load_with_retries(action, self.sleep, RETRIES, source)
+    def _retried(self, action: Callable[..., Any], *arguments: int) -> Any:
+        name = partial(source_name, self._source())
+        return load_with_retries(partial(action, *arguments), self.sleep, RETRIES, name)
 
     def _cost(self, found: Probe) -> tuple[int, ...]:
-        missing = [name for name in self.resources if name not in found.cost]
-        if missing:
+        try:
+            return tuple([found.cost[name] for name in self.resources])
+        except KeyError:
+            missing = [name for name in self.resources if name not in found.cost]
             raise SampleError(
                 found.key,
                 f"has no cost named {', '.join(missing)}; its costs are {', '.join(found.cost)}",
-            )
-        return tuple(found.cost[name] for name in self.resources)
+            ) from None
 
     def _packed(self, key: str, cost: tuple[int, ...], sample: Any, load_s: float = 0.0) -> Decoded:
         if not self.local and not holds_fields(sample):

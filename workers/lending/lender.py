@@ -95,7 +95,7 @@ class Lender:
 
     def lend(self, buffers: Sequence[Any]) -> PayloadHandle | None:
         """Write a payload, given as buffers, and return its handle; None where there is no room."""
-        nbytes = sum(len(buffer) for buffer in buffers)
+        nbytes = sum(map(len, buffers))
         if not nbytes:
             return None
         with self._lock:

@@ -88,12 +88,12 @@ def load_with_retries(
     load: Callable[[], T],
     sleep: Callable[[float], None],
     policy: RetryPolicy = RETRIES,
-    source: str | None = None,
+    source: Callable[[], str] | None = None,
 ) -> T:
     """Return what `load()` returns, trying again while the disk or the network fails.
 
-    Raises the last error. With `source`, an I/O error names the file (or else the source) and how
-    often it was tried.
+    Raises the last error. With `source`, an I/O error names the file (or else what that returns)
+    and how often it was tried.
     """
     pauses, tries = None, 0
     while True:
@@ -110,7 +110,7 @@ def load_with_retries(
             elif source is None:
                 raise
             else:
-                raise _located(error, source, tries) from error
+                raise _located(error, source(), tries) from error
 
 
 def kind_of(error: Exception) -> Kind:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ...balancer.planning.problem.costs import CostError, checked_column, checked_cost
+from ...balancer.planning.problem.costs import MAX_COST, CostError, checked_column, checked_cost
 from ...balancer.visible_text import visible
 from .composed import part_at, whole_parts
 from .fingerprint import digest, library_versions
@@ -278,6 +278,9 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
         shown = f"{found.cost!r:.{SHOWN_CHARACTERS}}"
         raise SampleError(found.key, f"the cost is {shown}, needed is {{resource: cost, ...}}")
     nbytes = found.nbytes
+    given = (*found.cost.values(), nbytes or 0)
+    if all(type(each) is int and 0 <= each <= MAX_COST for each in given):
+        return found  # as most do: for them the rest costs more than finding costs
     try:
         cost = {name: checked_cost(name, value, found.key) for name, value in found.cost.items()}
         if nbytes is not None:
