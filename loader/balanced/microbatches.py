@@ -351,6 +351,13 @@ class BalancedLoader:
 
     def _delivered(self, kept: Kept, after: ResumePosition) -> Delivered:
         arrival, batch = kept.arrival, kept.arrival.batch
+        ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
+        info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
+        if self.local and not (self.job.counts_labels or self.job.counts_batches):
+            headers = [item.header for item in batch.items]
+            stacked = batches.stacked(headers, arrival.payloads, info)
+            if stacked is not None:
+                return Delivered(batches.finished(stacked, info), info)
         samples = [
             decode_packed(item.header, payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)
@@ -358,8 +365,6 @@ class BalancedLoader:
         if self.job.counts_labels:
             keys = [item.key for item in batch.items]
             self._labels.compare(samples, batch.weights.label_tokens, keys)
-        ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
-        info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
         if not samples and self.spare is not None:
             spared = batches.collated([self.spare(self.epoch, kept.at.place.start)], info)
             return Delivered(batches.finished(self.spare.weightless(spared), info), info)

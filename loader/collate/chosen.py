@@ -5,7 +5,7 @@ that is left out is not copied from where its sample lies, nor padded, nor pinne
 weights are those of whole microbatches all the same, since they come with the plan.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,16 +49,26 @@ class BatchMaker:
 
     `collate` is given the samples and the names that are wanted, and may return more; `lends`:
     whether what it returns may lie in the samples' own memory. `pins`: whether batches are pinned.
+    `stack`, if there is one, may make a batch of headers and payloads; else it returns None.
     """
 
     collate: Collate
     fields: WantedFields = None
     lends: bool = True
     pins: bool = False
+    stack: Callable[[Sequence[bytes], Sequence[Any]], Any] | None = None
 
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
         return self.collate(samples, self._wanted(info))
+
+    def stacked(
+        self, headers: Sequence[bytes], payloads: Sequence[Any], info: StepInfo
+    ) -> Any | None:
+        """Return the batch of samples that are not decoded; None where they have to be."""
+        if self.stack is None or self._wanted(info) is not EVERY:
+            return None
+        return self.stack(headers, payloads)
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return what the process gets of a batch. Raises TypeError if that has no fields."""
@@ -109,7 +119,8 @@ def batch_maker(
     if balance.layout == "torch":
         made = collate_fn or default_collate
         if made is default_collate:
-            return BatchMaker(partial(_stacked, WarmCollate()), fields, pins=pins)
+            warm = WarmCollate()
+            return BatchMaker(partial(_stacked, warm), fields, pins=pins, stack=warm.of_payloads)
         return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
     if collate_fn is not None:
         raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")

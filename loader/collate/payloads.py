@@ -16,11 +16,18 @@ def payload_buffer(payload: Any) -> memoryview:
     """
     if type(payload) is memoryview:
         return payload  # of a worker's memory, where each begins at a multiple of 64
-    whole = memoryview(getattr(payload, "buffer", payload))
-    view = whole if whole.format == "B" and whole.ndim == 1 else whole.cast("B")
+    view = bytes_of(payload)
     if view.nbytes and _address(view) % _WORD_BYTES:
         return memoryview(bytearray(view))
     return view
+
+
+def bytes_of(payload: Any) -> memoryview:
+    """Return a payload's memory, wherever it begins."""
+    if type(payload) is memoryview:
+        return payload
+    whole = memoryview(getattr(payload, "buffer", payload))
+    return whole if whole.format == "B" and whole.ndim == 1 else whole.cast("B")
 
 
 def _address(view: memoryview) -> int:

@@ -1,5 +1,8 @@
 """default_collate, with the large tensors of a batch in memory that is used again.
 
+Samples that came as bytes need not be made for it: where all have one form, as they usually do, the
+bytes of each member go side by side, which takes a tenth of the time of small samples.
+
 torch's stacks into new memory, of which the kernel clears and maps each page: several times what
 copying the samples takes. And it stacks in several threads, which wait for each other where workers
 have the cores: a copy by one is over sooner, and takes a fraction of the processors' time. What is
@@ -14,7 +17,13 @@ import torch
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from ...workers.arena.packing import is_ordinary
+from ...workers.codec.frames import MAX_REMEMBERED_BYTES
+from ...workers.codec.tensors import MemberPlace, SampleForm, form_of
 from .buffers import SMALLEST_KEPT, BufferPool
+from .payloads import bytes_of
+
+# With others in its table, default_collate may do anything with what contains tensors.
+_USUAL_TYPES = frozenset(default_collate_fn_map)
 
 
 class WarmCollate:
@@ -34,6 +43,43 @@ class WarmCollate:
         if functions.get(torch.Tensor) is collate_tensor_fn:
             functions = {**functions, torch.Tensor: self._stack}
         return collate(samples, collate_fn_map=functions)
+
+    def of_payloads(self, headers: Sequence[bytes], payloads: Sequence[Any]) -> Any:
+        """Return the batch of samples that are not decoded; None where they have to be.
+
+        headers, payloads: as encode_packed makes them.
+        """
+        functions = default_collate_fn_map
+        is_usual = functions.get(torch.Tensor) is collate_tensor_fn
+        if not (headers and is_usual and functions.keys() == _USUAL_TYPES):
+            return None
+        if headers.count(headers[0]) < len(headers) or len(headers[0]) > MAX_REMEMBERED_BYTES:
+            return None
+        form = form_of(headers[0])
+        views = [bytes_of(payload) for payload in payloads]
+        if form is None or any(len(view) != form.nbytes for view in views):
+            return None
+        return _contained(form, [self._member(place, views) for place in form.places])
+
+    def _member(self, place: MemberPlace, views: Sequence[memoryview]) -> torch.Tensor:
+        """Return what default_collate makes of one member of all samples."""
+        kind, start, nbytes, count = place.kind, place.start, place.nbytes, len(views)
+        if not isinstance(kind, torch.dtype):
+            values = [kind.unpack_from(view, start)[0] for view in views]
+            numbers: torch.Tensor = collate(values, collate_fn_map=default_collate_fn_map)
+            return numbers
+        if not nbytes:
+            return torch.empty((count, *place.shape), dtype=kind)
+        if nbytes * count < SMALLEST_KEPT:
+            batch = torch.empty(nbytes * count, dtype=torch.uint8)
+            memory = batch.numpy()
+        else:
+            memory = self._buffers.take(nbytes * count)
+            batch = torch.from_numpy(memory)
+        room = memoryview(memory)  # type: ignore[arg-type]
+        for at, view in zip(range(0, nbytes * count, nbytes), views, strict=True):
+            room[at : at + nbytes] = view[start : start + nbytes]
+        return batch.view(kind).view(count, *place.shape)
 
     def _stack(self, batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
@@ -58,3 +104,10 @@ def _are_alike(batch: Sequence[torch.Tensor]) -> bool:
         and is_ordinary(each)
         for each in batch
     )
+
+
+def _contained(form: SampleForm, members: list[torch.Tensor]) -> Any:
+    """Return the members of a batch in the container that default_collate gives them."""
+    if form.container == "one":
+        return members[0]
+    return dict(zip(form.names, members, strict=True)) if form.container == "dict" else members

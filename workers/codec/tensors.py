@@ -12,6 +12,7 @@ import math
 import reprlib
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -64,29 +65,77 @@ def encode_tensors(value: object) -> tuple[bytes, list[Buffer]] | None:
     return _packed_header(container, names, form), buffers
 
 
+@dataclass(frozen=True, slots=True)
+class MemberPlace:
+    """A member in a payload: the type of a tensor or the format of a number, and its bytes.
+
+    shape: of a tensor. start, nbytes: where it lies.
+    """
+
+    kind: torch.dtype | struct.Struct
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleForm:
+    """A container ("one", "tuple", "list", "dict" with these names), and where its members lie.
+
+    nbytes: of the payload.
+    """
+
+    container: str
+    names: tuple[str, ...]
+    places: tuple[MemberPlace, ...]
+    nbytes: int
+
+
 def read_tensors(layout: object) -> Callable[[memoryview], Any]:
     """Return what reads the payloads of a header; CodecError for what was not encoded here.
 
     Tensors are views of the payload, writable if it is.
     """
+    form = _form(layout)
+    builds: dict[str, Callable[[list[Any]], Any]] = {
+        "one": _only,
+        "tuple": tuple,
+        "list": list,
+        "dict": functools.partial(_named, form.names),
+    }
+    return functools.partial(_read, builds[form.container], form.places, form.nbytes)
+
+
+@functools.lru_cache(FORMS_REMEMBERED)
+def form_of(header: bytes) -> SampleForm | None:
+    """Return the form of the samples of a packed header, None if they have another encoding.
+
+    Raises what reading the header raises.
+    """
+    match msgpack.unpackb(header):
+        case {"tensors": layout, **rest} if not rest:
+            return _form(layout)
+    return None
+
+
+def _form(layout: object) -> SampleForm:
+    names: tuple[str, ...] = ()
     match layout:
         case ["one", [], [_] as members]:
-            build: Callable[[list[Any]], Any] = _only
-        case ["tuple", [], [*members]]:
-            build = tuple
-        case ["list", [], [*members]]:
-            build = list
-        case ["dict", [*names], [*members]] if len(names) == len(members):
-            build = functools.partial(_named, [_name(each) for each in names])
+            container = "one"
+        case [("tuple" | "list") as container, [], [*members]]:
+            pass
+        case ["dict", [*keys], [*members]] if len(keys) == len(members):
+            container, names = "dict", tuple(map(_name, keys))
         case _:
             raise CodecError(f"no such container: {reprlib.repr(layout)}")
     places, end = [], 0
     for member in members:
-        name, shape, size = _checked(member)
+        kind, shape, size = _checked(member)
         start = padded(end) if size else end
         end = start + size
-        places.append((name, shape, start))
-    return functools.partial(_read, build, tuple(places), end)
+        places.append(MemberPlace(kind, shape, start, size))
+    return SampleForm(str(container), names, tuple(places), end)
 
 
 def _described(members: Sequence[Any]) -> tuple[tuple[Member, ...], list[Buffer]] | None:
@@ -142,14 +191,14 @@ def _packed_header(container: str, names: tuple[str, ...], form: tuple[Member, .
     return packed
 
 
-def _checked(member: object) -> tuple[str, tuple[int, ...], int]:
+def _checked(member: object) -> tuple[torch.dtype | struct.Struct, tuple[int, ...], int]:
     """Return a member's type, shape, and size in bytes."""
     match member:
         case [str() as name, []] if name in _PACKED:
-            return name, (), _PACKED[name].size
+            return _PACKED[name], (), _PACKED[name].size
         case [str() as name, [*lengths]] if name in _TYPES:
             shape = tuple(_length(each) for each in lengths)
-            return name, shape, math.prod(shape) * _TYPES[name].itemsize
+            return _TYPES[name], shape, math.prod(shape) * _TYPES[name].itemsize
     raise CodecError(f"no such member: {reprlib.repr(member)}")
 
 
@@ -167,22 +216,22 @@ def _name(value: object) -> str:
 
 def _read(
     build: Callable[[list[Any]], Any],
-    places: Sequence[tuple[str, tuple[int, ...], int]],
+    places: Sequence[MemberPlace],
     nbytes: int,
     payload: memoryview,
 ) -> Any:
     if len(payload) != nbytes:
         raise CodecError(f"the members end at byte {nbytes}, the payload has {len(payload)}")
-    return build([_member(payload, *place) for place in places])
+    return build([_member(payload, place) for place in places])
 
 
-def _member(payload: memoryview, name: str, shape: tuple[int, ...], start: int) -> Any:
-    if name in _PACKED:
-        return _PACKED[name].unpack_from(payload, start)[0]
-    dtype = _TYPES[name]
+def _member(payload: memoryview, place: MemberPlace) -> Any:
+    kind, shape = place.kind, place.shape
+    if isinstance(kind, struct.Struct):
+        return kind.unpack_from(payload, place.start)[0]
     if 0 in shape:
-        return _empty(shape, dtype)
-    flat = flat_tensor(payload, dtype, math.prod(shape), start)
+        return _empty(shape, kind)
+    flat = flat_tensor(payload, kind, place.nbytes // kind.itemsize, place.start)
     return flat if len(shape) == 1 else flat.view(shape)
 
 

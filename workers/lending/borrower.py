@@ -114,9 +114,13 @@ class _LentMemory:
         mapping = self.mappings[segment]
         return memoryview(watched_view(mapping, mapping.size, ended)).cast("B")
 
-    def turn(self, arrived: Iterable[PayloadHandle]) -> None:
-        """Hear what the worker asks, and answer; `arrived`: handles that have not been used yet."""
-        self.hear()
+    @property
+    def owes(self) -> bool:
+        """True if the worker has asked what is not answered, or was not sent."""
+        return self.book.owes or bool(self._unsent)
+
+    def answer(self, arrived: Iterable[PayloadHandle]) -> None:
+        """Answer what the worker has asked; `arrived`: handles that have not been used yet."""
         if not self.ended:
             try:
                 self._answer(arrived)
@@ -194,12 +198,14 @@ class Borrower:
 
     def turn(self, arrived: Iterable[PayloadHandle]) -> None:
         """Answer workers; `arrived` are the handles of microbatches that are not unpacked yet."""
-        if not self._lent:
-            return
-        handles = list(arrived)
+        handles: list[PayloadHandle] | None = None
         for token, lent in list(self._lent.items()):
+            lent.hear()
+            if not (lent.owes or lent.ended):
+                continue
+            handles = list(arrived) if handles is None else handles
             mine = [handle for handle in handles if handle.token == token]
-            lent.turn(mine)
+            lent.answer(mine)
             if lent.ended and not mine:
                 del self._lent[token]  # its memory goes with the last tensor
 

@@ -10,6 +10,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from counterpoise.loader.collate.stacking import WarmCollate
+from counterpoise.workers.codec.frames import encode_packed, payload_of
 
 LARGE = 5000
 Pair = namedtuple("Pair", "left right")
@@ -82,3 +83,60 @@ def test_memory_is_used_again_only_when_nothing_lies_on_it() -> None:
 def test_who_has_replaced_torchs_entry_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(default_collate_fn_map, torch.Tensor, lambda batch, **_: len(batch))
     assert WarmCollate()(rows(lambda n: torch.full((LARGE,), n))) == 3
+
+
+ENCODED = [
+    rows(lambda n: torch.full((LARGE,), n)),
+    rows(lambda n: torch.full((2, 3), 0.5 * n, dtype=torch.bfloat16)),
+    rows(lambda n: (torch.tensor(n), n, 0.5 * n, bool(n % 2))),
+    rows(lambda n: [torch.full((LARGE,), n, dtype=torch.uint8), torch.zeros(0, 2)]),
+    rows(lambda n: {"x": torch.full((LARGE,), n % 2 == 0), "y": n, "z": torch.ones(1) * n}),
+    rows(lambda n: {"ids": torch.arange(n, n + 3), 7: 8}, count=1),
+]
+
+
+def encoded(samples: list[Any]) -> tuple[list[bytes], list[Any]]:
+    """Return headers and payloads, as they lie in a worker's memory or come in a message."""
+    headers, payloads = [], list[Any]()
+    for sample in samples:
+        header, buffers = encode_packed(sample)
+        headers.append(header)
+        whole = payload_of(buffers)
+        payloads.append(memoryview(whole) if len(payloads) % 2 else whole)
+    return headers, payloads
+
+
+@pytest.mark.parametrize("samples", ENCODED[:-1])
+def test_a_batch_of_payloads_is_that_of_default_collate(samples: list[Any]) -> None:
+    batch = WarmCollate().of_payloads(*encoded(samples))
+    assert_same(batch, default_collate(samples))
+    tensors = batch.values() if isinstance(batch, dict) else batch
+    for tensor in [batch] if isinstance(batch, torch.Tensor) else tensors:
+        tensor.zero_()  # which is nobody else's, and may be written to
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [],
+        ENCODED[-1],  # pickled
+        [torch.ones(3), torch.ones(2)],
+        [torch.ones(3), torch.ones(3, dtype=torch.int64)],
+        [{f"{'x' * 8000}": torch.ones(3)}] * 2,  # more than is remembered
+    ],
+)
+def test_samples_of_several_forms_and_of_none_have_to_be_decoded(samples: list[Any]) -> None:
+    assert WarmCollate().of_payloads(*encoded(samples)) is None
+
+
+def test_payloads_that_do_not_fit_are_left_to_who_says_why() -> None:
+    headers, payloads = encoded(ENCODED[0])
+    assert WarmCollate().of_payloads(headers, [each[:-1] for each in payloads]) is None
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, dict])
+def test_who_has_changed_torchs_table_gets_samples(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(default_collate_fn_map, kind, lambda batch, **_: len(batch))
+    assert WarmCollate().of_payloads(*encoded(ENCODED[0])) is None
