@@ -56,16 +56,16 @@ class IdleTrimmer:
     """
 
     def __init__(self) -> None:
-        self._due = math.inf
+        self._due, self._idle_s = math.inf, IDLE_S
 
-    def note_payload(self, now: float) -> None:
-        """Note that a payload was received or sent."""
-        self._due = now + IDLE_S
+    def note_payload(self, now: float, idle_s: float = IDLE_S) -> None:
+        """Note that a payload was received or sent; `idle_s` is how long memory is kept after it."""
+        self._due, self._idle_s = now + idle_s, idle_s
 
     def trim_if_idle(self, now: float) -> bool:
         """Return memory to the kernel if it is time to; return whether it was."""
         if now < self._due:
             return False
         release_freed_memory()
-        self._due = now + IDLE_S
+        self._due = now + self._idle_s
         return True

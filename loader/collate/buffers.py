@@ -4,6 +4,11 @@ A large batch costs its pages twice: once to be filled, once to be made (the ker
 page). A buffer that comes back saves the second. It must not come back early: a tensor that the
 trainer keeps would change. So every use of a buffer is an array of its own, which is the base of
 all views and tensors; when that array is freed, and only then, the buffer comes back.
+
+Batches of one data set differ in size. So a buffer has room for twice the smallest of those that
+may use it, and what a batch does not need of that is only an address: the kernel makes no page
+before something is written to it. The buffer that came back last is taken first: it has pages, and
+may still be in a cache.
 """
 
 import weakref
@@ -14,8 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 64
-# Sizes are rounded up to steps of an eighth of a power of two: a buffer fits others of its size.
-STEPS_PER_DOUBLING = 8
 # Smaller buffers are made anew: that costs less than to wait for their ends.
 SMALLEST_KEPT = 4096
 
@@ -25,7 +28,7 @@ Bytes = npt.NDArray[np.uint8]
 class BufferPool:
     """Gives out byte arrays and takes back their memory; safe to use from several threads.
 
-    `keep_bytes` is the most memory kept for later; what comes back beyond that is freed.
+    `keep_bytes` is the most room kept for later; what comes back beyond that is freed.
     """
 
     def __init__(self, keep_bytes: int = 1 << 30) -> None:
@@ -37,7 +40,7 @@ class BufferPool:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes kept to be used again."""
+        """Room that is kept to be used again, with and without pages."""
         self._sort_returned()
         return sum(size * len(memories) for size, memories in self._free.items())
 
@@ -62,7 +65,7 @@ class BufferPool:
         self._sort_returned()
         free = self._free.get(size)
         try:
-            return free.popleft() if free else _aligned(size)
+            return free.pop() if free else _aligned(size)
         except IndexError:  # another thread was faster
             return _aligned(size)
 
@@ -87,13 +90,12 @@ class BufferPool:
 
 
 def rounded(nbytes: int) -> int:
-    """Return the memory to take for `nbytes` bytes: at most an eighth more, at least 64.
+    """Return the room to take for `nbytes` bytes: the next power of two, at least 64.
 
     >>> rounded(0), rounded(1000), rounded(1025)
-    (64, 1024, 1152)
+    (64, 1024, 2048)
     """
-    step = max(ALIGNMENT, (1 << max(nbytes - 1, 1).bit_length()) // (2 * STEPS_PER_DOUBLING))
-    return max(ALIGNMENT, -(-nbytes // step) * step)
+    return max(ALIGNMENT, 1 << max(nbytes - 1, 1).bit_length())
 
 
 def _aligned(size: int) -> Bytes:

@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ...workers.arena.layout import LEAST_IN_SLOT
+from ...workers.arena.worker import this_worker
+
 Sample = Mapping[str, Any]
 Batch = dict[str, Any]
 Array = npt.NDArray[Any]
@@ -31,9 +34,15 @@ KNOWN_FIELDS = frozenset({"input_ids", "labels", "pixel_values", "tiles_per_imag
 
 
 def allocate_tensor(nbytes: int) -> Array:
-    """Return a new writable buffer of nbytes bytes, owned by torch's CPU allocator."""
-    buffer: Array = torch.empty(nbytes, dtype=torch.uint8).numpy()
-    return buffer
+    """Return a new writable buffer of nbytes bytes; in a torch worker one that need not be copied.
+
+    Raises OSError where memory is short.
+    """
+    worker = this_worker()
+    if worker is None or nbytes < LEAST_IN_SLOT:
+        buffer: Array = torch.empty(nbytes, dtype=torch.uint8).numpy()
+        return buffer
+    return worker.sender.tensor(nbytes).numpy()
 
 
 def empty_array(allocate: Allocate, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:

@@ -23,6 +23,7 @@ from ...balancer.protocol.messages import (
     DecodedItem,
     HeartbeatAck,
     Message,
+    PayloadHandle,
     Probed,
     SampleFailed,
     SampleRef,
@@ -43,7 +44,7 @@ from ...balancer.protocol.worker_session import (
     SayHello,
     WorkerSession,
 )
-from ...balancer.server.malloc import IdleTrimmer, keep_freed_memory
+from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.link import Link
 from ...balancer.transport.sockets import LINGER_MS, connect, receive, send
@@ -59,8 +60,9 @@ from .results import LeaseResults
 HELLO_RETRY_S = 5.0
 # Between samples that are decoded more quickly, messages are looked for this often.
 LOOK_S = 0.001
-# Memory that is lent is given back after this time without work: not while a trainer is busy with a
-# long step, since new pages take a worker and a rank several times as long as filling them.
+# What payloads lie in, where ranks get them themselves, and what they were decoded with, is given
+# back after this time without work: not while a trainer is busy with a long step, since new pages
+# take a worker and a rank several times as long as filling them.
 REST_S = 10.0
 # A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
@@ -231,7 +233,7 @@ class _Worker:
         """Wait for a message; return why waiting longer is useless, empty if it is not."""
         idle = not self.link.poller.poll(IDLE_MS)
         now = time.monotonic()
-        if self.trimmer.trim_if_idle(now) and now > self.worked_at + REST_S:
+        if self.trimmer.trim_if_idle(now) and now >= self.worked_at + REST_S:
             self.payloads.trim()
         if idle:
             if self._silence_s() > (until_lost_s or math.inf):
@@ -320,7 +322,8 @@ class _Worker:
         took_s = max(now - began, result.load_s)
         if self.results.add_decoded(task.lease, item, payload, took_s):
             self._send_results()
-        self.trimmer.note_payload(now)
+        # What was sent is freed later, and counts as long as it is not given back.
+        self.trimmer.note_payload(now, REST_S if isinstance(payload, PayloadHandle) else IDLE_S)
         self.worked_at = now
 
     def _send_results(self) -> None:

@@ -1,6 +1,8 @@
 """A buffer is used again exactly when nothing lies on it any more."""
 
 import gc
+import mmap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +17,44 @@ def address(array):
     return array.ctypes.data
 
 
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
 @given(st.integers(0, 1 << 34))
-def test_sizes_are_rounded_up_by_an_eighth_at_most(nbytes):
+def test_there_is_room_for_less_than_twice_as_much(nbytes):
     size = rounded(nbytes)
-    assert nbytes <= size <= max(nbytes * 1.125 + 64, 64)
+    assert nbytes <= size < max(2 * nbytes, 65)
     assert size % 64 == 0
     assert rounded(size) == size
+
+
+def test_room_that_nothing_is_written_to_takes_no_memory():
+    pool, before = BufferPool(), resident_bytes()
+    buffer = pool.take((64 << 20) + 1)
+    buffer[: 1 << 20] = 1
+    assert pool.kept_bytes == 0
+    assert resident_bytes() - before < 16 << 20  # of 128: pages may be as large as 2 MB
+    del buffer
+    assert pool.kept_bytes == 128 << 20
+
+
+def test_batches_of_different_sizes_use_one_buffer():
+    pool, places = BufferPool(), set()
+    for nbytes in (33_000, 65_000, 40_000, 65_536):
+        buffer = pool.take(nbytes)
+        places.add(address(buffer))
+        del buffer
+    assert len(places) == 1
+
+
+def test_the_buffer_that_came_back_last_is_taken_first():
+    pool = BufferPool()
+    first, last = pool.take(8000), pool.take(8000)
+    where = address(last)
+    del first
+    del last
+    assert address(pool.take(8000)) == where
 
 
 @given(st.integers(0, 100_000))

@@ -15,7 +15,9 @@ from counterpoise.loader.collate.layouts import (
     collate_packed,
     collate_padded,
 )
+from counterpoise.workers.arena.worker import Beginning, this_worker
 from counterpoise.workers.sources.labels import count_label_tokens
+from tests.workers.arena.test_queue import in_child
 
 SIDE = 2
 CollateFn = Callable[..., dict[str, Any]]
@@ -182,3 +184,22 @@ def test_every_layout_but_torchs_has_its_collate_function() -> None:
 def test_samples_without_names_are_refused_with_what_to_do(layout: CollateFn, sample: Any) -> None:
     with pytest.raises(TypeError, match=r"sample 0 is a .*dicts with input_ids.*layout='torch'"):
         layout([sample])
+
+
+@both
+def test_a_torch_worker_lays_large_fields_out_where_the_trainer_reads_them(
+    layout: CollateFn,
+) -> None:
+    samples = [make_sample(9, [3_000], first) for first in (1, 100)]
+    expected = layout(samples)
+
+    def check() -> bool:
+        Beginning(Exception, None)(0)
+        worker, batch = this_worker(), layout(samples)
+        assert worker is not None
+        in_slot = worker.sender.slot_at(batch["pixel_values"].data_ptr()) is not None
+        small = worker.sender.slot_at(batch["input_ids"].data_ptr()) is None
+        return in_slot and small and torch.equal(batch["pixel_values"], expected["pixel_values"])
+
+    assert in_child(check)
+    assert this_worker() is None
