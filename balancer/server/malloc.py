@@ -59,7 +59,7 @@ class IdleTrimmer:
         self._due, self._idle_s = math.inf, IDLE_S
 
     def note_payload(self, now: float, idle_s: float = IDLE_S) -> None:
-        """Note that a payload was received or sent; `idle_s` is how long memory is kept after it."""
+        """Note that a payload was received or sent; memory is kept for `idle_s` after it."""
         self._due, self._idle_s = now + idle_s, idle_s
 
     def trim_if_idle(self, now: float) -> bool:
