@@ -116,6 +116,7 @@ def test_with_local_workers(start):
     assert_within_the_budget(grown, lent_bytes=BUDGET_BYTES // 2)
 
 
+@pytest.mark.long
 def test_with_a_balancer_and_workers_of_their_own(start, tmp_path):
     shards = Path(ensure_demo_data(tmp_path, samples=COUNT, shards=2)).parent
     balancer = start(COMMAND, "balancer", "--listen", "tcp://127.0.0.1:0")

@@ -71,7 +71,7 @@ def test_where_no_cluster_is_the_error_comes_at_once() -> None:
         on_ray("127.0.0.1:1")
 
 
-@pytest.mark.slow
+@pytest.mark.long  # starting two nodes takes most of a minute
 def test_a_cluster_of_two_nodes_gives_the_identical_report(
     cluster: str, data: Path, tmp_path: Path
 ) -> None:
