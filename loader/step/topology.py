@@ -146,15 +146,14 @@ class ProcessUnits(Protocol):
         """The number of ranks."""
 
     @property
-    def tp(self) -> int:
-        """The number of processes of each rank, one after another, which get the same samples."""
+    def processes(self) -> int:
+        """The number of processes, of which each rank has one or more."""
 
-    @property
-    def seats(self) -> int:
-        """The number of ranks that get the samples of a data-parallel index."""
+    def rank_of(self, process: int) -> int:
+        """Return the rank of a process."""
 
-    def seat(self, rank: int) -> int:
-        """Return a rank's number among those."""
+    def processes_of(self, rank: int) -> range:
+        """Return the processes of a rank, which get the same samples."""
 
     def replicas(self, rank: int) -> range:
         """Return the data-parallel indexes of a rank."""
@@ -176,15 +175,22 @@ class UnitTopology:
     def seat(self, rank: int, world: int) -> Seat:
         """Return the coordinates of a global rank; ValueError where the job has another size."""
         units = self.units
-        if units.ranks * units.tp != world:
+        if units.processes != world:
             raise ValueError(
-                f"topology: the units have {units.ranks * units.tp} processes, but the job has "
-                f"{world}"
+                f"topology: the units have {units.processes} processes, but the job has {world}"
             )
-        ranks = 1 + max(units.replicas(each)[-1] for each in range(units.ranks))
-        number, lane = divmod(rank, units.tp)
-        sharer, sharers = units.seat(number) * units.tp + lane, units.seats * units.tp
-        return Seat(tuple(units.replicas(number)), ranks, sharer, sharers, tuple(range(world)))
+        played = [units.replicas(each) for each in range(units.ranks)]
+        own = played[units.rank_of(rank)]
+        # Those of encoders follow each replica's, so they have the same number in all of these.
+        sharing = [
+            process
+            for number, indexes in enumerate(played)
+            if own[0] in indexes
+            for process in units.processes_of(number)
+        ]
+        ranks = 1 + max(indexes[-1] for indexes in played)
+        sharer, members = sharing.index(rank), tuple(range(world))
+        return Seat(tuple(own), ranks, sharer, len(sharing), members)
 
 
 def as_topology(topology: Any) -> Topology | UnitTopology:

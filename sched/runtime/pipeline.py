@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -43,7 +42,7 @@ from .job import (
     start_deadline,
     vocabulary_part,
 )
-from .links import Groups, ProcessGroupLinks, gather_objects, wait_for
+from .links import Groups, ProcessGroupLinks
 from .parts import ModelPart, StepData
 from .parts.reading import Steps, list_steps
 from .stage import LossFunction, Running, StageOptions, merging_for
@@ -250,7 +249,7 @@ class Pipeline:
             return clip_gradients(
                 self.parameters(),
                 max_norm,
-                pipeline=self._place.group,
+                pipelines=self._place.groups,
                 shared=self._shared.counted_elsewhere(),
                 deadline_s=self.deadline_s,
             )
@@ -308,7 +307,7 @@ class Pipeline:
         """
         with self._explained():
             count, own = self._measured
-            rows = gather_objects(own, self._place.group, self._place.device, self.deadline_s)
+            rows = self._place.gather(own, self.deadline_s)
         own_rows = self._programs.own_rows(rows, count)
         return measured_timeline(self._name, self._placement, own_rows)
 
@@ -393,8 +392,5 @@ class Pipeline:
                 self._shared.sum_gradients(self.deadline_s)
                 settle(self.parameters())  # those that no sum over ranks was made of
                 self._lanes.compare_gradients()
-            for group in (self._place.group, self._place.replicas):
-                if group is not None and group.size() > 1:
-                    work = dist.all_reduce(total, group=group, async_op=True)
-                    wait_for(work, total, self.deadline_s)
+            self._place.add_up(total, self.deadline_s)
         return total

@@ -46,15 +46,25 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class BoardSeat:
-    """The key of a rank's standing: among the `ranks` of the pipeline number `pipeline`.
+    """The place of a rank's standing among those of all processes.
 
-    `pipelines`: how many there are. The first rank of the first one hosts the store.
+    `pipelines`: the processes of each, by rank; one may be in several lanes of tensor parallelism.
+    `pipeline`: which of them the board follows. The first process of the first one hosts the store.
     """
 
     rank: int
-    ranks: int
+    pipelines: tuple[tuple[int, ...], ...]
     pipeline: int = 0
-    pipelines: int = 1
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Return the processes of the own pipeline, by rank."""
+        return self.pipelines[self.pipeline]
+
+    @property
+    def host(self) -> int:
+        """Return the process that hosts the store."""
+        return self.pipelines[0][0]
 
 
 class Board:
@@ -76,7 +86,7 @@ class Board:
         # By rank: the last number seen, and when it was new.
         self._heard: dict[int, tuple[int, float]] = {}
         self._read_at = monotonic()
-        # The store's host, for the other pipelines; and theirs when this rank began to listen.
+        # The store's host, if it is in other pipelines; and theirs when this rank began to listen.
         self._host = Standing(0, 0)
         self._before: tuple[float, dict[int, dict[int, Standing]]] = (0.0, {})
         self._running = False
@@ -84,7 +94,7 @@ class Board:
         self._lost = False
         self._stop = threading.Event()
         # All ranks meet after this, so that no key is missing when the thread reads them.
-        store.set(self._key(seat.pipeline, seat.rank), _text(Standing(0, 0)))
+        store.set(_key(seat.processes[seat.rank]), _text(Standing(0, 0)))
 
     def start(self) -> None:
         """Start to publish; all ranks have made their boards."""
@@ -133,7 +143,8 @@ class Board:
             silent = now - self._heard[rank][1]
             if not answers:
                 # With the store's host everybody falls silent; only the host is known to be.
-                silent = max(age, _SILENT_S) if rank == 0 == self._seat.pipeline else 0.0
+                hosts = self._seat.processes[rank] == self._seat.host
+                silent = max(age, _SILENT_S) if hosts else 0.0
             silent = silent if silent >= _SILENT_S else 0.0
             found[rank] = replace(standing, since_s=standing.since_s + age, silent_s=silent)
         return found
@@ -147,7 +158,7 @@ class Board:
         age = now - self._read_at
         if self._lost or age >= _ANSWER_S:
             host = replace(self._host, silent_s=max(age, _SILENT_S))
-            return {0: {0: host}} if self._seat.pipeline else {}
+            return {} if self._seat.host in self._seat.processes else {0: {0: host}}
         (listened, before), found = self._before, self._read_others()
         silent = now - listened
         return {
@@ -167,11 +178,11 @@ class Board:
 
         def read() -> None:
             with suppress(RuntimeError):
-                for number in range(self._seat.pipelines):
+                for number in range(len(self._seat.pipelines)):
                     if number != self._seat.pipeline:
                         found[number] = self._read(number)
 
-        if self._seat.pipelines > 1 and not self._lost:
+        if len(self._seat.pipelines) > 1 and not self._lost:
             reader = threading.Thread(target=read, daemon=True)
             reader.start()
             reader.join(_ANSWER_S)
@@ -185,22 +196,19 @@ class Board:
         since = monotonic() - self._place.since
         return Standing(*key, since_s=since, failed=self._failed, beat=self._beat)
 
-    def _key(self, pipeline: int, rank: int) -> str:
-        return f"standing/{pipeline}/{rank}"
-
     def _read(self, pipeline: int) -> dict[int, Standing]:
         """Return the standings of a pipeline. Raises RuntimeError if the store is gone."""
-        texts = self._store.multi_get([self._key(pipeline, r) for r in range(self._seat.ranks)])
+        texts = self._store.multi_get([*map(_key, self._seat.pipelines[pipeline])])
         return {rank: msgspec.json.decode(t, type=Standing) for rank, t in enumerate(texts)}
 
     def _exchange(self) -> None:
         """Write this rank's standing and read the others'."""
         self._beat += 1
         try:
-            self._store.set(self._key(self._seat.pipeline, self._rank), _text(self._own()))
+            self._store.set(_key(self._seat.processes[self._rank]), _text(self._own()))
             found = self._read(self._seat.pipeline)
-            if self._seat.pipeline:
-                text = self._store.get(self._key(0, 0))
+            if self._seat.host not in self._seat.processes:
+                text = self._store.get(_key(self._seat.host))
                 self._host = msgspec.json.decode(text, type=Standing)
         except RuntimeError:
             # The host of the store is gone; what was read before stays.
@@ -234,6 +242,10 @@ class Board:
                 flush=True,
             )
             leave(_LOST)
+
+
+def _key(process: int) -> str:
+    return f"standing/{process}"
 
 
 def _text(standing: Standing) -> str:

@@ -1,12 +1,12 @@
 """Clip gradients by their norm over the whole model, of which each rank has a part."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..links import wait_for
+from ..links import add_up
 from .divided import dividing_groups, gradient_of
 
 
@@ -14,13 +14,14 @@ def clip_gradients(
     parameters: Iterable[nn.Parameter],
     max_norm: float,
     *,
-    pipeline: dist.ProcessGroup,
+    pipelines: Sequence[dist.ProcessGroup],
     shared: Iterable[nn.Parameter] = (),
     deadline_s: float = 300.0,
 ) -> Tensor:
     """Scale all gradients so that their common norm is at most `max_norm`; return the norm before.
 
-    `pipeline`: the ranks that hold the other stages. `shared`: parameters that another pipeline
+    `pipelines`: the ranks that hold the other stages; of a process in several lanes, in each of
+    them. `shared`: parameters that another pipeline
     rank holds too, and counts. A parameter that several stages of this rank use is counted once.
     Parts of a divided one (FSDP2, tensor parallelism) count once each: those of the pipeline's own
     ranks in its sum, others in a sum before that. Nothing waits for the result on CUDA. Raises
@@ -30,7 +31,7 @@ def clip_gradients(
     counted_elsewhere = {id(p) for p in shared}
     device = next((p.device for p in unique.values()), torch.device("cpu"))
     zero = torch.zeros((), device=device)
-    own_ranks = frozenset(dist.get_process_group_ranks(pipeline))
+    own_ranks = frozenset(dist.get_process_group_ranks(pipelines[0]))
     # By the groups that add up before the pipeline. Processes of one enter the same ones in one
     # order, so parameters without a gradient count: others may have one.
     squares: dict[tuple[dist.ProcessGroup, ...], Tensor] = {(): zero}
@@ -40,9 +41,9 @@ def clip_gradients(
             squares[groups] = squares.get(groups, zero) + _square(parameter, zero)
     for groups, part in squares.items():
         for group in groups:
-            _add_up(part, group, deadline_s)
+            add_up(part, [group], deadline_s)
     total = torch.stack([*squares.values()]).sum()
-    _add_up(total, pipeline, deadline_s)
+    add_up(total, pipelines, deadline_s)
     norm = total.sqrt()
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for parameter in unique.values():
@@ -60,8 +61,3 @@ def _square(parameter: nn.Parameter, zero: Tensor) -> Tensor:
 def _within(group: dist.ProcessGroup, ranks: frozenset[int]) -> bool:
     """Return whether all processes of a group are among these."""
     return ranks.issuperset(dist.get_process_group_ranks(group))
-
-
-def _add_up(tensor: Tensor, group: dist.ProcessGroup, deadline_s: float) -> None:
-    """Put the sum over a group's ranks in place of a tensor."""
-    wait_for(dist.all_reduce(tensor, group=group, async_op=True), tensor, deadline_s)

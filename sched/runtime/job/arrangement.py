@@ -70,7 +70,7 @@ class Arrangement:
     def agree(self, own: RankFacts, deadline_s: float) -> ModelFacts:
         """Return what all ranks' modules say of the model together; all ranks call this."""
         place, limit_s = self.place, start_deadline(deadline_s)
-        return agree(own, self.probe, place.group, place.replicas, place.device, limit_s)
+        return agree(own, self.probe, place.groups[0], place.replicas, place.device, limit_s)
 
     def programs(self, **given: Any) -> Programs:
         """Return the programs; `given`: the fields of Programs that are not known here."""

@@ -52,7 +52,7 @@ class Lanes:
         other = self._other_lane()  # all lanes enter this, whatever else is wrong in one of them
         found = self._foreign_mesh() or other
         # Everybody gets the first fault, so that nobody waits for a rank that has ended.
-        for group in (place.lanes, place.group, place.replicas):
+        for group in (place.lanes, *place.groups, place.replicas):
             faults = gather_objects(found, group, place.device, self.deadline_s)
             found = next(filter(None, faults), "")
         if found:

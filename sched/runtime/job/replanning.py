@@ -120,7 +120,7 @@ class Replanner:
     def _summed(self, row: Sequence[int]) -> list[int]:
         """Return the sum of all ranks' rows, over the pipeline, its replicas and its lanes."""
         total = torch.tensor(row, dtype=torch.int64, device=self.place.device)
-        for group in (self.place.group, self.place.replicas, self.place.lanes):
+        for group in (*self.place.groups, self.place.replicas, self.place.lanes):
             if group is not None and group.size() > 1:
                 wait_for(group.allreduce([total]), total, self.deadline_s)
         found: list[int] = total.tolist()
@@ -171,7 +171,7 @@ class Replanner:
 
     def _shared(self, own: dict[int, str]) -> Mapping[int, Program]:
         """Return the programs of the process that plans: lanes and replicas get them first."""
-        for group in (self.place.lanes, self.place.replicas, self.place.group):
+        for group in (self.place.lanes, self.place.replicas, *self.place.groups):
             own = gather_objects(own, group, self.place.device, self.deadline_s)[0]
         return {count: parse_program(text) for count, text in own.items()}
 

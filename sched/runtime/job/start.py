@@ -28,6 +28,7 @@ from ..links import (
     MeshPlace,
     PeerLostError,
     call_roll,
+    first_pipelines,
     gather_objects,
     make_groups,
 )
@@ -81,7 +82,7 @@ def place_in(mesh: DeviceMesh, deadline_s: float) -> MeshPlace:
     return MeshPlace(
         pipelines,
         mesh["pp"].get_local_rank(),
-        mesh["pp"].get_group(),
+        (mesh["pp"].get_group(),),
         mesh["dp"].get_group() if "dp" in names else None,
         mesh["tp"].get_group() if "tp" in names and mesh["tp"].size() > 1 else None,
         device,
@@ -210,7 +211,7 @@ def meet(
     board = post_board(place, deadline_s)
     groups.warm_up(start_deadline(deadline_s))
     # After this all boards are there, so that no rank reads one that is missing.
-    gather_objects(None, place.group, place.device, start_deadline(deadline_s))
+    place.gather(None, start_deadline(deadline_s))
     board.start()
     return groups, board
 
@@ -230,8 +231,6 @@ def post_board(place: MeshPlace, deadline_s: float) -> Board:
     address = gather_objects(address, dist.group.WORLD, place.device, limit_s)[first]
     if store is None:
         store = TCPStore(*address, is_master=False, timeout=limit, wait_for_workers=False)
-    number = next(n for n, row in enumerate(place.pipelines) if own in row)
     # Of units, ranks without stages have standings, too.
-    ranks = len(place.pipelines[number])
-    seat = BoardSeat(place.rank, ranks, number, len(place.pipelines))
+    seat = BoardSeat(place.rank, place.pipelines, first_pipelines(place.pipelines)[own])
     return Board(store, seat, deadline_s)

@@ -5,6 +5,10 @@ directions, so a receive that waits would hold up later sends to the same peer; 
 one communicator must be entered in one order by all ranks. Hence a group for every ordered pair of
 ranks that has messages and one for every communicator of the program, all of them used once at the
 start, in one order, since NCCL connects on first use.
+
+What ranks exchange is whole in all lanes of tensor parallelism. A process that is in several lanes
+receives it in the first of them, and sends it in those that are its receiver's first, so that every
+process gets it once: a channel has as many groups as receivers, one or several or none.
 """
 
 import os
@@ -49,6 +53,38 @@ class _Working(NamedTuple):
         return self.tensor if self.arrives else None
 
 
+class _Several(NamedTuple):
+    """One tensor under way to several processes, or to none."""
+
+    each: tuple[_Working, ...]
+
+    def done(self) -> bool:
+        """Return whether the transfers are over, well or not."""
+        return all(one.done() for one in self.each)
+
+    def wait(self, deadline_s: float) -> Tensor | None:
+        """Wait for all of them."""
+        for one in self.each:
+            one.wait(deadline_s)
+        return None
+
+
+def add_up(tensor: Tensor, groups: Sequence[dist.ProcessGroup], deadline_s: float) -> None:
+    """Put the sum over a group's ranks in place of a tensor.
+
+    Of several groups, all of which are given this tensor, it is the first one's. Raises
+    RuntimeError if a peer is lost or the deadline has passed.
+    """
+    given = [tensor, *(tensor.clone() for _ in groups[1:])]
+    running = [
+        (dist.all_reduce(one, group=group, async_op=True), one)
+        for one, group in zip(given, groups, strict=True)
+        if group.size() > 1
+    ]
+    for work, one in running:
+        wait_for(work, one, deadline_s)
+
+
 def wait_for(work: dist.Work, tensor: Tensor, deadline_s: float) -> None:
     """Wait for a transfer of a tensor. On CUDA the stream waits, and the host does not.
 
@@ -80,12 +116,13 @@ def refuse_one_connection(device: torch.device) -> None:
 class Groups:
     """The process groups of one rank of a pipeline; ranks are those of the pipeline.
 
-    `sharers`: of ranks that have a parameter in common.
+    `channels`: of each, a group for every process that receives what this one sends, or the one
+    that it receives from. `sharers`: of ranks that have a parameter in common.
     """
 
     rank: int
     device: torch.device
-    channels: Mapping[Channel, dist.ProcessGroup]
+    channels: Mapping[Channel, Sequence[dist.ProcessGroup]]
     communicators: Mapping[str, dist.ProcessGroup]
     sharers: Mapping[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
 
@@ -105,8 +142,9 @@ class Groups:
 
     def close(self) -> None:
         """Destroy the groups; nothing may be under way."""
-        every = (self.channels, self.communicators, self.sharers)
-        for group in (group for groups in every for group in groups.values()):
+        every = (self.communicators, self.sharers)
+        rooms = [group for groups in every for group in groups.values()]
+        for group in [*(group for pair in self.channels.values() for group in pair), *rooms]:
             dist.destroy_process_group(group)
 
 
@@ -120,30 +158,49 @@ def make_groups(
 ) -> Groups:
     """Return this process' groups; all processes of the job must call this alike.
 
-    `pipelines`: the global ranks of every pipeline, one for each data-parallel index.
+    `pipelines`: the global ranks of every pipeline, one for each data-parallel index and lane.
     `communicators`: the pipeline's ranks on each. `sharers`: the sets of its ranks that have
-    parameters in common.
+    parameters in common. Ranks of one communicator or set are in the same lanes.
     """
     new_group = _maker(device, deadline_s)
-    own = dist.get_rank()
-    found: Groups | None = None
-    # torch wants every process to make every group, those of other pipelines too, in one order.
-    for ranks in pipelines:
-
-        def group(members: Iterable[int], ranks: Sequence[int] = ranks) -> dist.ProcessGroup:
-            return new_group([ranks[member] for member in members])
-
-        pairs = {pair: group(pair) for pair in channels}
-        rooms = {name: group(members) for name, members in communicators.items()}
-        sets = {members: group(members) for members in sharers}
-        if own in ranks:
-            rank = list(ranks).index(own)
-            mine = {pair: made for pair, made in pairs.items() if rank in pair}
-            own_rooms = {name: rooms[name] for name in rooms if rank in communicators[name]}
-            own_sets = {members: made for members, made in sets.items() if rank in members}
-            found = Groups(rank, device, mine, own_rooms, own_sets)
-    if found is None:
+    own, first = dist.get_rank(), first_pipelines(pipelines)
+    if own not in first:
         raise ValueError(f"process {own} is in none of the pipelines {pipelines}")
+    rank = list(pipelines[first[own]]).index(own)
+    pairs: dict[Channel, list[dist.ProcessGroup]] = {p: [] for p in channels if rank in p}
+    rooms: dict[str, dist.ProcessGroup] = {}
+    sets: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    # torch wants every process to make every group, those of other pipelines too, in one order.
+    for number, ranks in enumerate(pipelines):
+
+        def group(
+            members: Iterable[int], number: int = number, ranks: Sequence[int] = ranks
+        ) -> dist.ProcessGroup | None:
+            """Return a group that this process is in and no pipeline before this one has."""
+            processes = [ranks[member] for member in members]
+            if first[processes[-1]] != number:
+                return None
+            made = new_group(processes)
+            return made if own in processes else None
+
+        for pair in channels:
+            if (made := group(pair)) is not None:
+                pairs[pair].append(made)
+        rooms |= {n: m for n in communicators if (m := group(communicators[n])) is not None}
+        sets |= {members: m for members in sharers if (m := group(members)) is not None}
+    return Groups(rank, device, pairs, rooms, sets)
+
+
+def first_pipelines(pipelines: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Return the number of the first pipeline that each process is in.
+
+    >>> first_pipelines([(0, 2), (1, 2)])
+    {0: 0, 2: 0, 1: 1}
+    """
+    found: dict[int, int] = {}
+    for number, ranks in enumerate(pipelines):
+        for process in ranks:
+            found.setdefault(process, number)
     return found
 
 
@@ -172,16 +229,17 @@ class ProcessGroupLinks:
     def send(self, tensor: Tensor, target: int, value: Value) -> Transfer:
         """Start to send on the channel to `target`."""
         del value
-        group = self.groups.channels[self.groups.rank, target]
+        groups = self.groups.channels[self.groups.rank, target]
         try:
-            return _Working(group.send([tensor], 1, 0), tensor, arrives=False)
+            each = (_Working(group.send([tensor], 1, 0), tensor, False) for group in groups)
+            return _Several(tuple(each))
         except RuntimeError as error:
             raise PeerLostError(str(error).splitlines()[0]) from error
 
     def receive(self, spec: TensorSpec, source: int, value: Value) -> Transfer:
         """Post a receive on the channel from `source`."""
         del value
-        group = self.groups.channels[source, self.groups.rank]
+        (group,) = self.groups.channels[source, self.groups.rank]
         tensor = spec.empty(self.groups.device)
         try:
             return _Working(group.recv([tensor], 0, 0), tensor, arrives=True)

@@ -1,15 +1,15 @@
 """Agree on the model among all units, from the facts of each rank."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from torch import nn
 
 from ...ir.program import Program
 from ..gradients.sharded import parameters_of_fsdp
-from ..links import gather_objects
 from ..stage.agreement import ModelFacts, RankFacts, combine, ranks_with_shared
 from ..vocabulary import VocabularyShard
+from .layout import Units
 from .place import UnitPlace
 
 
@@ -44,15 +44,17 @@ def agree_units(
 ) -> ModelFacts:
     """Return the facts of the whole model, the same on every rank; all ranks of the job call this.
 
-    `program`: of one replica. Raises ValueError and PeerLostError as `agree` does.
+    `program`: of one replica. Raises ValueError and PeerLostError as `agree` does, and ValueError
+    for a parameter that units of different tp share.
     """
     units = place.units
-    everyone = gather_objects(own, place.group, place.device, deadline_s)
+    everyone = place.gather(own, deadline_s)
     found = [
         combine([everyone[units.rank(replica, seat)] for seat in range(units.seats)], program)
         for replica in range(units.backbone.dp)
     ]
     shared = ranks_with_shared(everyone)
+    _refuse_between_units(shared, units)
     facts = [replace(one, shared=shared) for one in found]
     if facts.count(facts[0]) != len(facts):
         raise ValueError(
@@ -60,3 +62,15 @@ def agree_units(
             "modules alike on all of them before the pipeline is made"
         )
     return facts[0]
+
+
+def _refuse_between_units(shared: Mapping[str, Sequence[int]], units: Units) -> None:
+    """Raise ValueError for a parameter of units whose ranks have other numbers of processes."""
+    for name, ranks in shared.items():
+        sizes = sorted({len(units.processes_of(rank)) for rank in ranks})
+        if len(sizes) > 1:
+            raise ValueError(
+                f"{name} is shared by units of tp {' and '.join(map(str, sizes))}, whose copies "
+                "cannot be summed process by process; share parameters within a unit, or give "
+                "these units one tp"
+            )

@@ -1,8 +1,9 @@
-"""Units: encoders, language model and generator on ranks of their own, with their own DP and PP.
+"""Units: encoders, language model and generator on ranks of their own, with their own parallelism.
 
-With tensor parallelism every rank is `tp` processes, numbered next to each other. The processes
-with one number among those of their ranks are a *lane*: an arrangement of its own, in which what
-ranks exchange travels. So a rank here is a rank of a lane, and its processes do the same.
+With tensor parallelism every rank of a unit is `tp` processes, numbered next to each other. A
+*lane* has one process of each rank, and is an arrangement of its own, in which what ranks exchange
+travels. So a rank here is a rank of a lane, and its processes do the same. Where units have
+different tp, a process of the one with fewer is in several lanes.
 
 The job's ranks are numbered unit by unit: replica by replica of the language model, stage by stage,
 then replica by replica of the encoders, then the generator's. A *seat* is a rank of the program of
@@ -13,43 +14,34 @@ work for every replica.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import lcm
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh
 
 from .mesh import unit_mesh
-
-
-class UnitSize(NamedTuple):
-    """The size of a unit: replicas, and pipeline ranks of each."""
-
-    dp: int
-    pp: int
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of the unit's ranks."""
-        return self.dp * self.pp
+from .size import UnitSize
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
     """The units of a job, to be given to Pipeline in place of a mesh.
 
-    `backbone`, `encoder`: replicas and pipeline ranks of the language model, and of the encoders,
-    each of which has an equal share of its layers on every rank of a pipeline. `ahead`: how many
-    microbatches an encoder is ahead of the language model that takes them. `device`: the type of
-    device that tensors are on. `generator`: replicas of the generator, whose pp is 1. None stands
-    for a unit that the job does not have. `tp`: processes of each rank, which have a part of its
-    modules each, the same number in all units.
+    `backbone`, `encoder`: the sizes of the language model, and of the encoders, each of which has
+    an equal share of its layers on every rank of a pipeline. `ahead`: how many microbatches an
+    encoder is ahead of the language model that takes them. `device`: the type of device that
+    tensors are on. `generator`: the size of the generator, whose pp is 1. None stands for a unit
+    that the job does not have.
 
     >>> units = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=3, pp=1))
     >>> units.ranks, units.seats, [units.seat(rank) for rank in range(units.ranks)]
     (7, 5, [0, 1, 0, 1, 2, 3, 4])
-    >>> units = Units(backbone=UnitSize(dp=2, pp=2), encoder=UnitSize(dp=3, pp=1), tp=2)
-    >>> units.processes, [units.rank_of(process) for process in (0, 1, 2, 13)]
-    (14, [0, 0, 1, 6])
+    >>> units = Units(backbone=UnitSize(dp=1, pp=2, tp=2), encoder=UnitSize(dp=2, pp=1))
+    >>> units.processes, [units.rank_of(process) for process in range(6)]
+    (6, [0, 0, 1, 1, 2, 3])
+    >>> units.lanes()
+    ((0, 2, 4, 5), (1, 3, 4, 5))
     """
 
     backbone: UnitSize
@@ -57,14 +49,15 @@ class Units:
     ahead: int = 2
     device: str = "cpu"
     generator: UnitSize | None = None
-    tp: int = 1
 
     def __post_init__(self) -> None:
         """Check the sizes."""
         for name in ("backbone", "encoder", "generator"):
             size: UnitSize | None = getattr(self, name)
             if size is not None and min(size) < 1:
-                raise ValueError(f"{name} has dp {size.dp} and pp {size.pp}; give 1 or more")
+                raise ValueError(
+                    f"{name} has dp {size.dp}, pp {size.pp} and tp {size.tp}; give 1 or more"
+                )
         if self.encoder is None and self.generator is None:
             raise ValueError("the backbone is the only unit; give encoder=, generator= or a mesh")
         if self.generator is not None and self.generator.pp > 1:
@@ -72,8 +65,6 @@ class Units:
                 f"the generator has pp {self.generator.pp}, and the runtime runs it as one pass; "
                 "give pp 1, and more replicas"
             )
-        if self.tp < 1:
-            raise ValueError(f"tp is {self.tp}; give 1 or more processes of each rank")
         if self.ahead < 0:
             raise ValueError(f"ahead is {self.ahead}; give 0 or more microbatches")
 
@@ -81,12 +72,12 @@ class Units:
     def from_layout(cls, path: str | Path, *, ahead: int = 2, device: str = "cpu") -> "Units":
         """Return the units of a layout that `counterpoise plan orchestrate --out` wrote.
 
-        Raises ValueError, with the file's name, for anything else, and for units that the runtime
-        does not form: all have the same tp, and a generator has pp 1.
+        Raises ValueError, with the file's name, for anything else, and for a generator of which pp
+        is not 1.
         """
         try:
-            sizes, tp = _read(json.loads(Path(path).read_text("utf-8")))
-            return cls(**sizes, ahead=ahead, device=device, tp=tp)
+            sizes = _read(json.loads(Path(path).read_text("utf-8")))
+            return cls(**sizes, ahead=ahead, device=device)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -98,17 +89,44 @@ class Units:
 
     @property
     def ranks(self) -> int:
-        """Return the number of the job's ranks; each is `tp` processes."""
+        """Return the number of the job's ranks; each is `tp` processes of its unit."""
         return self.backbone.ranks + self.beside
 
     @property
     def processes(self) -> int:
         """Return the number of the job's processes."""
-        return self.ranks * self.tp
+        return sum(unit.processes for unit in self.sizes)
 
     def rank_of(self, process: int) -> int:
         """Return the rank that a process of the job is one of; jobs may be side by side."""
-        return process // self.tp % self.ranks
+        number = process % self.processes
+        return next(rank for rank, own in enumerate(self._processes()) if number in own)
+
+    def processes_of(self, rank: int) -> range:
+        """Return the processes of a rank, by tensor-parallel index."""
+        return self._processes()[rank]
+
+    def lanes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the lanes: of each, its process of every rank.
+
+        Ranks of fewer processes than there are lanes have each in lanes next to each other, where
+        numbers do not divide, too:
+
+        >>> Units(backbone=UnitSize(1, 1, tp=3), encoder=UnitSize(1, 1, tp=2)).lanes()
+        ((0, 3), (1, 3), (1, 4), (2, 4))
+        """
+        finest, ranks = lcm(*(unit.tp for unit in self.sizes)), self._processes()
+        rows = (tuple(own[at * len(own) // finest] for own in ranks) for at in range(finest))
+        return tuple(dict.fromkeys(rows))
+
+    def _processes(self) -> list[range]:
+        """Return the processes of every rank."""
+        found, first = [], 0
+        for unit in self.sizes:
+            for _ in range(unit.ranks):
+                found.append(range(first, first + unit.tp))
+                first += unit.tp
+        return found
 
     def mesh(self) -> DeviceMesh:
         """Return the mesh of this process' unit, with the dimensions "dp", "pp" and "tp".
@@ -118,7 +136,7 @@ class Units:
         job call this together, after `init_process_group`. Raises ValueError for a number of
         processes that is no multiple of the units'.
         """
-        return unit_mesh(self.device, self.tp, self.sizes)
+        return unit_mesh(self.device, self.sizes)
 
     @property
     def beside(self) -> int:
@@ -163,8 +181,8 @@ class Units:
         return range(replica * self.backbone.pp, (replica + 1) * self.backbone.pp)
 
 
-def _read(layout: Any) -> tuple[dict[str, UnitSize], int]:
-    """Return the sizes of the units of a layout's JSON, by name, and the tp of all of them."""
+def _read(layout: Any) -> dict[str, UnitSize]:
+    """Return the sizes of the units of a layout's JSON, by name."""
     units = layout.get("units") if isinstance(layout, Mapping) else None
     if not isinstance(units, Mapping) or layout.get("version") != 1:
         raise ValueError('it is no layout: an object with "version": 1 and "units" is needed')
@@ -172,21 +190,12 @@ def _read(layout: Any) -> tuple[dict[str, UnitSize], int]:
         raise ValueError(
             f"it has the units {', '.join(units)}; the runtime forms encoder, backbone, generator"
         )
-    found = {name: _size(name, units[name]) for name in units}
-    tensor = {name: tp for name, (_, tp) in found.items()}
-    if len(set(tensor.values())) > 1:
-        each = ", ".join(f"{name} tp {tp}" for name, tp in tensor.items())
-        raise ValueError(
-            f"it has {each}; the runtime gives all units one tp, since features go from each "
-            "process to that of the same tensor-parallel index. Plan with modules that have times "
-            "for one TP only, and let dp and pp differ"
-        )
-    return {name: size for name, (size, _) in found.items()}, max(tensor.values())
+    return {name: _size(name, units[name]) for name in units}
 
 
-def _size(name: str, unit: Any) -> tuple[UnitSize, int]:
+def _size(name: str, unit: Any) -> UnitSize:
     given = unit if isinstance(unit, Mapping) else {}
-    sizes: dict[str, Any] = {key: given.get(key) for key in ("tp", "dp", "pp")}
-    if any(type(size) is not int or size < 1 for size in sizes.values()):
+    sizes: list[Any] = [given.get(key) for key in UnitSize._fields]
+    if any(type(size) is not int or size < 1 for size in sizes):
         raise ValueError(f"{name} is {unit!r}; give tp, dp and pp of 1 or more")
-    return UnitSize(sizes["dp"], sizes["pp"]), sizes["tp"]
+    return UnitSize(*sizes)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
 from ..links import MeshPlace, call_roll
 from .layout import Units
-from .mesh import refuse_processes
+from .mesh import lane_groups, refuse_processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +79,19 @@ def place_units(units: Units, deadline_s: float) -> UnitPlace:
     Processes for several jobs are several jobs side by side. Raises ValueError for a number of
     processes that is no multiple of the units', and PeerLostError as `place_in` does.
     """
-    processes = dist.get_world_size()
-    refuse_processes(processes, units.tp, units.sizes)
+    processes, own = dist.get_world_size(), dist.get_rank()
+    refuse_processes(processes, units.sizes)
     if "cpu:gloo" in dist.get_backend_config() and dist.group.WORLD is not None:
         call_roll(dist.group.WORLD, deadline_s)
-    sizes: tuple[int, ...] = processes // units.processes, units.ranks, units.tp
-    names: tuple[str, ...] = "jobs", "ranks", "lanes"
-    if units.tp == 1:  # no groups of one process each
-        sizes, names = sizes[:2], names[:2]
-    mesh = init_device_mesh(units.device, sizes, mesh_dim_names=names)
-    rows = tuple(tuple(row) for row in mesh.mesh.movedim(1, -1).reshape(-1, units.ranks).tolist())
+    jobs = range(0, processes, units.processes)
+    rows = tuple(tuple(job + each for each in lane) for job in jobs for lane in units.lanes())
+    groups = lane_groups(units.device, rows)
     device = torch.device("cpu")
     if units.device != "cpu":
         device = torch.device(units.device, torch.accelerator.current_device_index())
-    rank = mesh["ranks"].get_local_rank()
     # The modules' own group: a connection of NCCL takes much memory on a device.
-    lanes = units.mesh()["tp"].get_group() if units.tp > 1 else None
-    return UnitPlace(rows, rank, mesh["ranks"].get_group(), None, lanes, device, units)
+    lanes = None
+    if any(unit.tp > 1 for unit in units.sizes):
+        tp = units.mesh()["tp"]  # made by all processes, those of units without it, too
+        lanes = tp.get_group() if tp.size() > 1 else None
+    return UnitPlace(rows, units.rank_of(own), groups, None, lanes, device, units)

@@ -22,7 +22,8 @@ from ...simulation.simulator import simulate
 from ...simulation.timeline import Timeline
 from ...transforms import generator_edges, last_backwards
 from ...transforms.lowering import positive_costs
-from .layout import Units, UnitSize
+from .layout import Units
+from .size import UnitSize
 
 
 class _Job(NamedTuple):

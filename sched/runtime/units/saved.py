@@ -40,9 +40,10 @@ class _SavedPlans:
 def layout_digest(units: Units, layers: Sequence[int]) -> str:
     """Return a digest of all that a plan follows from but the schedule: 16 hexadecimal digits.
 
-    `layers`: of each encoder.
+    `layers`: of each encoder. Plans are of ranks, whatever number of processes each has.
     """
-    sizes = [units.backbone, units.encoder, units.generator]
+    every = (units.backbone, units.encoder, units.generator)
+    sizes = [None if size is None else (size.dp, size.pp) for size in every]
     text = json.dumps([sizes, units.ahead, list(layers)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

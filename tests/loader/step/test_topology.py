@@ -124,7 +124,7 @@ def test_ranks_of_encoders_play_all_data_parallel_ranks() -> None:
 
 
 def test_processes_of_a_rank_get_the_same_data_parallel_index() -> None:
-    units = Units(backbone=UnitSize(dp=2, pp=1), encoder=UnitSize(dp=1, pp=1), tp=2)
+    units = Units(backbone=UnitSize(dp=2, pp=1, tp=2), encoder=UnitSize(dp=2, pp=1))
     found = [as_topology(units).seat(rank, 6) for rank in range(6)]
     assert [seat.played for seat in found] == [(0,), (0,), (1,), (1,), (0, 1), (0, 1)]
     assert [seat.sharer for seat in found] == [0, 1, 0, 1, 2, 3]

@@ -10,8 +10,17 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from counterpoise.sched.runtime import Units
 from tests.sched.runtime.encoders.models import Layer, Model
 from tests.sched.runtime.models import Block
+
+
+def divide_in(units: Units, model: Model) -> None:
+    """Divide a model as this process' unit is; all processes of the job call this."""
+    if any(unit.tp > 1 for unit in units.sizes):
+        mesh = units.mesh()["tp"]
+        if mesh.size() > 1:
+            divide(model, mesh)
 
 
 def divide(model: Model, mesh: DeviceMesh) -> None:

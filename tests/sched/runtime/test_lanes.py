@@ -25,7 +25,7 @@ def lanes_of(rank: int, parameters: dict[str, nn.Parameter]) -> Lanes:
     """Two lanes of a pipeline of two ranks."""
     mesh = make_square("pp", "tp")
     group, lanes = mesh["pp"].get_group(), mesh["tp"].get_group()
-    place = MeshPlace(((0, 2), (1, 3)), rank // 2, group, None, lanes, torch.device("cpu"))
+    place = MeshPlace(((0, 2), (1, 3)), rank // 2, (group,), None, lanes, torch.device("cpu"))
     return Lanes(place, {}, parameters, 40.0)
 
 
@@ -81,7 +81,7 @@ def divided_gradients(rank: int) -> dict[str, Tensor]:
     reduction = Reduction(mesh["dp"].get_group())
     reduction.start(p for name, p in parameters.items() if name not in ("alone", "both", "none"))
     reduction.finish(40.0)
-    norm = clip_gradients(parameters.values(), 1.0, pipeline=dist.new_subgroups(1)[0])
+    norm = clip_gradients(parameters.values(), 1.0, pipelines=dist.new_subgroups(1)[:1])
     found = {
         name: p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
         for name, p in parameters.items()

@@ -35,8 +35,8 @@ class Store:
             raise RuntimeError("connection reset")
         return [self.values[key].encode() for key in keys]
 
-    def post(self, pipeline: int, rank: int, standing: Standing) -> None:
-        self.values[f"standing/{pipeline}/{rank}"] = msgspec.json.encode(standing).decode()
+    def post(self, process: int, standing: Standing) -> None:
+        self.values[f"standing/{process}"] = msgspec.json.encode(standing).decode()
 
 
 @pytest.fixture
@@ -48,11 +48,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def a_board(store: Store, rank: int = 1, **seat: int) -> Board:
-    board = Board(store, BoardSeat(rank, 3, **seat), deadline_s=10.0)  # type: ignore[arg-type]
-    for other in range(3):
-        if other != rank:
-            store.post(seat.get("pipeline", 0), other, Standing(4, 2, "0F1", 1.0, beat=7))
+# Two pipelines side by side, and two lanes that have the last process in common.
+ONE, TWO = ((0, 1, 2),), ((0, 1, 2), (3, 4, 5))
+LANES = ((0, 2, 4), (1, 3, 4))
+
+
+def a_board(store: Store, pipelines: tuple[tuple[int, ...], ...] = ONE, pipeline: int = 0) -> Board:
+    board = Board(store, BoardSeat(1, pipelines, pipeline), deadline_s=10.0)  # type: ignore[arg-type]
+    for rank in (0, 2):
+        store.post(pipelines[pipeline][rank], Standing(4, 2, "0F1", 1.0, beat=7))
     return board
 
 
@@ -61,11 +65,11 @@ def test_a_rank_whose_number_does_not_grow_is_silent(clock: list[float]) -> None
     board = a_board(store)
     board._exchange()
     clock[0] += 6.0
-    store.post(0, 2, Standing(4, 2, "0F1", 7.0, beat=8))
+    store.post(2, Standing(4, 2, "0F1", 7.0, beat=8))
     found = board.give_up("")
     assert found[0].silent_s == 6.0
     assert found[2].silent_s == 0.0
-    assert '"failed":"failed"' in store.values["standing/0/1"]
+    assert '"failed":"failed"' in store.values["standing/1"]
 
 
 def test_what_was_known_last_is_told_when_the_store_is_gone(clock: list[float]) -> None:
@@ -83,8 +87,8 @@ def test_what_was_known_last_is_told_when_the_store_is_gone(clock: list[float]) 
 
 def test_the_host_of_a_lost_store_is_told_in_other_pipelines(clock: list[float]) -> None:
     store = Store()
-    store.post(0, 0, Standing(4, 3, beat=5))
-    board = a_board(store, pipeline=1, pipelines=2)
+    store.post(0, Standing(4, 3, beat=5))
+    board = a_board(store, TWO, pipeline=1)
     board._exchange()
     store.lost = True
     clock[0] += 6.0
@@ -104,17 +108,17 @@ def test_a_rank_that_failed_with_an_error_need_not_listen(clock: list[float]) ->
     store = Store()
     board = a_board(store)
     board.give_up("1F2 of rank 1 raised ValueError: no")
-    assert "ValueError: no" in store.values["standing/0/1"]
+    assert "ValueError: no" in store.values["standing/1"]
 
 
 def test_other_pipelines_standings_are_read(clock: list[float]) -> None:
     store = Store()
-    board = a_board(store, pipelines=2)
+    board = a_board(store, TWO)
     for rank in range(3):
-        store.post(1, rank, Standing(4, rank))
+        store.post(3 + rank, Standing(4, rank))
     board.give_up("nothing")
     board._read_at = clock[0] = clock[0] + 3.0
-    store.post(1, 2, Standing(4, 2, beat=1))
+    store.post(5, Standing(4, 2, beat=1))
     assert board.elsewhere() == {
         1: {
             0: Standing(4, 0, silent_s=3.0),
@@ -122,6 +126,17 @@ def test_other_pipelines_standings_are_read(clock: list[float]) -> None:
             2: Standing(4, 2, beat=1),
         }
     }
+
+
+def test_a_process_of_two_lanes_is_read_in_both(clock: list[float]) -> None:
+    store = Store()
+    board = a_board(store, LANES, pipeline=1)
+    for process in (0, 2):
+        store.post(process, Standing(4, process))
+    board._exchange()
+    assert board.standings[2] == Standing(4, 2, "0F1", 1.0, beat=7)
+    board.give_up("nothing")
+    assert board.elsewhere()[0] == {0: Standing(4, 0), 1: Standing(4, 2), 2: board.standings[2]}
 
 
 @pytest.mark.parametrize("reason", ["others gave up", "store lost"])
@@ -139,7 +154,7 @@ def test_a_rank_that_hangs_in_a_pass_is_ended_once_nobody_waits_for_it(
     if reason == "store lost":
         store.lost = True
     else:
-        store.post(0, 2, Standing(4, 2, "0F1", 7.0, failed="failed", beat=8))
+        store.post(2, Standing(4, 2, "0F1", 7.0, failed="failed", beat=8))
     board._exchange()
     for busy in ({"value": Value("F", 0, 1)}, {"done": True}):
         for name, value in busy.items():

@@ -24,7 +24,7 @@ from tests.sched.runtime.encoders.models import (
 )
 from tests.sched.runtime.encoders.processes import FIELDS, loader_step
 from tests.sched.runtime.models import HIDDEN, Block, total_loss
-from tests.sched.runtime.tensor_parallel import divide
+from tests.sched.runtime.tensor_parallel import divide_in
 from tests.sched.runtime.training import train_beside
 
 
@@ -32,21 +32,20 @@ from tests.sched.runtime.training import train_beside
 class UnitSetting:
     """A schedule on units. `layers`: of each encoder, in all. `frozen`: the encoders that are.
 
-    `tp`: processes of each rank, which divide its modules. `sharded`: whether FSDP2 divides the
+    `backbone`, `encoder`: dp, pp, and tp if it is not 1. `sharded`: whether FSDP2 divides the
     stages, and with "a part" not all of each, over replicas.
     """
 
     name: str
-    backbone: tuple[int, int]
-    encoder: tuple[int, int]
+    backbone: tuple[int, ...]
+    encoder: tuple[int, ...]
     layers: tuple[int, ...] = (2,)
     frozen: tuple[int, ...] = ()
-    tp: int = 1
     sharded: str = ""
 
     @property
     def units(self) -> Units:
-        return Units(UnitSize(*self.backbone), UnitSize(*self.encoder), tp=self.tp)
+        return Units(UnitSize(*self.backbone), UnitSize(*self.encoder))
 
     @property
     def microbatches(self) -> int:
@@ -98,8 +97,8 @@ def make_pipe(
     seat = units.seat(at)
     stages = base.stages_of(seat) if seat < units.backbone.pp else ()
     mine = {s: model.stages[s] for s in stages}
-    if setting.tp > 1 and divided:
-        divide(model, units.mesh()["tp"])
+    if divided:
+        divide_in(units, model)
     if setting.sharded:
         mesh = units.mesh()["dp"]  # on encoders' ranks, too: all processes make it
         for module in mine.values():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.sched.runtime import Units, UnitSize
+from counterpoise.sched.runtime.links import first_pipelines
 from counterpoise.sched.runtime.units.mesh import refuse_processes
 
 
@@ -16,25 +17,39 @@ def write(path: Path, **tensor: int) -> Path:
     return path
 
 
-def test_units_of_one_tensor_parallelism_are_formed(tmp_path: Path) -> None:
-    found = Units.from_layout(write(tmp_path / "layout.json", backbone=4, encoder=4), ahead=1)
-    assert found == Units(UnitSize(3, 1), UnitSize(3, 1), ahead=1, tp=4)
-    assert (found.ranks, found.processes) == (6, 24)
+def test_units_have_the_tensor_parallelism_of_their_layout(tmp_path: Path) -> None:
+    path = write(tmp_path / "layout.json", backbone=4, encoder=2, generator=1)
+    found = Units.from_layout(path, ahead=1)
+    sizes = UnitSize(3, 1, tp=4), UnitSize(3, 1, tp=2), UnitSize(3, 1)
+    assert found == Units(sizes[0], sizes[1], ahead=1, generator=sizes[2])
+    assert (found.ranks, found.processes) == (9, 21)
 
 
-def test_units_of_different_tensor_parallelism_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "layout.json", backbone=4, encoder=2)
-    with pytest.raises(ValueError, match="it has backbone tp 4, encoder tp 2; the runtime"):
-        Units.from_layout(path)
+@pytest.mark.parametrize("backbone", [1, 2, 3, 4])
+@pytest.mark.parametrize("encoder", [1, 2, 3, 6])
+def test_lanes_have_each_process_of_one_rank_after_the_other(backbone: int, encoder: int) -> None:
+    units = Units(UnitSize(2, 1, backbone), UnitSize(1, 2, encoder), generator=UnitSize(1, 1, 2))
+    lanes = units.lanes()
+    for rank in range(units.ranks):
+        own = [lane[rank] for lane in lanes]
+        assert own == sorted(own)
+        assert set(own) == set(units.processes_of(rank))
+        assert {units.rank_of(process) for process in own} == {rank}
+    # ranks of one unit change together, so sums within it are those of one lane each
+    for same in ((0, 1), (2, 3)):
+        steps = [{lane[rank] - units.processes_of(rank)[0] for rank in same} for lane in lanes]
+        assert all(len(step) == 1 for step in steps)
+    # and each lane is the first of some process
+    first = first_pipelines(lanes)
+    assert sorted(first) == list(range(units.processes))
+    assert set(first.values()) == set(range(len(lanes)))
 
 
 def test_other_numbers_of_processes_are_refused() -> None:
-    units = Units(UnitSize(2, 1), UnitSize(3, 1), tp=2)
-    refuse_processes(20, units.tp, units.sizes)
-    words = "15 processes, and units of 2 and 3 ranks with 2 processes for each rank; start 10"
+    units = Units(UnitSize(2, 1, tp=2), UnitSize(3, 1))
+    refuse_processes(14, units.sizes)
+    words = "15 processes, and units of 2 ranks of 2 processes and 3 ranks; start 7"
     with pytest.raises(ValueError, match=words):
-        refuse_processes(15, units.tp, units.sizes)
-    with pytest.raises(ValueError, match="there are 6 processes, and units of 2 and 3 ranks; st"):
-        refuse_processes(6, 1, units.sizes)
-    with pytest.raises(ValueError, match="tp is 0; give 1 or more"):
-        Units(UnitSize(2, 1), UnitSize(3, 1), tp=0)
+        refuse_processes(15, units.sizes)
+    with pytest.raises(ValueError, match="encoder has dp 3, pp 1 and tp 0; give 1 or more"):
+        Units(UnitSize(2, 1), UnitSize(3, 1, tp=0))

@@ -25,20 +25,35 @@ pytestmark = pytest.mark.slow
 TOLERANCE = 1e-5
 # On 4 processes: one rank of each unit; a schedule with input and weight gradients apart.
 SOME = (
-    UnitSetting("1f1b", (1, 1), (1, 1), (2,), tp=2),
-    UnitSetting("zb-h1", (1, 1), (1, 1), (2, 2), (1,), tp=2),
+    UnitSetting("1f1b", (1, 1, 2), (1, 1, 2)),
+    UnitSetting("zb-h1", (1, 1, 2), (1, 1, 2), (2, 2), (1,)),
+)
+# Units of different tp: a process sends to two and hears from one of them, and the other way.
+DIFFERENT = (
+    UnitSetting("1f1b", (1, 1, 2), (2, 1)),
+    UnitSetting("1f1b", (2, 1), (1, 1, 2), (2, 2), (1,)),
 )
 SHARDED = UnitSetting("1f1b", (2, 1), (2, 1), (2,), sharded="all")
 # On 8: stages and replicas.
-EIGHT = UnitSetting("zbv", (1, 2), (2, 1), (4,), tp=2)
+EIGHT = UnitSetting("zbv", (1, 2, 2), (2, 1, 2), (4,))
 MORE = (
-    UnitSetting("1f1b-alg2", (2, 1), (1, 2), (2, 4), (0,), tp=2),
-    UnitSetting("interleaved", (1, 2), (1, 2), (2, 2), tp=2),
-    UnitSetting("1f1b", (2, 1), (2, 1), (2,), (0,), tp=2),
-    UnitSetting("1f1b", (1, 1), (3, 1), (2, 2), (0, 1), tp=2),
-    UnitSetting("1f1b", (1, 1), (1, 1), (2, 4), tp=4),
-    UnitSetting("zb-h1", (2, 1), (2, 1), (2,), tp=2, sharded="all"),
-    UnitSetting("1f1b", (2, 1), (1, 2), (2,), tp=2, sharded="a part"),
+    UnitSetting("1f1b-alg2", (2, 1, 2), (1, 2, 2), (2, 4), (0,)),
+    UnitSetting("interleaved", (1, 2, 2), (1, 2, 2), (2, 2)),
+    UnitSetting("1f1b", (2, 1, 2), (2, 1, 2), (2,), (0,)),
+    UnitSetting("1f1b", (1, 1, 2), (3, 1, 2), (2, 2), (0, 1)),
+    UnitSetting("1f1b", (1, 1, 4), (1, 1, 4), (2, 4)),
+    UnitSetting("zb-h1", (2, 1, 2), (2, 1, 2), sharded="all"),
+    UnitSetting("1f1b", (2, 1, 2), (1, 2, 2), sharded="a part"),
+)
+# Of different tp: numbers of replicas and of processes that do not divide, and both.
+MORE_DIFFERENT = (
+    UnitSetting("zbv", (2, 1, 2), (4, 1), (4,)),
+    UnitSetting("zb-h1", (2, 1), (3, 1, 2)),
+    UnitSetting("1f1b-alg2", (1, 2), (3, 1, 2), (2, 4), (0,)),
+    UnitSetting("1f1b", (1, 1, 4), (1, 2, 2), (2, 4)),
+    UnitSetting("interleaved", (1, 2, 3), (1, 1, 2), (2,)),
+    UnitSetting("1f1b", (2, 1, 2), (2, 2), sharded="all"),
+    UnitSetting("1f1b", (2, 1), (3, 1, 2), sharded="a part"),
 )
 
 
@@ -54,7 +69,7 @@ def eight() -> Iterator[Pool]:
     made.close()
 
 
-@pytest.mark.parametrize("setting", SOME, ids=str)
+@pytest.mark.parametrize("setting", [*SOME, *DIFFERENT], ids=str)
 def test_training_equals_one_process(pool: Pool, setting: UnitSetting) -> None:
     assert_equal(pool, setting)
 
@@ -65,7 +80,7 @@ def test_stages_and_replicas_in_lanes_train_as_one_process(eight: Pool) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("setting", MORE, ids=str)
+@pytest.mark.parametrize("setting", [*MORE, *MORE_DIFFERENT], ids=str)
 def test_training_equals_one_process_in_more_settings(eight: Pool, setting: UnitSetting) -> None:
     assert_equal(eight, setting)
 
@@ -104,11 +119,12 @@ def test_a_checkpoint_of_divided_modules_goes_on_with_and_without_dividing(
 
 @pytest.mark.long
 def test_a_checkpoint_goes_on_where_both_divide(eight: Pool, tmp_path: Path) -> None:
-    assert_goes_on(eight, replace(SHARDED, tp=2), tmp_path)
+    assert_goes_on(eight, replace(SHARDED, backbone=(2, 1, 2), encoder=(2, 1, 2)), tmp_path)
 
 
 def assert_goes_on(pool: Pool, divided: UnitSetting, tmp_path: Path) -> None:
-    plain = replace(divided, tp=1, sharded="")
+    sizes = divided.backbone[:2], divided.encoder[:2]
+    plain = replace(divided, backbone=sizes[0], encoder=sizes[1], sharded="")
     pool.run(train_on, divided, tmp_path, 0)
     files = sorted((tmp_path / "step-1").glob("rank-*.pt"))
     # One for each rank of the first lane and replica, and for each encoder's.
@@ -123,7 +139,7 @@ def assert_goes_on(pool: Pool, divided: UnitSetting, tmp_path: Path) -> None:
     expected = pool.run(train_on, plain, tmp_path, 1)
     for rank, weights in enumerate(found):
         for name, value in weights.items():
-            wanted = expected[rank // divided.tp][name]
+            wanted = expected[divided.units.rank_of(rank)][name]
             torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-6)
 
 
