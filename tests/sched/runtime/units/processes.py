@@ -98,7 +98,7 @@ def make_pipe(
     stages = base.stages_of(seat) if seat < units.backbone.pp else ()
     mine = {s: model.stages[s] for s in stages}
     if divided:
-        divide_in(units, model)
+        divide_in(units, model.pieces())
     if setting.sharded:
         mesh = units.mesh()["dp"]  # on encoders' ranks, too: all processes make it
         for module in mine.values():

@@ -70,7 +70,7 @@ def train(process: int, units: Units) -> dict[str, Any]:
     model = make_model((2,), 1, torch.float32, merges=False)
     expected = copy.deepcopy(model)
     has_language = units.rank_of(process) < units.backbone.ranks
-    divide_in(units, model)
+    divide_in(units, model.pieces())
     pipe = Pipeline(
         units, schedule="1f1b", stages={0: model.stages[0]} if has_language else {}, merge=merge,
         encoders=specs_of(model, fields=FIELDS), loss=total_loss, hidden=HIDDEN, weigh="sample",

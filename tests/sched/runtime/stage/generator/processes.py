@@ -34,6 +34,7 @@ from tests.sched.runtime.stage.generator.decoder import (
     reference,
     spec_of,
 )
+from tests.sched.runtime.tensor_parallel import divide_in
 from tests.sched.runtime.training import train_beside
 
 
@@ -41,15 +42,15 @@ from tests.sched.runtime.training import train_beside
 class Drawing:
     """A schedule with a decoder behind it.
 
-    `backbone`, `encoder`, `generator`: replicas and pipeline ranks of each; without a generator's,
-    it is on the last stage's rank, and without any, all is on a mesh. `frozen`: "encoders",
-    "stages", "decoder". `options`: of the pipeline.
+    `backbone`, `encoder`, `generator`: dp, pp, and tp if it is not 1, of each; without a
+    generator's, it is on the last stage's rank, and without any, all is on a mesh. `frozen`:
+    "encoders", "stages", "decoder". `options`: of the pipeline.
     """
 
     name: str
-    backbone: tuple[int, int]
-    generator: tuple[int, int] | None = None
-    encoder: tuple[int, int] | None = None
+    backbone: tuple[int, ...]
+    generator: tuple[int, ...] | None = None
+    encoder: tuple[int, ...] | None = None
     frozen: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -143,7 +144,8 @@ def make_pipe(
         algorithm = ALGORITHMS[setting.name.rpartition("-")[2]]
         made = {"vocabulary": VocabParallel(head, None, algorithm=algorithm)}
     if isinstance(where, Units):
-        seat = where.seat(rank % where.ranks)
+        seat = where.seat(where.rank_of(rank))
+        divide_in(where, model.pieces())
     else:
         seat = where["pp"].get_local_rank()
     mine = {s: stages[s] for s in base.stages_of(seat)} if seat < setting.backbone[1] else {}
@@ -222,10 +224,10 @@ def errors(
             if id(p) not in own:
                 continue
             if not gradients:
-                beside.append(float(relative(p.detach(), q.detach())))
+                beside.append(float(relative(whole(p.detach()), q.detach())))
             elif q.grad is None:
                 assert p.grad is None
             else:
                 assert p.grad is not None
-                beside.append(float(relative(p.grad, q.grad)))
+                beside.append(float(relative(whole(p.grad), q.grad)))
     return found | {"beside": max(beside)}

@@ -26,11 +26,15 @@ DISAGGREGATED = (
     Drawing("zb-h1", (1, 3), (1, 1), frozen=("decoder",)),
     Drawing("1f1b-alg2", (1, 2), (1, 1), (1, 1)),
     Drawing("interleaved", (1, 2), encoder=(2, 1)),
+    Drawing("1f1b", (1, 2), (1, 1, 2)),
 )
 MORE_DISAGGREGATED = (
     Drawing("1f1b", (1, 1), (1, 1)),
     Drawing("zbv", (1, 2), (1, 1), (1, 1), frozen=("encoders", "stages")),
     Drawing("1f1b", (2, 1), (1, 1), (1, 1)),
+    Drawing("zb-h1", (1, 1, 2), (2, 1), frozen=("decoder",)),
+    Drawing("1f1b", (1, 1), (1, 1), (1, 1, 2)),
+    Drawing("1f1b", (1, 1, 2), (1, 1, 2)),
 )
 
 
