@@ -54,7 +54,7 @@ def agree_units(
         for replica in range(units.backbone.dp)
     ]
     shared = ranks_with_shared(everyone)
-    _refuse_between_units(shared, units)
+    refuse_between_units(shared, units)
     facts = [replace(one, shared=shared) for one in found]
     if facts.count(facts[0]) != len(facts):
         raise ValueError(
@@ -64,7 +64,7 @@ def agree_units(
     return facts[0]
 
 
-def _refuse_between_units(shared: Mapping[str, Sequence[int]], units: Units) -> None:
+def refuse_between_units(shared: Mapping[str, Sequence[int]], units: Units) -> None:
     """Raise ValueError for a parameter of units whose ranks have other numbers of processes."""
     for name, ranks in shared.items():
         sizes = sorted({len(units.processes_of(rank)) for rank in ranks})
