@@ -20,12 +20,11 @@ def clip_gradients(
 ) -> Tensor:
     """Scale all gradients so that their common norm is at most `max_norm`; return the norm before.
 
-    `pipelines`: the ranks that hold the other stages; of a process in several lanes, in each of
-    them. `shared`: parameters that another pipeline
-    rank holds too, and counts. A parameter that several stages of this rank use is counted once.
-    Parts of a divided one (FSDP2, tensor parallelism) count once each: those of the pipeline's own
-    ranks in its sum, others in a sum before that. Nothing waits for the result on CUDA. Raises
-    RuntimeError if other ranks' parts do not come within the deadline.
+    `pipelines`: the ranks that hold the other stages, in each lane of this process. `shared`:
+    parameters that another pipeline rank holds too, and counts. What several stages of this rank
+    use counts once. So do parts of a divided parameter (FSDP2, tensor parallelism): those of the
+    pipeline's own ranks in its sum, others in a sum before that. Nothing waits for the result on
+    CUDA. Raises RuntimeError if other ranks' parts do not come within the deadline.
     """
     unique = {id(p): p for p in parameters if p.requires_grad}
     counted_elsewhere = {id(p) for p in shared}

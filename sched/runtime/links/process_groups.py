@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ from ..parts.step_data import TensorSpec
 from .interface import Transfer
 
 Channel = tuple[int, int]
+T = TypeVar("T")
 
 
 class PeerLostError(RuntimeError):
@@ -167,27 +168,24 @@ def make_groups(
     if own not in first:
         raise ValueError(f"process {own} is in none of the pipelines {pipelines}")
     rank = list(pipelines[first[own]]).index(own)
-    pairs: dict[Channel, list[dist.ProcessGroup]] = {p: [] for p in channels if rank in p}
-    rooms: dict[str, dist.ProcessGroup] = {}
-    sets: dict[tuple[int, ...], dist.ProcessGroup] = {}
-    # torch wants every process to make every group, those of other pipelines too, in one order.
-    for number, ranks in enumerate(pipelines):
 
-        def group(
-            members: Iterable[int], number: int = number, ranks: Sequence[int] = ranks
-        ) -> dist.ProcessGroup | None:
-            """Return a group that this process is in and no pipeline before this one has."""
-            processes = [ranks[member] for member in members]
-            if first[processes[-1]] != number:
-                return None
-            made = new_group(processes)
-            return made if own in processes else None
+    def groups(named: Mapping[T, Sequence[int]]) -> dict[T, list[dist.ProcessGroup]]:
+        """Return the groups that this process is in, by name; `named`: the ranks of each."""
+        found = {n: list[dist.ProcessGroup]() for n, members in named.items() if rank in members}
+        # torch wants every process to make every group, those of other pipelines too, in one order.
+        for number, ranks in enumerate(pipelines):
+            for name, members in named.items():
+                processes = [ranks[member] for member in members]
+                # The last one, who receives on a channel, has the group in its first lane.
+                if first[processes[-1]] == number:
+                    made = new_group(processes)
+                    if own in processes:
+                        found[name].append(made)
+        return found
 
-        for pair in channels:
-            if (made := group(pair)) is not None:
-                pairs[pair].append(made)
-        rooms |= {n: m for n in communicators if (m := group(communicators[n])) is not None}
-        sets |= {members: m for members in sharers if (m := group(members)) is not None}
+    pairs = groups({pair: pair for pair in channels})
+    rooms = {name: group for name, (group,) in groups(communicators).items()}
+    sets = {ranks: group for ranks, (group,) in groups({each: each for each in sharers}).items()}
     return Groups(rank, device, pairs, rooms, sets)
 
 
