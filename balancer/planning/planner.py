@@ -16,6 +16,8 @@ from .partition.by_name import assign_groups
 from .partition.level import level
 from .partition.micro_steps import assign_in_rows
 from .problem.config import (
+    GlobalBatch,
+    Microbatch,
     OrderRanks,
     OversizeError,
     PlanConfig,
@@ -24,10 +26,11 @@ from .problem.config import (
 )
 from .problem.costs import check_costs
 from .problem.loads import budget_array, oversized
+from .problem.options import COUNTED
 from .problem.padded_work import padded_loads
 from .problem.shuffle import derive_seed
 from .problem.timed import is_timed, timed_config, timed_costs
-from .steps import StepGroups, group_epoch, group_last, group_prefix, group_step
+from .steps import StepGroups, first_accumulate, group_epoch, group_last, group_prefix, group_step
 
 WINDOW_STEPS = 4
 WINDOW_SAMPLES = 5120  # enough that 4096 are planned together even if groups pack badly
@@ -82,6 +85,10 @@ class Planner:
                 f"window at ordinal {window.start} has {len(costs)} samples; give "
                 f"{self.window_samples}, or fewer with last=True at the epoch's end"
             )
+        if self._plans_nothing(len(costs)):
+            everything = Microbatch(tuple(range(window.start, window.start + len(costs))))
+            whole = GlobalBatch(window.step, ((everything,),))
+            return Planned((whole,), len(costs), (), config.oversize == "refuse")
         self._refuse_oversize(window, costs)
         every, costs = costs, np.ascontiguousarray(costs[:, self._columns])
         if self._untimed is not None:
@@ -97,6 +104,17 @@ class Planner:
         # An epoch's batches are made when they are needed: all together they take much memory.
         batches = grouped_batches if config.mode == "epoch" else tuple(grouped_batches)
         return Planned(batches, grouped.used, oversize, config.oversize == "refuse", left_out)
+
+    def _plans_nothing(self, samples: int) -> bool:
+        """Return whether a window is one microbatch, whatever its samples cost.
+
+        Such windows are small, and many: to find out in the usual way takes most of a loop's plan.
+        """
+        config = self.config
+        is_exact = config.mode == "exact" and samples == config.samples_per_step
+        is_one = config.ranks == 1 and first_accumulate(config) == 1
+        is_counted = config.grouping in COUNTED and samples <= (config.batch_size or 0)
+        return is_exact and is_one and is_counted and not config.limited
 
     def _count_left_out(self, batches: GroupedBatches, used: int, oversize: int) -> int:
         """Return how many samples are in no batch, though neither refused nor of a dropped step."""

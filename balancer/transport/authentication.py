@@ -17,7 +17,7 @@ import zmq
 
 from ..protocol.messages import FROM_RANK, FROM_WORKER, Message
 from .keys import AllowList, ServerKeys, public_text
-from .sockets import SERIAL_AFTER, read_event
+from .sockets import SERIAL_AFTER, is_readable, read_event
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"counterpoise"
@@ -75,7 +75,7 @@ class KeyAuthenticator:
     def answer_requests(self) -> None:
         """Answer requests of connections that wait to be let in, some at a time."""
         for _ in range(MOST_ANSWERS):
-            if not self._requests.poll(0):
+            if not is_readable(self._requests):
                 break
             self._answer(self._requests)
 

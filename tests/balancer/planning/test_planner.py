@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.planner import make_planner
-from counterpoise.balancer.planning.problem.config import GlobalBatch, PlanConfig, Planned, Window
+from counterpoise.balancer.planning.problem.config import (
+    GlobalBatch,
+    Microbatch,
+    PlanConfig,
+    Planned,
+    Window,
+)
+from counterpoise.balancer.planning.steps import group_step
 
 BASE = PlanConfig(
     ranks=2,
@@ -100,6 +107,21 @@ def test_one_microbatch_of_one_rank_has_all_samples() -> None:
         (batch,) = planned.batches
         assert [mb.ordinals for mb in batch.ranks[0]] == [tuple(range(100, 108))]
         assert (planned.consumed, planned.left_out) == (8, 0)
+
+
+@pytest.mark.parametrize("grouping", ["fixed", "random", "length", "device"])
+@pytest.mark.parametrize("accumulate", ["auto", 1])
+def test_a_step_of_one_microbatch_is_that_of_the_last_step_which_is_grouped(
+    grouping: Any, accumulate: Any
+) -> None:
+    config = replace(FIXED, ranks=1, grouping=grouping, accumulate=accumulate, batch_size=24)
+    costs = draw(24)
+    whole, grouped = plan(config, costs, 100), group_step(config, costs, seed=0, step=7)
+    assert len(grouped.steps) == 1
+    assert not grouped.group_of.any()
+    assert whole == Planned((GlobalBatch(7, ((Microbatch(tuple(range(100, 124))),),)),), 24, ())
+    with pytest.raises(ValueError, match="must stay below"):
+        plan(config, costs + 2**60)
 
 
 def test_a_sample_over_budget_is_alone_or_refused_and_reported() -> None:
