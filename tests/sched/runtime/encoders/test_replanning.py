@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from counterpoise.sched import Program, Replan, Slot, simulate
 from counterpoise.sched.runtime import Pipeline, resumed_schedule
@@ -43,8 +44,7 @@ class Told:
         return found
 
 
-def make(rank: int, ranks: int, drift: DriftCase, program: Program) -> Pipeline:
-    mesh = make_mesh(ranks)
+def make(mesh: DeviceMesh, drift: DriftCase, program: Program) -> Pipeline:
     own = mesh["pp"].get_local_rank()
     told = Told(own, drift)
     settings = Replan(partial(plan_case, drift.case), drift.profile, measure=told)
@@ -55,7 +55,7 @@ def make(rank: int, ranks: int, drift: DriftCase, program: Program) -> Pipeline:
 
 def run(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path) -> Any:
     """Train, and save the plan after 22 steps; return the changes, and what ran at the end."""
-    pipe = make(rank, 4, drift, program)
+    pipe = make(make_mesh(4), drift, program)
     for step in range(steps):
         pipe.step(sleeping_step(QUICK))
         if step == 21:
@@ -68,7 +68,7 @@ def run(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path)
 
 def go_on(rank: int, drift: DriftCase, program: Program, steps: int, folder: Path) -> Any:
     own = folder / str(rank)
-    pipe = make(rank, 4, drift, resumed_schedule(own, lambda *_: program)(4, 8))
+    pipe = make(make_mesh(4), drift, resumed_schedule(own, lambda *_: program)(4, 8))
     read_plan_state(own, pipe.replanner)
     for _ in range(22, steps):
         pipe.step(sleeping_step(QUICK))
@@ -99,30 +99,48 @@ def test_all_ranks_switch_at_one_step_and_a_resumed_job_does_too(
     assert again == whole
 
 
-def learn(rank: int, drift: DriftCase, program: Program, followed: bool) -> list[float]:
-    """Return the weights of this rank after ten steps, in which the plan changes, or does not."""
-    torch.manual_seed(rank)
-    pipe = make(rank, 4, drift, program)
-    if not followed:
-        pipe.close()
-        torch.manual_seed(rank)
-        pipe, _ = sleeping_pipe(make_mesh(4), rank, QUICK, program)
+def learn(rank: int, drift: DriftCase, program: Program, followed: bool, tp: int) -> Any:
+    """Return the weights of this rank after ten steps, in which the plan changes, or does not.
+
+    And the last program; `tp`: processes of each rank, which all do the same.
+    """
+    del rank
+    mesh = make_mesh(4, tp=tp)
+    own = mesh["pp"].get_local_rank()
+    torch.manual_seed(own)
+    if followed:
+        pipe = make(mesh, drift, program)
+    else:
+        pipe, _ = sleeping_pipe(mesh, own, QUICK, program)
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
     for _ in range(10):
         pipe.step(sleeping_step(QUICK))
         optimizer.step()
         optimizer.zero_grad()
     assert len(pipe.plan_changes()) == int(followed)
-    found = [float(p.detach().sum()) for p in pipe.parameters()]
+    found = [float(p.detach().sum()) for p in pipe.parameters()], str(pipe.programs()[8])
     pipe.close()
     return found
 
 
 @pytest.mark.long
 def test_what_is_learnt_does_not_depend_on_the_plan(pool: Pool) -> None:
+    assert_alike(pool, 1)
+
+
+@pytest.mark.long
+def test_all_lanes_of_tensor_parallelism_take_the_plan() -> None:
+    eight = Pool(8)
+    assert_alike(eight, 2)
+    eight.close()
+
+
+def assert_alike(pool: Pool, tp: int) -> None:
+    """Check that all processes end with one plan, and what they learn with and without it."""
     drift = replace(CASE, start=3)
-    ours, theirs = (
-        pool.run(learn, drift, drift.program(0), followed) for followed in (True, False)
-    )
-    for one, other in zip(ours, theirs, strict=True):
+    first = drift.program(0)
+    ours, theirs = (pool.run(learn, drift, first, followed, tp) for followed in (True, False))
+    (planned,), (kept,) = ({program for _, program in found} for found in (ours, theirs))
+    assert planned != kept == str(first)
+    for (one, _), (other, _) in zip(ours, theirs, strict=True):
         assert one == pytest.approx(other, rel=1e-5)
