@@ -2,7 +2,8 @@
 
 A thread writes this rank's standing to a key-value store twice a second and reads the others', so
 what was known last is here when the store's host is gone. The thread never holds up the passes; a
-store that does not answer holds up the thread alone, for a few seconds.
+store that does not answer holds up the thread alone: for a few seconds, or for ever where its host
+is stopped, so a second thread ends a process that nobody waits for any more.
 
 A standing has a number that grows each time. Who reads one that has not grown for a while knows
 that the rank's process is dead, stopped or cut off.
@@ -98,7 +99,9 @@ class Board:
 
     def start(self) -> None:
         """Start to publish; all ranks have made their boards."""
+        # Two threads: a store whose host is stopped may hold up the first one for ever.
         threading.Thread(target=self._publish_often, name="standing", daemon=True).start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def begin_step(self, step: int) -> Waits:
         """Note that a step starts, and return what the executor notes its place in."""
@@ -225,6 +228,9 @@ class Board:
         while not self._stop.wait(_PERIOD_S):
             if not self._lost:
                 self._exchange()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_PERIOD_S):
             self._end_if_left_alone(os._exit)
 
     def _end_if_left_alone(self, leave: Callable[[int], None]) -> None:
@@ -232,7 +238,7 @@ class Board:
         own = self._own()
         failed = {rank: there.failed for rank, there in self.standings.items() if there.failed}
         reasons = [f"rank {rank} has given up: {error}" for rank, error in failed.items()]
-        if self._lost:
+        if self._lost or monotonic() - self._read_at > _STORE_S:
             reasons.append("the first rank's process is gone")
         computes = self._running and not own.waiting and not self.waits.done
         if computes and reasons and own.since_s > self._deadline_s:

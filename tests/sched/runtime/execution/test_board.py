@@ -139,7 +139,7 @@ def test_a_process_of_two_lanes_is_read_in_both(clock: list[float]) -> None:
     assert board.elsewhere()[0] == {0: Standing(4, 0), 1: Standing(4, 2), 2: board.standings[2]}
 
 
-@pytest.mark.parametrize("reason", ["others gave up", "store lost"])
+@pytest.mark.parametrize("reason", ["others gave up", "store lost", "store does not answer"])
 def test_a_rank_that_hangs_in_a_pass_is_ended_once_nobody_waits_for_it(
     clock: list[float], reason: str
 ) -> None:
@@ -149,13 +149,17 @@ def test_a_rank_that_hangs_in_a_pass_is_ended_once_nobody_waits_for_it(
     board._exchange()
     board._own()
     clock[0] += 11.0
+    board._exchange()
     board._end_if_left_alone(left.append)
     assert not left
     if reason == "store lost":
         store.lost = True
-    else:
+    elif reason == "others gave up":
         store.post(2, Standing(4, 2, "0F1", 7.0, failed="failed", beat=8))
-    board._exchange()
+    if reason == "store does not answer":
+        clock[0] += 11.0
+    else:
+        board._exchange()
     for busy in ({"value": Value("F", 0, 1)}, {"done": True}):
         for name, value in busy.items():
             setattr(waits, name, value)
@@ -165,5 +169,7 @@ def test_a_rank_that_hangs_in_a_pass_is_ended_once_nobody_waits_for_it(
     board._own()
     assert not left
     clock[0] += 11.0
+    if reason == "others gave up":
+        board._exchange()
     board._end_if_left_alone(left.append)
     assert left == [70]
