@@ -202,9 +202,11 @@ class Connection:
             if timeout_s is not None and waited > timeout_s:
                 raise TimeoutError(f"no batch within {timeout_s} s")
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
-            if self._sockets.link().poller.poll(int(1000 * left) + 1):
+            ready = self._sockets.link().poller.poll(int(1000 * left) + 1)
+            if ready:
                 self._drain()
-                self._check_processes()
+                if any(each in self._sockets.watched for each, _ in ready):
+                    self._check_processes()
                 self._send(self.session.new_requests())
             else:
                 self._check_silence()

@@ -99,8 +99,10 @@ class DecodeScheduler:
 
     def _fits(self, sample: Sample) -> bool:
         """Return whether a sample may be decoded now."""
+        if self.budget.has_room(sample):
+            return True
         front = self.planned.front
-        if self.budget.has_room(sample) or sample.position == front:
+        if sample.position == front:
             return True
         # A step that waits for holes needs all its samples decoded once before its front can leave:
         # without room, one at a time.
