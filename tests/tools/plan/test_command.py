@@ -205,6 +205,7 @@ def test_plans_are_written_as_jobs_read_them(tmp_path: Path) -> None:
     units = Units.from_layout(layout)
     assert report["units"]["backbone"]["pp"] == units.backbone.pp
     assert report["units"]["encoder"]["dp"] == units.encoder.dp
+    assert (units.backbone.tp, units.encoder.tp) == (2, 1)
     assert units.processes == report["gpus"]
     report = run("partition", *PAIR, "--out", str(cut))
     assert [one.layers for one in read_split(cut).stages] == report["layers_per_stage"]
@@ -218,7 +219,9 @@ def test_plans_are_written_as_jobs_read_them(tmp_path: Path) -> None:
 def small_model(folder: Path) -> tuple[str, ...]:
     """Return the options for a model of an encoder and a backbone, up to --out."""
     path = folder / "model.json"
-    times = {"forward_ns": {"1": 100}, "backward_ns": {"1": 200}}
-    parts = [{"name": name, "layers": 4, **times} for name in ("encoder", "backbone")]
+    parts = [
+        {"name": name, "layers": 4, "forward_ns": {tp: 100}, "backward_ns": {tp: 200}}
+        for name, tp in (("encoder", "1"), ("backbone", "2"))
+    ]
     path.write_text(json.dumps({"modules": parts}))
     return "--model", str(path), "--out"
