@@ -309,9 +309,14 @@ class Coordinator:
         if run is None or state.failure is not None:
             return
         while (peer := state.pool.next_free(run.leases.count)) is not None:
+            home = state.pool.home(peer, run.job.ranks)
+            rank = run.delivery.decoding.next_rank(home)
+            if rank not in (None, home):
+                peer = state.pool.nearest(peer, rank, run.job.ranks)
             stats = state.workers[peer].stats
             each_ms = stats.probe_ms_each, stats.decode_ms_each
-            lease = run.granter.grant(peer, state.now, state.pool.assignable, *each_ms)
+            workers = state.pool.assignable
+            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank or 0)
             if lease is None:
                 return
             state.send(peer, lease)

@@ -35,6 +35,9 @@ CONNECT_S = 5.0
 ANSWER_S, SLOW_BYTES_PER_S = 10.0, 4e6
 # A worker that has answered nothing so many times, one after the other, is out of reach.
 MOST_SILENCES = 3
+# A connection over which nothing was asked for so long is closed: each costs descriptors here, at
+# the worker, and a look at every turn.
+UNUSED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +211,14 @@ class PullBook:
         return self._check_layout(header, payload)
 
     def expire(self, now: float) -> None:
-        """Give up what has taken too long."""
+        """Give up what has taken too long, and connections that nothing is asked for over."""
         for worker in list(self._workers.values()):
             # Answers come in order: only the oldest is waited for now.
             pull = next(iter(worker.pulls.values()), None)
             if pull is None:
-                continue
-            if not worker.is_connected:
+                if worker.is_connected and now > worker.heard_at + UNUSED_S:
+                    self._lose(worker)
+            elif not worker.is_connected:
                 if now > max(worker.began_at, pull.asked_at) + self._connect_s:
                     self._give_up(worker, f"no connection within {self._connect_s:.0f} s")
             elif now > max(pull.asked_at, worker.heard_at) + self._allowed_s(pull):

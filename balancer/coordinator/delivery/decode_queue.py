@@ -11,21 +11,29 @@ Place = tuple[int, int, int]
 
 
 class _Waiting:
-    """Ordinals by place, nearest first; those of a place in their order."""
+    """Ordinals by place, nearest first: by step and microbatch, and by rank from any one on."""
 
     def __init__(self, is_wanted: Callable[[int], bool]) -> None:
         self._is_wanted = is_wanted
-        self._places: list[Place] = []
+        self._positions: list[tuple[int, int]] = []
+        # Of each position the ranks with samples, sorted.
+        self._ranks: dict[tuple[int, int], list[int]] = {}
         self._at: dict[Place, list[int]] = {}
 
     def push(self, place: Place, ordinal: int) -> None:
         """Add a sample."""
         waiting = self._at.get(place)
-        if waiting is None:
-            heapq.heappush(self._places, place)
-            self._at[place] = [ordinal]
-        else:
+        if waiting is not None:
             bisect.insort(waiting, ordinal)
+            return
+        self._at[place] = [ordinal]
+        position = place[:2]
+        ranks = self._ranks.get(position)
+        if ranks is None:
+            heapq.heappush(self._positions, position)
+            self._ranks[position] = [place[2]]
+        else:
+            bisect.insort(ranks, place[2])
 
     def remove(self, ordinal: int) -> bool:
         """Take a sample out, wherever it is; return whether it was there."""
@@ -35,13 +43,17 @@ class _Waiting:
                 return True
         return False
 
-    def first(self) -> tuple[Place, list[int]] | None:
+    def first(self, rank: int) -> tuple[Place, list[int]] | None:
         """Return the nearest place with its samples, the first of which is wanted; None: none.
 
-        Samples are not removed when they arrive or are taken, but here.
+        Of the ranks of a microbatch the first from `rank` on. Samples are not removed when they
+        arrive or are taken, but here.
         """
-        while self._places:
-            place = self._places[0]
+        while self._positions:
+            position = self._positions[0]
+            ranks = self._ranks[position]
+            at = bisect.bisect_left(ranks, rank) % len(ranks)
+            place = (*position, ranks[at])
             waiting = self._at[place]
             unwanted = 0
             while unwanted < len(waiting) and not self._is_wanted(waiting[unwanted]):
@@ -49,8 +61,10 @@ class _Waiting:
             del waiting[:unwanted]
             if waiting:
                 return place, waiting
-            heapq.heappop(self._places)
-            del self._at[place]
+            del self._at[place], ranks[at]
+            if not ranks:
+                heapq.heappop(self._positions)
+                del self._ranks[position]
         return None
 
 
@@ -71,15 +85,16 @@ class DecodeQueue:
         """Take a sample out, wherever it is; return whether it was queued."""
         return self._fresh.remove(ordinal) or self._dropped.remove(ordinal)
 
-    def nearest(self, front: tuple[int, int]) -> tuple[Place, list[int]] | None:
+    def nearest(self, front: tuple[int, int], rank: int) -> tuple[Place, list[int]] | None:
         """Return the place of the next sample, and the ordinals there; None if there is none.
 
-        The caller removes what it takes. Some after the first may not be wanted any more.
+        Of the ranks of a microbatch the first from `rank` on. The caller removes what it takes.
+        Some after the first may not be wanted any more.
 
         Dropped samples wait until the front needs them or nothing else is left: decoded earlier,
         they would be dropped again.
         """
-        fresh, dropped = self._fresh.first(), self._dropped.first()
+        fresh, dropped = self._fresh.first(rank), self._dropped.first(rank)
         if dropped is not None and (fresh is None or dropped[0][:2] == front):
             return dropped
         return fresh

@@ -35,14 +35,20 @@ class DecodeScheduler:
             self.budget.release(sample)
             self.queue(sample)
 
-    def next_samples(self, most: int) -> list[Sample]:
+    def next_rank(self, rank: int) -> int | None:
+        """Return the first rank, from `rank` on, that needs samples of the nearest microbatch."""
+        found = self._queue.nearest(self.planned.front, rank)
+        return None if found is None else found[0][2]
+
+    def next_samples(self, most: int, rank: int = 0) -> list[Sample]:
         """Return up to `most` samples of one microbatch to decode, nearest first.
 
-        A sample that is suspected of killing workers comes alone.
+        Those of `rank` first, and of the ranks after it. A sample that is suspected of killing
+        workers comes alone.
         """
         chosen: list[Sample] = []
         while len(chosen) < most:
-            found = self._queue.nearest(self.planned.front)
+            found = self._queue.nearest(self.planned.front, rank)
             if found is None or (chosen and found[0][:2] != chosen[0].position):
                 break
             waiting = found[1]

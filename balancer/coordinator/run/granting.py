@@ -37,18 +37,20 @@ class LeaseGranter:
         workers: int = 1,
         probe_ms: float | None = None,
         decode_ms: float | None = None,
+        rank: int = 0,
     ) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
         `workers` are those that share the samples to probe; `probe_ms` and `decode_ms` are how long
-        this one takes for a sample, None where that is not known.
+        this one takes for a sample, None where that is not known. Of what is to be decoded next,
+        the samples of `rank` come first.
         """
         most = {
             "probe": lease_samples(PROBE_SAMPLES, probe_ms),
             "decode": lease_samples(DECODE_SAMPLES, decode_ms),
         }
         for kind in self._kinds():
-            samples = self._next_samples(kind, workers, most[kind])
+            samples = self._next_samples(kind, workers, most[kind], rank)
             if samples:
                 return self._message(self.leases.grant(worker, kind, samples, now))
         return None
@@ -68,11 +70,11 @@ class LeaseGranter:
             return "probe", "decode"
         return "decode", "probe"
 
-    def _next_samples(self, kind: str, workers: int, most: int) -> list[Sample]:
+    def _next_samples(self, kind: str, workers: int, most: int, rank: int) -> list[Sample]:
         if kind == "probe":
             # Shares of what is quick would end in leases of one sample each.
             return self.feed.next_samples(most, workers if most <= PROBE_SAMPLES else 1)
-        return self.delivery.decoding.next_samples(most)
+        return self.delivery.decoding.next_samples(most, rank)
 
     def _message(self, lease: GrantedLease) -> Lease:
         refs = tuple(SampleRef(s.ordinal, s.index) for s in lease.samples.values())

@@ -15,7 +15,13 @@ from counterpoise.balancer.protocol.messages import (
     PullPayloads,
     Weights,
 )
-from counterpoise.loader.connect.pull_book import ANSWER_S, CONNECT_S, MOST_SILENCES, PullBook
+from counterpoise.loader.connect.pull_book import (
+    ANSWER_S,
+    CONNECT_S,
+    MOST_SILENCES,
+    UNUSED_S,
+    PullBook,
+)
 
 WEIGHTS = Weights(0, 0, 0, 0, 0, 0)
 
@@ -176,6 +182,22 @@ def test_a_connection_is_waited_for_a_bounded_time(rank: Rank) -> None:
     assert [each.reason for each in rank.reports()] == [
         "tcp://worker-7:1: no connection within 5 s"
     ]
+
+
+def test_a_connection_that_is_not_used_is_closed_and_made_again(rank: Rank) -> None:
+    (first, second) = rank.want(batch((7, 1), (8, 1)))
+    rank.answer(first, b"cat")
+    rank.answer(second, b"dog")
+    rank.pass_time(UNUSED_S - 1)
+    assert rank.book.ended == []
+    (again,) = rank.want(batch((7, 2)))
+    rank.answer(again, b"cow")
+    rank.pass_time(2)
+    assert rank.book.ended == [8]
+    (late,) = rank.want(batch((8, 2)))
+    rank.answer(late, b"hen")
+    assert rank.book.payload(handle(8, 2)) == b"hen"
+    assert rank.reports() == []
 
 
 def test_an_answer_is_waited_for_and_several_times_in_a_row_is_too_often(rank: Rank) -> None:

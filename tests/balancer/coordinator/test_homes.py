@@ -1,0 +1,88 @@
+"""Workers decode for few ranks, which connect to few workers; nobody waits for that."""
+
+from itertools import pairwise
+
+import pytest
+
+from counterpoise.balancer.coordinator.peers.records import WorkerPeer
+from counterpoise.balancer.coordinator.peers.worker_pool import LEASES_PER_WORKER, WorkerPool
+from counterpoise.balancer.coordinator.run import granting
+from counterpoise.balancer.protocol.messages import Lease, Message, WorkerHello
+from counterpoise.tools.bench.coordinator.driven import Driven
+
+RANKS = 16
+
+
+class Noting(Driven):
+    """Ranks that note which workers decode for them, and their leases."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pairs: set[tuple[bytes, int]] = set()
+
+    def answer(self, peer: bytes, message: Message) -> None:
+        if isinstance(message, Lease) and message.kind == "decode":
+            run = self.coordinator.state.run
+            assert run is not None
+            lease = run.leases.of_worker(peer)[-1]
+            self.pairs |= {(peer, sample.rank) for sample in lease.samples.values()}
+        super().answer(peer, message)
+
+
+def make_pool(count: int) -> tuple[WorkerPool, list[bytes], dict[bytes, int]]:
+    """Return a pool of workers without leases, their names, and the numbers of their leases."""
+    pool, names = WorkerPool(), [b"%d" % number for number in range(count)]
+    for name in names:
+        pool.add(WorkerPeer(name, WorkerHello(name.decode(), 0, "host", 0), 0.0, 0.0))
+        pool.update(name, is_ready=True, is_assignable=True)
+    leases = dict.fromkeys(names, 0)
+    assert pool.next_free(leases.__getitem__) == names[0]
+    return pool, names, leases
+
+
+def test_ranks_connect_to_few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(granting, "lease_samples", lambda least, _: least)
+    driven = Noting(ranks=64, workers=128, steps=3)
+    driven.run()
+    assert driven.delivered == 3 * driven.samples_per_step
+    # Of 64 x 128 pairs; 1,440 where workers take what is next.
+    print(len(driven.pairs))
+    assert len(driven.pairs) < 500
+
+
+@pytest.mark.parametrize("count", [3, 16, 17, 40])
+def test_homes_are_spread_evenly_however_many_there_are(count: int) -> None:
+    pool, names, _ = make_pool(count)
+    homes = sorted(pool.home(name, 1_000_000) for name in names)
+    gaps = [after - before for before, after in pairwise(homes)]
+    gaps.append(1_000_000 + homes[0] - homes[-1])
+    assert max(gaps) < 3 * min(gaps)
+
+
+def test_a_worker_that_is_back_has_its_home_again() -> None:
+    pool, names, leases = make_pool(5)
+    homes = [pool.home(name, RANKS) for name in names]
+    for number, name in enumerate(names):
+        pool.remove(pool.named(name.decode())[0])
+        again = name + b" again"
+        leases[again] = 0
+        pool.add(WorkerPeer(again, WorkerHello(name.decode(), 1, "host", 0), 0.0, 0.0))
+        pool.update(again, is_ready=True, is_assignable=True)
+        assert pool.home(again, RANKS) == homes[number]
+    assert sorted(pool.idle(leases.__getitem__)) == [name + b" again" for name in sorted(names)]
+
+
+@pytest.mark.parametrize("count", [1, 5, 16, 40])
+def test_the_nearest_of_those_with_as_much_room_is_found(count: int) -> None:
+    pool, names, leases = make_pool(count)
+    homes = {name: pool.home(name, RANKS) for name in names}
+    for rank in range(RANKS):
+        found = pool.nearest(names[0], rank, RANKS)
+        away = {name: (rank - home) % RANKS for name, home in homes.items()}
+        assert away[found] == min(away.values())
+    # One that has more leases is not among them, and one that is full is nowhere.
+    for at, name in enumerate(names[1:]):
+        leases[name] = 1 + at % LEASES_PER_WORKER
+        pool.note(name)
+    assert pool.next_free(leases.__getitem__) == names[0]
+    assert {pool.nearest(names[0], rank, RANKS) for rank in range(RANKS)} == {names[0]}
