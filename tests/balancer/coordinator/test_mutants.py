@@ -1,4 +1,4 @@
-"""The simulated trials notice planted bugs: each within a few seeds of the same 500."""
+"""The simulated trials notice planted bugs: each within a few seeds of the same 1,000."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from tests.balancer.coordinator.mutants import MUTANTS
 from tests.balancer.coordinator.planting import Mutant, edit
 from tests.balancer.coordinator.sharer_mutants import SHARER_MUTANTS
 
-SEEDS = 500
+SEEDS = 1000
 
 
 def seeds(first: int, variants: Sequence[str]) -> list[int]:
-    """Return the 500 seeds, those of the variant that shows the bug best first."""
+    """Return the 1,000 seeds, those of the variant that shows the bug best first."""
     near = range(first % len(variants), SEEDS, len(variants))
     return [first, *dict.fromkeys([*near, *range(SEEDS)])]
 
