@@ -7,11 +7,17 @@ is stopped, so a second thread ends a process that nobody waits for any more.
 
 A standing has a number that grows each time. Who reads one that has not grown for a while knows
 that the rank's process is dead, stopped or cut off.
+
+The threads end before the interpreter does, whether or not the board was closed. Python ends a
+thread that comes back from a call to find the interpreter ending, and where that call is torch's,
+C++ answers with abort().
 """
 
+import atexit
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,6 +41,8 @@ _UNKNOWN = "failed"
 _LOST = 70
 # A store that does not answer within this time is taken for lost.
 _STORE_S = 10.0
+# How long threads are waited for at exit: their calls end by then, save those to a stopped host.
+_END_S = _STORE_S + 2.0
 
 
 @dataclass(slots=True)
@@ -94,14 +102,23 @@ class Board:
         self._failed = ""
         self._lost = False
         self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
         # All ranks meet after this, so that no key is missing when the thread reads them.
         store.set(_key(seat.processes[seat.rank]), _text(Standing(0, 0)))
 
     def start(self) -> None:
         """Start to publish; all ranks have made their boards."""
         # Two threads: a store whose host is stopped may hold up the first one for ever.
-        threading.Thread(target=self._publish_often, name="standing", daemon=True).start()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._start_thread(self._publish_often, "standing")
+        self._start_thread(self._watch, "watch")
+
+    def _start_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Start a thread that is waited for at exit."""
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        _boards.add(self)
+        thread.start()
+        return thread
 
     def begin_step(self, step: int) -> Waits:
         """Note that a step starts, and return what the executor notes its place in."""
@@ -113,8 +130,13 @@ class Board:
         self._running = False
 
     def close(self) -> None:
-        """Stop to publish."""
+        """Stop to publish, without waiting for a store that does not answer."""
         self._stop.set()
+
+    def join(self, until: float) -> None:
+        """Wait, after `close`, for the end of the board's threads, but not past `until`."""
+        for thread in self._threads:
+            thread.join(max(0.0, until - monotonic()))
 
     def give_up(self, error: str) -> dict[int, Standing]:
         """Publish that this rank has failed, and return all standings as of now.
@@ -127,9 +149,7 @@ class Board:
         until = monotonic() + _LISTEN_S
         self._before = monotonic(), self._read_others()
         while True:
-            last = threading.Thread(target=self._exchange, daemon=True)
-            last.start()
-            last.join(_ANSWER_S)
+            self._start_thread(self._exchange, "last words").join(_ANSWER_S)
             found = self._as_of_now()
             known = any(s.silent_s or s.failed not in ("", _UNKNOWN) for s in found.values())
             if error or known or self._lost or monotonic() > until:
@@ -186,9 +206,7 @@ class Board:
                         found[number] = self._read(number)
 
         if len(self._seat.pipelines) > 1 and not self._lost:
-            reader = threading.Thread(target=read, daemon=True)
-            reader.start()
-            reader.join(_ANSWER_S)
+            self._start_thread(read, "others").join(_ANSWER_S)
         return dict(found)
 
     def _own(self) -> Standing:
@@ -256,3 +274,21 @@ def _key(process: int) -> str:
 
 def _text(standing: Standing) -> str:
     return msgspec.json.encode(standing).decode()
+
+
+# Boards whose threads may run; a thread in a call keeps its board, also a closed one.
+_boards: "weakref.WeakSet[Board]" = weakref.WeakSet()
+
+
+def _end_threads() -> None:
+    """End the threads of all boards, at exit."""
+    boards, until = list(_boards), monotonic() + _END_S
+    for board in boards:
+        board.close()
+    for board in boards:
+        board.join(until)
+
+
+atexit.register(_end_threads)
+# A forked process has none of the threads, and perhaps locks that they held.
+os.register_at_fork(after_in_child=_boards.clear)

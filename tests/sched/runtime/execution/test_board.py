@@ -1,5 +1,6 @@
 """The board: who is silent is known, a lost store is survived, and no rank hangs for ever."""
 
+import sys
 from datetime import timedelta
 from itertools import count
 
@@ -10,6 +11,7 @@ from counterpoise.sched.runtime.compiled.ops import Value
 from counterpoise.sched.runtime.compiled.waiting import Standing
 from counterpoise.sched.runtime.execution import board as module
 from counterpoise.sched.runtime.execution.board import Board, BoardSeat
+from tests.forking.popen import run
 
 
 class Store:
@@ -173,3 +175,39 @@ def test_a_rank_that_hangs_in_a_pass_is_ended_once_nobody_waits_for_it(
         board._exchange()
     board._end_if_left_alone(left.append)
     assert left == [70]
+
+
+# A job that ends while threads are in calls, of which each is over while the interpreter ends: they
+# wait for a rank that never comes.
+ENDS_IN_CALLS = """
+import time
+from datetime import timedelta
+from torch.distributed import TCPStore
+from counterpoise.sched.runtime.execution import board as module
+
+
+class EndsSlowly:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.6)
+
+
+module._PERIOD_S = 0.01
+ends_slowly = EndsSlowly()
+observer = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+boards = []
+for process in (0, 1):
+    store = TCPStore("127.0.0.1", observer.port, is_master=False)
+    boards.append(module.Board(store, module.BoardSeat(0, ((process, 2),)), deadline_s=10.0))
+    store.set_timeout(timedelta(seconds=0.3))
+for process, board in enumerate(boards):
+    board.start()
+    while b'"beat":0' in observer.get(f"standing/{process}"):
+        pass
+boards[0].close()
+print("ended")
+"""
+
+
+def test_a_process_ends_well_while_threads_wait_for_the_store() -> None:
+    done = run([sys.executable, "-c", ENDS_IN_CALLS])
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
