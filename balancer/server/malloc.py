@@ -56,16 +56,24 @@ class IdleTrimmer:
     """
 
     def __init__(self) -> None:
-        self._due, self._idle_s = math.inf, IDLE_S
+        self._due = self._idle_s = math.inf
+        self._is_trimmed = False
 
     def note_payload(self, now: float, idle_s: float = IDLE_S) -> None:
-        """Note that a payload was received or sent; memory is kept for `idle_s` after it."""
-        self._due, self._idle_s = now + idle_s, idle_s
+        """Note that a payload was received or sent; memory is kept for `idle_s` after it.
+
+        Of several since memory was returned the shortest time counts: theirs may be freed by now.
+        """
+        if self._is_trimmed:
+            self._idle_s, self._is_trimmed = math.inf, False
+        self._idle_s = min(self._idle_s, idle_s)
+        self._due = now + self._idle_s
 
     def trim_if_idle(self, now: float) -> bool:
         """Return memory to the kernel if it is time to; return whether it was."""
         if now < self._due:
             return False
         release_freed_memory()
+        self._is_trimmed = True
         self._due = now + self._idle_s
         return True

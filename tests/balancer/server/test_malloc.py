@@ -82,3 +82,18 @@ def test_it_is_given_back_as_long_as_the_process_rests(monkeypatch):
     for now in (100.75, 101.0, 101.25, 101.5, 1000.0):
         trimmer.trim_if_idle(now)
     assert released == [101.0, 101.5, 1000.0]
+
+
+def test_what_was_sent_is_given_back_soon_whatever_came_after_it(monkeypatch):
+    released: list[float] = []
+    monkeypatch.setattr(memory, "release_freed_memory", lambda: released.append(now))
+    trimmer = memory.IdleTrimmer()
+    for now, idle_s in ((0.0, 10.0), (1.0, 0.5), (1.25, 10.0)):
+        trimmer.note_payload(now, idle_s)
+    for now in (1.5, 1.75, 2.0):
+        trimmer.trim_if_idle(now)
+    assert released == [1.75]
+    trimmer.note_payload(2.0, 10.0)
+    for now in (11.75, 12.0, 12.5, 22.0):
+        trimmer.trim_if_idle(now)
+    assert released == [1.75, 12.0, 22.0]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from counterpoise.tools.demo.data import ensure_demo_data
+from counterpoise.workers.daemon.loop import REST_S
 from tests.loader.processes.memory_trainer import BUDGET_BYTES, COUNT, MIB
 
 pytestmark = pytest.mark.slow
@@ -24,9 +25,10 @@ COMMAND = str(Path(sys.executable).with_name("counterpoise"))
 MARGIN_BYTES = 64 * MIB
 LIMIT_S = 60.0
 # Memory is stable when so many looks in a row, so far apart, differ by so little: processes give
-# back what they have freed after half a second of rest, which they notice within another. A look
-# costs some ms of CPU for every process.
+# back what they have freed after half a second of rest, which they notice within another, and
+# workers what they decode with after ten. A look costs some ms of CPU for every process.
 LOOKS, LOOK_S, STABLE_BYTES = 10, 0.25, 1 * MIB
+LONG_LOOK_S = (REST_S + 1) / LOOKS
 
 
 def children():
@@ -57,13 +59,13 @@ def used_bytes(roots, what=("Pss_Anon", "Pss_Shmem")):
     return total
 
 
-def stable_bytes(roots):
+def stable_bytes(roots, look_s=LOOK_S):
     """Wait until the memory in use changes no more; return it."""
     deadline, bell, looks = time.monotonic() + LIMIT_S, threading.Event(), []
     while len(looks) < LOOKS or max(looks) - min(looks) > STABLE_BYTES:
         assert time.monotonic() < deadline, looks
         looks = [*looks[-LOOKS + 1 :], used_bytes(roots)]
-        bell.wait(LOOK_S)
+        bell.wait(look_s)
     return max(looks)
 
 
@@ -97,7 +99,7 @@ def growth(trainer, others=()):
     """
     roots = [trainer.pid, *(process.pid for process in others)]
     assert trainer.stdout.readline() == "open\n", trainer.stderr.read()
-    stable_bytes(roots)
+    stable_bytes(roots, LONG_LOOK_S)
     idle = used_bytes(roots, ["Pss_Anon"])
     trainer.stdin.write("\n")
     trainer.stdin.flush()
