@@ -85,6 +85,7 @@ def test_it_is_given_back_as_long_as_the_process_rests(monkeypatch):
 
 
 def test_what_was_sent_is_given_back_soon_whatever_came_after_it(monkeypatch):
+    now = 0.0
     released: list[float] = []
     monkeypatch.setattr(memory, "release_freed_memory", lambda: released.append(now))
     trimmer = memory.IdleTrimmer()
