@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 # Three processes on two cores: tests of processes wait as much as they compute.
 IN_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 PACKAGES := balancer loader sched tools workers
+# Bytecode is kept (empty means so): tests start hundreds of processes, and each would compile anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Pages written by hand; api.md and protocol.md are written by `make docs`.
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \

@@ -223,6 +223,5 @@ def _keys(folder: Path) -> tuple[KeyPair, dict[str, PeerKeys]]:
 
 
 def _cpu_s(pid: int) -> float:
-    """Return the CPU seconds that a process has used, all its threads, in hundredths."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU seconds that a process has used, all its threads, in nanoseconds' steps."""
+    return time.clock_gettime(~pid << 3 | 2)  # Linux' number of the CPU clock of a process

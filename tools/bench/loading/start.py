@@ -3,10 +3,12 @@
 Each figure is of new processes that have imported torch and counterpoise: from the constructor's
 call until the first batch is there, and from later calls of iter(), with workers that start anew
 and with workers that stay. torch's loader, ours without balancing and ours with take turns. A
-balanced loader's balancer imports numba, so that is timed too, in a process of its own.
+balanced loader's balancer imports numba, so that is timed too, in a process of its own. All keep
+the bytecode of modules, as installed packages have it, and a first trial of each is not counted.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -82,6 +84,8 @@ def command(repeats: int, workers: int, batch_size: int, epochs: int, as_json: b
         )
     first: dict[str, list[float]] = {kind: [] for kind in KINDS}
     later = {stay: {kind: list[float]() for kind in LOADERS} for stay in (False, True)}
+    for kind in KINDS:
+        _time_trial(kind, workers, batch_size, False, epochs)
     for _ in range(repeats):
         for kind in LOADERS:
             for stay, times in later.items():
@@ -109,7 +113,11 @@ def _time_trial(
 ) -> dict[str, float]:
     call = f"m.run_trial({kind!r}, {workers}, {batch_size}, {stay}, {epochs})"
     done = subprocess.run(
-        clean_command(__name__, call), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        clean_command(__name__, call),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""},
     )
     if done.returncode != 0:
         raise RuntimeError(f"the trial of {kind!r} failed: {done.stderr.strip()[-1000:]}")
