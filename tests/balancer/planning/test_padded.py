@@ -93,7 +93,7 @@ def best_time(lengths: np.ndarray, ranks: int, rows: int) -> int:
 @pytest.mark.parametrize(("ranks", "rows"), [(2, 1), (3, 1), (2, 2), (1, 2)])
 def test_free_counts_find_the_least_time_of_small_steps(ranks: int, rows: int) -> None:
     chance = np.random.default_rng(ranks * 10 + rows)
-    for _ in range(6):
+    for _ in range(3):
         lengths = np.maximum(1, chance.lognormal(3, 1, 7).astype(np.int64))
         found = members(plan(lengths, config(ranks, rows, len(lengths), counts="free")))
         best = best_time(lengths, ranks, rows)

@@ -285,11 +285,11 @@ def test_the_executor_does_what_is_sound(name: str) -> None:
         assert Executor(lower(program, ahead=ahead)).fits()
 
 
-@pytest.mark.parametrize("seed", [7, pytest.param(8, marks=pytest.mark.long)])
-def test_a_mutation_is_reported_exactly_when_the_program_cannot_be_done(seed: int) -> None:
-    rng = random.Random(seed)
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.long)])
+def test_a_mutation_is_reported_exactly_when_the_program_cannot_be_done(count: int) -> None:
+    rng = random.Random(count)
     verdicts: Counter[bool] = Counter()
-    for _ in range(1000):
+    for _ in range(count):
         name, ranks, microbatches = rng.choice(BASES)
         program = made(name, ranks, microbatches)
         program = mutated(lower(program) if rng.random() < 0.5 else program, rng)
@@ -297,4 +297,4 @@ def test_a_mutation_is_reported_exactly_when_the_program_cannot_be_done(seed: in
         found = problems(program)
         assert fits == (not found), f"{found[:1]}\n{program}"
         verdicts[fits] += 1
-    assert min(verdicts.values()) > 100
+    assert min(verdicts.values()) > count // 10

@@ -1,5 +1,6 @@
 """`bench bubbles` and `schedule fill` as a user meets them, and figures they must reach."""
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -261,7 +262,9 @@ def test_fill_says_what_is_wrong(run, words: tuple[str, ...], said: str) -> None
     assert "Traceback" not in err
 
 
-def test_the_bench_writes_uneven_costs_as_json(run, tmp_path: Path) -> None:
+def test_the_bench_writes_uneven_costs_as_json(run, tmp_path: Path, monkeypatch) -> None:
+    one_step = functools.partial(uneven_report, steps=1)
+    monkeypatch.setattr(f"{bench.__module__}.uneven_report", one_step)
     rng = np.random.default_rng(0)
     file = tmp_path / "costs.npz"
     np.savez(file, tiles=rng.integers(0, 8, 4000), tokens=rng.integers(100, 2000, 4000))
