@@ -108,6 +108,10 @@ class Board:
 
     def start(self) -> None:
         """Start to publish; all ranks have made their boards."""
+        # Known at once: the store may be gone before it has been read.
+        others = {*range(len(self._seat.processes))} - {self._rank}
+        self.standings = dict.fromkeys(others, Standing(0, 0))
+        self._heard = dict.fromkeys(others, (0, monotonic()))
         # Two threads: a store whose host is stopped may hold up the first one for ever.
         self._start_thread(self._publish_often, "standing")
         self._start_thread(self._watch, "watch")

@@ -87,6 +87,19 @@ def test_what_was_known_last_is_told_when_the_store_is_gone(clock: list[float]) 
     assert board.elsewhere() == {}
 
 
+def test_the_host_of_a_store_that_is_gone_before_it_was_read_is_told(clock: list[float]) -> None:
+    store = Store()
+    board = a_board(store)
+    store.lost = True
+    board.start()
+    clock[0] += 6.0
+    found = board.give_up("")
+    board.close()
+    board.join(clock[0] + 10.0)
+    assert found[0] == Standing(0, 0, since_s=6.0, silent_s=6.0)
+    assert found[2] == Standing(0, 0, since_s=6.0)
+
+
 def test_the_host_of_a_lost_store_is_told_in_other_pipelines(clock: list[float]) -> None:
     store = Store()
     store.post(0, Standing(4, 3, beat=5))
