@@ -8,6 +8,7 @@ this process at once, whatever it is doing.
 
 import contextlib
 import ctypes
+import gc
 import math
 import os
 import select
@@ -57,6 +58,7 @@ def main(directory: str, listening: int, report: int) -> None:
     try:
         job = from_json(text.decode())
         coordinator = Coordinator(job, heartbeat_timeout_s=math.inf)
+        gc.freeze()  # what has been imported stays: no collection needs to look at it
         with interpreted_by(interpreter_of(job.plan, time.thread_time)):
             serve(
                 coordinator,

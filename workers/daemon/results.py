@@ -1,9 +1,10 @@
 """Results of one lease that travel together.
 
-A microbatch can be used when all its samples are there, and a lease has samples of one: so there is
-no hurry before its last. But a message costs the balancer about as much as copying 50 KB, so what
-travels inline is sent when it is as large as that, while the next sample is decoded; and a sample
-that took long is not held back for others, as its worker may die of them.
+A microbatch can be used when all its samples are there, and a lease has samples of one, or of
+several that take little time: so there is no hurry before its last. But a message costs the
+balancer about as much as copying 50 KB, so what travels inline is sent when it is as large as that,
+while the next sample is decoded; and a sample that took long is not held back for others, as its
+worker may die of them.
 """
 
 import statistics

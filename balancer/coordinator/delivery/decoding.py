@@ -40,16 +40,18 @@ class DecodeScheduler:
         found = self._queue.nearest(self.planned.front, rank)
         return None if found is None else found[0][2]
 
-    def next_samples(self, most: int, rank: int = 0) -> list[Sample]:
+    def next_samples(self, most: int, rank: int = 0, spans: bool = False) -> list[Sample]:
         """Return up to `most` samples of one microbatch to decode, nearest first.
 
-        Those of `rank` first, and of the ranks after it. A sample that is suspected of killing
-        workers comes alone.
+        Those of `rank` first, and of the ranks after it. With `spans` those of the next microbatch
+        follow. A sample that is suspected of killing workers comes alone.
         """
         chosen: list[Sample] = []
         while len(chosen) < most:
             found = self._queue.nearest(self.planned.front, rank)
-            if found is None or (chosen and found[0][:2] != chosen[0].position):
+            if found is None:
+                break
+            if chosen and not spans and found[0][:2] != chosen[0].position:
                 break
             waiting = found[1]
             looked_at = self._choose(waiting, most, chosen)

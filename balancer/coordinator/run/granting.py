@@ -11,7 +11,7 @@ from .planning_feed import PlanningFeed
 PROBE_SAMPLES = 16
 DECODE_SAMPLES = 4
 # Where they are quick, messages cost more than they do: so many more, for about this time.
-MOST_SAMPLES = 64
+MOST_SAMPLES = 128
 LEASE_MS = 10.0
 # Steps planned ahead of the front, so that nobody waits for planning.
 STEPS_AHEAD = 3
@@ -71,10 +71,13 @@ class LeaseGranter:
         return "decode", "probe"
 
     def _next_samples(self, kind: str, workers: int, most: int, rank: int) -> list[Sample]:
-        if kind == "probe":
-            # Shares of what is quick would end in leases of one sample each.
-            return self.feed.next_samples(most, workers if most <= PROBE_SAMPLES else 1)
-        return self.delivery.decoding.next_samples(most, rank)
+        if kind == "decode":
+            return self.delivery.decoding.next_samples(most, rank, spans=most > DECODE_SAMPLES)
+        if most <= PROBE_SAMPLES:
+            return self.feed.next_samples(most, workers)
+        # Shares of what is quick would end in leases of one sample each, and so would windows.
+        self.feed.open_ahead(most)
+        return self.feed.next_samples(most)
 
     def _message(self, lease: GrantedLease) -> Lease:
         refs = tuple(SampleRef(s.ordinal, s.index) for s in lease.samples.values())
@@ -84,8 +87,8 @@ class LeaseGranter:
 def lease_samples(least: int, each_ms: float | None) -> int:
     """Return the most samples of a lease, by the time that a worker takes for one.
 
-    >>> [lease_samples(4, each_ms) for each_ms in (None, 16.0, 1.0, 0.1)]
-    [4, 4, 10, 64]
+    >>> [lease_samples(4, each_ms) for each_ms in (None, 16.0, 1.0, 0.05)]
+    [4, 4, 10, 128]
     """
     if each_ms is None:
         return least

@@ -20,6 +20,8 @@ class OpenSamples:
     def __init__(self, order: Int64, begin: int, resources: int, shrinks: bool) -> None:
         """`order` maps an ordinal to a position in the source; `resources` are those of a cost.
 
+        end: the ordinal after the last that is to be measured.
+
         `shrinks` says to keep no object of a sample of which only the costs are known.
         """
         self._order = order
@@ -33,16 +35,16 @@ class OpenSamples:
         self._samples: dict[int, Sample] = {}
         # Samples whose lease was lost, and the first of those that were on none yet.
         self._again: deque[Sample] = deque()
-        self._fresh = self._end = begin
+        self._fresh = self.end = begin
 
     @property
     def to_probe(self) -> int:
         """The number of samples that wait to be measured."""
-        return len(self._again) + self._end - self._fresh
+        return len(self._again) + self.end - self._fresh
 
     def open(self, end: int) -> None:
         """Add the samples before `end`: they are to be measured."""
-        self._end = max(self._end, end)
+        self.end = max(self.end, end)
 
     def unknown(self, begin: int, end: int) -> int:
         """Return how many of these samples have no costs yet; none of them has been shrunk."""
@@ -50,17 +52,25 @@ class OpenSamples:
         unseen = max(0, end - max(self._fresh, begin))
         return unseen + sum(self._samples[ordinal].cost is None for ordinal in seen)
 
-    def next_to_probe(self) -> Sample:
-        """Return the sample to be measured next; it may be known by now."""
-        if not self._again:
-            ordinal, self._fresh = self._fresh, self._fresh + 1
-            sample = self._samples[ordinal] = Sample(ordinal, int(self._order[ordinal]))
-            self._again.append(sample)
-        return self._again[0]
+    def take_fresh(self, most: int) -> list[Sample]:
+        """Take up to `most` samples out that are to be measured, and were on no lease yet."""
+        begin = self._fresh
+        self._fresh = min(begin + most, self.end)
+        indices = self._order[begin : self._fresh].tolist()
+        fresh = [Sample(ordinal, index) for ordinal, index in enumerate(indices, begin)]
+        self._samples.update((sample.ordinal, sample) for sample in fresh)
+        return fresh
 
-    def pop_to_probe(self) -> Sample:
-        """Take the sample out that `next_to_probe` has returned."""
-        return self._again.popleft()
+    def next_again(self) -> Sample | None:
+        """Return the first sample that is to be measured again, None if there is none.
+
+        It may be known by now.
+        """
+        return self._again[0] if self._again else None
+
+    def pop_again(self) -> None:
+        """Take the sample out that `next_again` has returned."""
+        self._again.popleft()
 
     def probe_again(self, sample: Sample) -> None:
         """Put a sample before all others to be measured."""

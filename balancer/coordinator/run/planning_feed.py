@@ -19,6 +19,9 @@ from .open_samples import OpenSamples
 
 # A planned window becomes steps of the delivery step by step, so many samples ahead.
 AHEAD_SAMPLES = 8192
+# Of small samples, messages and waiting cost more than decoding: of steps that hold less than this
+# together, more are planned ahead, up to so many samples.
+SMALL_BYTES, SMALL_SAMPLES = 8 << 20, 512
 
 
 class WindowPlanner(Protocol):
@@ -78,6 +81,12 @@ class PlanningFeed:
         self._end = self.start
         self._open_window()
 
+    def open_ahead(self, most: int) -> None:
+        """Let up to `most` samples be probed that are not in the next window yet, all at once."""
+        samples = self.samples
+        if not samples.to_probe and samples.end < self._end + most:
+            samples.open(min(samples.end + most, len(self.order)))
+
     def next_samples(self, most: int, workers: int = 1) -> list[Sample]:
         """Return up to `most` samples to probe, in the order of need; a suspected one alone.
 
@@ -85,15 +94,16 @@ class PlanningFeed:
         """
         most = min(most, -(-self.samples.to_probe // workers))
         chosen: list[Sample] = []
-        while len(chosen) < most and self.samples.to_probe:
-            sample = self.samples.next_to_probe()
+        while len(chosen) < most and (sample := self.samples.next_again()) is not None:
             if chosen and (chosen[0].crash_count or sample.crash_count):
-                break
-            self.samples.pop_to_probe()
+                return chosen
+            self.samples.pop_again()
             # A late worker may have reported its costs after the lease expired.
             if sample.cost is None:
                 chosen.append(sample)
-        return chosen
+        if chosen and chosen[0].crash_count:
+            return chosen
+        return chosen + self.samples.take_fresh(most - len(chosen))
 
     def requeue(self, sample: Sample) -> None:
         """Queue a sample whose probe lease was lost to be probed again, before all others."""
@@ -119,10 +129,11 @@ class PlanningFeed:
     def plan_ahead(self, steps_ahead: int) -> None:
         """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
 
-        Raises ValueError, as the planner does, when a step cannot be planned within its budgets.
+        More wait where they hold little. Raises ValueError, as the planner does, when a step cannot
+        be planned within its budgets.
         """
         delivery = self.delivery
-        while self._undelivered is not None or len(delivery.steps) < steps_ahead:
+        while self._undelivered is not None or self._needs_steps(steps_ahead):
             if self._undelivered is None:
                 if self.ended or self._unknown:
                     return
@@ -131,6 +142,15 @@ class PlanningFeed:
                 self._deliver_step(self._undelivered)
             else:
                 return
+
+    def _needs_steps(self, steps_ahead: int) -> bool:
+        """Return whether the steps that wait are few, or hold little."""
+        delivery = self.delivery
+        if len(delivery.steps) < steps_ahead:
+            return True
+        samples = len(delivery.planned.samples)
+        nbytes = samples * delivery.budget.largest_bytes  # 0 before the first has been decoded
+        return samples < SMALL_SAMPLES and 0 < nbytes < SMALL_BYTES
 
     @property
     def unknown(self) -> tuple[int, int]:

@@ -72,6 +72,26 @@ def test_one_piece_of_work_is_of_one_microbatch():
     assert len({(each.step, each.microbatch) for each in delivery.decoding.next_samples(100)}) == 1
 
 
+def test_a_piece_of_work_that_spans_microbatches_has_them_in_the_order_of_need():
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    filled(delivery)
+    work = delivery.decoding.next_samples(7, rank=1, spans=True)
+    assert [(each.microbatch, each.rank) for each in work] == [
+        (0, 1), (0, 1), (0, 0), (0, 0), (1, 1), (1, 1), (1, 0),
+    ]  # fmt: skip
+    assert len(delivery.decoding.next_samples(7, rank=1, spans=True)) == 1
+
+
+def test_a_suspected_sample_ends_a_piece_of_work_that_spans_microbatches():
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    samples = filled(delivery)
+    suspected = next(each for each in samples.values() if each.position == (0, 1))
+    suspected.crash_count = 1
+    work = delivery.decoding.next_samples(9, spans=True)
+    assert {each.microbatch for each in work} == {0}
+    assert delivery.decoding.next_samples(9, spans=True) == [suspected]
+
+
 def test_nothing_beyond_the_budget_is_given_out_but_the_front():
     delivery = DeliveryTracker(0, 40, waits_for_holes=False)
     filled(delivery)

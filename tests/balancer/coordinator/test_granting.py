@@ -1,6 +1,7 @@
 """The size of leases follows how long a worker decodes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -25,15 +26,18 @@ PLAN = PlanConfig(
     ranks=1, samples_per_step=256, accumulate=2, resources=("tokens",), budgets=(None,),
     grouping="fixed", partition="greedy", batch_size=128, seed=1,
 )  # fmt: skip
+SMALL_STEPS = replace(PLAN, samples_per_step=16, accumulate=1, batch_size=16)
 COUNT = 512
 
 
-def lease_sizes(each_us: int) -> dict[str, list[int]]:
+def lease_sizes(
+    each_us: int, plan: PlanConfig = PLAN, payload: bytes = b"p"
+) -> dict[str, list[int]]:
     """Return the sizes of leases by kind, where a sample takes a worker so many microseconds.
 
-    Less than nothing: it does not say.
+    Less than nothing: it does not say. Each sample has this payload; no rank asks for any.
     """
-    job = JobSpec(plan=PLAN)
+    job = JobSpec(plan=plan, buffer_bytes=1 << 30)
     coordinator, now, waiting = Coordinator(job), 0.0, list[Lease]()
     sizes: dict[str, list[int]] = {"probe": [], "decode": []}
 
@@ -56,19 +60,36 @@ def lease_sizes(each_us: int) -> dict[str, list[int]]:
             tell(ProbeDone(lease.lease, tuple(found), each_us))
         else:
             items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"") for r in lease.refs)
-            tell(DecodeDone(lease.lease, items, usual_us=each_us), [b"p"] * len(items))
+            tell(DecodeDone(lease.lease, items, usual_us=each_us), [payload] * len(items))
     return sizes
 
 
 @pytest.mark.parametrize(
     ("each_us", "probed", "decoded"),
-    [(-1, 16, 4), (16_000, 16, 4), (1500, 16, 6), (250, 40, 40), (20, 64, 64), (0, 64, 64)],
+    [(-1, 16, 4), (16_000, 16, 4), (1500, 16, 6), (250, 40, 40), (20, 128, 128), (0, 128, 128)],
 )
 def test_quick_samples_are_leased_together(each_us: int, probed: int, decoded: int) -> None:
     sizes = lease_sizes(each_us)
     # Of the first two of a kind nothing is known yet.
     assert (sizes["probe"][:2], sizes["decode"][:2]) == ([16] * 2, [4] * 2)
     assert (max(sizes["probe"]), max(sizes["decode"])) == (probed, decoded)
+
+
+def test_quick_samples_of_several_steps_are_leased_together() -> None:
+    sizes = lease_sizes(20, SMALL_STEPS)
+    assert (max(sizes["probe"]), max(sizes["decode"])) == (128, 128)
+    # No rank has taken any, and all are small: half of all, and not fewer, are planned ahead.
+    assert 512 >= sum(sizes["decode"]) >= 256
+
+
+def test_slow_samples_are_leased_by_steps() -> None:
+    sizes = lease_sizes(16_000, SMALL_STEPS)
+    assert (max(sizes["probe"]), max(sizes["decode"])) == (16, 4)
+
+
+def test_large_samples_are_decoded_few_steps_ahead() -> None:
+    sizes = lease_sizes(20, SMALL_STEPS, payload=bytes(1 << 20))
+    assert sum(sizes["decode"]) == 3 * 16
 
 
 def test_how_long_a_sample_takes_follows_the_last_ones() -> None:

@@ -13,9 +13,7 @@ def measured(shrinks: bool, begin: int = 1) -> OpenSamples:
     """Return samples that have all been measured: the cost of each follows from its place."""
     samples = OpenSamples(ORDER, begin, 2, shrinks)
     samples.open(len(ORDER))
-    while samples.to_probe:
-        sample = samples.next_to_probe()
-        assert samples.pop_to_probe() is sample
+    for sample in samples.take_fresh(len(ORDER)):
         sample.key, sample.cost, sample.nbytes = f"k{sample.index}", (sample.index, 2), 10
         samples.shrink(sample)
     return samples
@@ -36,12 +34,16 @@ def test_samples_come_in_order_and_those_that_were_lost_first() -> None:
     samples = OpenSamples(ORDER, 0, 1, shrinks=True)
     samples.open(3)
     assert (samples.to_probe, samples.unknown(0, 3), samples.seen()) == (3, 3, [])
-    first, second = (samples.next_to_probe() and samples.pop_to_probe() for _ in range(2))
+    first, second = samples.take_fresh(2)
     assert (first.ordinal, second.ordinal, samples.to_probe) == (0, 1, 1)
+    assert samples.next_again() is None
     samples.probe_again(first)
-    assert samples.next_to_probe() is samples.next_to_probe() is first
+    assert samples.next_again() is samples.next_again() is first
     samples.open(5)
     assert (samples.to_probe, samples.unknown(0, 5)) == (4, 5)
+    samples.pop_again()
+    assert [each.ordinal for each in samples.take_fresh(9)] == [2, 3, 4]
+    assert (samples.next_again(), samples.take_fresh(9), samples.to_probe) == (None, [], 0)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +52,7 @@ def test_samples_come_in_order_and_those_that_were_lost_first() -> None:
 def test_what_is_known_besides_costs_is_kept(more: dict[str, object]) -> None:
     samples = OpenSamples(ORDER, 0, 1, shrinks=True)
     samples.open(2)
-    for _ in range(2):
-        samples.next_to_probe()
-        sample = samples.pop_to_probe()
+    for sample in samples.take_fresh(2):
         sample.cost = (sample.ordinal + 4,)
         for name, value in more.items() if sample.ordinal else ():
             setattr(sample, name, value)
