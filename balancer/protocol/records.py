@@ -24,10 +24,13 @@ _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 T = TypeVar("T")
 
 
-class ArrayRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class ArrayRecord(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False
+):
     """A frozen record that travels as the array of its fields, in their order.
 
-    Records inside other records give no field a default: a shorter array would be accepted.
+    Records inside other records give no field a default: a shorter array would be accepted. They
+    cannot be part of a cycle, and there are several of each sample: the collector leaves them out.
     """
 
 

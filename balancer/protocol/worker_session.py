@@ -4,7 +4,7 @@ Sans-IO: messages in, effects out. The shell that drives it is workers/daemon/lo
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,12 +85,15 @@ class SampleTask(msgspec.Struct, frozen=True):
 
 
 class WorkerSession:
-    """The state machine of a worker; `handle` follows the table, `next_task` returns the work."""
+    """The state machine of a worker; `handle` follows the table, `next_task` returns the work.
+
+    tasks: the samples to work on, in this order unless a message changes it.
+    """
 
     def __init__(self) -> None:
         self.state = "joining"
         self.dropped = 0
-        self._tasks: deque[SampleTask] = deque()
+        self.tasks: deque[SampleTask] = deque()
         self._welcome: Welcome | None = None
         self.handlers: dict[WorkerAction, Callable[[Any], Effect | None]] = {
             WorkerAction.OPEN_SOURCE: self._open_source,
@@ -111,39 +114,30 @@ class WorkerSession:
         self.state = row.after[Outcome.DONE]
         return self.handlers[row.action](message)
 
-    @property
-    def has_task(self) -> bool:
-        """Return whether there is a sample to work on."""
-        return bool(self._tasks)
-
     def next_task(self) -> SampleTask | None:
         """Return the next sample to work on, oldest lease first."""
-        return self._tasks.popleft() if self._tasks else None
-
-    def upcoming(self) -> Iterator[SampleTask]:
-        """Return the samples that `next_task` gives from here on, unless a message changes that."""
-        return iter(self._tasks)
+        return self.tasks.popleft() if self.tasks else None
 
     def _open_source(self, message: Welcome) -> OpenSource | RepeatReady:
         if message == self._welcome:
             return RepeatReady()
-        self._tasks.clear()
+        self.tasks.clear()
         self._welcome = message
         return OpenSource(message.job, message.number)
 
     def _queue_lease(self, message: Lease) -> FreePayloads | None:
-        self._tasks.extend(
+        self.tasks.extend(
             SampleTask(message.lease, message.kind, message.epoch, ref, message.alone)
             for ref in message.refs
         )
         return FreePayloads(message.freed) if message.freed else None
 
     def _drop_lease(self, message: Revoke) -> None:
-        self._tasks = deque(task for task in self._tasks if task.lease != message.lease)
+        self.tasks = deque(task for task in self.tasks if task.lease != message.lease)
 
     def _say_hello(self, _: UnknownPeer) -> SayHello:
         return SayHello()
 
     def _end(self, message: PeerRejected | Bye) -> EndWorker:
-        self._tasks.clear()
+        self.tasks.clear()
         return EndWorker(message.reason if isinstance(message, PeerRejected) else "")

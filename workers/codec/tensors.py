@@ -49,9 +49,12 @@ def encode_tensors(value: object) -> tuple[bytes, list[Buffer]] | None:
     """
     names: tuple[str, ...] = ()
     members: Sequence[Any]
-    if type(value) is torch.Tensor:
-        container, members = "one", (value,)
-    elif type(value) is tuple or type(value) is list:
+    if type(value) is torch.Tensor:  # most of all, and quicker by itself
+        described = _tensor(value)
+        if described is None:
+            return None
+        return _packed_header("one", (), described[:1]), [described[1]] if described[1] else []
+    if type(value) is tuple or type(value) is list:
         container, members = type(value).__name__, value
     elif type(value) is dict and all(type(name) is str for name in value):
         container, names, members = "dict", tuple(value), tuple(value.values())

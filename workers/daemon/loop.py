@@ -5,7 +5,6 @@ thread with a socket of its own sends heartbeats, since a decode can take long.
 """
 
 import contextlib
-import itertools
 import math
 import os
 import socket as sockets
@@ -21,9 +20,9 @@ from msgspec import structs
 
 from ...balancer.protocol.messages import (
     DecodedItem,
+    DecodeDone,
     HeartbeatAck,
     Message,
-    PayloadHandle,
     Probed,
     SampleFailed,
     SampleRef,
@@ -84,6 +83,10 @@ class Decoded(msgspec.Struct, frozen=True):
 
 class Handler(Protocol):
     """The work that a worker can do on a sample; its errors are reported to the ranks."""
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether it has threads that load samples which are to be expected."""
 
     def open(self, job: str) -> tuple[int, str]:
         """Open what the job describes; return the number of samples and the fingerprint."""
@@ -204,7 +207,7 @@ class _Worker:
         self.handler = handler
         self.session = WorkerSession()
         self.results = LeaseResults()
-        self.last_received = self.looked = time.monotonic()
+        self.last_received = self.looked = self.now = time.monotonic()
         self.hello_sent = 0.0
         self.opened: WorkerReady | WorkerFailed | None = None
         self.trimmer = IdleTrimmer()
@@ -213,16 +216,19 @@ class _Worker:
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
         self._send_hello()
         while not stop():
-            end = self._drain() if self._is_time_to_look() else None
-            if end is not None:
-                return end.reason
-            task = self.session.next_task()
-            if self.results and (task is None or task.lease != self.results.lease):
+            # Looking for messages costs as much as some samples.
+            if not self.session.tasks or self.now > self.looked + LOOK_S:
+                end = self._drain()
+                if end is not None:
+                    return end.reason
+            tasks = self.session.tasks
+            if (not tasks or tasks[0].lease != self.results.lease) and self.results:
                 self._send_results()
             # After results are sent: what is begun now may end the process.
-            self.handler.expect(itertools.chain((task,), self.session.upcoming()) if task else ())
-            if task is not None:
-                self._work_on(task)
+            if self.handler.loads_ahead:
+                self.handler.expect(tasks)
+            if tasks:
+                self._work_on(tasks.popleft())
             elif reason := self._wait(until_lost_s):
                 return reason
         self._send_results()
@@ -245,10 +251,6 @@ class _Worker:
             self._send_hello()
         return ""
 
-    def _is_time_to_look(self) -> bool:
-        """Return whether to look for messages before the next sample: it costs as much as one."""
-        return not self.session.has_task or time.monotonic() > self.looked + LOOK_S
-
     def _silence_s(self) -> float:
         return time.monotonic() - self.last_received
 
@@ -269,7 +271,7 @@ class _Worker:
             if isinstance(self.session.handle(UnknownPeer()), SayHello):
                 self.payloads.free_all()
                 self._send_hello()
-        self.looked = time.monotonic()
+        self.looked = self.now = time.monotonic()
         while (received := self.link.receive()) is not None:
             self.last_received = time.monotonic()
             action = self.session.handle(received[0])
@@ -309,7 +311,8 @@ class _Worker:
         else:
             self._keep_result(task, result, began)
         finally:
-            self.activity.end(time.monotonic())
+            self.now = time.monotonic()
+            self.activity.end(self.now)
 
     def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
         """Send a result with others of its lease, or at once."""
@@ -322,13 +325,14 @@ class _Worker:
         took_s = max(now - began, result.load_s)
         if self.results.add_decoded(task.lease, item, payload, took_s):
             self._send_results()
-        # What was sent is freed later, and counts as long as it is not given back.
-        self.trimmer.note_payload(now, REST_S if isinstance(payload, PayloadHandle) else IDLE_S)
-        self.worked_at = now
 
     def _send_results(self) -> None:
         for message, payloads in self.results.take():
             self._send(message, *payloads)
+            if isinstance(message, DecodeDone):
+                # What was sent is freed later, and counts as long as it is not given back.
+                self.trimmer.note_payload(self.now, IDLE_S if payloads else REST_S)
+                self.worked_at = self.now
 
     def _send_failure(self, task: SampleTask, error: Exception) -> None:
         key = error.key if isinstance(error, SampleError) else self.handler.key(task.ref)

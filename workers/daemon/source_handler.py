@@ -44,6 +44,11 @@ class SourceHandler:
         self.sleep = sleep
         self._threads = DecodeThreads(threads) if threads > 1 else None
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether threads load samples before they are asked for."""
+        return self._threads is not None
+
     def open(self, job: str) -> tuple[int, str]:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
         if job and self.build is not None:
@@ -85,8 +90,8 @@ class SourceHandler:
     def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
         """Measure a sample; where that takes decoding it, keep what was decoded."""
         source = self._source()
-        measure = getattr(source, "measure", None)
-        if self._decodes_first() and measure is not None:
+        measure = getattr(source, "measure", None) if self._decodes_first() else None
+        if measure is not None:
             sample, load_s = self._load(ref, epoch)
             found = checked_probe(Probe(source.key(ref.index), measure(sample)))
             if LABEL_TOKENS not in found.cost and labels_of(sample) is None:
@@ -123,8 +128,10 @@ class SourceHandler:
         return self._retried(source.load, index, epoch, seed)
 
     def _retried(self, action: Callable[..., Any], *arguments: int) -> Any:
-        name = partial(source_name, self._source())
-        return load_with_retries(partial(action, *arguments), self.sleep, RETRIES, name)
+        return load_with_retries(partial(action, *arguments), self.sleep, RETRIES, self._name)
+
+    def _name(self) -> str:
+        return source_name(self._source())
 
     def _cost(self, found: Probe) -> tuple[int, ...]:
         try:

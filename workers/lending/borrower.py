@@ -7,6 +7,7 @@ there: it has no thread.
 
 import array
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -114,6 +115,10 @@ class _LentMemory:
         mapping = self.mappings[segment]
         return memoryview(watched_view(mapping, mapping.size, ended)).cast("B")
 
+    def fileno(self) -> int:
+        """Return the descriptor to poll: if it is readable, there is something to hear."""
+        return self._socket.fileno()
+
     @property
     def owes(self) -> bool:
         """True if the worker has asked what is not answered, or was not sent."""
@@ -198,9 +203,9 @@ class Borrower:
 
     def turn(self, arrived: Iterable[PayloadHandle]) -> None:
         """Answer workers; `arrived` are the handles of microbatches that are not unpacked yet."""
+        self._hear()
         handles: list[PayloadHandle] | None = None
         for token, lent in list(self._lent.items()):
-            lent.hear()
             if not (lent.owes or lent.ended):
                 continue
             handles = list(arrived) if handles is None else handles
@@ -214,6 +219,15 @@ class Borrower:
         for lent in self._lent.values():
             lent.mappings.clear()  # a tensor keeps its own, and the connection
         self._lent.clear()
+
+    def _hear(self) -> None:
+        """Hear the workers that have sent something; to try one in vain costs an exception."""
+        connections = {lent.fileno(): lent for lent in self._lent.values()}
+        poller = select.poll()
+        for descriptor in connections:
+            poller.register(descriptor, select.POLLIN)
+        for descriptor, _ in poller.poll(0) if connections else ():
+            connections[descriptor].hear()
 
     def _has(self, handle: PayloadHandle) -> bool:
         lent = self._lent.get(handle.token)

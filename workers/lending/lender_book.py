@@ -9,7 +9,8 @@ handle that names another one is too old.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from ...balancer.protocol.messages import PayloadHandle
 from .segments import Segments
@@ -17,8 +18,7 @@ from .segments import Segments
 Ask = dict[bytes, list[int]]
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, gc=False):
     """A payload: its segment; awaited: the ranks that were asked, None before it was freed.
 
     spoiled: a forked child of one of them may read it for ever.

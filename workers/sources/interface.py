@@ -278,8 +278,10 @@ are whole numbers from 0 to 2**40: round it, or use a larger unit
         shown = f"{found.cost!r:.{SHOWN_CHARACTERS}}"
         raise SampleError(found.key, f"the cost is {shown}, needed is {{resource: cost, ...}}")
     nbytes = found.nbytes
-    given = (*found.cost.values(), nbytes or 0)
-    if all(type(each) is int and 0 <= each <= MAX_COST for each in given):
+    for each in (*found.cost.values(), nbytes or 0):
+        if type(each) is not int or not 0 <= each <= MAX_COST:
+            break
+    else:
         return found  # as most do: for them the rest costs more than finding costs
     try:
         cost = {name: checked_cost(name, value, found.key) for name, value in found.cost.items()}

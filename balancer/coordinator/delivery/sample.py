@@ -1,12 +1,11 @@
 """A sample on its way through the balancer."""
 
-from dataclasses import dataclass
+import msgspec
 
 from .shared_payloads import SharedPayload
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(msgspec.Struct, gc=False):
     """A sample of an epoch, from its first lease until its microbatch is acknowledged.
 
     `nbytes` is the payload's expected size until it arrives, then its size; `reserved` the bytes of
