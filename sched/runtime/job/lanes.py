@@ -67,6 +67,7 @@ class Lanes:
         new = {n: p for n, p in self.parameters.items() if n not in self._compared}
         if group is None or not new:
             return
+        # A parameter without a gradient may get its first one in a later step.
         self._compared |= {n for n, p in new.items() if p.grad is not None or not p.requires_grad}
         plain = {
             name: p.grad

@@ -84,7 +84,7 @@ def command(repeats: int, workers: int, batch_size: int, epochs: int, as_json: b
         )
     first: dict[str, list[float]] = {kind: [] for kind in KINDS}
     later = {stay: {kind: list[float]() for kind in LOADERS} for stay in (False, True)}
-    for kind in KINDS:
+    for kind in KINDS:  # compiles what has no bytecode yet
         _time_trial(kind, workers, batch_size, False, epochs)
     for _ in range(repeats):
         for kind in LOADERS:
