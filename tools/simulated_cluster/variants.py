@@ -8,7 +8,7 @@ from ...balancer.coordinator.run.planning_feed import WindowPlanner
 from ...balancer.planning.planner import WINDOW_STEPS, make_planner
 from ...balancer.planning.planner import Planner as RealPlanner
 from ...balancer.planning.problem.config import PlanConfig, Planned, Window
-from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.protocol.job_spec import BUFFER_BYTES, JobSpec
 from .faults import CUT_OFF, LONG_HANG, LONG_SLOW, RANKS_DIE, SLOW_RANK
 from .world import ClusterSettings
 
@@ -37,8 +37,10 @@ def _cost(index: int) -> tuple[int, ...]:
     return index * 7919 % 9, 20 + index * 104729 % 480, 1 + index % 50
 
 
+# All payloads fit into it, and are not so small that more steps than the usual are planned ahead.
+BUDGET_BYTES = 1 << 16
 PLAIN = ClusterSettings(
-    job=JobSpec(plan=PLAN, lease_s=LEASE_S),
+    job=JobSpec(plan=PLAN, lease_s=LEASE_S, buffer_bytes=BUDGET_BYTES),
     count=COUNT,
     cost=_cost,
     workers=WORKERS,
@@ -67,7 +69,8 @@ SETTINGS: dict[str, ClusterSettings] = {
     "decoded first": replace(PLAIN, decode_first=True),
     "one process": ONE_PROCESS,
     "two epochs": replace(PLAIN, epochs=2),
-    "far ahead": replace(_job(PLAIN, plan=FOUR_EACH), prefetch=12),
+    # The trainer takes many microbatches at a time, and steps are planned as far ahead as they may.
+    "far ahead": replace(_job(PLAIN, plan=FOUR_EACH, buffer_bytes=BUFFER_BYTES), prefetch=12),
     "brought": replace(PLAIN, fixed_job=False),
     # Payloads are larger than the probes report, and the front larger than the budget.
     "misjudged": replace(_job(PLAIN, buffer_bytes=500), probed_bytes=10),
@@ -83,7 +86,7 @@ SETTINGS: dict[str, ClusterSettings] = {
     "long hang": PLAIN,
     # One worker hangs and never comes back, and another dies: what it has may be suspected.
     "hangs for good": replace(PLAIN, hangs=((2.0, 0),)),
-    "windows": _job(PLAIN, plan=IN_WINDOWS),
+    "windows": _job(PLAIN, plan=IN_WINDOWS, buffer_bytes=BUFFER_BYTES),
     "windows, skip": _with_holes(_job(PLAIN, plan=IN_WINDOWS)),
     # The trainer goes back to older and older ledgers, inside steps and windows, with holes.
     "back and back": _with_holes(_job(ONE_PROCESS, plan=IN_WINDOWS)),

@@ -19,9 +19,10 @@ from .open_samples import OpenSamples
 
 # A planned window becomes steps of the delivery step by step, so many samples ahead.
 AHEAD_SAMPLES = 8192
-# Of small samples, messages and waiting cost more than decoding: of steps that hold less than this
-# together, more are planned ahead, up to so many samples.
-SMALL_BYTES, SMALL_SAMPLES = 8 << 20, 512
+# Of small samples, messages and waiting cost more than decoding: of steps that together hold less
+# than this part of the byte budget (8 MiB of the default), more are planned ahead, up to so many
+# samples.
+SMALL_PART, SMALL_SAMPLES = 128, 512
 
 
 class WindowPlanner(Protocol):
@@ -150,7 +151,7 @@ class PlanningFeed:
             return True
         samples = len(delivery.planned.samples)
         nbytes = samples * delivery.budget.largest_bytes  # 0 before the first has been decoded
-        return samples < SMALL_SAMPLES and 0 < nbytes < SMALL_BYTES
+        return samples < SMALL_SAMPLES and 0 < nbytes < delivery.budget.limit_bytes // SMALL_PART
 
     @property
     def unknown(self) -> tuple[int, int]:
