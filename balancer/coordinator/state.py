@@ -33,8 +33,8 @@ from .run.planning_feed import WindowPlanner
 HEARTBEAT_TIMEOUT_S = 10.0
 # The last workers that were refused or lost are remembered, with this many characters of text.
 REMEMBERED, MAX_REASON = 4, 300
-# More leases than a balancer can grant in its life.
-NUMBERS_PER_INCARNATION = 1 << 32
+# Incarnations are moments, a millisecond apart: more leases than a balancer can grant in that time.
+NUMBERS_PER_INCARNATION = 1 << 22
 
 
 @dataclass(slots=True)

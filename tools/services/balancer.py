@@ -21,8 +21,8 @@ from .supervise import supervise
 
 logger = logging.getLogger("counterpoise")
 
-# Balancers started at least a second (2**30 ns) apart have different incarnations.
-INCARNATION_BITS = 30
+# Balancers started at least a millisecond (2**20 ns) apart have different incarnations.
+INCARNATION_BITS = 20
 
 
 @click.command("balancer")
@@ -84,17 +84,21 @@ def command(
     return 0
 
 
+def new_incarnation(now_ns: int) -> int:
+    """Return the incarnation of a balancer that is started now."""
+    return now_ns >> INCARNATION_BITS
+
+
 def _serve(
     listen: str, keys: ServerKeys | None, clear_address: str, heartbeat_timeout_s: float
 ) -> None:
     """Serve until a signal asks to stop, and log who was refused."""
     rejected = RejectedPeers(logger.warning)
-    incarnation = time.time_ns() >> INCARNATION_BITS
     with stop_on_signal() as stop:
         serve(
             Coordinator(
                 heartbeat_timeout_s=heartbeat_timeout_s,
-                incarnation=incarnation,
+                incarnation=new_incarnation(time.time_ns()),
                 check_layout=why_bad_layout,
                 make_credentials=functools.partial(new_credentials, has_keys=keys is not None),
             ),
