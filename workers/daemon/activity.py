@@ -30,8 +30,8 @@ class WorkerActivity:
 
     def begin(self, kind: str, hand: WorkInProgress, now: float) -> None:
         """Note that work of a kind ("probe" or "decode") on a lease's sample begins."""
-        work = self._work
-        self._work = work[0], work[1], kind, now, hand
+        probe_s, decode_s, *_ = self._work
+        self._work = probe_s, decode_s, kind, now, hand
 
     def end(self, now: float) -> None:
         """Note that the work that began last is over."""

@@ -84,10 +84,6 @@ class Decoded(msgspec.Struct, frozen=True):
 class Handler(Protocol):
     """The work that a worker can do on a sample; its errors are reported to the ranks."""
 
-    @property
-    def loads_ahead(self) -> bool:
-        """Whether it has threads that load samples which are to be expected."""
-
     def open(self, job: str) -> tuple[int, str]:
         """Open what the job describes; return the number of samples and the fingerprint."""
 
@@ -225,10 +221,9 @@ class _Worker:
             if (not tasks or tasks[0].lease != self.results.lease) and self.results:
                 self._send_results()
             # After results are sent: what is begun now may end the process.
-            if self.handler.loads_ahead:
-                self.handler.expect(tasks)
-            if tasks:
-                self._work_on(tasks.popleft())
+            self.handler.expect(tasks)
+            if (task := self.session.next_task()) is not None:
+                self._work_on(task)
             elif reason := self._wait(until_lost_s):
                 return reason
         self._send_results()

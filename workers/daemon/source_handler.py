@@ -44,11 +44,6 @@ class SourceHandler:
         self.sleep = sleep
         self._threads = DecodeThreads(threads) if threads > 1 else None
 
-    @property
-    def loads_ahead(self) -> bool:
-        """Whether threads load samples before they are asked for."""
-        return self._threads is not None
-
     def open(self, job: str) -> tuple[int, str]:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
         if job and self.build is not None:
