@@ -86,15 +86,17 @@ class Board:
     def __init__(self, store: TCPStore, seat: BoardSeat, deadline_s: float) -> None:
         self.waits = Waits()
         self.step = 0
-        self.standings: dict[int, Standing] = {}
+        # Known before the store has been read, which may be gone by then.
+        others = {*range(len(seat.processes))} - {seat.rank}
+        self.standings = dict.fromkeys(others, Standing(0, 0))
         self._store, self._seat, self._rank = store, seat, seat.rank
         store.set_timeout(timedelta(seconds=_STORE_S))
         self._deadline_s = deadline_s
         self._place = _Place(since=monotonic())
         self._beat = 0
-        # By rank: the last number seen, and when it was new.
-        self._heard: dict[int, tuple[int, float]] = {}
         self._read_at = monotonic()
+        # By rank: the last number seen, and when it was new.
+        self._heard = dict.fromkeys(others, (0, self._read_at))
         # The store's host, if it is in other pipelines; and theirs when this rank began to listen.
         self._host = Standing(0, 0)
         self._before: tuple[float, dict[int, dict[int, Standing]]] = (0.0, {})
@@ -108,10 +110,6 @@ class Board:
 
     def start(self) -> None:
         """Start to publish; all ranks have made their boards."""
-        # Known at once: the store may be gone before it has been read.
-        others = {*range(len(self._seat.processes))} - {self._rank}
-        self.standings = dict.fromkeys(others, Standing(0, 0))
-        self._heard = dict.fromkeys(others, (0, monotonic()))
         # Two threads: a store whose host is stopped may hold up the first one for ever.
         self._start_thread(self._publish_often, "standing")
         self._start_thread(self._watch, "watch")
@@ -242,7 +240,7 @@ class Board:
         del found[self._rank]
         self._read_at = now = monotonic()
         for rank, standing in found.items():
-            if self._heard.get(rank, (-1, now))[0] != standing.beat:
+            if self._heard[rank][0] != standing.beat:
                 self._heard[rank] = standing.beat, now
         self.standings = found
 
