@@ -91,9 +91,10 @@ def best_time(lengths: np.ndarray, ranks: int, rows: int) -> int:
 
 
 @pytest.mark.parametrize(("ranks", "rows"), [(2, 1), (3, 1), (2, 2), (1, 2)])
-def test_free_counts_find_the_least_time_of_small_steps(ranks: int, rows: int) -> None:
+@pytest.mark.parametrize("steps", [3, pytest.param(6, marks=pytest.mark.long)])
+def test_free_counts_find_the_least_time_of_small_steps(ranks: int, rows: int, steps: int) -> None:
     chance = np.random.default_rng(ranks * 10 + rows)
-    for _ in range(3):
+    for _ in range(steps):
         lengths = np.maximum(1, chance.lognormal(3, 1, 7).astype(np.int64))
         found = members(plan(lengths, config(ranks, rows, len(lengths), counts="free")))
         best = best_time(lengths, ranks, rows)
