@@ -56,6 +56,7 @@ class WarmCollate:
         if headers.count(headers[0]) < len(headers) or len(headers[0]) > MAX_REMEMBERED_BYTES:
             return None
         form = form_of(headers[0])
+        # A worker may have announced less or more than the form says; decoding names the sample.
         views = [bytes_of(payload) for payload in payloads]
         if form is None or any(len(view) != form.nbytes for view in views):
             return None

@@ -41,10 +41,10 @@ class DecodeScheduler:
         return None if found is None else found[0][2]
 
     def next_samples(self, most: int, rank: int = 0, spans: bool = False) -> list[Sample]:
-        """Return up to `most` samples of one microbatch to decode, nearest first.
+        """Return up to `most` samples to decode, nearest first; of one microbatch unless `spans`.
 
-        Those of `rank` first, and of the ranks after it. With `spans` those of the next microbatch
-        follow. A sample that is suspected of killing workers comes alone.
+        Of each microbatch those of `rank` first, and of the ranks after it. A sample that is
+        suspected of killing workers comes alone.
         """
         chosen: list[Sample] = []
         while len(chosen) < most:

@@ -15,12 +15,13 @@ from ..delivery.sample import Sample
 
 
 class OpenSamples:
-    """Samples by ordinal, from `begin` up to an end that moves on."""
+    """Samples by ordinal, from `begin` up to an end that moves on.
+
+    end: the ordinal after the last that is to be measured.
+    """
 
     def __init__(self, order: Int64, begin: int, resources: int, shrinks: bool) -> None:
         """`order` maps an ordinal to a position in the source; `resources` are those of a cost.
-
-        end: the ordinal after the last that is to be measured.
 
         `shrinks` says to keep no object of a sample of which only the costs are known.
         """

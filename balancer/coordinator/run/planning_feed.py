@@ -83,7 +83,7 @@ class PlanningFeed:
         self._open_window()
 
     def open_ahead(self, most: int) -> None:
-        """Let up to `most` samples be probed that are not in the next window yet, all at once."""
+        """Open up to `most` samples beyond the next window to probing, once none of it waits."""
         samples = self.samples
         if not samples.to_probe and samples.end < self._end + most:
             samples.open(min(samples.end + most, len(self.order)))
