@@ -207,6 +207,19 @@ def test_importing_does_not_import_torch_or_zmq(name: str, tmp_path: Path) -> No
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
 
 
+# Of what can be left out, what a balancer's start would wait for longest.
+LEFT_FOR_LATER = {"torch", "numba", "hashlib", "hmac", "asyncio", "ssl", "shutil", "subprocess"}
+
+
+def test_a_balancer_starts_without_what_its_first_batch_does_not_need(tmp_path: Path) -> None:
+    start = "import counterpoise.balancer.server.embedded"
+    code = f"import sys; before = {{*sys.modules}}; {start}; print(*{{*sys.modules}} - before)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert LEFT_FOR_LATER & set(done.stdout.split()) == set()
+
+
 # It imports torchtitan, which is not installed here; tests/frameworks runs it, with a stand-in.
 NOT_IMPORTED = "loader.adapters.torchtitan"
 

@@ -1,7 +1,8 @@
 """The coordinator's effects, which are messages to send, and the type of its handlers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from ..protocol.messages import Message
 from ..protocol.transitions import Outcome
@@ -10,8 +11,7 @@ from ..protocol.transitions import Outcome
 Handler = Callable[..., Outcome | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send this message, with these payload frames, to this peer."""
 
     peer: bytes

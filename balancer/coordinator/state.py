@@ -7,8 +7,8 @@ Everything here is plain data that handlers change and reports read. A peer's pr
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import structs
 
 from ..planning.planner import make_planner
@@ -37,8 +37,7 @@ REMEMBERED, MAX_REASON = 4, 300
 NUMBERS_PER_INCARNATION = 1 << 22
 
 
-@dataclass(slots=True)
-class Diagnostics:
+class Diagnostics(msgspec.Struct):
     """Counters and texts that `counterpoise doctor` shows; no decision depends on them.
 
     Times are on the coordinator's clock; `wall_ahead_s` is the wall clock less that clock.
@@ -53,10 +52,10 @@ class Diagnostics:
     expired_at: float = -math.inf
     lost: int = 0
     lost_at: float = -math.inf
-    last_lost: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    last_lost: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=REMEMBERED))
     refused: int = 0
     turned_away: int = 0
-    last_refused: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    last_refused: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def clock_us(self, now: float) -> int:
         """Return the wall clock's time, in microseconds."""

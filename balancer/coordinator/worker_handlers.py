@@ -5,8 +5,9 @@ worker's next state, or None where there is only one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import to_json
@@ -48,8 +49,7 @@ IDLE_S = 2.0
 MAX_RUBBISH = 3
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedSamples:
+class DecodedSamples(msgspec.Struct, frozen=True):
     """Decoded samples as they arrived: the message, and a buffer for each without a handle."""
 
     message: DecodeDone

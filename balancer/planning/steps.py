@@ -9,8 +9,9 @@ No sample is carried from one window to the next: mode `window` uses a prefix of
 is given, so a resume needs only the ordinal at which the next window starts.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from .grouping.by_name import GroupingRequest, group_samples
@@ -36,8 +37,7 @@ _FIRST_GUESS = 1023
 _PILOT = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class StepGroups:
+class StepGroups(msgspec.Struct, frozen=True):
     """The groups of a window's samples, and which of them each step uses.
 
     group_of (used,): each used sample's group, -1 for none; steps: arrays of group numbers.

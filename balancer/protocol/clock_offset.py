@@ -6,7 +6,8 @@ quickest of the last responses is the best estimate (the clock filter of NTP, RF
 """
 
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 KEPT = 8
 MICROSECONDS = 1_000_000
@@ -16,8 +17,7 @@ UNKNOWN = -1
 LIMIT = 1 << 60
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(msgspec.Struct, frozen=True):
     """One clock is `ahead_us` microseconds ahead of the other, give or take `error_us`."""
 
     ahead_us: int = 0

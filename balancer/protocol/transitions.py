@@ -9,9 +9,10 @@ An event is the class name of a message, or one of the party's own events in sma
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
+
+import msgspec
 
 State = str
 ABSENT = "absent"
@@ -120,8 +121,7 @@ class RankAction(StrEnum):
 A = TypeVar("A", bound=StrEnum)
 
 
-@dataclass(frozen=True, slots=True)
-class Transition(Generic[A]):
+class Transition(msgspec.Struct, Generic[A], frozen=True):
     """An action, and the next state for each outcome that it can have."""
 
     action: A

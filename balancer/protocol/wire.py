@@ -12,7 +12,6 @@ through plain values, which also says what is wrong.
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -81,8 +80,7 @@ def decode(header: bytes | memoryview, payloads: int) -> Message:
     return message
 
 
-@dataclass(frozen=True, slots=True)
-class _Codec:
+class _Codec(msgspec.Struct, frozen=True):
     """A kind's codec: the first bytes of its headers, those of its record, and the decoder."""
 
     front: bytes

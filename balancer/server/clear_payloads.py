@@ -8,8 +8,8 @@ under CURVE again, and after a while another channel is offered.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import zmq
 
 from ..coordinator.effects import Send
@@ -27,8 +27,7 @@ MAX_CHANNELS = 1 << 14
 NO_PAYLOADS = (WorkerHeartbeat, GetStatus, ClearPayloadOffer)
 
 
-@dataclass(slots=True)
-class _Channel:
+class _Channel(msgspec.Struct):
     """A peer's clear channel; confirmed once the peer has sent an empty offer over it."""
 
     peer: bytes

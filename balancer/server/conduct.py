@@ -15,7 +15,7 @@ log has one line, of a peer that is turned away too.
 Pure: no socket, and the time is an argument.
 """
 
-from dataclasses import dataclass, field
+import msgspec
 
 # For each kind of offence: how many a peer may commit at once, and how many more each second.
 FAULTS = (8.0, 0.1)
@@ -29,13 +29,12 @@ QUIET_S = 1.0
 MAX_REMEMBERED = 4096
 
 
-@dataclass(slots=True)
-class _Allowance:
+class _Allowance(msgspec.Struct):
     """A token bucket: `left` of `most` tokens, refilled at `per_s`."""
 
     most: float
     per_s: float
-    left: float = field(init=False)
+    left: float = 0.0
     at: float = -1.0
 
     def __post_init__(self) -> None:
@@ -50,13 +49,12 @@ class _Allowance:
         return self.left >= 0
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(msgspec.Struct):
     """A peer's allowances; `banned_until` is 0 until it has exceeded one."""
 
-    faults: _Allowance = field(default_factory=lambda: _Allowance(*FAULTS))
-    useless: _Allowance = field(default_factory=lambda: _Allowance(*USELESS))
-    useless_bytes: _Allowance = field(default_factory=lambda: _Allowance(*USELESS_BYTES))
+    faults: _Allowance = msgspec.field(default_factory=lambda: _Allowance(*FAULTS))
+    useless: _Allowance = msgspec.field(default_factory=lambda: _Allowance(*USELESS))
+    useless_bytes: _Allowance = msgspec.field(default_factory=lambda: _Allowance(*USELESS_BYTES))
     banned_until: float = 0.0
     dropped: int = 0
     last_fault: str = ""

@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
+import msgspec
 import zmq
 
 from ..coordinator.effects import Send
@@ -126,8 +126,7 @@ def _io_threads(keys: ServerKeys | None) -> int:
     return 1 if keys is None else min(MAX_IO_THREADS, os.cpu_count() or 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shell:
+class _Shell(msgspec.Struct, frozen=True):
     """Carries messages between the sockets and the coordinator.
 
     `refused` counts and logs, `log` logs what has been counted.
@@ -142,9 +141,9 @@ class _Shell:
     log: Callable[[str], None]
     clear: ClearPayloadServer | None
     connections: Connections
-    trimmer: IdleTrimmer = field(default_factory=IdleTrimmer)
-    conduct: PeerConduct = field(default_factory=PeerConduct)
-    gate: ConnectionGate = field(default_factory=ConnectionGate)
+    trimmer: IdleTrimmer = msgspec.field(default_factory=IdleTrimmer)
+    conduct: PeerConduct = msgspec.field(default_factory=PeerConduct)
+    gate: ConnectionGate = msgspec.field(default_factory=ConnectionGate)
 
     def turn(self) -> None:
         """Wait once, for a message or the coordinator's next deadline, and do what is due."""

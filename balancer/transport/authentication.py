@@ -9,7 +9,6 @@ Without keys libzmq asks as well, on tcp, and everybody is accepted: but not bef
 Until then libzmq takes no message from the connection, so the loop decides how fast peers come in.
 """
 
-import hmac
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -131,6 +130,8 @@ class KeyAuthenticator:
             return ANYBODY
         if mechanism == b"PLAIN":
             name, password = credentials
+            import hmac  # here: it would delay each start
+
             # compare_digest: the time of the comparison must not show how much of it was right.
             if hmac.compare_digest(self.passwords.get(name, b""), password) and password:
                 return name

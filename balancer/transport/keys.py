@@ -11,9 +11,9 @@ running balancer notices.
 """
 
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import zmq
 from zmq.utils import z85
 
@@ -25,25 +25,26 @@ KEY_CHARACTERS = 40
 MAX_FILE_BYTES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPair:
+class KeyPair(msgspec.Struct, frozen=True):
     """A party's role and key pair, as Z85 text."""
 
     role: str
     public: bytes
-    secret: bytes = field(repr=False)
+    secret: bytes
+
+    def __repr__(self) -> str:
+        """Leave the secret out: what is shown may be logged."""
+        return f"KeyPair(role={self.role!r}, public={self.public!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerKeys:
+class ServerKeys(msgspec.Struct, frozen=True):
     """A balancer's own pair, and the folder of the public keys that it allows."""
 
     own: KeyPair
     allowed: Path
 
 
-@dataclass(frozen=True, slots=True)
-class PeerKeys:
+class PeerKeys(msgspec.Struct, frozen=True):
     """A worker's or trainer's own pair, and the balancer's public key."""
 
     own: KeyPair

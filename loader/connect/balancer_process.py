@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 START_S = 120.0
 _CLOSE_S = 4.0
 _MESSAGE_BYTES = 4096
+# OpenBLAS, which numpy loads, starts a thread for each core, and each spins for a tenth of a second
+# where workers are being forked. Planning multiplies no matrices.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 class EmbeddedBalancer:
@@ -131,6 +134,7 @@ def _start(job: JobSpec) -> _Ends:
                 clean_command(embedded.__name__, call),
                 bufsize=0,
                 stdin=subprocess.PIPE,
+                env=os.environ | _ENVIRONMENT,
                 pass_fds=(listening.fileno(), report),
                 start_new_session=True,
             )

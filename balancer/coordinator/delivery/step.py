@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ...protocol.messages import (
     Batch,
@@ -19,8 +20,7 @@ from .shared_payloads import SharedPayload
 Ranks = Sequence[Sequence[Sequence[Sample]]]
 
 
-@dataclass(slots=True)
-class PendingMicrobatch:
+class PendingMicrobatch(msgspec.Struct):
     """The samples of one microbatch of one rank.
 
     `missing` of them are neither held nor lent nor holes. `sent_at` is when they were sent last,
@@ -32,11 +32,10 @@ class PendingMicrobatch:
     missing: int
     taken: bool = False
     sent_at: float = -math.inf
-    sent_to: set[bytes] = field(default_factory=set)
+    sent_to: set[bytes] = msgspec.field(default_factory=set)
 
 
-@dataclass(slots=True)
-class PendingStep:
+class PendingStep(msgspec.Struct):
     """A step's microbatches by rank.
 
     `unsettled` samples may still turn out to be holes: if the step `waits_for_holes`, none of it is
@@ -52,11 +51,11 @@ class PendingStep:
     waits_for_holes: bool
     unsettled: int = 0
     is_settled: bool = False
-    taken: list[int] = field(default_factory=list)
-    untaken_at: list[int] = field(default_factory=list)
+    taken: list[int] = msgspec.field(default_factory=list)
+    untaken_at: list[int] = msgspec.field(default_factory=list)
     front: int = 0
-    holes: set[int] = field(default_factory=set)
-    weights: dict[tuple[int, int], Weights] = field(default_factory=dict)
+    holes: set[int] = msgspec.field(default_factory=set)
+    weights: dict[tuple[int, int], Weights] = msgspec.field(default_factory=dict)
 
     @property
     def is_blocked(self) -> bool:
@@ -90,8 +89,7 @@ class PendingStep:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyBatch:
+class ReadyBatch(msgspec.Struct, frozen=True):
     """A microbatch that is ready: the message, its payload frames, and a hole that ends the run."""
 
     message: Batch

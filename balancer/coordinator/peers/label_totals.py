@@ -7,7 +7,8 @@ counted may leave before others, which share a rank with them, come to the step.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ...protocol.messages import LabelCount, LabelTotal
 from ...protocol.parts import COUNTED_STEPS
@@ -16,13 +17,12 @@ from ...protocol.parts import COUNTED_STEPS
 StepOfRun = tuple[int, int]
 
 
-@dataclass(slots=True)
-class CountedStep:
+class CountedStep(msgspec.Struct):
     """The label tokens of a step, by rank and process; the total, and who was here when it came."""
 
-    counts: dict[int, dict[bytes, int]] = field(default_factory=dict)
+    counts: dict[int, dict[bytes, int]] = msgspec.field(default_factory=dict)
     total: int | None = None
-    owners: set[bytes] = field(default_factory=set)
+    owners: set[bytes] = msgspec.field(default_factory=set)
 
 
 class LabelTotals:

@@ -7,7 +7,8 @@ before, none is of use any more.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import PayloadServer, ServePayloads
@@ -16,8 +17,7 @@ from .records import WorkerPeer
 AS_ASKED = 'transport="inline" was given'
 
 
-@dataclass(frozen=True, slots=True)
-class PullCredentials:
+class PullCredentials(msgspec.Struct, frozen=True):
     """A worker's credentials for ranks: a key pair under CURVE (Z85), or only a password."""
 
     public: bytes

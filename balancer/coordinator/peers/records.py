@@ -4,7 +4,8 @@ All times are in seconds on the coordinator's clock.
 """
 
 import math
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ...protocol.clock_offset import NOT_MEASURED, Offset
 from ...protocol.messages import PayloadServer, RankHello, StartRun, WorkerHello
@@ -16,8 +17,7 @@ from .worker_stats import WorkerStats
 NOTHING = BEGINNING
 
 
-@dataclass(slots=True)
-class WorkerPeer:
+class WorkerPeer(msgspec.Struct):
     """A worker process.
 
     `heard_at` and `sent_at` are when the last message came from it and went to it. A worker is
@@ -38,14 +38,13 @@ class WorkerPeer:
     in_progress: WorkInProgress = NOT_REPORTED
     heartbeat_at: float = -math.inf
     fingerprint: str = ""
-    stats: WorkerStats = field(default_factory=lambda: WorkerStats(0.0))
+    stats: WorkerStats = msgspec.field(default_factory=lambda: WorkerStats(0.0))
     clock: Offset = NOT_MEASURED
     serves: PayloadServer | None = None
     why_inline: str = ""
 
 
-@dataclass(slots=True)
-class RankPeer:
+class RankPeer(msgspec.Struct):
     """A trainer process, which plays one or several ranks.
 
     `started` is the run that it started last. `finished` is set once it was sent the end of that
@@ -63,7 +62,7 @@ class RankPeer:
     launch: int = 0
     pinged_at: float = -math.inf
     taken_until: Position = NOTHING
-    taken: RankProgress = field(default_factory=RankProgress)
+    taken: RankProgress = msgspec.field(default_factory=RankProgress)
     clock: Offset = NOT_MEASURED
 
     def reached(self, number: int) -> Position:

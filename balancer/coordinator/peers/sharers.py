@@ -8,7 +8,8 @@ ahead of it than it prefetches. One that cannot be reached goes on counting whil
 """
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from ..delivery.rank_progress import Position
 from ..delivery.tracker import BEYOND
@@ -18,8 +19,7 @@ from .records import RankPeer
 NOTHING: Position = (BEYOND, 0)
 
 
-@dataclass(slots=True)
-class LostSharer:
+class LostSharer(msgspec.Struct):
     """A process that counted and cannot be reached, since `since`.
 
     probed_at: when it was sent something last; unreachable_at: when that was reported to be in

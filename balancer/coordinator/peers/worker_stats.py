@@ -1,7 +1,9 @@
 """Count what a worker has done since it joined, and how much of that recently."""
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec import structs
 
 # The recent past, in seconds, and the time between the counts that are remembered of it.
 RECENT_S = 30.0
@@ -10,8 +12,7 @@ MARK_S = 2.0
 WEIGHT = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class WorkCounts:
+class WorkCounts(msgspec.Struct, frozen=True):
     """Counts: samples probed, decoded and failed, bytes of payload, milliseconds at each work."""
 
     probed: int = 0
@@ -37,8 +38,7 @@ class WorkCounts:
         )
 
 
-@dataclass(slots=True)
-class WorkerStats:
+class WorkerStats(msgspec.Struct):
     """The counts of one worker; `since` is when it joined, times are the coordinator's.
 
     >>> stats = WorkerStats(since=0.0)
@@ -53,9 +53,9 @@ class WorkerStats:
     # Milliseconds for one sample lately, None where that is not known.
     probe_ms_each: float | None = None
     decode_ms_each: float | None = None
-    done: WorkCounts = field(default_factory=WorkCounts)
+    done: WorkCounts = msgspec.field(default_factory=WorkCounts)
     _before: tuple[int, int] | None = None
-    _marks: deque[tuple[float, WorkCounts]] = field(default_factory=deque)
+    _marks: deque[tuple[float, WorkCounts]] = msgspec.field(default_factory=deque)
 
     def add(
         self, now: float, probed: int = 0, decoded: int = 0, failed: int = 0, nbytes: int = 0
@@ -82,7 +82,9 @@ class WorkerStats:
         if self._before is None:
             self._before = probe_ms, decode_ms
         probed, decoded = self._before
-        self.done = replace(self.done, probe_ms=probe_ms - probed, decode_ms=decode_ms - decoded)
+        self.done = structs.replace(
+            self.done, probe_ms=probe_ms - probed, decode_ms=decode_ms - decoded
+        )
 
     def note_probing(self, each_us: int) -> None:
         """Note how long it takes to measure a sample; a negative time says that it is not known."""

@@ -9,7 +9,8 @@ times is turned away by the handlers.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from ...protocol.parts import DecodedItem, Probed
 from ..delivery.sample import Sample
@@ -25,16 +26,14 @@ MAX_CONTRADICTIONS = 5
 SHOWN = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
+class Blame(msgspec.Struct, frozen=True):
     """A worker has sent rubbish, and what."""
 
     worker: bytes
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NameVerdict:
+class NameVerdict(msgspec.Struct, frozen=True):
     """The verdict on a sample's name: the right one, empty while that is open, and the blamed."""
 
     name: str

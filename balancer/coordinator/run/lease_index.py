@@ -1,13 +1,13 @@
 """Leases by number, by worker and by sample: no question walks all of them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ..delivery.sample import Sample
 
 
-@dataclass(slots=True, eq=False)
-class GrantedLease:
+class GrantedLease(msgspec.Struct, eq=False):
     """A lease: its open samples by ordinal, in the order of work.
 
     `shown_at` is when the worker last showed a result; `shared` if another worker has been leased
@@ -19,7 +19,7 @@ class GrantedLease:
     kind: str
     worker: bytes
     deadline: float
-    samples: dict[int, Sample] = field(default_factory=dict)
+    samples: dict[int, Sample] = msgspec.field(default_factory=dict)
     shown_at: float = 0.0
     shared: bool = False
     granted: frozenset[int] = frozenset()

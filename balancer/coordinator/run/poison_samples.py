@@ -13,23 +13,22 @@ workers work on nothing beside it, so that the next crash identifies it with cer
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from ...protocol.parts import WorkInProgress
 from ..delivery.sample import Sample
 from .lease_index import GrantedLease
 
 
-@dataclass(frozen=True, slots=True)
-class SuspectedSample:
+class SuspectedSample(msgspec.Struct, frozen=True):
     """The sample that a worker worked on; `is_certain` if it was leased to be worked on alone."""
 
     sample: Sample
     is_certain: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MissingWorker:
+class MissingWorker(msgspec.Struct, frozen=True):
     """A worker process without heartbeats, since when, and the sample that it worked on."""
 
     incarnation: int

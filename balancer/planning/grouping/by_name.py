@@ -1,7 +1,8 @@
 """The grouping strategies, in a table by the name that a configuration gives."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from ..kernels.arrays import Int64
 from ..problem.config import PlanConfig
@@ -13,8 +14,7 @@ from .padded import padded
 from .result import GroupingResult
 
 
-@dataclass(frozen=True, slots=True)
-class GroupingRequest:
+class GroupingRequest(msgspec.Struct, frozen=True):
     """Samples to group: costs (n, resources), none over budget, into about `wanted` groups.
 
     A strategy may skip refining a result of more than refine_up_to groups (None: no limit),

@@ -8,8 +8,8 @@ exchange samples so that the sum of their tops falls.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from ..kernels.arrays import Int64
@@ -62,8 +62,7 @@ def padded(config: PlanConfig, costs: Int64, wanted: int) -> GroupingResult:
     return GroupingResult(group_of, wanted, _NOTHING, _NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(msgspec.Struct, frozen=True):
     """Samples sorted by their padded times, largest first, for `wanted` groups."""
 
     config: PlanConfig

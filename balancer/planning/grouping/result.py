@@ -1,15 +1,14 @@
 """The result of grouping: each sample's group, and the samples that were left over or oversize."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from ..kernels.arrays import Int64
 
 
-@dataclass(frozen=True, slots=True)
-class GroupingResult:
+class GroupingResult(msgspec.Struct, frozen=True):
     """group_of (n,): each sample's group, 0 .. groups - 1, or -1 for a sample in no group.
 
     left_over and oversize: ascending numbers of the samples that the algorithm did not place and

@@ -7,9 +7,9 @@ side by side, one on each rank). `align` mends them by exchanging samples: each 
 images gets one that another can spare, or all images of the row go where images are already.
 """
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
+from msgspec import structs
 
 from ..kernels.arrays import Int64, Mask
 from ..problem.config import PlanConfig
@@ -78,8 +78,7 @@ def align(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(msgspec.Struct, frozen=True):
     """A step's samples by their cells, numbered rank x rows + row; the arrays are changed.
 
     small (n + 1, resources) has a last row of zeros: the sample that an empty cell gives.
@@ -126,7 +125,7 @@ class _Step:
         return (self.images > 0).reshape(-1, self.rows)
 
     def _copy(self) -> "_Step":
-        return replace(
+        return structs.replace(
             self, cell_of=self.cell_of.copy(), loads=self.loads.copy(), images=self.images.copy()
         )
 

@@ -4,7 +4,6 @@ Planning is a pure function of these types: the same configuration and the same 
 same plan on every machine, whatever arrived when.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -244,6 +243,8 @@ class PlanConfig:
         }
         options = {name: value for name, value in asdict(self).items() if said.get(name, True)}
         text = json.dumps([PLANNER_VERSION, options], sort_keys=True)
+        import hashlib  # here: it loads OpenSSL, which would delay each start
+
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

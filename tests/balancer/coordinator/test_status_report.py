@@ -1,8 +1,7 @@
 """What people who look are told: complete, bounded, and without a trace."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.worker_stats import RECENT_S, WorkerStats
@@ -267,4 +266,4 @@ def test_an_answer_to_an_older_question_is_not_taken():
     clock.record_response(first, 0, 1.5)
     clock.record_response(0, 0, 1.5)
     assert not clock.best().is_known
-    assert replace(clock.best(), error_us=0).least_us() == 0
+    assert structs.replace(clock.best(), error_us=0).least_us() == 0
