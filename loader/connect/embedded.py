@@ -28,6 +28,7 @@ from ...workers.processes.pool_job import (
     locate_error,
 )
 from ...workers.processes.start_method import start_method
+from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source
 from ...workers.sources.randomness import own_generators
 from .balancer_process import EmbeddedBalancer
@@ -69,6 +70,7 @@ class WorkerStart:
 
     def start(self, config: WorkerConfig) -> Pool:
         """Start workers as torch would now; see `start_pool` for errors."""
+        software()  # here, and kept: each worker would look for the versions anew
         job = PoolJob(work=_work, payload=config, workers=self.workers, restart=RESTARTS)
         with closed_sockets():
             return start_pool(job, start_method(self.context))
@@ -104,8 +106,11 @@ class LocalProcesses:
         return self.pool is not None and self._start.persistent
 
     def start_workers(self) -> None:
-        """Start the workers of a run; then wait for the balancer, which has started meanwhile."""
+        """Start the workers of a run; the balancer starts meanwhile."""
         self.pool, self._reader = self._start.start(self._config), PoolReader()
+
+    def wait_ready(self) -> None:
+        """Wait for the balancer; RuntimeError with its own message if there will be none."""
         if self.balancer is not None:
             self.balancer.wait_ready()
 

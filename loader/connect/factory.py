@@ -72,11 +72,24 @@ class LocalConnection(Connection):
         self._sockets.suspend()
         try:
             self._processes.start_workers()
+            self._sockets.watch(self._processes.descriptors())
+            self._await_balancer()
         except Exception as error:
             if self._peers is not None:
                 self._peers.give_up(str(error))
             raise
-        self._sockets.watch(self._processes.descriptors())
+
+    def _await_balancer(self) -> None:
+        """Wait for a balancer that may still start; the first it hears is that this rank is here.
+
+        Raises RuntimeError with its own message if there will be none.
+        """
+        self._sockets.link()
+        try:
+            self._processes.wait_ready()
+        except Exception:
+            self._sockets.give_up()
+            raise
 
     def _report_ended(self, names: tuple[str, ...]) -> None:
         """Tell the balancer which workers have ended."""

@@ -12,6 +12,7 @@ import os
 import secrets
 import select
 import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,9 @@ from .segments import Segments
 # A rank that connects says its name at once.
 _NAME_S = 5.0
 _NAME_BYTES = 256
+# The thread that lets ranks in has Python's lock this soon while the first is awaited: who waits
+# for it waits for a first batch.
+_SWITCH_S = 0.0005
 
 
 def door_of(directory: str, token: int) -> str:
@@ -187,6 +191,8 @@ class Lender:
     def _let_in(self) -> None:
         """Accept ranks' connections, until the door is closed."""
         numbers = itertools.count()  # a rank may have two connections, one for what it still reads
+        usual_s = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S)
         while True:
             try:
                 connection, _ = self._door.accept()
@@ -199,6 +205,7 @@ class Lender:
                 name = b"%s/%d" % (peer, next(numbers))
                 with self._lock:
                     self._welcome(_Reader(peer, name, connection))
+                sys.setswitchinterval(usual_s)
             except OSError:
                 connection.close()
 
