@@ -167,11 +167,16 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     )
     if config.begin is not None:
         _begin(config.begin, slot.index)
+    payloads = _payloads(config, slot.workers)
     handler = SourceHandler(
-        config.source, config.job.resources, seed, local=True, threads=config.threads
+        config.source,
+        config.job.resources,
+        seed,
+        local=True,
+        threads=config.threads,
+        allocator=payloads.allocator,
     )
     identity = local_identity(slot.index, slot.incarnation)
-    payloads = _payloads(config, slot.workers)
     try:
         with own_generators():
             reason = run_worker(config.endpoint, identity, handler, payloads=payloads)

@@ -8,6 +8,7 @@ from ...balancer.protocol.messages import FreeSlots, PayloadHandle, ServePayload
 from ..codec.frames import payload_of
 from ..lending.lender import Lender
 from ..serving.server import PullServer
+from ..sources.interface import Allocate, new_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,13 @@ class Payloads:
                 "decoded samples travel through the balancer from now on: %s", way.reason
             )
             self._server.end()
+
+    def allocator(self) -> Allocate:
+        """Return what gives the next sample memory, where its payload is going to lie if possible.
+
+        `put` is then to be given that sample, by the thread that called this.
+        """
+        return self._carrier.allocator() if isinstance(self._carrier, Lender) else new_bytes
 
     def free(self, message: FreeSlots) -> None:
         """Free payloads that the balancer does not need any more."""

@@ -11,7 +11,16 @@ from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 from ..codec.frames import encode_packed, holds_fields
 from ..sources.failures import RETRIES, load_with_retries
-from ..sources.interface import Probe, SampleError, Source, checked_probe, file_of, source_name
+from ..sources.interface import (
+    Allocate,
+    Probe,
+    SampleError,
+    Source,
+    accepts,
+    checked_probe,
+    file_of,
+    source_name,
+)
 from ..sources.labels import labels_of
 from ..sources.thread_safety import refuse_threads
 from .decode_threads import DecodeThreads
@@ -34,8 +43,13 @@ class SourceHandler:
         build: Callable[[dict[str, Any]], Source] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         threads: int = 1,
+        allocator: Callable[[], Allocate] | None = None,
     ) -> None:
-        """`threads` load samples; with 1 the caller's own does, when the sample is asked for."""
+        """`threads` load samples; with 1 the caller's own does, when the sample is asked for.
+
+        allocator: returns, for each sample that the caller's thread loads, what gives memory to a
+        transform that takes it.
+        """
         self.source = source
         self.resources = resources
         self.seed = seed
@@ -43,6 +57,8 @@ class SourceHandler:
         self.build = build
         self.sleep = sleep
         self._threads = DecodeThreads(threads) if threads > 1 else None
+        self._allocator = allocator
+        self._takes_allocate = False
 
     def open(self, job: str) -> tuple[int, str]:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
@@ -52,6 +68,7 @@ class SourceHandler:
             self.seed = told.plan.seed
             self.source = self.build(told.source)
         source = self._source()
+        self._takes_allocate = self._threads is None and accepts(source.load, "allocate")
         if self._threads is not None:
             self.expect(())
             refuse_threads(source, f"{self._threads.count} decode threads")
@@ -117,12 +134,16 @@ class SourceHandler:
         loaded = None if threads is None else threads.take((epoch, ref.index))
         if loaded is not None:
             return loaded
-        return self._load_from(self._source(), self.seed, epoch, ref.index), 0.0
+        source = self._source()
+        if self._takes_allocate and self._allocator is not None:
+            arguments = ref.index, epoch, self.seed, self._allocator()
+            return self._retried(source.load, *arguments), 0.0
+        return self._load_from(source, self.seed, epoch, ref.index), 0.0
 
     def _load_from(self, source: Source, seed: int, epoch: int, index: int) -> Any:
         return self._retried(source.load, index, epoch, seed)
 
-    def _retried(self, action: Callable[..., Any], *arguments: int) -> Any:
+    def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:
         return load_with_retries(partial(action, *arguments), self.sleep, RETRIES, self._name)
 
     def _name(self) -> str:

@@ -20,8 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...balancer.protocol.messages import FreeSlots, PayloadHandle
 from ..arena.memory import Mapping, make_memory
+from ..sources.interface import Allocate, new_bytes
 from .lender_book import Ask, LenderBook
 from .packets import (
     ANSWER,
@@ -35,6 +38,7 @@ from .packets import (
     packets,
     read_packet,
 )
+from .room import LEAST_BYTES, Room, with_rest
 from .segments import Segments
 
 # A rank that connects says its name at once.
@@ -87,6 +91,7 @@ class Lender:
         self._readers: dict[int, _Reader] = {}
         self._poller = select.poll()
         self._lock = threading.Lock()
+        self._reserved: Room | None = None
         self._path = door_of(directory, token)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -102,22 +107,54 @@ class Lender:
         nbytes = sum(map(len, buffers))
         if not nbytes:
             return None
+        reserved = self._reserved
+        if reserved is not None and reserved.complete(buffers):
+            self._reserved = None
+            with self._lock:
+                return self._book.shorten(reserved.handle, nbytes)
         with self._lock:
-            # What ranks have answered makes room. To hear it takes as long as to write 30 KB.
-            if self._book.segments.is_full(nbytes):
-                self._hear()
-            handle = self._book.add(nbytes)
-            if handle is None:
-                return None
-            if not self._has_memory(handle.segment):
-                self._book.refuse(handle)
-                return None
-            memory = self._memories[handle.segment].bytes
-        start = handle.offset
-        for buffer in buffers:
-            memory[start : start + len(buffer)] = buffer
-            start += len(buffer)
-        return handle
+            room = self._room_for(nbytes)
+        if room is not None:
+            room.write(buffers)
+        self._take_back()  # only now: the buffers may lie there
+        return None if room is None else room.handle
+
+    def allocator(self) -> Allocate:
+        """Return what gives a sample memory: lent memory to its first array that is large.
+
+        The payload that is lent next is that sample's: what others have must not be written to any
+        more. It is to be called by the thread that lends.
+        """
+        self._take_back()
+        return self._allocate
+
+    def _allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
+        if nbytes < LEAST_BYTES or self._reserved is not None:
+            return new_bytes(nbytes)
+        with self._lock:
+            self._reserved = self._room_for(with_rest(nbytes))
+        return new_bytes(nbytes) if self._reserved is None else self._reserved.array(nbytes)
+
+    def _take_back(self) -> None:
+        """Give the room back that was reserved and not used."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            with self._lock:
+                self._book.take_back(reserved.handle)
+
+    def _room_for(self, nbytes: int) -> Room | None:
+        """Return room for a payload, None where there is none."""
+        # What ranks have answered makes room. To hear it takes as long as to write 30 KB.
+        if self._book.segments.is_full(nbytes):
+            self._hear()
+        handle = self._book.add(nbytes)
+        if handle is None:
+            return None
+        if not self._has_memory(handle.segment):
+            self._book.refuse(handle)
+            return None
+        memory = self._memories[handle.segment].bytes
+        return Room(handle, memory[handle.offset : handle.offset + nbytes])
 
     def free(self, message: FreeSlots) -> None:
         """Free payloads that the balancer does not need any more."""
@@ -128,11 +165,13 @@ class Lender:
 
     def free_all(self) -> None:
         """Free all payloads: the balancer has forgotten this worker, or its job is over."""
+        self._take_back()
         with self._lock:
             self._ask(self._book.free_all())
 
     def trim(self) -> None:
         """Give back the memory that nothing is in: there is no work."""
+        self._take_back()
         with self._lock:
             self._hear()
             self._book.segments.trim()
@@ -274,7 +313,9 @@ class Lender:
 
 
 def _writable(mapping: Mapping) -> memoryview:
-    return memoryview(mapping.bytes(mapping.size)).cast("B")
+    owner = mapping.bytes(mapping.size)
+    owner.mapping = mapping  # an array that a transform keeps must not be at nobody's address
+    return memoryview(owner).cast("B")
 
 
 def _close_sent(sent: tuple[bytes, list[int]]) -> None:

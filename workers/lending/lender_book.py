@@ -62,6 +62,17 @@ class LenderBook:
         del self._entries[handle.serial]
         self.segments.forget(handle.segment)
 
+    def shorten(self, handle: PayloadHandle, nbytes: int) -> PayloadHandle:
+        """Return the handle of a payload that takes less than the room that was made for it."""
+        self.segments.shorten(handle.segment, handle.offset, handle.nbytes, nbytes)
+        return PayloadHandle(self.token, handle.serial, handle.segment, handle.offset, nbytes)
+
+    def take_back(self, handle: PayloadHandle) -> None:
+        """Take back a handle that was not announced: nobody reads there."""
+        self.shorten(handle, 0)
+        del self._entries[handle.serial]
+        self.segments.give(handle.segment)
+
     def connect(self, reader: bytes) -> tuple[int, list[int]]:
         """Record that a rank reads here; return the serials that it may read.
 

@@ -68,9 +68,15 @@ class Segments:
             self._current = number
         segment = self._all[self._current]
         start = segment.end
-        segment.end = -(-(start + nbytes) // ALIGNMENT) * ALIGNMENT
+        segment.end = _aligned(start + nbytes)
         segment.used += 1
         return self._current, start
+
+    def shorten(self, number: int, start: int, taken: int, needed: int) -> None:
+        """Take back what a payload does not need of its room, if it is the last in its segment."""
+        segment = self._all[number]
+        if segment.end == _aligned(start + taken):
+            segment.end = _aligned(start + needed)
 
     def give(self, number: int, spoiled: bool = False) -> None:
         """Take a payload's room back; `spoiled`: its segment must not be written again."""
@@ -122,3 +128,7 @@ class Segments:
         if number in self._free:
             self._free.remove(number)
         self.retired.append(number)
+
+
+def _aligned(place: int) -> int:
+    return -(-place // ALIGNMENT) * ALIGNMENT

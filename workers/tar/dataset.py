@@ -24,12 +24,15 @@ from ..sources.file_patterns import Pattern, find_shards, named
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import (
     DEFAULT_COST,
+    Allocate,
     Cost,
     Probe,
     Sample,
     SampleError,
+    accepts,
     checked_measure,
     checked_probe,
+    new_bytes,
     sample_nbytes,
 )
 from ..sources.labels import with_label_tokens
@@ -172,19 +175,25 @@ class TarDataset:
             raise
         return found
 
-    def load(self, index: int, epoch: int = 0, seed: int = 0) -> Sample:
-        """Read, decode and transform a sample; the bytes do not depend on process or time."""
+    def load(
+        self, index: int, epoch: int = 0, seed: int = 0, allocate: Allocate = new_bytes
+    ) -> Sample:
+        """Read, decode and transform a sample; the bytes do not depend on process or time.
+
+        allocate: is given to a transform that takes it.
+        """
         raw = self.raw(index)
         key = raw["__key__"]
         try:
             if self.transform is None:
                 return decoded(raw)
+            more: dict[str, Any] = {"allocate": allocate} if self._takes_allocate else {}
             if self._takes_rng:
-                return self.transform(raw, rng=generator(seed, epoch, key))
+                return self.transform(raw, rng=generator(seed, epoch, key), **more)
             if getattr(self.transform, "deterministic", False):
-                return self.transform(raw)
+                return self.transform(raw, **more)
             with global_randomness(seed, epoch, key):
-                return self.transform(raw)
+                return self.transform(raw, **more)
         except (ImageError, SampleError) as error:
             raise self._located(index, error) from error
 
@@ -279,7 +288,11 @@ class TarDataset:
 
     @cached_property
     def _takes_rng(self) -> bool:
-        return self.transform is not None and _accepts(self.transform, "rng")
+        return accepts(self.transform, "rng")
+
+    @cached_property
+    def _takes_allocate(self) -> bool:
+        return accepts(self.transform, "allocate")
 
     def _place(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
@@ -359,13 +372,6 @@ def _named_image(name: str, data: Any) -> Any:
         return decode_image(data)
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
-
-
-def _accepts(function: Any, parameter: str) -> bool:
-    try:
-        return parameter in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
 
 
 def _open_indexes(shards: tuple[Path, ...], cache: Path | None) -> tuple[ShardIndex, ...]:

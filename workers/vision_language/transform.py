@@ -4,6 +4,7 @@ Probing and decoding share everything but the pixels: the same header gives the 
 text the same tokens. So a probed cost is exactly the decoded sample's.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ import numpy as np
 from ..images.decode import MAX_PIXELS, ImageError, image_size, is_image, open_image
 from ..images.resize import resizer, resizer_facts
 from ..sources.fingerprint import digest, library_versions
-from ..sources.interface import Probe, SampleError
+from ..sources.interface import Allocate, Probe, SampleError, new_bytes
 from ..sources.transform_registry import name_of, spec_of
 from .conversation import turns
 from .tiles import cut, grid, tile_count
@@ -90,8 +91,11 @@ class VisionLanguage:
             assistant=self._marker(assistant, "assistant_id"),
         )
 
-    def __call__(self, raw: Raw) -> dict[str, np.ndarray[Any, Any]]:
-        """Decode a raw sample; SampleError with the reason where that cannot be done."""
+    def __call__(self, raw: Raw, allocate: Allocate = new_bytes) -> dict[str, np.ndarray[Any, Any]]:
+        """Decode a raw sample; SampleError with the reason where that cannot be done.
+
+        allocate: is called once, for the memory of `pixel_values`.
+        """
         key, names = str(raw.get("__key__", "")), image_members(raw)
         try:
             spoken = turns(raw, len(names))
@@ -103,7 +107,8 @@ class VisionLanguage:
         except ValueError as error:
             raise SampleError(key, str(error)) from error
         size = self.tile_size
-        pixels = np.empty((sum(tiles), 3, size, size), np.uint8)
+        space = sum(tiles), 3, size, size
+        pixels = allocate(math.prod(space)).reshape(space)
         at = 0
         for name, opened, shape, count in zip(names, images, shapes, tiles, strict=True):
             try:
