@@ -97,6 +97,8 @@ class ArenaQueue:
             if self._read:
                 return self._read.popleft()
             if not self.receive() and not (block and self._wait(deadline)):
+                if worker is not None:
+                    worker.rest()
                 raise queue.Empty
 
     def close(self) -> None:

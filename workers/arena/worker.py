@@ -1,4 +1,4 @@
-"""The slots of a torch worker process, and a default_collate that stacks into them.
+"""The slots of a torch worker process, its memory, and a default_collate that stacks into slots.
 
 torch's default_collate stacks tensors in a worker into a shared memory file that it makes for each
 batch. Here it stacks into a slot, so that the batch is written once, into pages that exist. Its
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
+from ...balancer.server.malloc import keep_freed_memory, release_freed_memory
 from .layout import LEAST_IN_SLOT
 from .packing import is_ordinary
 from .sender import Sender
@@ -30,6 +31,10 @@ class Worker:
     def is_here(self) -> bool:
         """Return whether this is its process, and no child of it."""
         return self._process == os.getpid()
+
+    def rest(self) -> None:
+        """Return freed memory to the kernel: no task has come for some seconds."""
+        release_freed_memory()
 
     def failed(self, thing: Any) -> Any:
         """Return a message with the exception being handled in place of a batch."""
@@ -56,6 +61,8 @@ class Beginning:
         """Begin worker `number`; raises what the loader's own worker_init_fn raises."""
         global _worker
         _worker = Worker(self._wrapper, number)
+        # New pages for each image would take a sixth of the time of decoding it.
+        keep_freed_memory()
         # Who has replaced torch's entry knows better what to do with tensors.
         if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
             default_collate_fn_map[torch.Tensor] = stack_into_slot

@@ -27,23 +27,12 @@ NAME_CHARACTERS = 200
 # Characters of a wrong value that an error quotes.
 SHOWN_CHARACTERS = 80
 METHODS = ("key", "probe", "load", "fingerprint")
-# Returns writable memory of that many bytes: uint8 (n,), contents undefined.
-Allocate = Callable[[int], np.ndarray]
-
-
-def new_bytes(nbytes: int) -> np.ndarray:
-    """Return memory of this process.
-
-    >>> new_bytes(3).shape
-    (3,)
-    """
-    return np.empty(nbytes, np.uint8)
 
 
 def accepts(function: Any, parameter: str) -> bool:
     """Return whether a function has a parameter of that name.
 
-    >>> accepts(new_bytes, "nbytes"), accepts(new_bytes, "rng"), accepts(None, "rng")
+    >>> accepts(as_source, "key"), accepts(as_source, "rng"), accepts(None, "rng")
     (True, False, False)
     """
     try:

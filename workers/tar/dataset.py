@@ -19,12 +19,12 @@ import numpy as np
 from PIL import features
 
 from ..images.decode import ImageError, decode_image, image_size, is_image
+from ..lending.room import Allocate, new_bytes
 from ..sources.failures import DataChangedError
 from ..sources.file_patterns import Pattern, find_shards, named
 from ..sources.fingerprint import digest, library_versions
 from ..sources.interface import (
     DEFAULT_COST,
-    Allocate,
     Cost,
     Probe,
     Sample,
@@ -32,7 +32,6 @@ from ..sources.interface import (
     accepts,
     checked_measure,
     checked_probe,
-    new_bytes,
     sample_nbytes,
 )
 from ..sources.labels import with_label_tokens

@@ -4,6 +4,7 @@ import gc
 import os
 import queue
 import random
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,25 @@ def test_default_collate_stacks_large_batches_into_slots() -> None:
         in_slot = worker.sender.slot_at(found["x"].data_ptr()) is not None
         small = worker.sender.slot_at(found["y"].data_ptr()) is None
         return in_slot and small and torch.equal(found["x"], torch.stack(rows))
+
+    assert in_child(check)
+
+
+def test_a_worker_uses_freed_memory_again_and_returns_it_when_no_task_comes() -> None:
+    size, pages = 8 << 20, (8 << 20) // PAGE
+
+    def new_pages() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        bytearray(size)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    def check() -> bool:
+        Beginning(Exception, None)(0)
+        new_pages()
+        again, line = new_pages(), ArenaQueue()
+        with pytest.raises(queue.Empty):
+            line.get(timeout=0)
+        return again < pages // 8 and new_pages() > pages // 2
 
     assert in_child(check)
 
