@@ -8,7 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
-from tests.faults.leftovers import segments
+from tests.faults.leftovers import segments, shared_memory
 from tests.forking.popen import MARK, Popen
 
 ENDS_WITHIN_S = 5.0
@@ -47,7 +47,7 @@ class Trainer:
     def leftovers(self) -> list[str]:
         """Directories of sockets, and shared memory of ours or torch's."""
         sockets = [path.name for path in self.temporary.glob("counterpoise-*")]
-        return sockets + sorted(segments() - self.shared_before)
+        return sockets + shared_memory(self.shared_before)
 
     def kill(self) -> None:
         """End the trainer as the kernel's memory killer would."""
