@@ -13,6 +13,7 @@ from ...balancer.transport.keys import PeerKeys
 from ...workers.arena.transport import Transport
 from ...workers.sources.interface import Source, source_name
 from ..balanced.fetching import MicrobatchSource
+from ..step.errors import LoaderError
 from ..step.ranks import Place, has_process_group
 from .balancer_process import EmbeddedBalancer
 from .embedded import LocalProcesses, WorkerConfig, WorkerStart
@@ -77,6 +78,8 @@ class LocalConnection(Connection):
         except Exception as error:
             if self._peers is not None:
                 self._peers.give_up(str(error))
+            if isinstance(error, RuntimeError):  # as if it had come after they were ready
+                raise LoaderError(str(error)) from error
             raise
 
     def _await_balancer(self) -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from counterpoise import Balance, DataLoader
 from counterpoise.loader import LoaderError
+from counterpoise.loader.connect import embedded
 from counterpoise.tools.cli import main
 from counterpoise.workers import TarDataset, VisionLanguage
 from counterpoise.workers.sources.dead_letter import read_letters
@@ -238,6 +239,17 @@ class OtherInEachWorker(Dataset):
 
     def __getitem__(self, index):
         signal.pause()
+
+
+def test_workers_that_fail_before_all_are_started_are_a_loaders_error(monkeypatch):
+    """It depends on a race whether the pool or the loop hears of it first."""
+
+    def start_pool(_job: object, _method: str) -> None:
+        raise RuntimeError("worker 0: worker_init_fn raised OSError: no disk")
+
+    monkeypatch.setattr(embedded, "start_pool", start_pool)
+    with pytest.raises(LoaderError, match="worker 0: worker_init_fn raised OSError: no disk"):
+        next(iter(make(made.Deadly(), num_workers=1)))
 
 
 def test_a_worker_with_other_data_ends_the_loop_at_once():
