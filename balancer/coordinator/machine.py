@@ -73,6 +73,7 @@ class Coordinator:
         incarnation: int = 0,
         check_layout: LayoutCheck | None = None,
         make_credentials: MakeCredentials | None = None,
+        keeps_costs: bool = True,
     ) -> None:
         """`job` is given where the balancer is started for it; else the first rank brings it.
 
@@ -81,11 +82,13 @@ class Coordinator:
         be done again elsewhere otherwise). `incarnation` must differ from that of every balancer
         before at this address: it separates their lease numbers. `check_layout` finds samples of
         workers on other hosts that no rank could read; with it they are doubted in other ways, too.
-        With `make_credentials` ranks may pull payloads from workers that listen for them.
+        With `make_credentials` ranks may pull payloads from workers that listen for them. Without
+        `keeps_costs` each run measures its samples again.
         """
         self.state = CoordinatorState(
             job, plan_with, heartbeat_timeout_s, incarnation, check_layout, make_credentials
         )
+        self.state.costs.is_used = keeps_costs
         self.runs = RunControl(self.state)
         self.workers = WorkerHandlers(self.state, self.runs, self._apply)
         self.ranks = RankHandlers(self.state, self.runs, self._apply)

@@ -342,3 +342,4 @@ class RankHandlers:
             for worker in list(state.workers):
                 self.apply(worker, Event.JOB_ENDED)
             state.job, state.count, state.fingerprint = None, 0, ""
+            state.costs.forget()  # workers open the source again for the next

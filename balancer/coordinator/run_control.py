@@ -15,7 +15,7 @@ from .delivery.rank_progress import RankProgress
 from .peers.admission import why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
-from .run.planning_feed import WindowPlanner
+from .run.planning_feed import WindowPlanner, plans_whole_epoch
 from .state import CoordinatorState
 
 
@@ -43,8 +43,11 @@ class RunControl:
             return
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = state.check_layout if state.job.source else None
+        known = state.costs.known_to(
+            state.job, state.count, state.fingerprint, check is None, plans_whole_epoch(planner)
+        )
         state.run = EpochRun(
-            start, state.job, order, planner, state.last_lease, check, state.pool.note
+            start, state.job, order, planner, known, state.last_lease, check, state.pool.note
         )
         state.requests.look_at_all()
         state.pool.note_all()

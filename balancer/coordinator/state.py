@@ -28,6 +28,7 @@ from .peers.sharers import Sharers
 from .peers.worker_pool import WorkerPool
 from .run.doubted_results import LayoutCheck
 from .run.epoch import EpochRun
+from .run.known_costs import CostMemory
 from .run.planning_feed import WindowPlanner
 
 HEARTBEAT_TIMEOUT_S = 10.0
@@ -107,7 +108,7 @@ class CoordinatorState:
         self.leaving: set[bytes] = set()
         self.launches, self.sharers = LaunchHistory(), Sharers()
         self.requests, self.labels = PendingRequests(), LabelTotals()
-        self.pool, self.shared = WorkerPool(), SharedPayloads()
+        self.pool, self.shared, self.costs = WorkerPool(), SharedPayloads(), CostMemory()
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
         # Leases and welcomes of different runs, jobs and incarnations never have the same number.

@@ -262,6 +262,7 @@ class WorkerHandlers:
             worker.rubbish += 1
             if worker.rubbish < MAX_RUBBISH:
                 continue
+            self.state.costs.forget()  # it may have made up some of them
             if blame.worker == peer:
                 self.turn_away(peer, blame.reason)
                 outcome = Outcome.REFUSED
@@ -293,11 +294,13 @@ class WorkerHandlers:
     def release_ended(self, peer: bytes, ended: WorkersEnded) -> None:
         """Forget the workers that a trainer has ended: no sample is suspected of their end.
 
-        With the last that has its source open go the facts about it: the next may have another data
-        set, as a trainer's data set may change from one epoch to the next. The next may have said
-        hello already: connections are read in turns.
+        With them goes what is known of samples' costs, and with the last that has its source open
+        the facts about it: the next may have another data set, as a trainer's data set may change
+        from one epoch to the next. The next may have said hello already: connections are read in
+        turns.
         """
         state, names = self.state, set(ended.names)
+        state.costs.forget()
         for worker in list(state.workers.values()):
             if worker.hello.name in names:
                 self.apply(worker.peer, Event.ENDED)

@@ -40,7 +40,8 @@ class ClusterSettings:
     leaves its first epoch for the next one, if any. sharers: how many processes share each entry of
     `processes`; all but the first start `late_s` after it. deaths: (time, process) at which one
     process of the trainer dies alone, and stays dead. lends: payloads lie in workers' memory, which
-    ranks read; pulls: they lie there, and ranks pull them.
+    ranks read; pulls: they lie there, and ranks pull them. keeps_costs: the balancer keeps costs
+    from one epoch to the next.
     """
 
     job: JobSpec
@@ -74,6 +75,7 @@ class ClusterSettings:
     fixed_job: bool = True
     lends: bool = False
     pulls: bool = False
+    keeps_costs: bool = True
     faults: tuple[Fault, ...] = ()
     plan_with: Callable[[PlanConfig], WindowPlanner] = make_planner
 

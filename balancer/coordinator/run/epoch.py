@@ -33,6 +33,7 @@ from .doubted_results import (
 )
 from .failed_samples import FailedSamples
 from .granting import STEPS_AHEAD, LeaseGranter
+from .known_costs import KnownCosts
 from .leases import LeaseTable
 from .lost_leases import LostLeases
 from .planning_feed import PlanningFeed, WindowPlanner
@@ -50,11 +51,14 @@ class EpochRun:
         job: JobSpec,
         order: Int64,
         planner: WindowPlanner,
+        known: KnownCosts,
         last_lease: int = 0,
         check_layout: LayoutCheck | None = None,
         note_leases: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """`last_lease` is the number of the last lease that was granted before.
+        """`known` are the costs that need not be measured; those that are measured are added.
+
+        `last_lease` is the number of the last lease that was granted before.
 
         `note_leases` is told each worker the number of whose leases has changed.
 
@@ -74,9 +78,7 @@ class EpochRun:
             job.plan.padded_columns,
         )
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
-        self.feed = PlanningFeed(
-            begin.epoch, order, begin.start, planner, len(job.resources), self.delivery
-        )
+        self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
         self.leases = LeaseTable(job.lease_s, last_lease, note_leases)
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
         self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery)
@@ -97,6 +99,7 @@ class EpochRun:
         blamed: list[Blame] = []
         ordinals = [result.ordinal for result in message.results]
         kind, found = self._complete(worker, message.lease, ordinals, now, blamed)
+        measured: list[Sample] = []
         for result in message.results:
             sample = found.pop(result.ordinal, None)
             if sample is None:
@@ -108,9 +111,11 @@ class EpochRun:
             if reason:
                 blamed.append(self._reject(worker, kind, sample, result, reason))
             else:
+                if sample.cost is None:
+                    measured.append(sample)
                 self.feed.store_costs(sample, result.key, result.cost, result.nbytes)
                 sample.named_by = worker
-                self.feed.samples.shrink(sample)
+        self.feed.samples.note_measured(measured)
         return blamed
 
     def store_payloads(

@@ -1,17 +1,24 @@
 """The samples of a run that no step has taken yet: what is to be measured, and what is known.
 
-A sample is an object from the time when it is first leased to be measured. Where a window has a few
-thousand samples it stays one. In mode "epoch" all samples of the epoch are planned together, maybe
-a hundred million: there its costs and its size go into arrays, and the object goes, unless there is
-more to know of it. It loses the name that came with the costs; that comes again when it is decoded.
+A sample is an object from the time when it is first leased to be measured; one that was measured in
+an earlier epoch only when a step takes it. Where a window has a few thousand samples the object
+stays until then. In mode "epoch" all samples of the epoch are planned together, maybe a hundred
+million: there the object goes, unless there is more to know of it than its costs and its size. It
+loses the name that came with the costs; that comes again when it is decoded.
 """
 
+import itertools
 from collections import deque
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ...planning.kernels.arrays import Int64
 from ..delivery.sample import Sample
+from .known_costs import KnownCosts
+
+# So many are counted together, without much memory for it.
+PART = 1 << 20
 
 
 class OpenSamples:
@@ -20,45 +27,57 @@ class OpenSamples:
     end: the ordinal after the last that is to be measured.
     """
 
-    def __init__(self, order: Int64, begin: int, resources: int, shrinks: bool) -> None:
-        """`order` maps an ordinal to a position in the source; `resources` are those of a cost.
+    def __init__(self, order: Int64, begin: int, known: KnownCosts, shrinks: bool) -> None:
+        """`order` maps an ordinal to an index in the source; `known` is what is known of those.
 
         `shrinks` says to keep no object of a sample of which only the costs are known.
         """
         self._order = order
-        self._begin = begin
-        self._resources = resources
+        self._known = known
         self._shrinks = shrinks
-        rows = len(order) - begin if shrinks else 0
-        # The kernel gives pages for what has been written to.
-        self._costs = np.zeros((rows, resources), np.int64)
-        self._nbytes = np.zeros(rows, np.int64)
         self._samples: dict[int, Sample] = {}
-        # Samples whose lease was lost, and the first of those that were on none yet.
+        # Samples whose lease was lost; those from `_fresh` on that are not known, of which `_left`
+        # are to be measured, were on none yet.
         self._again: deque[Sample] = deque()
         self._fresh = self.end = begin
+        self._left = 0
 
     @property
     def to_probe(self) -> int:
         """The number of samples that wait to be measured."""
-        return len(self._again) + self.end - self._fresh
+        return len(self._again) + self._left
 
     def open(self, end: int) -> None:
-        """Add the samples before `end`: they are to be measured."""
+        """Add the samples before `end`: those that are not known are to be measured."""
+        self._left += self._not_known(self.end, end)
         self.end = max(self.end, end)
 
     def unknown(self, begin: int, end: int) -> int:
-        """Return how many of these samples have no costs yet; none of them has been shrunk."""
-        seen = range(begin, min(self._fresh, end))
-        unseen = max(0, end - max(self._fresh, begin))
-        return unseen + sum(self._samples[ordinal].cost is None for ordinal in seen)
+        """Return how many of these samples, which are open, have no costs yet."""
+        objects = (self._samples.get(ordinal) for ordinal in range(begin, min(self._fresh, end)))
+        leased = sum(sample is not None and sample.cost is None for sample in objects)
+        return leased + self._not_known(max(begin, self._fresh), end)
+
+    def _not_known(self, begin: int, end: int) -> int:
+        """Return how many of these samples, which were on no lease yet, are to be measured."""
+        return sum(
+            int(np.count_nonzero(~self._known.are_known(self._order[at : min(at + PART, end)])))
+            for at in range(begin, end, PART)
+        )
 
     def take_fresh(self, most: int) -> list[Sample]:
         """Take up to `most` samples out that are to be measured, and were on no lease yet."""
-        begin = self._fresh
-        self._fresh = min(begin + most, self.end)
-        indices = self._order[begin : self._fresh].tolist()
-        fresh = [Sample(ordinal, index) for ordinal, index in enumerate(indices, begin)]
+        most = min(most, self._left)
+        fresh, looked_at = list[Sample](), most
+        while len(fresh) < most:
+            begin, wanted = self._fresh, most - len(fresh)
+            indexes = self._order[begin : min(begin + looked_at, self.end)]
+            places = np.flatnonzero(~self._known.are_known(indexes))[:wanted]
+            fresh += map(Sample, (begin + places).tolist(), indexes[places].tolist())
+            is_cut = len(places) == wanted
+            self._fresh = fresh[-1].ordinal + 1 if is_cut else begin + len(indexes)
+            looked_at *= 2  # there may be one in a million
+        self._left -= len(fresh)
         self._samples.update((sample.ordinal, sample) for sample in fresh)
         return fresh
 
@@ -81,23 +100,39 @@ class OpenSamples:
         """Return the samples that are objects, first leased first."""
         return list(self._samples.values())
 
-    def shrink(self, sample: Sample) -> None:
-        """Note that of a sample nothing is known but its costs and its size."""
-        is_more_known = bool(sample.reason or sample.crash_count) or sample.payload is not None
-        if not self._shrinks or is_more_known or sample.cost is None:
+    def note_measured(self, samples: Sequence[Sample]) -> None:
+        """Note the costs and sizes that samples have got."""
+        if not samples:
             return
-        if self._samples.pop(sample.ordinal, None) is not None:
-            row = sample.ordinal - self._begin
-            self._costs[row], self._nbytes[row] = sample.cost, sample.nbytes
+        indexes = [sample.index for sample in samples]
+        nbytes = np.array([sample.nbytes for sample in samples], np.int64)
+        self._known.note(indexes, [sample.cost or () for sample in samples], nbytes)
+        if self._shrinks:
+            noted = self._known.are_known(np.array(indexes, np.int64)).tolist()
+            self._shrink(itertools.compress(samples, noted))
+
+    def _shrink(self, samples: Iterable[Sample]) -> None:
+        """Forget the objects of samples of which no more is known than what was noted."""
+        for sample in samples:
+            is_more_known = bool(sample.reason or sample.crash_count) or sample.payload is not None
+            if not is_more_known:
+                self._samples.pop(sample.ordinal, None)
+
+    def note_failed(self, sample: Sample) -> None:
+        """Note that a sample could not be used: the next run is to measure it again."""
+        self._known.note_failed(sample.index)
 
     def costs(self, begin: int, end: int) -> Int64:
         """Return the costs of samples (n, resources), all of which are known."""
-        if not self._shrinks:
-            rows = [self._samples[ordinal].cost for ordinal in range(begin, end)]
-            return np.array(rows, dtype=np.int64).reshape(-1, self._resources)
-        for ordinal, sample in self._samples.items():
-            self._costs[ordinal - self._begin] = sample.cost or 0
-        return self._costs[begin - self._begin : end - self._begin]
+        costs = self._known.costs(self._order[begin:end])
+        # There are few objects where they shrink, and few samples to look at where they do not.
+        ordinals = self._samples if self._shrinks else range(begin, end)
+        found = [self._samples.get(each) for each in ordinals if begin <= each < end]
+        objects = [sample for sample in found if sample is not None]
+        if objects:
+            places = np.array([sample.ordinal for sample in objects], np.int64) - begin
+            costs[places] = np.array([sample.cost for sample in objects], np.int64)
+        return costs
 
     def name(self, ordinal: int) -> str:
         """Return what an error calls a sample."""
@@ -108,9 +143,9 @@ class OpenSamples:
         """Return a sample whose costs are known."""
         sample = self._samples.get(ordinal)
         if sample is None:
-            row = ordinal - self._begin
-            cost, nbytes = tuple(self._costs[row].tolist()), int(self._nbytes[row])
-            sample = Sample(ordinal, int(self._order[ordinal]), cost=cost, nbytes=nbytes)
+            index = int(self._order[ordinal])
+            cost, nbytes = self._known.cost(index)
+            sample = Sample(ordinal, index, cost=cost, nbytes=nbytes)
             self._samples[ordinal] = sample
         return sample
 

@@ -15,6 +15,7 @@ from ...planning.problem.config import GlobalBatch, OversizeError, Planned, Wind
 from ...protocol.messages import EpochPosition
 from ..delivery.sample import Sample
 from ..delivery.tracker import DeliveryTracker
+from .known_costs import KnownCosts
 from .open_samples import OpenSamples
 
 # A planned window becomes steps of the delivery step by step, so many samples ahead.
@@ -34,6 +35,11 @@ class WindowPlanner(Protocol):
 
     def plan(self, window: Window) -> Planned:
         """Return the steps of a window."""
+
+
+def plans_whole_epoch(planner: WindowPlanner) -> bool:
+    """Return whether a planner's window is the epoch, however many samples that has."""
+    return planner.window_samples >= WHOLE_EPOCH
 
 
 @dataclass(slots=True)
@@ -59,14 +65,17 @@ class PlanningFeed:
         order: Int64,
         at: EpochPosition,
         planner: WindowPlanner,
-        resources: int,
+        known: KnownCosts,
         delivery: DeliveryTracker,
     ) -> None:
-        """`order` maps an ordinal to a position in the source; `at` is where the run starts."""
+        """`order` maps an ordinal to an index in the source; `at` is where the run starts.
+
+        `known` are the costs that are known; those that are measured are added.
+        """
         self.epoch = epoch
         self.order = order
         self.planner = planner
-        self.resources = resources
+        self.resources = known.resources
         self.delivery = delivery
         self.first = at
         self.start = at.start
@@ -75,8 +84,7 @@ class PlanningFeed:
         self.over_budget = 0  # samples planned by themselves because they exceed a budget
         # Samples that no step has taken, though nobody refused them.
         self.left_out = 0
-        shrinks = planner.window_samples >= WHOLE_EPOCH
-        self.samples = OpenSamples(order, self.start, resources, shrinks)
+        self.samples = OpenSamples(order, self.start, known, plans_whole_epoch(planner))
         self._undelivered: _Undelivered | None = None
         self._unknown = 0
         self._end = self.start
@@ -125,6 +133,7 @@ class PlanningFeed:
 
     def store_failure(self, sample: Sample, key: str) -> None:
         """Store that a sample cannot be probed: it costs nothing and keeps its place."""
+        self.samples.note_failed(sample)
         self.store_costs(sample, key, (0,) * self.resources, 0)
 
     def plan_ahead(self, steps_ahead: int) -> None:

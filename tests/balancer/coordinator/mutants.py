@@ -79,6 +79,24 @@ MUTANTS = (
         seed=2,
     ),
     mutant(
+        "costs are kept by their place in the epoch",
+        edit("coordinator.run.open_samples:OpenSamples.note_measured",
+             "[sample.index for sample in samples]", "[sample.ordinal for sample in samples]"),
+        seed=7,
+    ),
+    mutant(
+        "samples that are known are planned by the place of others",
+        edit("coordinator.run.open_samples:OpenSamples.costs",
+             "self._order[begin:end]", "np.arange(begin, end)"),
+        seed=7,
+    ),
+    mutant(
+        "samples that are not known are passed over",
+        edit("coordinator.run.open_samples:OpenSamples.open",
+             "self._left += self._not_known(self.end, end)", ""),
+        seed=0,
+    ),
+    mutant(
         "a batch is taken however often it comes",
         edit("protocol.rank_session:RankSession._store_batch",
              "position in self._requested", "True"),
@@ -89,7 +107,7 @@ MUTANTS = (
         edit("protocol.rank_session:RankSession._store_batch",
              "batch.run != self.run or batch.rank not in self.ranks",
              "batch.rank not in self.ranks"),
-        seed=641,
+        seed=305,
     ),
     mutant(
         "the end of another run is taken",
@@ -202,7 +220,7 @@ MUTANTS = (
         "an acknowledgement is of its own microbatch only",
         edit("coordinator.delivery.tracker:DeliveryTracker._take_before",
              "batches[step.taken[rank] : end]", "batches[max(0, end - 1) : end]"),
-        seed=6,
+        seed=951,
     ),
     mutant(
         "an acknowledgement that comes before its step is planned is forgotten",
@@ -287,7 +305,7 @@ MUTANTS = (
         "the next run starts before all have left the last",
         edit("coordinator.run_control:RunControl._next_start",
              "run is not None and len(self._ranks_beyond(current)) < job.ranks", "False"),
-        seed=32,
+        seed=221,
     ),
     mutant(
         "a run goes on from where the farthest rank is",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from counterpoise.balancer.coordinator.delivery.sample import Sample
+from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
 from counterpoise.balancer.coordinator.run.open_samples import OpenSamples
 
 ORDER = np.array([7, 3, 9, 1, 5, 0], dtype=np.int64)
@@ -11,11 +12,11 @@ ORDER = np.array([7, 3, 9, 1, 5, 0], dtype=np.int64)
 
 def measured(shrinks: bool, begin: int = 1) -> OpenSamples:
     """Return samples that have all been measured: the cost of each follows from its place."""
-    samples = OpenSamples(ORDER, begin, 2, shrinks)
+    samples = OpenSamples(ORDER, begin, KnownCosts(10 if shrinks else 0, (None, None)), shrinks)
     samples.open(len(ORDER))
     for sample in samples.take_fresh(len(ORDER)):
         sample.key, sample.cost, sample.nbytes = f"k{sample.index}", (sample.index, 2), 10
-        samples.shrink(sample)
+        samples.note_measured([sample])
     return samples
 
 
@@ -31,7 +32,7 @@ def test_costs_and_samples_are_those_that_were_measured(shrinks: bool) -> None:
 
 
 def test_samples_come_in_order_and_those_that_were_lost_first() -> None:
-    samples = OpenSamples(ORDER, 0, 1, shrinks=True)
+    samples = OpenSamples(ORDER, 0, KnownCosts(10, (None,)), shrinks=True)
     samples.open(3)
     assert (samples.to_probe, samples.unknown(0, 3), samples.seen()) == (3, 3, [])
     first, second = samples.take_fresh(2)
@@ -50,13 +51,13 @@ def test_samples_come_in_order_and_those_that_were_lost_first() -> None:
     "more", [{"reason": "broken"}, {"payload": b"pixels"}, {"crash_count": 1}], ids=str
 )
 def test_what_is_known_besides_costs_is_kept(more: dict[str, object]) -> None:
-    samples = OpenSamples(ORDER, 0, 1, shrinks=True)
+    samples = OpenSamples(ORDER, 0, KnownCosts(10, (None,)), shrinks=True)
     samples.open(2)
     for sample in samples.take_fresh(2):
         sample.cost = (sample.ordinal + 4,)
         for name, value in more.items() if sample.ordinal else ():
             setattr(sample, name, value)
-        samples.shrink(sample)
+        samples.note_measured([sample])
     assert [each.ordinal for each in samples.seen()] == [1]
     assert samples.find(1) is sample
     assert samples.costs(0, 2).tolist() == [[4], [5]]

@@ -1,0 +1,71 @@
+"""Balanced loaders measure samples once, as long as their workers stay."""
+
+import multiprocessing
+from typing import Any
+
+import pytest
+
+from counterpoise.loader import Balance, DataLoader
+from counterpoise.workers.sources.interface import Probe
+
+pytestmark = pytest.mark.slow
+
+COUNT = 40
+
+
+class Counted:
+    """Samples whose costs the trainer may change; all processes count how often they are asked."""
+
+    factor = 1
+
+    def __init__(self) -> None:
+        self.asked = multiprocessing.Value("q", 0)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def probe(self, index: int) -> Probe:
+        with self.asked.get_lock():
+            self.asked.value += 1
+        return Probe(str(index), {"tokens": 1 + index * 7 % 13 * self.factor})
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def make(data: Counted, **named: Any) -> Any:
+    balance = Balance("isf", budgets={"tokens": 40}, accumulate="auto", samples_per_step=8, seed=3)
+    return DataLoader(data, shuffle=True, balance=balance, collate_fn=list, **named)
+
+
+def epochs(loader: Any, number: int = 3) -> list[list[list[int]]]:
+    return [list(loader) for _ in range(number)]
+
+
+def test_workers_that_stay_are_asked_once() -> None:
+    data, inline = Counted(), Counted()
+    loader, other = make(data, num_workers=2, persistent_workers=True), make(inline)
+    data.asked.value = inline.asked.value = 0  # loaders look at one when they are made
+    assert epochs(loader) == epochs(other)
+    assert (data.asked.value, inline.asked.value) == (COUNT, 3 * COUNT)
+    loader.close()
+    # The workers that follow may have another data set.
+    epochs(loader, 2)
+    assert data.asked.value == 2 * COUNT
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_new_workers_are_asked_what_the_data_set_says_now(workers: int) -> None:
+    data = Counted()
+    loader = make(data, num_workers=workers)
+    data.asked.value = 0
+    first = epochs(loader, 2)
+    data.factor = 3
+    changed = epochs(loader, 2)
+    loader.close()
+    assert data.asked.value == 4 * COUNT
+    other = make(data)
+    other.set_epoch(2)
+    assert changed == epochs(other, 2)
+    assert [len(batches) for batches in first] != [len(batches) for batches in changed]
