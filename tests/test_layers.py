@@ -208,7 +208,7 @@ def test_importing_does_not_import_torch_or_zmq(name: str, tmp_path: Path) -> No
 
 
 # Of what can be left out, what a balancer's start would wait for longest.
-LEFT_FOR_LATER = {"torch", "numba", "hashlib", "hmac", "asyncio", "ssl", "shutil", "subprocess"}
+LEFT_FOR_LATER = {"torch", "numba", "hashlib", "hmac", "asyncio", "ssl", "shutil", "logging"}
 
 
 def test_a_balancer_starts_without_what_its_first_batch_does_not_need(tmp_path: Path) -> None:

@@ -10,14 +10,11 @@ may be read by their owner only. A key is revoked by removing its file from `all
 running balancer notices.
 """
 
-import logging
 from pathlib import Path
 
 import msgspec
 import zmq
 from zmq.utils import z85
-
-logger = logging.getLogger(__name__)
 
 ROLES = ("balancer", "worker", "trainer")
 SECRET, BALANCER, ALLOWED = "secret.key", "balancer.pub", "allowed"
@@ -107,7 +104,7 @@ class AllowList:
             paths = sorted(self._folder.glob("*.pub"))
             states = [path.stat() for path in paths]
         except OSError as error:
-            logger.warning("no peer is allowed: %s", error)
+            _warn("no peer is allowed: %s", error)
             return {}
         seen = tuple(
             (path.name, state.st_mtime_ns, state.st_size, state.st_ino)
@@ -123,7 +120,7 @@ class AllowList:
             try:
                 role, key = _read(path)
             except (OSError, ValueError) as error:
-                logger.warning("a key is not allowed: %s", error)
+                _warn("a key is not allowed: %s", error)
             else:
                 found.append((key, role))
         return found
@@ -132,6 +129,12 @@ class AllowList:
 def public_text(raw: bytes) -> bytes:
     """Return the text form of a public key of 32 bytes."""
     return z85.encode(raw)
+
+
+def _warn(text: str, error: Exception) -> None:
+    import logging  # here: it would delay each start of an embedded balancer
+
+    logging.getLogger(__name__).warning(text, error)
 
 
 def _own(folder: Path, roles: tuple[str, ...]) -> KeyPair:

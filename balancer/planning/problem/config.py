@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+import msgspec
+
 from ..kernels.arrays import Int64
 from .balance import DEFAULTS, Balance
 from .options import (
@@ -263,8 +265,7 @@ def budgets_of(balance: Balance, resources: tuple[str, ...]) -> tuple[int | None
     return tuple(balance.budgets.get(name) for name in resources)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """Samples planned together: ordinals start, start + 1, ... with costs (n, resources).
 
     step is the number of the first step that the window makes; last says that no samples follow.
@@ -277,23 +278,20 @@ class Window:
     last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Microbatch:
+class Microbatch(msgspec.Struct, frozen=True):
     """The samples that one rank processes in one pass; none at all is a pass of weight zero."""
 
     ordinals: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalBatch:
+class GlobalBatch(msgspec.Struct, frozen=True):
     """One optimizer step: for every rank its microbatches, the same number on all."""
 
     step: int
     ranks: tuple[tuple[Microbatch, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """Steps in order, how many of the window's ordinals they used up, and those over budget.
 
     The next window starts at start + consumed. oversize lists ordinals, ascending; where they are
