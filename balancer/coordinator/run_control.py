@@ -47,7 +47,15 @@ class RunControl:
             state.job, state.count, state.fingerprint, check is None, plans_whole_epoch(planner)
         )
         state.run = EpochRun(
-            start, state.job, order, planner, known, state.last_lease, check, state.pool.note
+            start,
+            state.job,
+            order,
+            planner,
+            known,
+            state.last_lease,
+            check,
+            state.pool.note,
+            state.shared,
         )
         state.requests.look_at_all()
         state.pool.note_all()

@@ -228,21 +228,30 @@ class WorkerHandlers:
 
     def refuse_payloads(self, peer: bytes, message: DecodeDone) -> None:
         """Free what a worker has announced that may not announce anything now."""
-        for handle in message.handles:
-            if handle is not None:
-                self.state.shared.free_unknown(peer, handle)
+        for handle in message.handles.runs:
+            self.state.shared.free_unknown(peer, handle)
 
     def _with_shared(self, peer: bytes, decoded: DecodedSamples) -> tuple[DecodeDone, list[Any]]:
         """Return the message with a payload for each item; items that are known are left out."""
-        message, frames = decoded.message, iter(decoded.payloads)
-        if not message.handles:
+        message, frames, shared = decoded.message, iter(decoded.payloads), self.state.shared
+        if not message.handles.runs:
             return message, list(frames)
-        items, payloads, server = [], list[Any](), self.state.workers[peer].serves
-        for item, handle in zip(message.items, message.handles, strict=True):
-            shared = handle and self.state.shared.announce(peer, handle, server)
-            if handle is None or shared is not None:
-                items.append(item)
-                payloads.append(next(frames) if handle is None else shared)
+        server = self.state.workers[peer].serves
+        runs = [shared.announce(peer, handle, server) for handle in message.handles.runs]
+        items, payloads = [], list[Any]()
+        for item, place in zip(message.items, message.handles.places(), strict=True):
+            number, offset, nbytes = place
+            run = None if number < 0 else runs[number]
+            if number < 0:
+                payloads.append(next(frames))
+            elif run is not None:
+                payloads.append(run.payload(offset, nbytes))
+            else:
+                continue
+            items.append(item)
+        for run in runs:
+            if run is not None and not run.payloads:
+                shared.free(run)
         return DecodeDone(message.lease, tuple(items), usual_us=message.usual_us), payloads
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:

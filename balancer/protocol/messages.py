@@ -7,13 +7,13 @@ rank sends RankHello with the job, starts a run (an epoch, from a position), req
 some way ahead, and acknowledges each that it has copied. Every message may be repeated: a second
 request or a second answer changes nothing.
 
-Payloads (decoded samples) are not part of a record: they travel as raw frames behind it, or lie in
-memory that workers share with ranks, and the record has their `handles`. `WITH_PAYLOADS` lists the
-kinds that carry any.
+Payloads (decoded samples) are not part of a record: they are raw frames behind it, or lie in memory
+that workers share with ranks: see its `handles`. `WITH_PAYLOADS` lists the kinds that carry any.
 """
 
 from typing import get_args
 
+from .parts import NO_HANDLES as NO_HANDLES
 from .parts import NO_PLACE as NO_PLACE
 from .parts import BatchItem as BatchItem
 from .parts import Cost as Cost
@@ -44,7 +44,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 
 # --- worker to coordinator
@@ -261,7 +261,7 @@ class Ready(ArrayRecord, frozen=True):
 
 
 class Batch(ArrayRecord, frozen=True):
-    """A microbatch: its samples (a payload frame or a handle each), its holes, its weights.
+    """A microbatch: its samples (a payload frame or a place each), its holes, its weights.
 
     microbatches: the number that the rank has in this step. costs: the sum per resource. after: the
     position once all microbatches of the step are delivered. step_holes: the ordinals of all holes
@@ -279,7 +279,7 @@ class Batch(ArrayRecord, frozen=True):
     items: tuple[BatchItem, ...]
     holes: tuple[Hole, ...]
     step_holes: tuple[Integer, ...] = ()
-    handles: Handles = ()
+    handles: Handles = NO_HANDLES
     servers: tuple[PayloadServer, ...] = ()
 
 
@@ -396,5 +396,5 @@ FROM_WORKER, TO_WORKER = get_args(FromWorker), get_args(ToWorker)
 FROM_RANK, TO_RANK = get_args(FromRank), get_args(ToRank)
 TO_OTHERS, BETWEEN_PEERS = get_args(ToOthers), get_args(BetweenPeers)
 KINDS = {kind.__name__: kind for kind in get_args(Message)}
-# The kinds whose header is followed by a frame for each of its `items` without a handle.
+# The kinds whose header is followed by a frame for each of its `items` that is in no run.
 WITH_PAYLOADS = (DecodeDone, Batch)

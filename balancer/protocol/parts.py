@@ -1,5 +1,7 @@
 """Defines the records inside messages: samples of leases and batches, holes, epoch positions."""
 
+import operator
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -56,10 +58,11 @@ class DecodedItem(ArrayRecord, frozen=True):
 
 
 class PayloadHandle(ArrayRecord, frozen=True):
-    """The place of a payload in a worker's memory: see workers/lending/ and workers/serving/.
+    """The place of a run of payloads in a worker's memory: see workers/lending/, workers/serving/.
 
-    token: the worker process' memory, serial: the payload, never the same twice there; segment,
-    offset, nbytes: its bytes, of a payload that is pulled only their number.
+    A run has one payload or several, side by side. token: the worker process' memory, serial: the
+    run, never the same twice there; segment, offset, nbytes: its bytes, of a payload that is pulled
+    (a run of its own) only their number.
     """
 
     token: Count
@@ -84,8 +87,38 @@ class PayloadServer(ArrayRecord, frozen=True):
     secret: bytes
 
 
-# One for each item, None where its payload is in a frame; empty if all are.
-Handles = tuple[PayloadHandle | None, ...]
+class Handles(ArrayRecord, frozen=True):
+    """The places of a message's payloads in runs; empty if all of them are in frames.
+
+    run_of: for each item the number of its run among `runs`, -1 where its payload is in a frame.
+    offsets, lengths: the place of its bytes in that run, (0, 0) without one.
+    """
+
+    runs: tuple[PayloadHandle, ...]
+    run_of: tuple[Integer, ...]
+    offsets: tuple[Count, ...]
+    lengths: tuple[Count, ...]
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Return the number of its run, the offset and the length of each item."""
+        return zip(self.run_of, self.offsets, self.lengths, strict=True)
+
+    def problem(self, items: int) -> str:
+        """Return why these cannot be the handles of `items` items, "" if they can."""
+        sizes = [*(run.nbytes for run in self.runs), 0]  # the last is found as number -1
+        if not self.run_of and not self.offsets and not self.lengths and not self.runs:
+            return ""
+        if not len(self.run_of) == len(self.offsets) == len(self.lengths) == items:
+            return f"handles of {len(self.run_of)} items, not of {items}"
+        if items and not -1 <= min(self.run_of) <= max(self.run_of) < len(self.runs):
+            return f"a payload in another than {len(self.runs)} runs"
+        ends = map(operator.add, self.offsets, self.lengths)
+        if any(map(operator.gt, ends, map(sizes.__getitem__, self.run_of))):
+            return "a payload that ends behind its run"
+        return ""
+
+
+NO_HANDLES = Handles((), (), (), ())
 
 
 class Weights(ArrayRecord, frozen=True):

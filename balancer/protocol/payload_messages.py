@@ -8,7 +8,7 @@ handled by balancer/transport/link.py and balancer/server/clear_payloads.py and 
 session.
 """
 
-from .parts import Count, DecodedItem, Handles, Probed, SampleRef
+from .parts import NO_HANDLES, Count, DecodedItem, Handles, Probed, SampleRef
 from .records import ArrayRecord, Integer
 
 
@@ -19,7 +19,7 @@ class Revoke(ArrayRecord, frozen=True):
 
 
 class FreeSlots(ArrayRecord, frozen=True):
-    """Payloads of these serials, which lie in the worker's memory, are not wanted any more.
+    """Runs of these serials, which lie in the worker's memory: no payload in them is wanted now.
 
     readers: the ranks (by their names as peers) that were sent handles of them, and may still read
     them; empty: any rank may.
@@ -77,7 +77,7 @@ class DecodeDone(ArrayRecord, frozen=True):
 
     lease: Integer
     items: tuple[DecodedItem, ...]
-    handles: Handles = ()
+    handles: Handles = NO_HANDLES
     usual_us: Integer = -1
 
 

@@ -6,7 +6,7 @@ several. It requests `prefetch` of them ahead. The number of microbatches in a s
 the first of them has arrived.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +44,10 @@ KNOWN_STEPS = 32
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A microbatch that has arrived, with its payload frames."""
+    """A microbatch that has arrived, with its payload frames, or with its payloads once read."""
 
     batch: Batch
-    payloads: tuple[object, ...]
+    payloads: Collection[object]
 
 
 class LabelCounts:
@@ -298,7 +298,7 @@ class RankSession:
 
     def handles(self) -> Iterator[PayloadHandle]:
         """Return the handles in microbatches that have arrived and are not released."""
-        return (h for each in self.batches() for h in each.handles if h is not None)
+        return (handle for each in self.batches() for handle in each.handles.runs)
 
     def count_labels(self, step: int, tokens: Mapping[int, int]) -> Sequence[Message]:
         """Return what tells the balancer how many label tokens each rank here has in a step."""

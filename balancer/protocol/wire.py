@@ -142,16 +142,16 @@ def _read_plain(header: bytes | memoryview) -> Message:
 def payload_frames(message: Message) -> int:
     """Return the number of payload frames that follow a message's header.
 
-    Raises WireError if there are neither no handles nor one for each item.
+    Raises WireError if its handles are not those of its items.
     """
     if isinstance(message, PulledPayloads):
         return len(message.serials)
     if not isinstance(message, WITH_PAYLOADS):
         return 0
     items, handles = len(message.items), message.handles
-    if handles and len(handles) != items:
-        raise WireError(f"{type(message).__name__} with {len(handles)} handles of {items} items")
-    return items - sum(handle is not None for handle in handles)
+    if problem := handles.problem(items):
+        raise WireError(f"{type(message).__name__} with {problem}")
+    return handles.run_of.count(-1) if handles.run_of else items
 
 
 def _peek_kind(header: bytes | memoryview) -> str:

@@ -56,14 +56,14 @@ class BatchMaker:
     fields: WantedFields = None
     lends: bool = True
     pins: bool = False
-    stack: Callable[[Sequence[bytes], Sequence[Any]], Any] | None = None
+    stack: Callable[[Sequence[bytes], Collection[Any]], Any] | None = None
 
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
         return self.collate(samples, self._wanted(info))
 
     def stacked(
-        self, headers: Sequence[bytes], payloads: Sequence[Any], info: StepInfo
+        self, headers: Sequence[bytes], payloads: Collection[Any], info: StepInfo
     ) -> Any | None:
         """Return the batch of samples that are not decoded; None where they have to be."""
         if self.stack is None or self._wanted(info) is not EVERY:

@@ -10,16 +10,18 @@ returned is the same in all else. Its table of functions has a private place, bu
 be changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from ...workers.arena.packing import is_ordinary
 from ...workers.codec.frames import MAX_REMEMBERED_BYTES
 from ...workers.codec.tensors import MemberPlace, SampleForm, form_of
-from .buffers import SMALLEST_KEPT, BufferPool
+from ...workers.lending.placed_payloads import PlacedPayloads
+from .buffers import SMALLEST_KEPT, BufferPool, Bytes
 from .payloads import bytes_of
 
 # With others in its table, default_collate may do anything with what contains tensors.
@@ -44,7 +46,7 @@ class WarmCollate:
             functions = {**functions, torch.Tensor: self._stack}
         return collate(samples, collate_fn_map=functions)
 
-    def of_payloads(self, headers: Sequence[bytes], payloads: Sequence[Any]) -> Any:
+    def of_payloads(self, headers: Sequence[bytes], payloads: Collection[Any]) -> Any:
         """Return the batch of samples that are not decoded; None where they have to be.
 
         headers, payloads: as encode_packed makes them.
@@ -57,16 +59,21 @@ class WarmCollate:
             return None
         form = form_of(headers[0])
         # A worker may have announced less or more than the form says; decoding names the sample.
-        views = [bytes_of(payload) for payload in payloads]
-        if form is None or any(len(view) != form.nbytes for view in views):
+        if form is None:
             return None
-        return _contained(form, [self._member(place, views) for place in form.places])
+        if not isinstance(payloads, PlacedPayloads):
+            payloads = [bytes_of(payload) for payload in payloads]
+            if any(len(view) != form.nbytes for view in payloads):
+                return None
+        elif not payloads.have_size(form.nbytes):
+            return None
+        return _contained(form, [self._member(place, payloads) for place in form.places])
 
-    def _member(self, place: MemberPlace, views: Sequence[memoryview]) -> torch.Tensor:
+    def _member(self, place: MemberPlace, payloads: Collection[memoryview]) -> torch.Tensor:
         """Return what default_collate makes of one member of all samples."""
-        kind, start, nbytes, count = place.kind, place.start, place.nbytes, len(views)
+        kind, start, nbytes, count = place.kind, place.start, place.nbytes, len(payloads)
         if not isinstance(kind, torch.dtype):
-            values = [kind.unpack_from(view, start)[0] for view in views]
+            values = [kind.unpack_from(view, start)[0] for view in payloads]
             numbers: torch.Tensor = collate(values, collate_fn_map=default_collate_fn_map)
             return numbers
         if not nbytes:
@@ -77,9 +84,12 @@ class WarmCollate:
         else:
             memory = self._buffers.take(nbytes * count)
             batch = torch.from_numpy(memory)
-        room = memoryview(memory)  # type: ignore[arg-type]
-        for at, view in zip(range(0, nbytes * count, nbytes), views, strict=True):
-            room[at : at + nbytes] = view[start : start + nbytes]
+        if isinstance(payloads, PlacedPayloads):
+            _copy_evenly(memory.reshape(count, nbytes), place, payloads)
+        else:
+            room = memoryview(memory)  # type: ignore[arg-type]
+            for at, view in zip(range(0, nbytes * count, nbytes), payloads, strict=True):
+                room[at : at + nbytes] = view[start : start + nbytes]
         return batch.view(kind).view(count, *place.shape)
 
     def _stack(self, batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
@@ -92,6 +102,15 @@ class WarmCollate:
         for row, each in zip(memory.reshape(len(batch), nbytes), batch, strict=True):
             row[:] = each.view(-1).view(torch.uint8).numpy()
         return torch.from_numpy(memory).view(first.dtype).view(len(batch), *first.shape)
+
+
+def _copy_evenly(rows: Bytes, place: MemberPlace, payloads: PlacedPayloads) -> None:
+    """Copy a member of each sample to a row; what lies evenly in a worker's memory at once."""
+    at = 0
+    for run, start, step, count in payloads.stretches():
+        first, shape = start + place.start, (count, place.nbytes)
+        rows[at : at + count] = np.ndarray(shape, np.uint8, run, first, (step, 1))
+        at += count
 
 
 def _are_alike(batch: Sequence[torch.Tensor]) -> bool:

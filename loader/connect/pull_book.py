@@ -117,10 +117,12 @@ class PullBook:
 
     def _ask(self, batch: Batch, server: PayloadServer, now: float) -> PullPayloads | None:
         """Return a request for what a worker has of a microbatch and was not asked for yet."""
+        runs = batch.handles.runs
+        # What is pulled is a run of its own.
         wanted = {
-            handle.serial: (item.header, handle.nbytes)
-            for item, handle in zip(batch.items, batch.handles, strict=True)
-            if handle is not None and handle.token == server.token and self._is_new(handle)
+            runs[number].serial: (item.header, runs[number].nbytes)
+            for item, number in zip(batch.items, batch.handles.run_of, strict=True)
+            if number >= 0 and runs[number].token == server.token and self._is_new(runs[number])
         }
         if not wanted:
             return None
@@ -146,8 +148,7 @@ class PullBook:
             (handle.token, handle.serial)
             for batch in arrived
             if batch.servers
-            for handle in batch.handles
-            if handle is not None
+            for handle in batch.handles.runs
         }
         for kept in (self._here, self._gone):
             for key in [key for key in kept if key not in wanted]:
@@ -268,7 +269,5 @@ def _keys(batch: Batch) -> list[Key]:
         return []
     tokens = {server.token for server in batch.servers}
     return [
-        (handle.token, handle.serial)
-        for handle in batch.handles
-        if handle is not None and handle.token in tokens
+        (handle.token, handle.serial) for handle in batch.handles.runs if handle.token in tokens
     ]

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...balancer.protocol.messages import PayloadHandle, PullFailed
+from ...balancer.protocol.messages import Handles, PayloadHandle, PullFailed
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.server.embedded import directory_of
 from ...balancer.server.sample_layout import why_bad_layout
 from ...workers.lending.borrower import Borrower
+from ...workers.lending.placed_payloads import PlacedPayloads
 from ..step.errors import LoaderError
 from .pull_book import PullBook
 from .puller import Puller
@@ -43,22 +44,37 @@ class SharedPayloadReader:
         Of a microbatch that is settled.
         """
         handles = arrival.batch.handles
-        if not handles:
+        if not handles.runs:
             return arrival
         tokens = {server.token for server in arrival.batch.servers}
-        is_pulled = [handle is not None and handle.token in tokens for handle in handles]
-        lent = self._views([None if p else h for h, p in zip(handles, is_pulled, strict=True)])
+        lent = self._views([None if run.token in tokens else run for run in handles.runs])
         if lent is None:
             return None
-        frames, payloads = iter(arrival.payloads), list[object]()
-        for handle, pulled, view in zip(handles, is_pulled, lent, strict=True):
-            if handle is None:  # it came with the message
-                payloads.append(next(frames))
-            else:
-                payloads.append(self._pulls.payload(handle) if pulled else self._own(view))
+        if not (self._copies or tokens or arrival.payloads):
+            here = [run for run in lent if run is not None]
+            return replace(arrival, payloads=PlacedPayloads(here, handles))
+        frames = iter(arrival.payloads)
+        payloads = [
+            next(frames) if place[0] < 0 else self._payload(handles, lent, place)
+            for place in handles.places()
+        ]
         if any(each is None for each in payloads):
             return None
         return replace(arrival, payloads=tuple(payloads))
+
+    def _payload(
+        self,
+        handles: Handles,
+        lent: Sequence[memoryview | None],
+        place: tuple[int, int, int],
+    ) -> object | None:
+        """Return the payload at a place in a run, None if it could not be pulled."""
+        number, offset, nbytes = place
+        run = lent[number]
+        if run is None:
+            return self._pulls.payload(handles.runs[number])
+        payload = run[offset : offset + nbytes]
+        return bytearray(payload) if self._copies else payload
 
     def pull(self, session: RankSession) -> list[PullFailed]:
         """Ask for what has been announced, and take in what has come; return what cannot be had."""
@@ -78,13 +94,10 @@ class SharedPayloadReader:
         if self._borrower is not None:
             self._borrower.close()
 
-    def _own(self, view: memoryview | None) -> memoryview | bytearray | None:
-        return bytearray(view) if self._copies and view is not None else view
-
     def _views(self, handles: Sequence[PayloadHandle | None]) -> Sequence[memoryview | None] | None:
         """Return what lies in memory of this machine; None if some cannot be read any more."""
-        if not any(handles):
-            return [None] * len(handles)
+        if handles.count(None) == len(handles):
+            return handles  # type: ignore[return-value]
         if self._borrower is None:
             raise LoaderError(
                 f"the balancer at {self._endpoint} has sent handles of memory on its own machine: "

@@ -3,7 +3,7 @@
 It stands for loader/connect/remote.py and the training loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -120,7 +120,7 @@ class RankProcess:
         arrival = self.session.peek()
         if arrival is None:
             return None
-        payloads: tuple[object, ...] | None = arrival.payloads
+        payloads: Collection[object] | None = arrival.payloads
         if self.borrower is not None:
             if not self.borrower.is_settled(arrival.batch):
                 return None

@@ -5,7 +5,7 @@ that ledger counts as not delivered.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from ...balancer.protocol.job_spec import to_json
@@ -240,7 +240,7 @@ class Trainer:
         used = process.borrower.used() if process.borrower is not None else ()
         self.world.network.at(train_s, lambda: self._trained(process, used))
 
-    def _record(self, process: RankProcess, batch: Batch, frames: tuple[object, ...]) -> None:
+    def _record(self, process: RankProcess, batch: Batch, frames: Collection[object]) -> None:
         """Record a delivered microbatch; between steps keep the ledger."""
         outcome, rank = self.world.outcome, batch.rank
         payloads = tuple(frame for frame in frames if isinstance(frame, bytes))

@@ -315,7 +315,7 @@ class _Worker:
             self.results.add_probed(task.lease, result, time.monotonic() - began)
             return
         item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header)
-        payload = self.payloads.put(result.buffers)
+        payload = self.payloads.put(result.buffers, joins=bool(self.results.runs))
         now = time.monotonic()
         took_s = max(now - began, result.load_s)
         if self.results.add_decoded(task.lease, item, payload, took_s):

@@ -19,8 +19,11 @@ ELSEWHERE = "the loader was given a balancer's address"
 class Carrier(Protocol):
     """Keeps payloads, which are announced by handles, until the balancer frees them."""
 
-    def lend(self, buffers: Sequence[Any]) -> PayloadHandle | None:
-        """Keep a payload, given as buffers, and return its handle; None where there is no room."""
+    def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:
+        """Keep a payload, given as buffers, and return its handle; None where there is no room.
+
+        joins: it may be in one run with the one before, and then has the same serial.
+        """
 
     def free(self, message: FreeSlots) -> None:
         """Free payloads that the balancer does not need any more."""
@@ -58,9 +61,12 @@ class Payloads:
         self._server = server
         self.address, self.key = address, b"" if server is None else server.key
 
-    def put(self, buffers: Sequence[Any]) -> PayloadHandle | bytearray:
-        """Return a payload's handle; its bytes in one buffer, where it is to travel inline."""
-        handle = None if self._carrier is None else self._carrier.lend(buffers)
+    def put(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | bytearray:
+        """Return a payload's handle; its bytes in one buffer, where it is to travel inline.
+
+        joins: it may be in one run with the one before, as both will be announced in one message.
+        """
+        handle = None if self._carrier is None else self._carrier.lend(buffers, joins)
         return payload_of(buffers) if handle is None else handle
 
     def carry(self, way: ServePayloads | StopServing) -> None:

@@ -11,8 +11,17 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
+
 from ...balancer.protocol.clock_offset import MICROSECONDS
-from ...balancer.protocol.messages import DecodeDone, Message, PayloadHandle, ProbeDone
+from ...balancer.protocol.messages import (
+    NO_HANDLES,
+    DecodeDone,
+    Handles,
+    Message,
+    PayloadHandle,
+    ProbeDone,
+)
 from ...balancer.protocol.parts import DecodedItem, Probed
 
 # Decoded samples are sent together up to this size (of payloads that are in the message), if they
@@ -30,7 +39,7 @@ class LeaseResults:
     probed: list[Probed] = field(default_factory=list)
     decoded: list[DecodedItem] = field(default_factory=list)
     payloads: list[Any] = field(default_factory=list)
-    handles: list[PayloadHandle | None] = field(default_factory=list)
+    runs: "Runs" = field(default_factory=lambda: Runs())
     nbytes: int = 0
     decoding_s: float = 0.0
     _probing_s: list[float] = field(default_factory=list)
@@ -48,15 +57,16 @@ class LeaseResults:
     def add_decoded(self, lease: int, item: DecodedItem, payload: Any, took_s: float) -> bool:
         """Keep a decoded sample; return whether all are to be sent now.
 
-        payload: its bytes in one buffer, or their handle.
+        payload: its bytes in one buffer, or their handle. Those of one run follow each other.
         """
         self.lease = lease
         self._decoding_s.append(took_s)
         self.decoding_s += took_s
         self.decoded.append(item)
-        is_shared = isinstance(payload, PayloadHandle)
-        self.handles.append(payload if is_shared else None)
-        if not is_shared:
+        if isinstance(payload, PayloadHandle):
+            self.runs.add(payload)
+        else:
+            self.runs.add_none()
             self.payloads.append(payload)
             self.nbytes += memoryview(payload).nbytes
         return took_s > QUICK_S or self.nbytes > MOST_BYTES or self.decoding_s > MOST_S
@@ -68,7 +78,7 @@ class LeaseResults:
             probing_us = _usual_us(self._probing_s)
             found.append((ProbeDone(self.lease, tuple(self.probed), probing_us), ()))
         if self.decoded:
-            handles = tuple(self.handles) if any(self.handles) else ()
+            handles = self.runs.handles()
             decoding_us = _usual_us(self._decoding_s)
             done = DecodeDone(self.lease, tuple(self.decoded), handles, decoding_us)
             found.append((done, tuple(self.payloads)))
@@ -77,8 +87,53 @@ class LeaseResults:
 
     def clear(self) -> None:
         """Forget everything: it belongs to a job that is over."""
-        self.probed, self.decoded, self.payloads, self.handles = [], [], [], []
+        self.probed, self.decoded, self.payloads, self.runs = [], [], [], Runs()
         self.nbytes, self.decoding_s, self._probing_s, self._decoding_s = 0, 0.0, [], []
+
+
+@dataclass(slots=True)
+class Runs:
+    """The runs that payloads lie in, and where; see Handles, which is made of it."""
+
+    runs: list[PayloadHandle] = field(default_factory=list)
+    run_of: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    end: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)
+
+    def add(self, payload: PayloadHandle) -> None:
+        """Add a payload: to the last run if it has the same serial, else as the first of a run."""
+        if not self.runs or self.runs[-1].serial != payload.serial:
+            self._end_run()
+            self.runs.append(payload)
+        self.end = payload.offset + payload.nbytes
+        self.run_of.append(len(self.runs) - 1)
+        self.offsets.append(payload.offset - self.runs[-1].offset)
+        self.lengths.append(payload.nbytes)
+
+    def add_none(self) -> None:
+        """Add an item whose payload travels inline."""
+        self.run_of.append(-1)
+        self.offsets.append(0)
+        self.lengths.append(0)
+
+    def handles(self) -> Handles:
+        """Return what is announced."""
+        if not self.runs:
+            return NO_HANDLES
+        self._end_run()
+        return Handles(
+            tuple(self.runs), tuple(self.run_of), tuple(self.offsets), tuple(self.lengths)
+        )
+
+    def _end_run(self) -> None:
+        """Give the last run the size of its payloads together."""
+        if self.runs:
+            first = self.runs[-1]
+            self.runs[-1] = structs.replace(first, nbytes=self.end - first.offset)
 
 
 def _usual_us(took_s: list[float]) -> int:

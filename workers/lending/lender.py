@@ -101,9 +101,12 @@ class Lender:
             raise
         threading.Thread(target=self._let_in, daemon=True, name="lender").start()
 
-    def lend(self, buffers: Sequence[Any]) -> PayloadHandle | None:
-        """Write a payload, given as buffers, and return its handle; None where there is no room."""
-        nbytes = sum(map(len, buffers))
+    def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:
+        """Write a payload, given as buffers, and return its handle; None where there is no room.
+
+        joins: it may lie in the run of the one before, which is not announced yet.
+        """
+        nbytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if not nbytes:
             return None
         reserved = self._reserved
@@ -111,12 +114,18 @@ class Lender:
             self._reserved = None
             with self._lock:
                 return self._book.shorten(reserved.handle, nbytes)
-        with self._lock:
-            room = self._room_for(nbytes)
-        if room is not None:
-            room.write(buffers)
+        # No other thread changes what joining does.
+        handle = self._book.join(nbytes) if joins else None
+        if handle is None:
+            with self._lock:
+                handle = self._place_for(nbytes)
+        if handle is not None:
+            memory, start = self._memories[handle.segment].bytes, handle.offset
+            for buffer in buffers:
+                memory[start : start + len(buffer)] = buffer
+                start += len(buffer)
         self._take_back()  # only now: the buffers may lie there
-        return None if room is None else room.handle
+        return handle
 
     def allocator(self) -> Allocate:
         """Return what gives a sample memory: lent memory to its first array that is large.
@@ -131,8 +140,12 @@ class Lender:
         if nbytes < LEAST_BYTES or self._reserved is not None:
             return new_bytes(nbytes)
         with self._lock:
-            self._reserved = self._room_for(with_rest(nbytes))
-        return new_bytes(nbytes) if self._reserved is None else self._reserved.array(nbytes)
+            handle = self._place_for(with_rest(nbytes), opens=False)
+        if handle is None:
+            return new_bytes(nbytes)
+        memory = self._memories[handle.segment].bytes
+        self._reserved = Room(handle, memory[handle.offset : handle.offset + handle.nbytes])
+        return self._reserved.array(nbytes)
 
     def _take_back(self) -> None:
         """Give the room back that was reserved and not used."""
@@ -141,19 +154,19 @@ class Lender:
             with self._lock:
                 self._book.take_back(reserved.handle)
 
-    def _room_for(self, nbytes: int) -> Room | None:
-        """Return room for a payload, None where there is none."""
+    def _place_for(self, nbytes: int, opens: bool = True) -> PayloadHandle | None:
+        """Return the place of a payload in a new run, None where there is none.
+
+        opens: others may join it.
+        """
         # What ranks have answered makes room. To hear it takes as long as to write 30 KB.
-        if self._book.segments.is_full(nbytes):
+        if self._book.is_full(nbytes):
             self._hear()
-        handle = self._book.add(nbytes)
-        if handle is None:
-            return None
-        if not self._has_memory(handle.segment):
+        handle = self._book.add(nbytes, opens)
+        if handle is not None and not self._has_memory(handle.segment):
             self._book.refuse(handle)
             return None
-        memory = self._memories[handle.segment].bytes
-        return Room(handle, memory[handle.offset : handle.offset + nbytes])
+        return handle
 
     def free(self, message: FreeSlots) -> None:
         """Free payloads that the balancer does not need any more."""

@@ -12,6 +12,15 @@ ALIGNMENT = 64
 SMALLEST, LARGEST = 1 << 20, 32 << 20
 
 
+def aligned(end: int) -> int:
+    """Return the first multiple of ALIGNMENT from an offset on.
+
+    >>> aligned(64), aligned(65)
+    (64, 128)
+    """
+    return -(-end // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(slots=True)
 class _Segment:
     """size: its bytes; end: where the next payload goes; used: payloads in it; spoiled: no more."""
@@ -55,10 +64,11 @@ class Segments:
         segment = self._all.get(self._current)
         return segment is None or segment.spoiled or segment.end + nbytes > segment.size
 
-    def take(self, nbytes: int) -> tuple[int, int] | None:
-        """Return segment and offset for a payload, None where there is no room.
+    def take(self, nbytes: int, most: int = 0) -> tuple[int, int, int] | None:
+        """Return segment, offset and end of the room for a payload; None where there is none.
 
-        A number that was never returned before is a new segment.
+        A number that was never returned before is a new segment. The room is as large as `most`, if
+        that is more and the segment has it.
         """
         if self.is_full(nbytes):
             number = self._other(nbytes)
@@ -68,15 +78,16 @@ class Segments:
             self._current = number
         segment = self._all[self._current]
         start = segment.end
-        segment.end = _aligned(start + nbytes)
+        end = min(start + max(nbytes, most), segment.size)
+        segment.end = aligned(end)
         segment.used += 1
-        return self._current, start
+        return self._current, start, end
 
     def shorten(self, number: int, start: int, taken: int, needed: int) -> None:
         """Take back what a payload does not need of its room, if it is the last in its segment."""
         segment = self._all[number]
-        if segment.end == _aligned(start + taken):
-            segment.end = _aligned(start + needed)
+        if segment.end == aligned(start + taken):
+            segment.end = aligned(start + needed)
 
     def give(self, number: int, spoiled: bool = False) -> None:
         """Take a payload's room back; `spoiled`: its segment must not be written again."""
@@ -128,7 +139,3 @@ class Segments:
         if number in self._free:
             self._free.remove(number)
         self.retired.append(number)
-
-
-def _aligned(place: int) -> int:
-    return -(-place // ALIGNMENT) * ALIGNMENT

@@ -55,8 +55,11 @@ class PullServer:
         self.endpoint = self._door.endpoint
         threading.Thread(target=self._serve, args=(socket,), daemon=True, name="pulls").start()
 
-    def lend(self, buffers: Sequence[Any]) -> PayloadHandle | None:
-        """Keep a payload, given as buffers, and return its handle; None where there is no room."""
+    def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:  # noqa: ARG002
+        """Keep a payload, given as buffers, and return its handle; None where there is no room.
+
+        Each is a run of its own, whatever `joins` says: it is pulled by itself.
+        """
         nbytes = sum(len(buffer) for buffer in buffers)
         return self._store.put(payload_of(buffers)) if self._store.has_room(nbytes) else None
 

@@ -3,11 +3,12 @@
 A payload that was sent and is not acknowledged is *lent*: a copy is in a trainer's memory, and the
 one held here is of use only if the other is lost. So each payload counts once where memory is
 short, and twice only while there is room. Of a payload that lies in a worker's memory there is no
-copy: once it is lent, it is not held any more.
+copy: once it is lent, it is not held any more. What nobody needs of a run in a worker's memory lies
+idle there as long as others of the run are needed, and counts as long.
 """
 
 from .sample import Sample
-from .shared_payloads import SharedPayload, let_go
+from .shared_payloads import SharedPayload, SharedPayloads, let_go
 
 # Before the first payload has arrived its size is guessed as this part of the budget.
 FIRST_GUESS = 64
@@ -16,8 +17,9 @@ FIRST_GUESS = 64
 class ByteBudget:
     """Counts the bytes held, lent, and reserved for payloads under way."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        """`limit_bytes` is the budget."""
+    def __init__(self, limit_bytes: int, shared: SharedPayloads | None = None) -> None:
+        """`limit_bytes` is the budget, `shared` has the payloads in workers' memory."""
+        self._lenders = SharedPayloads() if shared is None else shared
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.reserved_bytes = 0
@@ -31,12 +33,16 @@ class ByteBudget:
 
     @property
     def is_exceeded(self) -> bool:
-        """True if payloads are held, and those held and lent exceed the budget."""
+        """True if payloads are held, and those held and lent exceed the budget.
+
+        To drop others for what lies idle would help only where it is the rest of their runs.
+        """
         return bool(self._held) and self.held_bytes + self.lent_bytes > self.limit_bytes
 
     def has_room(self, sample: Sample) -> bool:
         """Return whether a sample can be decoded within the budget."""
         used = self.held_bytes + self._only_lent_bytes + self.reserved_bytes
+        used += self._lenders.idle_bytes
         return used + self._expected(sample) <= self.limit_bytes
 
     def reserve(self, sample: Sample) -> None:
@@ -99,7 +105,7 @@ class ByteBudget:
         return [
             sample
             for sample in self._held.values()
-            if isinstance(sample.payload, SharedPayload) and sample.payload.worker == worker
+            if isinstance(sample.payload, SharedPayload) and sample.payload.run.worker == worker
         ]
 
     def latest_copy(self) -> Sample | None:

@@ -1,46 +1,89 @@
 """Payloads that lie in the memory of workers: the coordinator has their handles, and no bytes.
 
-A worker writes a payload into its memory and announces it. Ranks of its machine read it there: then
-it may write there again only when the coordinator has freed the payload, and all ranks that were
-sent its handle say that they do not read it. Other ranks pull it: what they have acknowledged they
-have a copy of, and what is freed the worker forgets. So every payload that was announced is freed
-once: when nobody needs it any more, whether it was delivered, dropped, or never wanted.
+A worker writes the payloads of a lease side by side into its memory, and announces these *runs*.
+Ranks of its machine read them there: then it may write there again only when the coordinator has
+freed the run, and all ranks that were sent its handle say that they do not read it. Other ranks
+pull them: what they have acknowledged they have a copy of, and what is freed the worker forgets. So
+every run that was announced is freed once: when nobody needs any of its payloads any more, whether
+they were delivered, dropped, or never wanted.
 """
 
-from dataclasses import dataclass, field
+import msgspec
 
 from ...protocol.messages import FreeSlots, PayloadHandle, PayloadServer
 
 
-@dataclass(slots=True, eq=False)
-class SharedPayload:
-    """A payload in a worker's memory; `readers` are the peers that were sent its handle.
+class SharedRun:
+    """A run of payloads in a worker's memory.
 
-    is_held: it is, or was, part of the run. server: whence ranks pull it, None if they read it.
+    readers: the peers that were sent its handle. server: whence ranks pull it, None if they read
+    it. payloads: how many it was announced with. idle_bytes: of those that nobody needs any more.
     """
 
-    worker: bytes
-    handle: PayloadHandle
-    owner: "SharedPayloads"
-    readers: set[bytes] = field(default_factory=set)
-    is_held: bool = False
-    server: PayloadServer | None = None
+    __slots__ = (
+        "_needed",
+        "handle",
+        "idle_bytes",
+        "owner",
+        "payloads",
+        "readers",
+        "server",
+        "worker",
+    )
 
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes."""
-        return self.handle.nbytes
+    def __init__(
+        self,
+        worker: bytes,
+        handle: PayloadHandle,
+        owner: "SharedPayloads",
+        server: PayloadServer | None = None,
+    ) -> None:
+        """`owner` has all runs, and is told when nobody needs this one."""
+        self.worker, self.handle, self.owner, self.server = worker, handle, owner, server
+        self.readers: set[bytes] = set()
+        self.payloads = self.idle_bytes = self._needed = 0
+
+    def payload(self, offset: int, nbytes: int) -> "SharedPayload":
+        """Return a payload in it, which is to be freed."""
+        self.payloads += 1
+        self._needed += 1
+        return SharedPayload(self, offset, nbytes)
+
+    def let_go(self, nbytes: int) -> None:
+        """Free it if this was the last payload in it that was needed."""
+        self._needed -= 1
+        if self._needed:
+            self.idle_bytes += nbytes
+            self.owner.idle_bytes += nbytes
+        else:
+            self.owner.free(self)
+
+
+class SharedPayload(msgspec.Struct, gc=False, eq=False):
+    """A payload in a run: its place there. is_held: it is, or was, part of the epoch's run."""
+
+    run: SharedRun
+    offset: int
+    nbytes: int
+    is_held: bool = False
+    is_freed: bool = False
 
     def free(self) -> None:
-        """Tell the worker that the payload is not needed any more."""
-        self.owner.free(self)
+        """Record that nobody needs it any more."""
+        if not self.is_freed:
+            self.is_freed = True
+            self.run.let_go(self.nbytes)
 
 
 class SharedPayloads:
-    """The payloads that workers have announced and that are not freed."""
+    """The runs that workers have announced and that are not freed.
+
+    idle_bytes: of payloads that nobody needs, in runs of which others are needed.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[bytes, dict[int, SharedPayload]] = {}
+        self.idle_bytes = 0
+        self._known: dict[bytes, dict[int, SharedRun]] = {}
         # Serials by worker and readers, and the workers of which some are new.
         self._freed: dict[bytes, dict[frozenset[bytes], list[int]]] = {}
         self._lately: dict[bytes, None] = {}
@@ -50,8 +93,8 @@ class SharedPayloads:
 
     def announce(
         self, worker: bytes, handle: PayloadHandle, server: PayloadServer | None = None
-    ) -> SharedPayload | None:
-        """Return a worker's payload, None if it is known: the message was repeated.
+    ) -> SharedRun | None:
+        """Return a worker's run, None if it is known: the message was repeated.
 
         server: where ranks pull payloads with the server's token; others lie in shared memory.
         """
@@ -59,16 +102,18 @@ class SharedPayloads:
         if handle.serial in own:
             return None
         is_pulled = server is not None and server.token == handle.token
-        payload = SharedPayload(worker, handle, self, server=server if is_pulled else None)
-        own[handle.serial] = payload
-        return payload
+        run = SharedRun(worker, handle, self, server if is_pulled else None)
+        own[handle.serial] = run
+        return run
 
-    def free(self, payload: SharedPayload) -> None:
-        """Free a payload; nothing if its worker was forgotten, or it is freed already."""
-        own = self._known.get(payload.worker, {})
-        if own.get(payload.handle.serial) is payload:
-            del own[payload.handle.serial]
-            self.free_unknown(payload.worker, payload.handle, frozenset(payload.readers))
+    def free(self, run: SharedRun) -> None:
+        """Free a run without needed payloads; its worker is told, unless that was forgotten."""
+        self.idle_bytes -= run.idle_bytes
+        run.idle_bytes = 0
+        own = self._known.get(run.worker, {})
+        if own.get(run.handle.serial) is run:
+            del own[run.handle.serial]
+            self.free_unknown(run.worker, run.handle, frozenset(run.readers))
 
     def free_unknown(
         self, worker: bytes, handle: PayloadHandle, readers: frozenset[bytes] = frozenset()
@@ -78,16 +123,16 @@ class SharedPayloads:
         self._lately[worker] = None
 
     def forget_worker(self, worker: bytes) -> None:
-        """Forget a worker's payloads: it is gone, or frees them all when it comes back."""
+        """Forget a worker's runs: it is gone, or frees them all when it comes back."""
         self._known.pop(worker, None)
 
     def freed_lately(self) -> list[bytes]:
-        """Return, once, the workers of whose payloads some were freed."""
+        """Return, once, the workers of whose runs some were freed."""
         lately, self._lately = self._lately, {}
         return list(lately)
 
     def all_freed(self) -> list[bytes]:
-        """Return the workers that are to be told of freed payloads."""
+        """Return the workers that are to be told of freed runs."""
         return list(self._freed)
 
     def take_freed(self, worker: bytes) -> tuple[FreeSlots, ...]:

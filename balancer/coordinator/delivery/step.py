@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from ...protocol.messages import (
+    NO_HANDLES,
     Batch,
     BatchItem,
     EpochPosition,
@@ -15,7 +16,7 @@ from ...protocol.messages import (
     Weights,
 )
 from .sample import Sample
-from .shared_payloads import SharedPayload
+from .shared_payloads import SharedPayload, SharedRun
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
 
@@ -156,18 +157,26 @@ def pack(
 def _payloads(
     samples: Sequence[Sample],
 ) -> tuple[Handles, tuple[PayloadServer, ...], tuple[object, ...]]:
-    """Return the handles of samples' payloads, whence they are pulled, and those without one."""
+    """Return where samples' payloads lie, whence they are pulled, and those that lie here."""
     payloads = [sample.payload for sample in samples]
-    handles = tuple(p.handle if isinstance(p, SharedPayload) else None for p in payloads)
-    if not any(handles):
-        return (), (), tuple(payloads)
-    servers = {
-        payload.handle.token: payload.server
-        for payload in payloads
-        if isinstance(payload, SharedPayload) and payload.server is not None
-    }
-    frames = tuple(each for each in payloads if not isinstance(each, SharedPayload))
-    return handles, tuple(servers.values()), frames
+    runs: dict[SharedRun, int] = {}
+    run_of, offsets, lengths, frames = list[int](), list[int](), list[int](), list[object]()
+    for payload in payloads:
+        if isinstance(payload, SharedPayload):
+            run_of.append(runs.setdefault(payload.run, len(runs)))
+            offsets.append(payload.offset)
+            lengths.append(payload.nbytes)
+        else:
+            run_of.append(-1)
+            offsets.append(0)
+            lengths.append(0)
+            frames.append(payload)
+    if not runs:
+        return NO_HANDLES, (), tuple(frames)
+    servers = {run.handle.token: run.server for run in runs if run.server is not None}
+    named = tuple(run.handle for run in runs)
+    handles = Handles(named, tuple(run_of), tuple(offsets), tuple(lengths))
+    return handles, tuple(servers.values()), tuple(frames)
 
 
 def _microbatch(samples: Sequence[Sample]) -> PendingMicrobatch:

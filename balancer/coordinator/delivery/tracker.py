@@ -24,7 +24,7 @@ from .empty_microbatches import fill_empty_microbatches
 from .planned_steps import PlannedSteps
 from .rank_progress import RankProgress
 from .sample import Sample
-from .shared_payloads import SharedPayload
+from .shared_payloads import SharedPayload, SharedPayloads
 from .step import (
     PendingMicrobatch,
     PendingStep,
@@ -55,18 +55,20 @@ class DeliveryTracker:
         label: int = -1,
         may_be_empty: bool = True,
         padded: tuple[int, ...] = (),
+        shared: SharedPayloads | None = None,
     ) -> None:
         """`label` is the position of the resource that counts label tokens, -1 where none does.
 
         `padded` are those of the resources of which a microbatch costs count x largest.
-        `may_be_empty` says that the loop takes microbatches without samples.
+        `may_be_empty` says that the loop takes microbatches without samples. `shared` has the
+        payloads in workers' memory.
         """
         self.run = run
         self.waits_for_holes = waits_for_holes
         self.may_be_empty = may_be_empty
         self.label = label
         self.padded = padded
-        self.budget = ByteBudget(limit_bytes)
+        self.budget = ByteBudget(limit_bytes, shared)
         self.planned = PlannedSteps()
         self.decoding = DecodeScheduler(self.planned, self.budget)
         self.progress = RankProgress()
@@ -144,7 +146,7 @@ class DeliveryTracker:
         self.planned.change_missing(sample, -1)
         if not sample.settled:
             self._settle(sample)
-        if budget.held_bytes + budget.lent_bytes > budget.limit_bytes:
+        if budget.is_exceeded:
             self.decoding.evict()
 
     def fail(self, sample: Sample, reason: str, fatal: bool = False) -> None:
@@ -244,7 +246,7 @@ class DeliveryTracker:
         batch.sent_to.add(peer)
         for sample in batch.samples:
             if isinstance(sample.payload, SharedPayload):
-                sample.payload.readers.add(peer)
+                sample.payload.run.readers.add(peer)
         if batch.sent_to.issuperset(waiting):
             for sample in batch.samples:
                 self.budget.lend(sample)

@@ -58,8 +58,11 @@ def why_not_pulled(payload: SharedPayload) -> str:
 
     What its header says of it the ranks compare, once they have it.
     """
-    if payload.server is None:
+    run = payload.run
+    if run.server is None:
         return "a payload in its own memory, which no rank can reach"
+    if run.payloads > 1 or payload.nbytes != run.handle.nbytes:
+        return "a run of several payloads, to be pulled"
     if not 0 < payload.nbytes <= MAX_PULLED_BYTES:
         return f"a payload of {payload.nbytes} bytes, to be pulled"
     return ""

@@ -19,7 +19,7 @@ from ...protocol.messages import (
 )
 from ..delivery.rank_progress import Position
 from ..delivery.sample import Sample
-from ..delivery.shared_payloads import SharedPayload, size_of
+from ..delivery.shared_payloads import SharedPayload, SharedPayloads, size_of
 from ..delivery.tracker import DeliveryTracker
 from .doubted_results import (
     MAX_CONTRADICTIONS,
@@ -55,13 +55,12 @@ class EpochRun:
         last_lease: int = 0,
         check_layout: LayoutCheck | None = None,
         note_leases: Callable[[bytes], None] = lambda _: None,
+        shared: SharedPayloads | None = None,
     ) -> None:
         """`known` are the costs that need not be measured; those that are measured are added.
 
-        `last_lease` is the number of the last lease that was granted before.
-
-        `note_leases` is told each worker the number of whose leases has changed.
-
+        `last_lease` is the number of the last lease that was granted before; `note_leases` is told
+        each worker the number of whose leases has changed; `shared` has payloads in their memory.
         With `check_layout` workers are doubted: what they send must be readable, and samples' names
         must agree.
         """
@@ -76,6 +75,7 @@ class EpochRun:
             job.label,
             job.plan.empty_microbatches,
             job.plan.padded_columns,
+            shared,
         )
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
         self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
@@ -83,7 +83,6 @@ class EpochRun:
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
         self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery)
         self.lost_leases = LostLeases(self.leases, self.feed, self.delivery, self.failed)
-
         self._end_is_known = False
 
     # --- planning

@@ -15,6 +15,7 @@ from counterpoise.balancer.protocol.messages import (
     DecodeDone,
     EpochPosition,
     FreeSlots,
+    Handles,
     Lease,
     PayloadHandle,
     PeerRejected,
@@ -33,6 +34,7 @@ from counterpoise.balancer.protocol.messages import (
 )
 from counterpoise.balancer.server.pull_credentials import new_credentials
 from counterpoise.balancer.server.sample_layout import why_bad_layout
+from tests.balancer.protocol.own_runs import own_runs
 
 PLAN = PlanConfig(
     ranks=1, samples_per_step=4, accumulate=2, resources=("tokens",), budgets=(None,),
@@ -87,7 +89,7 @@ class Job:
         for _ in items:
             self.serials += 1
             handles.append(PayloadHandle(token_of(peer), self.serials, 0, 0, nbytes))
-        return DecodeDone(lease.lease, items, tuple(handles))
+        return DecodeDone(lease.lease, items, own_runs(*handles))
 
     def ask(self, step, microbatch, lost=False):
         """Ask for a microbatch and return it."""
@@ -112,8 +114,8 @@ def test_each_worker_is_given_a_token_of_its_own_before_its_work():
 def test_a_microbatch_says_once_where_its_payloads_are_pulled():
     job = Job()
     batch = job.ask(0, 0)
-    tokens = {handle.token for handle in batch.handles}
-    assert len(batch.handles) == len(batch.items) == 2
+    tokens = {handle.token for handle in batch.handles.runs}
+    assert len(batch.handles.runs) == len(batch.items) == 2
     assert {server.token for server in batch.servers} == tokens <= {
         job.token(b"w0"), job.token(b"w1")
     }  # fmt: skip
@@ -123,7 +125,7 @@ def test_a_microbatch_says_once_where_its_payloads_are_pulled():
 def test_what_a_rank_has_taken_is_freed_and_not_before():
     job = Job()
     batch = job.ask(0, 0)
-    serials = {handle.serial for handle in batch.handles}
+    serials = {handle.serial for handle in batch.handles.runs}
 
     def freed():
         found = [*job.told(FreeSlots), *(f for lease in job.told(Lease) for f in lease.freed)]
@@ -178,7 +180,8 @@ def test_a_worker_out_of_reach_sends_inline_and_what_it_has_is_decoded_again():
     assert held == []
     again = job.ask(0, 0, lost=True)
     assert [item.ordinal for item in again.items] == [item.ordinal for item in batch.items]
-    assert not {h.serial for h in again.handles} & {h.serial for h in batch.handles}
+    before, after = ({h.serial for h in each.handles.runs} for each in (batch, again))
+    assert not before & after
 
 
 def test_the_next_job_s_ranks_may_reach_it():
@@ -217,6 +220,26 @@ def test_a_handle_that_no_rank_could_use_is_rubbish(token_of, nbytes, reason):
     job.work(token_of, nbytes)
     assert not job.told(Batch)
     assert reason in job.told(PeerRejected)[0].reason
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lengths"), [((0, 0), (6, 6)), ((0, 3), (3, 3))], ids=["one twice", "side by side"]
+)
+def test_a_run_that_is_pulled_has_one_payload(offsets, lengths, monkeypatch):
+    job = Job()
+
+    def decoded(peer, lease, token_of, _):
+        job.serials += 1
+        run = PayloadHandle(token_of(peer), job.serials, 0, 0, 6)
+        items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"h") for r in lease.refs)
+        assert len(items) == 2
+        return DecodeDone(lease.lease, items, Handles((run,), (0, 0), offsets, lengths))
+
+    monkeypatch.setattr(job, "decoded", decoded)
+    job.tell(b"r", RequestBatch(0, 0, 0, 0))
+    job.work()
+    assert not job.told(Batch)
+    assert "a run of several payloads, to be pulled" in job.told(PeerRejected)[0].reason
 
 
 def test_where_it_must_be_direct_a_worker_that_cannot_is_refused():

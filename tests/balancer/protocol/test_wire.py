@@ -12,6 +12,7 @@ from msgspec import structs
 from counterpoise.balancer.planning.problem.costs import MAX_COST
 from counterpoise.balancer.protocol.messages import (
     KINDS,
+    NO_HANDLES,
     PROTOCOL_VERSION,
     Ack,
     BatchItem,
@@ -21,6 +22,7 @@ from counterpoise.balancer.protocol.messages import (
     DecodeDone,
     EpochPosition,
     FreeSlots,
+    Handles,
     Hole,
     Lease,
     PayloadHandle,
@@ -60,18 +62,21 @@ PLAIN = st.recursive(
 )  # fmt: skip
 
 
+# A sample, and a run of five bytes.
+ITEM, RUN = [[1, "k", [], b""]], [1, 2, 3, 4, 5]
+
+
 def values(hint):
     """Return a strategy for an annotation."""
     if isinstance(hint, type) and issubclass(hint, ArrayRecord):
         hints = get_type_hints(hint, include_extras=True)
         fields = {name: values(hints[name]) for name in hint.__struct_fields__}
-        if "handles" in fields:  # one for each item, or none at all
-            return st.builds(hint, **(fields | {"handles": st.just(())})).flatmap(with_handles)
+        if "handles" in fields:  # a place for each item, or none at all
+            empty = st.just(NO_HANDLES)
+            return st.builds(hint, **(fields | {"handles": empty})).flatmap(with_handles)
         return st.builds(hint, **fields)
     if hint in VALUES:
         return VALUES[hint]
-    if hint == PayloadHandle | None:
-        return st.none() | values(PayloadHandle)
     if hint == Ack | None:
         return st.none() | values(Ack)
     assert get_origin(hint) is tuple
@@ -81,9 +86,32 @@ def values(hint):
 
 def with_handles(message):
     """Return a strategy for this message with handles, or without."""
-    some = [st.none() | values(PayloadHandle) for _ in message.items]
-    handles = st.just(()) | st.tuples(*some)
-    return handles.map(lambda chosen: structs.replace(message, handles=chosen))
+    runs = st.lists(values(PayloadHandle), max_size=3)
+    return runs.flatmap(lambda found: st.tuples(*[place_in(found) for _ in message.items])).map(
+        lambda places: structs.replace(message, handles=handles_of(places))
+    )
+
+
+def place_in(runs):
+    """Return a strategy for an item's place: a run, the offset and the length of its bytes."""
+    outside = st.just((None, 0, 0))
+    if not runs:
+        return outside
+    in_runs = st.sampled_from(runs).flatmap(
+        lambda run: st.integers(0, run.nbytes).flatmap(
+            lambda end: st.tuples(st.just(run), st.just(end // 2), st.just(end - end // 2))
+        )
+    )
+    return outside | in_runs
+
+
+def handles_of(places):
+    """Return the handles of items at these places, NO_HANDLES where all are in frames."""
+    runs = [*dict.fromkeys(run for run, _, _ in places if run is not None)]
+    if not runs:
+        return NO_HANDLES
+    run_of = tuple(-1 if run is None else runs.index(run) for run, _, _ in places)
+    return Handles(tuple(runs), run_of, *zip(*[place[1:] for place in places], strict=True))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -199,11 +227,17 @@ def test_a_damaged_message_makes_a_message_or_an_error(data):
          r"results\[0\].cost\[0\]: expected int <= 1099511627776"),
         ([PROTOCOL_VERSION, "ProbeDone", 3, [[1, "k", [float("nan")], 1]], 0],
          r"cost\[0\]: expected int, got float"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b""]], [], 0],
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [-1], b""]], [[], [], [], []], 0],
          r"items\[0\].cost\[0\]: .* >= 0"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [], [None], 0], "with 1 handles of 0 items"),
-        ([PROTOCOL_VERSION, "DecodeDone", 3, [[1, "k", [], b""]], [[1, 2, 3, 4, -5]], 0],
-         r"handles\[0\].* >= 0"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [], [[], [-1], [0], [0]], 0],
+         "with handles of 1 items, not of 0"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, [], [[[1, 2, 3, 4, -5]], [], [], []], 0],
+         r"handles.runs\[0\].* >= 0"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[], [0], [0], [0]], 0], "another than 0 runs"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[RUN], [-2], [0], [0]], 0], "than 1 runs"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[RUN], [0], [2], [4]], 0], "behind its run"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[RUN], [-1], [0], [1]], 0], "behind its run"),
+        ([PROTOCOL_VERSION, "DecodeDone", 3, ITEM, [[RUN], [0], [0], [5, 5]], 0], "of 1 items"),
         ([PROTOCOL_VERSION, "Ping", 1.0, 0, 0], "Ping.number: expected int, got float"),
         ([PROTOCOL_VERSION, "Ping", 1], "Ping has 3 fields, got 1"),
     ],
@@ -250,6 +284,7 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
         DecodedItem,
         EpochPosition,
         FreeSlots,
+        Handles,
         Hole,
         PayloadHandle,
         PayloadServer,
@@ -263,5 +298,6 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
         assert not part.__struct_defaults__, part
     hints = [hint for kind in KINDS.values() for hint in get_type_hints(kind).values()]
     inner = {each for hint in hints for each in (hint, *get_args(hint))}
+    inner |= set(get_type_hints(Handles).values())
     inner |= {each for hint in inner for each in get_args(hint)}
     assert {each for each in inner if hasattr(each, "__struct_fields__")} == set(parts)

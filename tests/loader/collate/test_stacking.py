@@ -9,8 +9,10 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from counterpoise.balancer.protocol.messages import Handles
 from counterpoise.loader.collate.stacking import WarmCollate
 from counterpoise.workers.codec.frames import encode_packed, payload_of
+from counterpoise.workers.lending.placed_payloads import PlacedPayloads
 
 LARGE = 5000
 Pair = namedtuple("Pair", "left right")
@@ -113,6 +115,33 @@ def test_a_batch_of_payloads_is_that_of_default_collate(samples: list[Any]) -> N
     tensors = batch.values() if isinstance(batch, dict) else batch
     for tensor in [batch] if isinstance(batch, torch.Tensor) else tensors:
         tensor.zero_()  # which is nobody else's, and may be written to
+
+
+def placed(payloads: list[Any], gap: int) -> PlacedPayloads:
+    """Return payloads in two runs: the first half evenly spaced, the others not."""
+    half, sizes = len(payloads) // 2, [len(each) for each in payloads]
+    runs, offsets = [bytearray(), bytearray()], []
+    for n, payload in enumerate(payloads):
+        run = runs[n >= half]
+        run += bytes(gap * n if n > half else gap)
+        offsets.append(len(run))
+        run += payload
+    run_of = tuple(int(n >= half) for n in range(len(payloads)))
+    handles = Handles((), run_of, tuple(offsets), tuple(sizes))
+    return PlacedPayloads([memoryview(run) for run in runs], handles)
+
+
+@pytest.mark.parametrize("gap", [0, 24])
+@pytest.mark.parametrize("samples", ENCODED[:-1])
+def test_payloads_in_a_worker_s_memory_are_copied_in_their_order(
+    samples: list[Any], gap: int
+) -> None:
+    samples = [*samples, *samples[::-1], *samples]
+    headers, payloads = encoded(samples)
+    batch = WarmCollate().of_payloads(headers, placed(payloads, gap))
+    assert_same(batch, default_collate(samples))
+    shorter = placed([*payloads[:-1], payloads[-1][:-1]], gap)
+    assert WarmCollate().of_payloads(headers, shorter) is None
 
 
 @pytest.mark.parametrize(

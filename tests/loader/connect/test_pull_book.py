@@ -22,6 +22,7 @@ from counterpoise.loader.connect.pull_book import (
     UNUSED_S,
     PullBook,
 )
+from tests.balancer.protocol.own_runs import own_runs
 
 WEIGHTS = Weights(0, 0, 0, 0, 0, 0)
 
@@ -36,7 +37,7 @@ def batch(*handles: tuple[int, int] | None, servers: Sequence[int] = (7, 8)) -> 
     used = {h.token for h in made if h is not None}
     return Batch(
         run=0, rank=0, step=0, microbatch=0, microbatches=1, weights=WEIGHTS, costs=(),
-        after=EpochPosition(0, 0, 1, 0), holes=(), handles=made,
+        after=EpochPosition(0, 0, 1, 0), holes=(), handles=own_runs(*made),
         items=tuple(BatchItem(n, f"k{n}", b"h") for n in range(len(made))),
         servers=tuple(server(token) for token in servers if token in used),
     )  # fmt: skip
@@ -89,7 +90,7 @@ def test_each_worker_is_asked_once_for_all_that_it_has(rank: Rank) -> None:
     assert not rank.book.is_settled(wanted)
     rank.answer(second, b"cow")
     assert rank.book.is_settled(wanted)
-    assert [rank.book.payload(h) for h in wanted.handles if h] == [b"cat", b"cow", b"dog"]
+    assert [rank.book.payload(h) for h in wanted.handles.runs] == [b"cat", b"cow", b"dog"]
     assert rank.want(wanted) == []
     assert rank.book.waiting == 0
 

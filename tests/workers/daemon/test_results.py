@@ -2,7 +2,7 @@
 
 from random import Random
 
-from counterpoise.balancer.protocol.messages import DecodeDone, PayloadHandle, ProbeDone
+from counterpoise.balancer.protocol.messages import DecodeDone, Handles, PayloadHandle, ProbeDone
 from counterpoise.balancer.protocol.parts import DecodedItem, Probed
 from counterpoise.workers.daemon.results import MOST_BYTES, MOST_S, QUICK_S, LeaseResults
 
@@ -49,7 +49,24 @@ def test_what_lies_in_memory_that_ranks_read_is_not_large() -> None:
     handle = PayloadHandle(1, 1, 0, 0, 100 * MOST_BYTES)
     assert not results.add_decoded(3, item(0), handle, 0.0)
     ((message, payloads),) = results.take()
-    assert (message.handles, payloads) == ((handle,), ())
+    assert (message.handles, payloads) == (Handles((handle,), (0,), (0,), (handle.nbytes,)), ())
+
+
+def test_payloads_of_one_run_have_one_handle() -> None:
+    results = LeaseResults()
+    places = [(1, 0, 100), (1, 128, 10), None, (1, 192, 50), (2, 256, 7), None]
+    for n, place in enumerate(places):
+        payload = b"inline" if place is None else PayloadHandle(9, place[0], 4, *place[1:])
+        results.add_decoded(3, item(n), payload, 0.0)
+    ((message, payloads),) = results.take()
+    assert message.handles == Handles(
+        (PayloadHandle(9, 1, 4, 0, 242), PayloadHandle(9, 2, 4, 256, 7)),
+        (0, 0, -1, 0, 1, -1),
+        (0, 128, 0, 192, 0, 0),
+        (100, 10, 0, 50, 7, 0),
+    )
+    assert payloads == (b"inline", b"inline")
+    assert not results.runs  # what comes later begins a run
 
 
 def test_costs_of_a_lease_come_in_one_message_however_long_they_take() -> None:

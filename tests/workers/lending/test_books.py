@@ -1,4 +1,4 @@
-"""The books of both sides: nothing is written again that a rank may read."""
+"""The books of both sides: no run is written again that a rank may read."""
 
 import random
 from typing import Any
@@ -13,7 +13,7 @@ from counterpoise.workers.lending.segments import Segments
 
 def lender(most: int = 1 << 20) -> LenderBook:
     """Return the book of a worker with small segments."""
-    return LenderBook(7, Segments(most, 1 << 10, 1 << 10))
+    return LenderBook(7, Segments(most, 1 << 10, 1 << 10), 1 << 9)
 
 
 def added(book: LenderBook, nbytes: int = 100) -> Any:
@@ -30,14 +30,18 @@ def test_what_a_rank_may_read_is_not_written_again(seed: int) -> None:
     ranks: dict[bytes, BorrowerBook] = {}
     reading: dict[bytes, list[Any]] = {}
     announced: list[Any] = []
-    read = 0
+    read, is_announced = 0, True
     for turn in range(800):
         match draw.randrange(6):
             case 0 | 1:
-                handle = book.add(draw.choice((60, 200)))
+                nbytes, joined = draw.choice((60, 200)), None
+                if draw.random() < 0.7 and not is_announced:
+                    joined = book.join(nbytes)
+                handle = joined or book.add(nbytes)
                 if handle is not None:
                     memory[handle.segment, handle.offset] = handle.serial
                     announced.append(handle)
+                is_announced = draw.random() < 0.3
             case 2:
                 name = b"%d" % draw.randrange(3)
                 if name in ranks and draw.random() < 0.1:
@@ -47,6 +51,7 @@ def test_what_a_rank_may_read_is_not_written_again(seed: int) -> None:
                     ranks[name], reading[name] = BorrowerBook(*book.connect(name)), []
             case 3 if announced:
                 handle = draw.choice(announced)
+                is_announced |= handle.serial == announced[-1].serial
                 asked = book.free([handle.serial])
                 for name, serials in asked.items():
                     ranks[name].ask(book.oldest, serials)
@@ -78,6 +83,49 @@ def test_a_payload_is_freed_when_all_who_were_sent_it_have_answered() -> None:
     book.answer(b"b", [1])
     assert len(book) == 0
     assert book.free([1], [b"a"]) == {}  # freed again: nothing
+
+
+def test_payloads_join_a_run_as_long_as_it_has_room() -> None:
+    book = lender()
+    first = added(book)
+    joined = [book.join(100) for _ in range(4)]
+    assert [(each.serial, each.offset) for each in joined[:3] if each is not None] == [
+        (first.serial, first.offset + 128 * n) for n in (1, 2, 3)
+    ]
+    assert joined[3] is None  # 512 bytes
+    second = added(book, 200)
+    assert second.serial == first.serial + 1
+    assert (second.segment, second.offset) == (first.segment, 512)
+    third = added(book)
+    assert third.offset == 768  # the second has not used all of its room
+    assert book.free([first.serial, second.serial, third.serial]) == {}
+    assert len(book) == 0
+
+
+def test_a_run_has_no_more_than_a_part_of_the_memory_and_a_large_payload_is_one() -> None:
+    book = LenderBook(7, Segments(16 << 10, 1 << 10, 4 << 10))
+    large = added(book, 3000)
+    assert book.join(1) is None
+    assert book.free([large.serial]) == {}
+    small = added(book, 400)
+    assert book.join(576) is not None
+    assert book.join(64) is None
+    assert [added(book, 64).serial, len(book)] == [small.serial + 1, 2]
+
+
+@pytest.mark.parametrize("way", ["all freed", "refused"])
+def test_nothing_joins_a_run_that_is_gone(way: str) -> None:
+    book = lender()
+    book.connect(b"a")
+    handle = added(book)
+    if way == "refused":
+        book.refuse(handle)
+    else:
+        book.free_all()
+    assert book.join(10) is None
+    other = added(book)
+    assert other.serial == handle.serial + 1
+    assert book.join(10) is not None
 
 
 def test_nobody_is_asked_where_nobody_reads() -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from counterpoise.workers.lending.segments import ALIGNMENT, LARGEST, SMALLEST, Segments
+from counterpoise.workers.lending.segments import ALIGNMENT, LARGEST, SMALLEST, Segments, aligned
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -20,13 +20,28 @@ def test_payloads_lie_apart_and_within_their_segments(seed: int) -> None:
         place = book.take(nbytes)
         if place is None:
             continue
-        number, start = place
+        number, start, end = place
+        assert start + nbytes <= end <= book.size(number)
         assert start % ALIGNMENT == 0
         assert start + nbytes <= book.size(number)
         for other, first, end in live:
             assert other != number or start >= end or start + nbytes <= first
         live.append((number, start, start + nbytes))
         assert book.total_bytes <= book.most_bytes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_room_that_is_not_used_is_given_to_the_next(seed: int) -> None:
+    draw, book, before = random.Random(seed), Segments(8 << 10, 1 << 10, 8 << 10), (-1, 0)
+    while (place := book.take(100, 500)) is not None:
+        number, start, room = place
+        assert room - start == min(500, book.size(number) - start)
+        if number == before[0]:
+            assert start == before[1]
+        end = draw.randrange(start + 100, room + 1)
+        book.shorten(number, end, room - end, 0)
+        before = number, aligned(end)
+    assert book.total_bytes == 8 << 10
 
 
 def test_what_is_freed_in_order_is_used_again() -> None:

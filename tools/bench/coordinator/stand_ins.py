@@ -10,11 +10,13 @@ from ....balancer.planning.problem.balance import Balance
 from ....balancer.planning.problem.config import PlanConfig
 from ....balancer.protocol.job_spec import JobSpec, to_json
 from ....balancer.protocol.messages import (
+    NO_HANDLES,
     Ack,
     Batch,
     DecodedItem,
     DecodeDone,
     EpochPosition,
+    Handles,
     Lease,
     Message,
     PayloadHandle,
@@ -154,16 +156,20 @@ class StandIns(ABC):
         items = tuple(
             DecodedItem(ref.ordinal, str(ref.index), (), self.header) for ref in lease.refs
         )
-        handles = tuple(self._handle(peer) for _ in items) if self.is_direct else ()
+        handles = self._handles(peer, len(items)) if self.is_direct else NO_HANDLES
         payloads = () if self.is_direct else (self.payload,) * len(items)
         self.post(peer, DecodeDone(lease.lease, items, handles, usual_us=0), *payloads)
 
-    def _handle(self, peer: bytes) -> PayloadHandle:
-        self._serial += 1
-        return PayloadHandle(self._tokens[peer], self._serial, 0, 0, len(self.payload))
+    def _handles(self, peer: bytes, items: int) -> Handles:
+        """Return the handles of payloads that are pulled, each a run of its own."""
+        serials = range(self._serial + 1, self._serial + items + 1)
+        self._serial += items
+        nbytes = len(self.payload)
+        runs = tuple(PayloadHandle(self._tokens[peer], s, 0, 0, nbytes) for s in serials)
+        return Handles(runs, tuple(range(items)), (0,) * items, (nbytes,) * items)
 
     def _take(self, peer: bytes, batch: Batch) -> None:
-        if self.is_direct and None in (batch.handles or (None,)):
+        if self.is_direct and (-1 in batch.handles.run_of or not batch.handles.runs):
             raise RuntimeError("a payload came inline that was announced by a handle")
         rank = self.rank_stand_ins[peer]
         nth = batch.step * rank.microbatches + batch.microbatch

@@ -4,7 +4,7 @@ The books are the real ones. What the two sides tell each other takes time, come
 with either of them; now and then a handle is spoiled on its way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -16,7 +16,7 @@ from ....workers.lending.lender_book import Ask, LenderBook
 from ....workers.lending.segments import Segments
 from .network import Action, SimulatedNetwork
 
-# Of a worker's memory: room for some payloads, in segments of a few.
+# Of a worker's memory: room for some payloads, in segments of a few, which may be one run.
 MOST_BYTES, SEGMENT_BYTES = 4096, 512
 # One microbatch in this many comes with a handle that is of no use.
 SPOILED_EVERY = 9
@@ -26,7 +26,8 @@ class SimulatedLender:
     """One worker process' memory."""
 
     def __init__(self, token: int, network: SimulatedNetwork, delay_s: float) -> None:
-        self.book = LenderBook(token, Segments(MOST_BYTES, SEGMENT_BYTES, SEGMENT_BYTES))
+        segments = Segments(MOST_BYTES, SEGMENT_BYTES, SEGMENT_BYTES)
+        self.book = LenderBook(token, segments, SEGMENT_BYTES)
         self.segments: dict[int, bytearray] = {}
         self.is_there = True
         self._network = network
@@ -34,9 +35,13 @@ class SimulatedLender:
         self._readers: dict[bytes, SimulatedBorrower] = {}
         self._arrival = 0.0
 
-    def lend(self, payload: bytes) -> PayloadHandle | bytes:
-        """Write a payload; return its handle, or the payload where there is no room."""
-        handle = self.book.add(len(payload))
+    def lend(self, payload: bytes, joins: bool) -> PayloadHandle | bytes:
+        """Write a payload; return its handle, or the payload where there is no room.
+
+        joins: it may lie in one run with the one before.
+        """
+        handle = self.book.join(len(payload)) if joins else None
+        handle = handle or self.book.add(len(payload))
         if handle is None:
             return payload
         size = self.book.segments.size(handle.segment)
@@ -97,16 +102,21 @@ class SimulatedBorrower:
     in_use: tuple[PayloadHandle, ...] = ()
     _batches: int = 0
 
-    def read(self, batch: Batch, frames: Sequence[object]) -> tuple[object, ...] | None:
+    def read(self, batch: Batch, frames: Collection[object]) -> tuple[object, ...] | None:
         """Return a microbatch's payloads and use them; None if some cannot be had."""
-        handles = [self._spoiled(h) if n == 0 else h for n, h in enumerate(batch.handles)]
-        if not batch.handles:
+        runs = [self._spoiled(h) if n == 0 else h for n, h in enumerate(batch.handles.runs)]
+        if not runs:
             return tuple(frames)
-        if not all(handle is None or self._has(handle) for handle in handles):
+        if not all(map(self._has, runs)):
             return None
-        self.in_use = tuple(handle for handle in handles if handle is not None)
-        rest = iter(frames)  # of payloads without a handle, which came with the message
-        return tuple(next(rest) if h is None else self._bytes(h) for h in handles)
+        self.in_use = tuple(
+            structs.replace(runs[number], offset=runs[number].offset + offset, nbytes=nbytes)
+            for number, offset, nbytes in batch.handles.places()
+            if number >= 0
+        )
+        # Payloads in no run came with the message.
+        rest, used = iter(frames), iter(self.in_use)
+        return tuple(next(rest) if n < 0 else self._bytes(next(used)) for n in batch.handles.run_of)
 
     def used(self) -> tuple[bytes, ...]:
         """Return what is in use, as it is now."""
@@ -151,10 +161,10 @@ class SimulatedBorrower:
         memory = self.lenders[handle.token].segments[handle.segment]
         return bytes(memory[handle.offset : handle.offset + handle.nbytes])
 
-    def _spoiled(self, handle: PayloadHandle | None) -> PayloadHandle | None:
+    def _spoiled(self, handle: PayloadHandle) -> PayloadHandle:
         """Return a handle, now and then one of a dead memory, of no payload, or out of range."""
         self._batches += 1
-        if handle is None or self._batches % SPOILED_EVERY:
+        if self._batches % SPOILED_EVERY:
             return handle
         wrong = self._batches // SPOILED_EVERY % 4
         return [

@@ -5,7 +5,7 @@ then a connection cannot be made or is cut, an answer is lost or comes too late,
 or is not what was announced.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ....balancer.protocol.messages import (
@@ -45,7 +45,7 @@ class SimulatedPullServer:
     is_there: bool = True
     _answers: int = 0
 
-    def lend(self, payload: bytes) -> PayloadHandle | bytes:
+    def lend(self, payload: bytes, joins: bool) -> PayloadHandle | bytes:  # noqa: ARG002
         """Keep a payload; return its handle, or the payload where there is no room."""
         return self.store.put(payload) or payload
 
@@ -95,12 +95,15 @@ class SimulatedPuller:
         self._in_reach: dict[int, bool] = {}
         self._arrivals: dict[tuple[int, str], float] = {}
 
-    def read(self, batch: Batch, frames: Sequence[object]) -> tuple[object, ...] | None:
+    def read(self, batch: Batch, frames: Collection[object]) -> tuple[object, ...] | None:
         """Return the payloads of a microbatch that is settled; None if some cannot be had."""
-        if not batch.handles:
+        runs, rest = batch.handles.runs, iter(frames)
+        if not runs:
             return tuple(frames)
-        rest = iter(frames)
-        found = [next(rest) if h is None else self.book.payload(h) for h in batch.handles]
+        found = [
+            next(rest) if number < 0 else self.book.payload(runs[number])
+            for number in batch.handles.run_of
+        ]
         return None if None in found else tuple(found)
 
     def is_settled(self, batch: Batch) -> bool:
