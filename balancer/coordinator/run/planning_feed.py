@@ -24,6 +24,8 @@ AHEAD_SAMPLES = 8192
 # than this part of the byte budget (8 MiB of the default), more are planned ahead, up to so many
 # samples.
 SMALL_PART, SMALL_SAMPLES = 128, 512
+# Of those, as many are planned at a time, as a lease may have.
+AT_ONCE = 128
 
 
 class WindowPlanner(Protocol):
@@ -139,13 +141,15 @@ class PlanningFeed:
     def plan_ahead(self, steps_ahead: int) -> None:
         """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
 
-        More wait where they hold little. Raises ValueError, as the planner does, when a step cannot
-        be planned within its budgets.
+        More wait where they hold little; those are planned a lease's worth at a time, since what is
+        sent afterwards may be the first batch. Raises ValueError, as the planner does, when a step
+        cannot be planned within its budgets.
         """
-        delivery = self.delivery
+        delivery, first = self.delivery, self.start
         while self._undelivered is not None or self._needs_steps(steps_ahead):
             if self._undelivered is None:
-                if self.ended or self._unknown:
+                is_enough = len(delivery.steps) >= steps_ahead and self.start >= first + AT_ONCE
+                if self.ended or self._unknown or is_enough:
                     return
                 self._plan_window()
             elif len(delivery.steps) < steps_ahead or len(delivery.planned.samples) < AHEAD_SAMPLES:
