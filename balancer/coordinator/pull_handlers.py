@@ -43,7 +43,10 @@ class PullHandlers:
             worker.rubbish += 1
             if worker.rubbish >= MAX_RUBBISH:
                 self.apply(worker.peer, Event.TURNED_AWAY, failed.reason[:MAX_REASON])
-        elif not worker.why_inline:
+        elif worker.why_inline:
+            # It still serves: it may not have heard it.
+            self.state.send(worker.peer, StopServing(worker.why_inline))
+        else:
             name = self.state.ranks[peer].hello.name or f"rank {self.state.ranks[peer].hello.ranks}"
             self._stop_serving(worker, f"{name} cannot pull: {failed.reason}"[:MAX_REASON])
 

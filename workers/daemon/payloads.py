@@ -75,11 +75,10 @@ class Payloads:
             return
         if isinstance(way, ServePayloads):
             self._server.begin(way)
-        else:
+        elif self._server.end():
             logger.warning(
                 "decoded samples travel through the balancer from now on: %s", way.reason
             )
-            self._server.end()
 
     def allocator(self) -> Allocate:
         """Return what gives the next sample memory, where its payload is going to lie if possible.

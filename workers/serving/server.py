@@ -70,10 +70,11 @@ class PullServer:
             self._door.public, self._door.secret = instruction.public, instruction.secret
             self._store.begin(instruction.token, instruction.most_bytes)
 
-    def end(self) -> None:
-        """Keep no further payload."""
-        self._instruction = None
+    def end(self) -> bool:
+        """Keep no further payload; return whether that is new."""
+        was_serving, self._instruction = self._instruction is not None, None
         self._store.end()
+        return was_serving
 
     def free(self, message: FreeSlots) -> None:
         """Free payloads that the balancer does not need any more."""
