@@ -20,7 +20,7 @@ Ask = dict[bytes, list[int]]
 
 
 # Payloads join a run up to this size: of a run nothing is given back before all of it is.
-MOST_RUN_BYTES = 256 << 10
+MOST_RUN_BYTES = 1 << 20
 # And up to this part of the worker's memory.
 RUN_PART = 16
 
