@@ -43,9 +43,9 @@ class RunControl:
             return
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = state.check_layout if state.job.source else None
-        known = state.costs.known_to(
-            state.job, state.count, state.fingerprint, check is None, plans_whole_epoch(planner)
-        )
+        told = state.told_costs() if check is None else None
+        whole = plans_whole_epoch(planner)
+        known = state.costs.known_to(state.job, state.count, state.fingerprint, whole, told)
         state.run = EpochRun(
             start,
             state.job,

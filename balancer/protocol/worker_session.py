@@ -118,6 +118,13 @@ class WorkerSession:
         """Return the next sample to work on, oldest lease first."""
         return self.tasks.popleft() if self.tasks else None
 
+    def next_lease(self) -> list[SampleTask]:
+        """Return all that is left of the oldest lease, to be worked on at once."""
+        taken: list[SampleTask] = []
+        while self.tasks and (not taken or self.tasks[0].lease == taken[0].lease):
+            taken.append(self.tasks.popleft())
+        return taken
+
     def _open_source(self, message: Welcome) -> OpenSource | RepeatReady:
         if message == self._welcome:
             return RepeatReady()

@@ -159,7 +159,9 @@ class InProcessConnection:
                 for message in self.session.new_requests():
                     self._send(_RANK, message)
             elif isinstance(action := self._worker.handle(effect.message), OpenSource):
-                self._send(_WORKER, WorkerReady(*self._handler.open(""), action.number))
+                count, fingerprint = self._handler.open("")
+                cost = self._handler.uniform_cost()
+                self._send(_WORKER, WorkerReady(count, fingerprint, action.number, cost))
 
     def _do(self, task: SampleTask) -> None:
         work = self._handler.probe if task.kind == "probe" else self._handler.decode

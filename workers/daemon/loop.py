@@ -87,6 +87,16 @@ class Handler(Protocol):
     def open(self, job: str) -> tuple[int, str]:
         """Open what the job describes; return the number of samples and the fingerprint."""
 
+    def uniform_cost(self) -> tuple[int, ...]:
+        """Return what each sample of what is open costs; () where they differ, or may."""
+
+    @property
+    def looks_up(self) -> bool:
+        """Return whether costs need only be looked up, so that a lease is measured at once."""
+
+    def look_up(self, refs: Sequence[SampleRef]) -> list[Probed]:
+        """Return the costs of samples where `looks_up` says so."""
+
     def file_of(self, ref: SampleRef) -> str:
         """Return the file that a sample is in, empty where the source does not say."""
 
@@ -222,7 +232,9 @@ class _Worker:
                 self._send_results()
             # After results are sent: what is begun now may end the process.
             self.handler.expect(tasks)
-            if (task := self.session.next_task()) is not None:
+            if tasks and tasks[0].kind == "probe" and self.handler.looks_up:
+                self._look_up(self.session.next_lease())
+            elif (task := self.session.next_task()) is not None:
                 self._work_on(task)
             elif reason := self._wait(until_lost_s):
                 return reason
@@ -288,11 +300,20 @@ class _Worker:
         self.payloads.free_all()
         try:
             count, fingerprint = self.handler.open(job)
+            cost = self.handler.uniform_cost()
         except Exception as error:
             self.opened = WorkerFailed(describe_error(error), number)
         else:
-            self.opened = WorkerReady(count, fingerprint, number)
+            self.opened = WorkerReady(count, fingerprint, number, cost)
         self._send(self.opened)
+
+    def _look_up(self, tasks: Sequence[SampleTask]) -> None:
+        """Measure what is left of a lease: nothing but a table is looked at."""
+        began = time.monotonic()
+        found = self.handler.look_up([task.ref for task in tasks])
+        self.now = time.monotonic()
+        for probed in found:
+            self.results.add_probed(tasks[0].lease, probed, (self.now - began) / len(found))
 
     def _work_on(self, task: SampleTask) -> None:
         ref = task.ref

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,7 @@ class SourceHandler:
         self.build = build
         self.sleep = sleep
         self._threads = DecodeThreads(threads) if threads > 1 else None
+        self._columns: tuple[Any, ...] | None = None
         self._allocator = allocator
         self._takes_allocate = False
 
@@ -72,6 +73,8 @@ class SourceHandler:
         if self._threads is not None:
             self.expect(())
             refuse_threads(source, f"{self._threads.count} decode threads")
+        columns = getattr(source, "cost_columns", None)
+        self._columns = None if columns is None else columns(self.resources)
         return len(source), source.fingerprint()
 
     def close(self) -> None:
@@ -94,6 +97,24 @@ class SourceHandler:
     def key(self, ref: SampleRef) -> str:
         """Return a sample's key."""
         return self._source().key(ref.index)
+
+    def uniform_cost(self) -> tuple[int, ...]:
+        """Return what each sample costs; () where they differ, or may."""
+        cost = getattr(self._source(), "uniform_cost", None) or {}
+        return tuple(cost[name] for name in self.resources) if {*self.resources} <= {*cost} else ()
+
+    @property
+    def looks_up(self) -> bool:
+        """Return whether costs are in a table, so that a lease is measured at once."""
+        return self._columns is not None
+
+    def look_up(self, refs: Sequence[SampleRef]) -> list[Probed]:
+        """Return the costs of samples, which are in a table."""
+        indexes = [ref.index for ref in refs]
+        rows = zip(*(column[indexes].tolist() for column in self._columns or ()), strict=True)
+        return [
+            Probed(ref.ordinal, str(ref.index), row, 0) for ref, row in zip(refs, rows, strict=True)
+        ]
 
     def file_of(self, ref: SampleRef) -> str:
         """Return the file that a sample is in, empty where the source does not say."""

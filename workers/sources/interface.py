@@ -7,7 +7,7 @@ and say what would have to be the same elsewhere for the same bytes to come out 
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -182,6 +182,27 @@ class PlainSource:
     def knows_costs(self) -> bool:
         """Return whether anybody has said what samples cost: else each counts as 1."""
         return any(each is not None for each in (self._measure, self._table, self._probe))
+
+    @property
+    def _asks_others(self) -> bool:
+        """True if a data set, or a subclass, names samples or measures them its own way."""
+        kind = type(self)
+        is_own = kind.key is PlainSource.key and kind.probe is PlainSource.probe
+        return self._key is not str or not is_own
+
+    @property
+    def uniform_cost(self) -> dict[str, int] | None:
+        """What each sample costs if nobody has said that, and named as nobody has; else None."""
+        return None if self.knows_costs or self._asks_others else dict(DEFAULT_COST)
+
+    def cost_columns(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:
+        """Return the table's columns of these resources, each (n,); None unless it has them all.
+
+        None, too, where samples have names of their own: to name them is the data set's work.
+        """
+        table = self._table or {}
+        is_whole = not self._asks_others and all(name in table for name in resources)
+        return tuple(table[name] for name in resources) if table and is_whole else None
 
     def __len__(self) -> int:
         """Return the number of samples."""
