@@ -44,6 +44,8 @@ class RunControl:
         # What this machine's own workers send is not doubted: they are this trainer's processes.
         check = state.check_layout if state.job.source else None
         told = state.told_costs() if check is None else None
+        # Holes are reported by their names, which are not kept.
+        state.costs.note_failed(order[self._holes_before(start.run, len(order))].tolist())
         whole = plans_whole_epoch(planner)
         known = state.costs.known_to(state.job, state.count, state.fingerprint, whole, told)
         state.run = EpochRun(
@@ -61,6 +63,12 @@ class RunControl:
         state.pool.note_all()
         for rank in state.ranks.values():
             self.apply_progress(rank)
+
+    def _holes_before(self, run: int, count: int) -> list[int]:
+        """Return the ordinals that ranks report to be holes where they resume; of `count`."""
+        starts = [rank.started for rank in self.state.ranks.values() if rank.started]
+        holes = {each for start in starts if start.run == run for each in start.holes}
+        return [each for each in holes if each < count]
 
     def _stop_superseded(self) -> None:
         """Stop the current run if a rank is in an earlier one.

@@ -129,6 +129,7 @@ class DeliveryTracker:
         """Turn known holes of a step into holes; if it has no others, it need not wait."""
         for sample in list(step.samples()) if self._known_holes else ():
             if sample.ordinal in self._known_holes:
+                sample.key = sample.key or str(sample.index)  # of samples that were not measured
                 self.fail(sample, "could not be used before the run was resumed")
         if step.number in self._known_steps:
             step.waits_for_holes = False

@@ -8,7 +8,7 @@ over budget, and may be refused, and one that could not be used.
 Where workers say beforehand what each sample costs, nothing is measured.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -121,6 +121,12 @@ class CostMemory:
         known = KnownCosts(count if is_kept or whole else 0, job.plan.budgets)
         self._key, self._known = (key, known) if is_kept else (None, None)
         return known
+
+    def note_failed(self, indexes: Iterable[int]) -> None:
+        """Note samples that could not be used: see KnownCosts.note_failed."""
+        if self._known is not None:
+            for index in indexes:
+                self._known.note_failed(index)
 
     def forget(self) -> None:
         """Forget all; a run that goes on keeps what it has."""

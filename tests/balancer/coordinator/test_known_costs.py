@@ -81,10 +81,10 @@ class Epochs:
         """Let a worker process join; its data set is the one of now."""
         self.tell(b"w%d" % incarnation, WorkerHello("w", incarnation, "host", 0))
 
-    def epoch(self) -> list[int]:
-        """Run an epoch; return the indexes that were measured for it."""
+    def epoch(self, holes: tuple[int, ...] = ()) -> list[int]:
+        """Run an epoch, with these from a ledger; return the indexes that were measured for it."""
         self.measured, self.is_over, self.run = [], False, self.run + 1
-        self.tell(b"r", StartRun(self.run, self.run, START))
+        self.tell(b"r", StartRun(self.run, self.run, START, holes=holes))
         step = 0
         while not self.is_over:
             before = len(self.given)
@@ -157,6 +157,20 @@ def test_what_was_not_measured_yet_is_measured_in_a_later_epoch() -> None:
     assert 8 <= len(known) < 2 * COUNT
     assert epochs.epoch() == sorted(set(range(4 * COUNT)) - known)
     assert epochs.epoch() == AGAIN
+
+
+@pytest.mark.parametrize("told", [(), (3, 4)])
+def test_holes_of_a_ledger_have_their_names(told: tuple[int, ...]) -> None:
+    """They are not decoded, so that the name does not come with the decoded sample."""
+    epochs = Epochs(told=told)
+    epochs.epoch()
+    first = len(epochs.given)
+    measured = epochs.epoch(holes=(3, COUNT + 1))
+    index = int(epochs.coordinator.state.run.feed.order[3])
+    holes = [each for _, keys in epochs.given[first:] for each in keys if ": " in each]
+    name = str(index) if told else f"k{index}"  # who tells costs beforehand has no other names
+    assert holes == [f"{name}: could not be used before the run was resumed"]
+    assert measured == ([] if told else sorted({*AGAIN, index}))
 
 
 def _ended(epochs: Epochs) -> None:
