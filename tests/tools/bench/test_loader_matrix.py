@@ -17,7 +17,7 @@ def test_ratios_are_of_passes_of_one_round(monkeypatch: pytest.MonkeyPatch) -> N
         for cell in wanted:
             for number in range(rounds):
                 for name, found in rates.items():
-                    yield cell, name, matrix.MatrixPass(found[number], 1.0, 2.0)
+                    yield cell, name, matrix.MatrixPass(found[number], 1.0, 0.5, 2.0)
 
     monkeypatch.setattr(matrix, "measure", measure)
     asked = ["--matrix", "--cell", "104x2", "--workers", "1", "--pairs", "3", "--json"]
@@ -40,7 +40,8 @@ def test_a_pass_of_each_system_takes_all_batches() -> None:
             next(iter(loader))
         found = matrix._one_pass(loader, cell)
         assert found.rate > 0
-        assert found.all_us > found.trainer_us > 0
+        assert found.all_us > found.trainer_us + found.balancer_us > 0
+        assert (found.balancer_us > 0) is balanced
         matrix._end(loader)
 
 

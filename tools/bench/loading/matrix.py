@@ -55,10 +55,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixPass:
-    """One pass: samples per second, CPU microseconds per sample of the trainer and of all."""
+    """One pass: samples per second, CPU microseconds per sample of the trainer and of all.
+
+    balancer_us: its part of all, 0 without one.
+    """
 
     rate: float
     trainer_us: float
+    balancer_us: float
     all_us: float
 
 
@@ -182,18 +186,19 @@ def _one_pass(loader: Any, cell: Any) -> MatrixPass:
     batches = iter(loader)
     if getattr(loader, "is_balanced", False):
         balancer, workers = balanced_processes(loader)
-        others = [*balancer, *workers]
     else:
-        others = [worker.pid for worker in batches._workers]
-    begun, cpu, theirs, samples = time.perf_counter(), time.process_time(), cpu_s(others), 0
+        balancer, workers = [], [worker.pid for worker in batches._workers]
+    begun, cpu, samples = time.perf_counter(), time.process_time(), 0
+    before = cpu_s(balancer), cpu_s(workers)
     for batch in batches:
         samples += len(batch)
         # Eight bytes at a time, since torch adds up single bytes far slower than memory is read.
         wide = batch.view(torch.int64) if cell.consumer == "read" else None
         wide.sum() if wide is not None else batch[0, 0].item()
     seconds, own = time.perf_counter() - begun, time.process_time() - cpu
-    spent = own + cpu_s(others) - theirs
-    return MatrixPass(samples / seconds, 1e6 * own / samples, 1e6 * spent / samples)
+    planning, working = cpu_s(balancer) - before[0], cpu_s(workers) - before[1]
+    spent = (1e6 * each / samples for each in (own, planning, own + planning + working))
+    return MatrixPass(samples / seconds, *spent)
 
 
 def balanced_processes(loader: Any) -> tuple[list[int], list[int]]:
@@ -229,8 +234,10 @@ def _figures(systems: dict[str, list[MatrixPass]]) -> dict[str, Any]:
         **{
             name: {
                 "samples_per_s": statistics.median(each.rate for each in found),
-                "trainer_us": statistics.median(each.trainer_us for each in found),
-                "all_us": statistics.median(each.all_us for each in found),
+                **{
+                    part: statistics.median(getattr(each, part) for each in found)
+                    for part in ("trainer_us", "balancer_us", "all_us")
+                },
             }
             for name, found in systems.items()
         },
@@ -245,7 +252,7 @@ def table(found: dict[str, Any]) -> Table:
     """Return the report as a table, one row a cell."""
     made = Table(title="our loop against torch's (samples/s, ratio of each round)")
     columns = ("reads", "workers", "sample", "batch", "samples/s", "ratio", "range", "control")
-    for column in (*columns, "trainer us", "torch's", "all us", "torch's"):
+    for column in (*columns, "trainer us", "torch's", "balancer us", "all us", "torch's"):
         made.add_column(column, justify="right")
     for cell in found["cells"]:
         ours, torchs, ratio = cell["ours"], cell["torch"], cell["ratio"]
@@ -257,6 +264,8 @@ def table(found: dict[str, Any]) -> Table:
             f"{ratio['median']:.2f}",
             f"{ratio['low']:.2f} to {ratio['high']:.2f}",
             f"{control['low']:.2f} to {control['high']:.2f}",
-            *(f"{each[name]:.1f}" for name in ("trainer_us", "all_us") for each in (ours, torchs)),
+            *(f"{each['trainer_us']:.1f}" for each in (ours, torchs)),
+            f"{ours['balancer_us']:.1f}" if cell["balanced"] else "",
+            *(f"{each['all_us']:.1f}" for each in (ours, torchs)),
         )
     return made
