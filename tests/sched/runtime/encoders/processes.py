@@ -47,7 +47,7 @@ class Setting:
     encoder on a rank. `frozen`: the encoders that are. `text`: of a program to run instead.
     `stage_merges`: whether the first stage gets the features, and no function. `divided`: whether
     the embedding is divided over the ranks, too. `tp`: processes of each rank, which divide its
-    modules.
+    modules. `dtype`: of all weights and inputs.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Setting:
     divided: bool = False
     options: tuple[tuple[str, Any], ...] = ()
     tp: int = 1
+    dtype: torch.dtype = torch.float32
 
     def program(self, ranks: int, microbatches: int) -> Program:
         if self.text:
@@ -82,7 +83,7 @@ class Setting:
         return [self.width * count for count in self.layers]
 
     def model(self, stages: int) -> Model:
-        made = make_model(self.whole_layers(), stages, torch.float32, merges=self.stage_merges)
+        made = make_model(self.whole_layers(), stages, self.dtype, merges=self.stage_merges)
         for encoder in self.frozen:
             for layer in made.encoders[encoder]:
                 layer.requires_grad_(False)
@@ -124,8 +125,9 @@ def make_pipe(setting: Setting, model: Model) -> tuple[Pipeline, dict[int, nn.Mo
         mesh,
         schedule=setting.program,
         stages=mine,
-        encoders=specs_of(model, fields=FIELDS),
+        encoders=specs_of(model, setting.dtype, FIELDS),
         hidden=HIDDEN,
+        dtype=setting.dtype,
         deadline_s=40,
         **made,
         **dict(setting.options),
@@ -159,7 +161,7 @@ def _samples(setting: Setting, seed: int) -> list[list[Sample]]:
     """Return every replica's microbatches."""
     count = setting.program(setting.ranks, 2 * setting.ranks).microbatches
     replicas = range(make_mesh(setting.ranks, setting.replicas, setting.tp)["dp"].size())
-    return [make_samples(count, seed + r, torch.float32) for r in replicas]
+    return [make_samples(count, seed + r, setting.dtype) for r in replicas]
 
 
 def _errors(

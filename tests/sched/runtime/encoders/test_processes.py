@@ -1,6 +1,7 @@
 """Encoder passes over real processes: features and their gradients travel as messages."""
 
 import pytest
+import torch
 
 from tests.sched.runtime.encoders.processes import Setting, run_setting
 from tests.sched.runtime.encoders.test_gradients import filled
@@ -23,6 +24,9 @@ def test_loss_gradients_and_weights_are_those_of_one_process(pool: Pool, setting
 
 
 def test_a_program_that_schedule_fill_writes_runs(pool: Pool) -> None:
-    setting = Setting("filled", width=2, layers=(24,), text=str(filled(2)))
+    # Through 48 layers gradients are so small that single precision differs by 1e-5 and more. (The
+    # loss is always in single precision.)
+    dtype = torch.float64
+    setting = Setting("filled", width=2, layers=(24,), text=str(filled(2)), dtype=dtype)
     for found in pool.run(run_setting, setting):
-        assert max(found.values()) <= 1e-5, found
+        assert max(found.values()) <= 1e-6, found
