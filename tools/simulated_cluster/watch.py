@@ -14,6 +14,7 @@ from ...balancer.protocol.messages import (
     Lease,
     Message,
     RequestBatch,
+    StartRun,
     Welcome,
     WorkerHello,
 )
@@ -36,6 +37,10 @@ class Watch:
         # by its number among those that share the rank, has had.
         self._place: dict[int, tuple[int, Place]] = {}
         self._had: dict[int, dict[int, Place]] = {}
+        # The last step of which a process has had some, as it says, by its address, run and rank.
+        # A balancer that starts the run again still knows it, and a process never goes back in it,
+        # though a message that was delayed may tell what it had before.
+        self._in_step: dict[tuple[bytes, int, int], int] = {}
 
     def received(self, coordinator: Coordinator, peer: bytes, message: Message) -> None:
         """Record a message that a balancer is about to receive."""
@@ -43,6 +48,8 @@ class Watch:
             self._acknowledged(coordinator, peer, message)
         elif isinstance(message, RequestBatch) and message.ack is not None:
             self._acknowledged(coordinator, peer, message.ack)
+        elif isinstance(message, StartRun):
+            self._started(coordinator, peer, message)
         elif isinstance(message, WorkerHello):
             self._greeted(coordinator, peer, message)
 
@@ -54,8 +61,18 @@ class Watch:
         else:
             self._replaced.discard(peer)
 
+    def _started(self, coordinator: Coordinator, peer: bytes, start: StartRun) -> None:
+        rank, here = coordinator.state.ranks.get(peer), start.start
+        for number in rank.hello.ranks if rank is not None else ():
+            self._comes_to(peer, start.run, number, here.step - (not here.microbatch))
+
+    def _comes_to(self, peer: bytes, run: int, rank: int, step: int) -> None:
+        place = peer, run, rank
+        self._in_step[place] = max(step, self._in_step.get(place, step))
+
     def _acknowledged(self, coordinator: Coordinator, peer: bytes, ack: Ack) -> None:
-        """Record what a rank has taken, if the coordinator can know it."""
+        """Record what a rank has taken; of what all have, only what the coordinator can know."""
+        self._comes_to(peer, ack.run, ack.rank, ack.step)
         self._turn_to(coordinator.state.run)
         run = coordinator.state.run
         running = coordinator.state.state_of(peer) == "rank running"
@@ -84,14 +101,14 @@ class Watch:
 
     def _too_far_ahead(self, coordinator: Coordinator, peer: bytes, batch: Batch) -> str:
         """Return whom a process leaves too far behind that shares its rank, as far as is known."""
-        ranks, had = coordinator.state.ranks, self._had.get(batch.rank, {})
+        ranks = coordinator.state.ranks
         for each in ranks.values():
             counts = each.started is not None and each.started.run == batch.run
-            behind = had.get(each.hello.sharer)
-            if behind is None or not counts or each.peer == peer:
+            if not counts or each.peer == peer or batch.rank not in each.hello.ranks:
                 continue
-            if batch.rank in each.hello.ranks and batch.step > behind[0] + ranks[peer].hello.ahead:
-                return f"step {batch.step} was sent while {each.peer.decode()} is at {behind}"
+            behind = self._in_step[each.peer, batch.run, batch.rank]
+            if batch.step > behind + ranks[peer].hello.ahead:
+                return f"step {batch.step} was sent while {each.peer.decode()} is in step {behind}"
         return ""
 
     def _again(self, coordinator: Coordinator, lease: Lease) -> str:

@@ -73,7 +73,8 @@ class SimulatedLender:
 
     def _ask(self, ask: Ask) -> None:
         oldest = self.book.oldest
-        for name, serials in ask.items():
+        # In one order, whatever that of a set is: a seed decides everything.
+        for name, serials in sorted(ask.items()):
             if name in self._readers:
                 self._later(lambda n=name, s=serials: self._put_question(n, oldest, s))  # type: ignore[misc]
 
