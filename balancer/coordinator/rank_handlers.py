@@ -235,7 +235,7 @@ class RankHandlers:
         if request.rank in rank.hello.ranks:
             run = self.state.run
             if request.lost and run is not None and run.number == request.run:
-                run.delivery.lose_sent(request.rank, request.step, request.microbatch)
+                run.delivery.lose_sent(request.rank, request.step, request.microbatch, peer)
             self.state.requests.add(peer, request, self.state.now)
             if rank.started is not None and request.run > rank.started.run:
                 self.state.send(peer, UnknownPeer())

@@ -21,8 +21,8 @@ FAULTS = 5
 WITHIN_S = 6.0
 # After the last fault a run may take this many leases longer than one without faults.
 LEASES_TO_END = 3
-# Where ranks get payloads by handles, that goes wrong to the end, and each time costs a decode.
-LEASES_TO_FETCH = 3
+# Where ranks pull, that goes wrong to the end, and each time costs a decode.
+LEASES_TO_PULL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def trial(seed: int, traced: bool = False, variants: Sequence[str] = VARIANTS) -
     faults = draw_faults(source, FAULTS, WORKERS, trainer, WITHIN_S, kinds)
     reference = _reference(variant)
     over = max(fault.end for fault in faults)
-    leases = LEASES_TO_END + LEASES_TO_FETCH * (settings.pulls or settings.lends)
+    leases = LEASES_TO_END + LEASES_TO_PULL * settings.pulls
     limit_s = over + reference.seconds + leases * LEASE_S
     faulty = replace(settings, faults=faults, limit_s=limit_s)
     outcome = Simulation(faulty, seed, traced).run()

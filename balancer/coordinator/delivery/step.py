@@ -1,6 +1,5 @@
 """A planned step: its microbatches, the samples they miss, and the messages they become."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -24,16 +23,15 @@ Ranks = Sequence[Sequence[Sequence[Sample]]]
 class PendingMicrobatch(msgspec.Struct):
     """The samples of one microbatch of one rank.
 
-    `missing` of them are neither held nor lent nor holes. `sent_at` is when they were sent last,
-    `sent_to` the processes that they were sent to; `taken` means that the rank, with all who share
-    it, has acknowledged them.
+    `missing` of them are neither held nor lent nor holes. `sent_at` is when they were sent last to
+    each process that has not lost them since; `taken` means that the rank, with all who share it,
+    has acknowledged them.
     """
 
     samples: tuple[Sample, ...]
     missing: int
     taken: bool = False
-    sent_at: float = -math.inf
-    sent_to: set[bytes] = msgspec.field(default_factory=set)
+    sent_at: dict[bytes, float] = msgspec.field(default_factory=dict)
 
 
 class PendingStep(msgspec.Struct):

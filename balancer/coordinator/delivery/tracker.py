@@ -243,24 +243,24 @@ class DeliveryTracker:
         if found is None:
             return
         _, batch = found
-        batch.sent_at = now
-        batch.sent_to.add(peer)
+        batch.sent_at[peer] = now
         for sample in batch.samples:
             if isinstance(sample.payload, SharedPayload):
                 sample.payload.run.readers.add(peer)
-        if batch.sent_to.issuperset(waiting):
+        if all(each in batch.sent_at for each in waiting):
             for sample in batch.samples:
                 self.budget.lend(sample)
         self.decoding.evict()
 
-    def lose_sent(self, rank: int, number: int, microbatch: int) -> None:
-        """Decode again what of a microbatch lay in workers' memory: a rank cannot have it.
+    def lose_sent(self, rank: int, number: int, microbatch: int, peer: bytes = b"") -> None:
+        """Decode again what of a microbatch lay in workers' memory: a process cannot have it.
 
-        What came inline with it the rank has dropped, too.
+        What came inline with it the process has dropped, too: all of it is to be sent there again.
         """
         found = self.planned.find(rank, number, microbatch)
         if found is None or found[1].taken:
             return
+        found[1].sent_at.pop(peer, None)
         for sample in found[1].samples:
             was_sent = sample.lent and sample.payload is None
             if was_sent or isinstance(sample.payload, SharedPayload):
@@ -275,8 +275,10 @@ class DeliveryTracker:
         Samples that were sent before and dropped here must be decoded again, once they had time to
         arrive: a busy rank asks again for a microbatch that is on its way.
         """
+        is_late = now >= batch.sent_at.get(peer, -math.inf) + LOST_AFTER_S
+        if is_late:
+            batch.sent_at.pop(peer, None)
         dropped = [sample for sample in batch.samples if sample.lent and sample.payload is None]
-        is_late = now >= batch.sent_at + LOST_AFTER_S or peer not in batch.sent_to
         if dropped and is_late:
             for sample in dropped:
                 self.budget.end_loan(sample)

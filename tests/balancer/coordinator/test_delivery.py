@@ -9,6 +9,7 @@ from counterpoise.balancer.coordinator.delivery.tracker import LOST_AFTER_S, Del
 from counterpoise.balancer.protocol.messages import EpochPosition
 
 AFTER = EpochPosition(0, 0, 1, 0)
+SHARERS = (b"a", b"b")
 
 
 def sample(ordinal, nbytes=10, label=1):
@@ -182,6 +183,37 @@ def test_what_was_lost_on_its_way_is_decoded_again_when_it_is_asked_for():
     assert delivery.ready(1, 0, 0) is not None
     delivery.mark_sent(1, 0, 0)
     assert delivery.budget.lent_bytes == 80
+
+
+def send_to_both(delivery, now):
+    """Send rank 0's first microbatch to both processes that share the rank, which wait for it."""
+    for peer in SHARERS:
+        assert delivery.ready(0, 0, 0, now, peer) is not None
+        delivery.mark_sent(0, 0, 0, now, peer, SHARERS)
+
+
+def ask_again(delivery, now):
+    assert [delivery.ready(0, 0, 0, now, peer) for peer in SHARERS] == [None, None]
+
+
+def lose(delivery, _):
+    for peer in SHARERS:
+        delivery.lose_sent(0, 0, 0, peer)
+
+
+@pytest.mark.parametrize(
+    ("what", "now"), [(ask_again, LOST_AFTER_S), (lose, 0.1)], ids=["on its way", "handles"]
+)
+def test_what_two_who_share_a_rank_have_lost_is_decoded_once_and_both_get_it_at_once(what, now):
+    delivery = DeliveryTracker(0, 40, waits_for_holes=False)
+    filled(delivery, ranks=1, nbytes=20)
+    arrive(delivery, *delivery.decoding.next_samples(9), nbytes=20)
+    send_to_both(delivery, 0.0)
+    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (0, 40)
+    what(delivery, now)
+    arrive(delivery, *delivery.decoding.next_samples(9), nbytes=20)
+    send_to_both(delivery, now)
+    assert (delivery.budget.held_bytes, delivery.budget.lent_bytes) == (0, 40)
 
 
 def test_of_what_was_sent_nothing_is_counted_once_it_is_acknowledged():
