@@ -97,7 +97,7 @@ class Watch:
         if message.lease in self._numbers:
             return f"two leases have the number {message.lease}"
         self._numbers.add(message.lease)
-        return self._again(coordinator, message) if message.kind == "decode" else ""
+        return self._again(coordinator, effect.peer, message) if message.kind == "decode" else ""
 
     def _too_far_ahead(self, coordinator: Coordinator, peer: bytes, batch: Batch) -> str:
         """Return whom a process leaves too far behind that shares its rank, as far as is known."""
@@ -111,16 +111,28 @@ class Watch:
                 return f"step {batch.step} was sent while {each.peer.decode()} is in step {behind}"
         return ""
 
-    def _again(self, coordinator: Coordinator, lease: Lease) -> str:
-        self._turn_to(coordinator.state.run)
-        self.leased += len(lease.refs)
-        had = [ref.ordinal for ref in lease.refs if self._is_had(ref.ordinal)]
+    def _again(self, coordinator: Coordinator, peer: bytes, lease: Lease) -> str:
+        run = coordinator.state.run
+        self._turn_to(run)
+        if run is None:
+            return ""
+        # One that helps a slow worker may be for nothing.
+        leases = run.leases.of_worker(peer)
+        helps = any(each.shared for each in leases if each.number == lease.lease)
+        self.leased += 0 if helps else len(lease.refs)
+        had = [ref.ordinal for ref in lease.refs if self._is_had(run, ref.ordinal)]
         return f"samples {had} were delivered and are decoded again" if had else ""
 
-    def _is_had(self, ordinal: int) -> bool:
+    def _is_had(self, run: EpochRun, ordinal: int) -> bool:
+        """Return whether a sample is known to be delivered, and what it is need not be known.
+
+        A run that was started again has to find out whether it is a hole, before others of its step
+        can be sent.
+        """
         rank, place = self._place.get(ordinal, (-1, (0, 0)))
-        had = self._had.get(rank, {})
-        return len(had) == self._sharers and place <= min(had.values())
+        had, step = self._had.get(rank, {}), run.delivery.steps.get(place[0])
+        is_open = step is not None and step.is_blocked
+        return not is_open and len(had) == self._sharers and place <= min(had.values())
 
     def _turn_to(self, run: EpochRun | None) -> None:
         if run is not self._run:
