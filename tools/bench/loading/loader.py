@@ -208,6 +208,7 @@ def _loader(name: str, settings: LoaderBenchSettings, workers: int) -> Any:
         "batch_size": settings.batch_size,
         "num_workers": workers,
         "prefetch_factor": settings.prefetch,
+        "persistent_workers": True,
     }
     if name == "balanced":
         return DataLoader(
@@ -218,7 +219,7 @@ def _loader(name: str, settings: LoaderBenchSettings, workers: int) -> Any:
         )
     kind = DataLoader if name == "ours" else TorchLoader
     subset = Subset(dataset, range(min(settings.samples, len(dataset))))
-    return kind(subset, collate_fn=collate_packed, persistent_workers=True, **common)
+    return kind(subset, collate_fn=collate_packed, **common)
 
 
 class _FirstSamples:
