@@ -126,13 +126,21 @@ class Watch:
     def _is_had(self, run: EpochRun, ordinal: int) -> bool:
         """Return whether a sample is known to be delivered, and what it is need not be known.
 
-        A run that was started again has to find out whether it is a hole, before others of its step
-        can be sent.
+        A run that was started again has to find out whether it is a hole, before ranks that have
+        not had all of its step can be sent others of that.
         """
         rank, place = self._place.get(ordinal, (-1, (0, 0)))
-        had, step = self._had.get(rank, {}), run.delivery.steps.get(place[0])
-        is_open = step is not None and step.is_blocked
-        return not is_open and len(had) == self._sharers and place <= min(had.values())
+        if not self._have_had(rank, place):
+            return False
+        step = run.delivery.steps.get(place[0])
+        if step is None or not step.is_blocked or place[0] < run.begin.start.step:
+            return True
+        return all(self._have_had(each, (place[0] + 1, 0)) for each in range(len(step.ranks)))
+
+    def _have_had(self, rank: int, place: Place) -> bool:
+        """Return whether all who share a rank have had a microbatch, or later ones."""
+        had = self._had.get(rank, {})
+        return len(had) == self._sharers and place <= min(had.values())
 
     def _turn_to(self, run: EpochRun | None) -> None:
         if run is not self._run:
