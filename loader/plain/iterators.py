@@ -91,6 +91,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         self._state, self._iteration = state, state.begin(loader)
         self._caller, self._process = OneCaller(), os.getpid()
         arguments = make_arguments(loader, state)
+        self._pinned = arguments.pinned
         with closed_sockets():  # of balanced loaders: no thread of theirs should be forked
             super().__init__(arguments)
         # torch ends its workers through these queues when the iterator is deleted. Where that is
@@ -132,6 +133,8 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         return self._process == os.getpid()
 
     def _next_batch(self) -> Any:
+        if self._pinned is not None:
+            self._pinned.settle()
         try:
             return _next(self, super().__next__)
         except RuntimeError as error:

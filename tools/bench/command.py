@@ -25,6 +25,7 @@ BENCHES = {
         "planning.partition",
         "Samples onto ranks: how far the heaviest is above the mean.",
     ),
+    "pinned": ("loading.pinned", "Batches on their way to a GPU, by how they are pinned."),
     "plan": ("planning.plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
     "runtime": (
         "runtime.command",

@@ -17,6 +17,7 @@ import mmap
 import os
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 PAGE = mmap.PAGESIZE
@@ -49,13 +50,14 @@ class Mapping:
     """A memory file in this process' memory, readable and writable; unmapped when it is deleted.
 
     A forked child does not get it unless `inherit` was called: a child that lives on would keep
-    the memory of a loader that is closed.
+    the memory of a loader that is closed. unpin: called with the address before the memory goes.
     """
 
-    __slots__ = ("__weakref__", "_process", "address", "size")
+    __slots__ = ("__weakref__", "_process", "address", "size", "unpin")
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Map `size` bytes of a file, with all their pages; OSError where that fails."""
+        self.unpin: Callable[[int], None] | None = None
         access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _POPULATE
         address = _libc.mmap(None, size, access, flags, descriptor, 0)
         if address == _FAILED:
@@ -81,6 +83,8 @@ class Mapping:
         # Not in a child, where another thing may be at this address; nor while the interpreter
         # ends, when tensors on the memory may still be read.
         if self._process == _getpid() and not _finalizing():
+            if self.unpin is not None:
+                self.unpin(self.address)
             _libc.munmap(self.address, self.size)
 
 

@@ -23,6 +23,7 @@ from . import frames
 from .layout import Packet, Packets
 from .memory import received_descriptors
 from .packing import unpack
+from .pinned import PinnedSlots
 from .receiver import Receiver
 from .sender import Sender
 from .worker import this_worker
@@ -38,22 +39,25 @@ _waiting: "dict[int, ArenaQueue]" = {}
 
 
 class ArenaQueue:
-    """One direction of a conversation; any process that has it may put, and one may get."""
+    """One direction of a conversation; any process that has it may put, and one may get.
 
-    def __init__(self) -> None:
+    pinned: pins the slots of what is received in this process.
+    """
+
+    def __init__(self, pinned: PinnedSlots | None = None) -> None:
         self._reader, self._writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         for end in (self._reader, self._writer):
             end.setblocking(False)
-        self._begin()
+        self._begin(pinned)
 
-    def _begin(self) -> None:
+    def _begin(self, pinned: PinnedSlots | None = None) -> None:
         """Be the queue of this process: what was read and not taken yet, and slots, are its own."""
         self._process = os.getpid()
         self._read: deque[Any] = deque()
         self._unsent: deque[Packet] = deque()
         self._sender: Sender | None = None
-        self._receiver = Receiver()
+        self._receiver = Receiver(pinned)
         self._space = bytearray(frames.MOST_BYTES)
         self._arrivals = select.poll()
         self._arrivals.register(self._reader, select.POLLIN)

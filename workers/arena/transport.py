@@ -5,13 +5,16 @@ from typing import Any, Literal, get_args
 
 from .memory import why_no_memory_files
 
-Transport = Literal["auto", "arena", "direct", "inline"]
+Transport = Literal["auto", "arena", "pinned", "direct", "inline"]
 
 
-def checked_transport(transport: Transport, balancer: str | None = None) -> Transport:
+def checked_transport(
+    transport: Transport, balancer: str | None = None, pins: bool = False
+) -> Transport:
     """Return how batches travel; ValueError for what is no way, or cannot be had here.
 
-    balancer: the address of a balancer that is not the loader's own.
+    balancer: the address of a balancer that is not the loader's own. pins: whether this is a plain
+    loader whose batches are to be pinned.
     """
     if transport not in get_args(Transport):
         raise ValueError(f"transport is {transport!r}, allowed are {get_args(Transport)}")
@@ -25,9 +28,14 @@ def checked_transport(transport: Transport, balancer: str | None = None) -> Tran
             'transport="direct" is for workers on other hosts: give balancer="tcp://HOST:PORT", or '
             "leave transport"
         )
-    why_not = why_no_arena() if transport == "arena" else ""
+    if transport == "pinned" and not pins:
+        raise ValueError(
+            'transport="pinned" pins the batches of a plain loader where they lie: give '
+            "pin_memory=True and no balance, or leave transport"
+        )
+    why_not = why_no_arena() if transport in ("arena", "pinned") else ""
     if why_not:
-        raise ValueError(f'transport="arena" cannot be had: {why_not}; leave transport')
+        raise ValueError(f'transport="{transport}" cannot be had: {why_not}; leave transport')
     return transport
 
 
