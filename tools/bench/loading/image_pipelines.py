@@ -5,7 +5,7 @@ import os
 import tarfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing import RawValue
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ....workers.sources.file_patterns import find_shards
+from .energon_pipeline import energon_loader
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 PREFETCH = 4
@@ -227,6 +228,21 @@ def _webdataset(work: ImageWork, resize: str) -> Any:
     import webdataset
     from torch.utils.data import DataLoader
 
+    dataset = webdataset.WebDataset(work.shards, shardshuffle=False)
+    return DataLoader(dataset.map(_decoding(work, resize)), **_options(work))
+
+
+def _energon(work: ImageWork, resize: str) -> Any:
+    from ....loader import collate_packed
+
+    decode = _decoding(work, resize)
+    return energon_loader(
+        work.folder, decode, collate_packed, work.batch_size, work.workers, PREFETCH
+    )
+
+
+def _decoding(work: ImageWork, resize: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what makes a sample of the bytes of its members, named as webdataset names them."""
     from ....workers import VisionLanguage
     from ....workers.tar.members import decode_member
 
@@ -236,8 +252,7 @@ def _webdataset(work: ImageWork, resize: str) -> Any:
         members = {n: decode_member(n, data) for n, data in raw.items() if not n.startswith("__")}
         return transform({"__key__": raw["__key__"], **members})
 
-    dataset = webdataset.WebDataset(work.shards, shardshuffle=False).map(decode)
-    return DataLoader(dataset, **_options(work))
+    return decode
 
 
 class _Samples:
@@ -312,5 +327,6 @@ LOADERS: dict[str, Any] = {
     "plain": _plain,
     "DataLoader": _torchs,
     "webdataset": _webdataset,
+    "energon": _energon,
     "alone": _Alone,
 }

@@ -12,7 +12,7 @@ many threads that decode as others have workers; it is compared with `balanced` 
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import click
@@ -22,12 +22,13 @@ from rich.table import Table
 from ...console.reporting import emit, progress_console
 from ...console.spread import spread
 from ...demo.data import ensure_demo_data
+from .energon_pipeline import why_no_energon
 from .image_pipelines import ImagePass, ImageWork, copy_samples, serve
 from .measured_process import MeasuredProcess
 
 # Pipelines by name, and how each resizes.
 OURS = {"balanced": "torch", "threads": "torch", "balanced, pillow": "pillow", "plain": "torch"}
-TORCHS = {"DataLoader": "pillow", "webdataset": "pillow"}
+TORCHS = {"DataLoader": "pillow", "webdataset": "pillow", "energon": "pillow"}
 ALONE = {"alone": "torch", "alone, pillow": "pillow"}
 PIPELINES = {**OURS, **TORCHS, **ALONE}
 
@@ -58,10 +59,12 @@ def command(
     with tempfile.TemporaryDirectory(prefix="counterpoise-bench-") as folder:
         copy_samples(data or ensure_demo_data(), samples, max(2, workers), folder)
         work = ImageWork(folder, batch_size, workers, tile_size)
-        passes: dict[str, list[ImagePass]] = {name: [] for name in PIPELINES}
+        left_out = why_not_all()
+        names = [name for name in PIPELINES if name not in left_out]
+        passes: dict[str, list[ImagePass]] = {name: [] for name in names}
         with Progress(console=progress_console, transient=True) as progress:
-            task = progress.add_task("passes", total=len(PIPELINES) * (rounds + 1))
-            for name, found in _measure(work, rounds):
+            task = progress.add_task("passes", total=len(names) * (rounds + 1))
+            for name, found in _measure(work, names, rounds):
                 progress.advance(task)
                 if found is not None:
                     passes[name].append(found)
@@ -72,16 +75,24 @@ def command(
         "batch_size": batch_size,
         "tile_size": tile_size,
         "load_average": os.getloadavg()[0],
+        "left_out": left_out,
         **figures(passes),
     }
     emit(report, as_json, _as_table(report))
 
 
-def _measure(work: ImageWork, rounds: int) -> Iterator[tuple[str, ImagePass | None]]:
+def why_not_all() -> dict[str, str]:
+    """Return the pipelines that cannot take part here, and why."""
+    why_not = why_no_energon()
+    return {"energon": why_not} if why_not else {}
+
+
+def _measure(
+    work: ImageWork, names: Sequence[str], rounds: int
+) -> Iterator[tuple[str, ImagePass | None]]:
     """Yield (pipeline, pass) in turns; None for the first pass of each."""
     systems = {
-        name: MeasuredProcess(serve, name.split(",")[0], work, how)
-        for name, how in PIPELINES.items()
+        name: MeasuredProcess(serve, name.split(",")[0], work, PIPELINES[name]) for name in names
     }
     try:
         pictures: dict[str, str] = {}
@@ -104,7 +115,10 @@ def figures(passes: Mapping[str, list[ImagePass]]) -> dict[str, Any]:
 
     `over_best` compares all processes, `over_alone` all but trainer and balancer, in each round.
     """
-    best = min(TORCHS, key=lambda name: statistics.median(each.all_us for each in passes[name]))
+    best = min(
+        passes.keys() & TORCHS,
+        key=lambda name: statistics.median(each.all_us for each in passes[name]),
+    )
     alone = {PIPELINES[name]: name for name in ALONE}
     found: dict[str, Any] = {}
     for name, mine in passes.items():
@@ -155,4 +169,6 @@ def _as_table(report: Mapping[str, Any]) -> Table:
     beside = report["threads_over_processes"]
     ratios = (f"{beside[name]['median']:.2f}" for name in ("cpu", "samples_per_s"))
     table.caption = "threads over processes: CPU {}, samples/s {}".format(*ratios)
+    if why_not := report["left_out"]:
+        table.caption += f"\nleft out: {'; '.join(why_not.values())}"
     return table
