@@ -57,7 +57,7 @@ class LoaderPass:
 @click.option("--data", metavar="PATTERN", help="Tar shards; default: the demo's own data.")
 @click.option("--workers", type=int, multiple=True, default=(1, 2), show_default=True)
 @click.option("--pairs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--samples", type=click.IntRange(8), default=192, show_default=True)
+@click.option("--samples", type=click.IntRange(8), default=128, show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)
 @click.option("--tile-size", type=click.IntRange(16), default=448, show_default=True)
 @click.option("--cores", help="Cores to pin to, such as 0,1; default: all that are allowed.")
