@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md \
 	$(filter-out docs/api.md docs/protocol.md,$(wildcard docs/*.md docs/adr/*.md))
 
-.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types bench docs clean
+.PHONY: demo test test-all kernels faults fuzz mutants peer-suites test-frameworks lint types bench bench-peers docs clean
 demo: $(STAMP)
 	$(BIN)/counterpoise demo
 
@@ -97,6 +97,18 @@ types: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/counterpoise bench loader
+
+# The plain loop beside torch's and others' loaders, which are installed in an environment of their
+# own, with the product: make bench-peers ARGS='--workers 1 --pairs 4 --json'
+BENCH_PEERS ?= $(VENV)/bench-peers
+bench-peers: $(BENCH_PEERS)/.installed
+	$(BENCH_PEERS)/bin/counterpoise bench loader --matrix $(ARGS)
+
+$(BENCH_PEERS)/.installed: tools/bench/loading/systems/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(BENCH_PEERS)
+	$(BENCH_PEERS)/bin/pip install -q torch==2.13.0
+	$(BENCH_PEERS)/bin/pip install -q -e . -r $<
+	touch $@
 
 docs: $(STAMP)
 	$(BIN)/python -m counterpoise.tools.docs

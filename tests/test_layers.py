@@ -105,6 +105,7 @@ ORDER = (
     "tools.analyze",
     "tools.bench.bubbles",
     "tools.bench.coordinator",
+    "tools.bench.loading.systems",
     "tools.bench.loading",
     "tools.bench.planning",
     "tools.bench.runtime",

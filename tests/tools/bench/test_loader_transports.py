@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise.tools.bench.loading import loader, transports
-from counterpoise.tools.bench.loading.matrix import Cell
+from counterpoise.tools.bench.loading.systems.cell import Cell
 
 
 def test_ratios_are_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,11 @@ from ...console.reporting import emit, progress_console
 from ...console.spread import spread
 from ...demo.data import ensure_demo_data
 from . import matrix as matrix_of_sizes
+from . import matrix_report
 from . import transports as by_transport
 from .measured_process import MeasuredProcess
+from .systems.cell import CELLS, CONSUMERS, Cell, cells, parse_cell
+from .systems.peers import OWN, versions
 
 SYSTEMS = ("ours", "torch", "balanced")
 
@@ -54,12 +57,13 @@ class LoaderPass:
 @click.option("--data", metavar="PATTERN", help="Tar shards; default: the demo's own data.")
 @click.option("--workers", type=int, multiple=True, default=(1, 2), show_default=True)
 @click.option("--pairs", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--samples", type=click.IntRange(8), default=256, show_default=True)
+@click.option("--samples", type=click.IntRange(8), default=128, show_default=True)
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)
 @click.option("--tile-size", type=click.IntRange(16), default=448, show_default=True)
 @click.option("--cores", help="Cores to pin to, such as 0,1; default: all that are allowed.")
 @click.option("--prefetch", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--matrix", is_flag=True, help="The plain loop on tensors, by size; no data.")
+@click.option("--peer", multiple=True, help="With --matrix: of the others these; default: all.")
 @click.option("--balanced", is_flag=True, help="With --matrix: a balanced loop in its place.")
 @click.option("--transports", is_flag=True, help="Balanced loops, arena against inline; no data.")
 @click.option("--cell", multiple=True, metavar="BYTESxBATCH", help="Of these two; default: all.")
@@ -74,32 +78,31 @@ def command(
     cores: str | None,
     prefetch: int,
     matrix: bool,
+    peer: tuple[str, ...],
     balanced: bool,
     transports: bool,
     cell: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Compare samples per second with torch's DataLoader.
+    """Compare samples per second with torch's DataLoader, with --matrix with others' too.
 
     \b
     Examples:
       counterpoise bench loader --data '/data/*.tar' --workers 1 --workers 2 --json
-      counterpoise bench loader --matrix --pairs 10 --json
+      counterpoise bench loader --matrix --peer spdl --peer grain --pairs 10 --json
       counterpoise bench loader --matrix --balanced --cell 4194304x32 --json
       counterpoise bench loader --transports --pairs 10 --json
     """  # noqa: D301
+    sizes = [parse_cell(each) for each in cell]
     if matrix:
-        sizes = [matrix_of_sizes.parse_cell(each) for each in cell] or matrix_of_sizes.CELLS
-        wanted = matrix_of_sizes.cells(sizes, workers, matrix_of_sizes.CONSUMERS, balanced)
-        _run_matrix(wanted, pairs, _cores(cores), as_json)
-        return
-    if transports:
-        sizes = [matrix_of_sizes.parse_cell(each) for each in cell] or by_transport.CELLS
-        _run_transports(sizes, workers, pairs, as_json)
-        return
-    pattern = data or ensure_demo_data()
-    settings = LoaderBenchSettings(pattern, samples, batch_size, tile_size, _cores(cores), prefetch)
-    _run_pairs(settings, workers, pairs, as_json)
+        wanted = cells(sizes or CELLS, workers, CONSUMERS, balanced)
+        _run_matrix(wanted, pairs, _cores(cores), versions(peer), as_json)
+    elif transports:
+        _run_transports(sizes or by_transport.CELLS, workers, pairs, as_json)
+    else:
+        shape = (samples, batch_size, tile_size, _cores(cores), prefetch)
+        settings = LoaderBenchSettings(data or ensure_demo_data(), *shape)
+        _run_pairs(settings, workers, pairs, as_json)
 
 
 def _run_pairs(
@@ -119,26 +122,33 @@ def _run_pairs(
 
 
 def _run_matrix(
-    wanted: Sequence[matrix_of_sizes.Cell], rounds: int, cores: tuple[int, ...], as_json: bool
+    wanted: Sequence[Cell],
+    rounds: int,
+    cores: tuple[int, ...],
+    peers: dict[str, str | None],
+    as_json: bool,
 ) -> None:
-    names = matrix_of_sizes.SYSTEMS
-    passes: dict[Any, dict[str, list[Any]]] = {
-        each: {name: [] for name in names} for each in wanted
-    }
+    there = [name for name, version in peers.items() if version]
+    passes: dict[Cell, dict[str, list[Any]]]
+    passes = {each: {name: [] for name in (*OWN, *there)} for each in wanted}
+    failures: dict[str, str] = {}
     with Progress(console=progress_console, transient=True) as progress:
-        task = progress.add_task("passes", total=len(wanted) * len(names) * (rounds + 1))
-        for each, name, measured in matrix_of_sizes.measure(wanted, rounds, cores):
+        total = len(wanted) * (len(OWN) + len(there)) * (rounds + 1)
+        task = progress.add_task("passes", total=total)
+        for each, name, measured in matrix_of_sizes.measure(wanted, rounds, cores, there):
             progress.advance(task)
-            if measured is not None:
+            if isinstance(measured, str):
+                failures[name] = measured
+            elif measured is not None:
                 passes[each][name].append(measured)
-    report = matrix_of_sizes.report(passes, rounds)
-    emit(report, as_json, matrix_of_sizes.table(report))
+    report = matrix_report.report(passes, rounds, peers, failures)
+    emit(report, as_json, *matrix_report.tables(report))
 
 
 def _run_transports(
     sizes: Sequence[tuple[int, int]], workers: tuple[int, ...], rounds: int, as_json: bool
 ) -> None:
-    wanted = matrix_of_sizes.cells(sizes, workers, ("touch",))
+    wanted = cells(sizes, workers, ("touch",))
     passes: dict[Any, dict[str, list[Any]]] = {
         each: {name: [] for name in by_transport.TRANSPORTS} for each in wanted
     }

@@ -1,12 +1,11 @@
 """Memory, descriptors and threads of a tree of processes, by their part in a loader."""
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Names that our processes give themselves; those of torch's kind have none.
-_PARTS = {"cp-balancer": "balancer", "cp-supervisor": "supervisor"}
+from .process_tree import part_of, tree
+
 PARTS = ("trainer", "balancer", "supervisor", "workers")
 
 
@@ -39,23 +38,11 @@ def usage_by_part(trainer: int) -> dict[str, Usage]:
     Those that end meanwhile are left out.
     """
     found: dict[str, Usage] = {}
-    for pid in _tree(trainer):
+    for pid in tree(trainer):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, KeyError):
-            part = "trainer" if pid == trainer else _part_of(pid)
+            part = "trainer" if pid == trainer else part_of(pid)
             found[part] = found.get(part, Usage()) + _usage(pid)
     return found
-
-
-def _tree(root: int) -> Iterator[int]:
-    yield root
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in Path(f"/proc/{root}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                yield from _tree(int(child))
-
-
-def _part_of(pid: int) -> str:
-    return _PARTS.get(Path(f"/proc/{pid}/comm").read_text().strip(), "workers")
 
 
 def _usage(pid: int) -> Usage:

@@ -18,9 +18,10 @@ import click
 from rich.table import Table
 
 from ...console.reporting import emit
-from . import matrix, transports
-from .matrix import Cell, parse_cell
+from . import transports
 from .process_usage import PARTS, Usage, usage_by_part
+from .systems.cell import Cell, parse_cell
+from .systems.peers import open_system
 
 KINDS = ("plain", "balanced", "remade")
 FIGURES = ("nbytes", "descriptors", "threads")
@@ -145,7 +146,7 @@ def _epoch(kind: str, cell: Cell, kept: Any) -> int:
 
 def _loader(kind: str, cell: Cell) -> Any:
     if kind == "plain":
-        return matrix.loader_of("ours", cell)
+        return open_system("ours", cell)
     return transports.loader_of("arena", cell)
 
 

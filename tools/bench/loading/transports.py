@@ -9,12 +9,14 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from ...console.spread import spread
-from .matrix import Cell, balanced_processes, cpu_s
+from .process_tree import cpu_s
+from .systems.cell import Cell
 
 TRANSPORTS = ("arena", "inline")
 CELLS = ((150_000, 32), (602_112, 32))
@@ -91,7 +93,7 @@ def loader_of(transport: Any, cell: Cell) -> Any:
 def _one_pass(loader: Any) -> BalancedPass:
     batches = iter(loader)
     first = next(batches)
-    pids = balanced_processes(loader)
+    pids = _processes(loader)
     begun, own, samples = time.perf_counter(), time.process_time(), 0
     before = [cpu_s(each) for each in pids]
     del first
@@ -102,6 +104,14 @@ def _one_pass(loader: Any) -> BalancedPass:
     spent = [cpu_s(each) - since for each, since in zip(pids, before, strict=True)]
     each_us = [1e6 * value / samples for value in (own, *spent)]
     return BalancedPass(samples / seconds, *each_us)
+
+
+def _processes(loader: Any) -> tuple[list[int], list[int]]:
+    """Return the process ids of a balanced loader's balancer, and of its workers."""
+    processes = loader._balanced._connection._processes
+    supervisor = processes.pool.supervisor_pid
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
+    return [processes.balancer.pid], [int(each) for each in children.split()]
 
 
 def report(passes: dict[Cell, dict[str, list[BalancedPass]]], rounds: int) -> dict[str, Any]:
