@@ -18,14 +18,17 @@ BENCHES = {
     ),
     "faults": ("faults", "Faults, simulated or real: is every batch the same?"),
     "fields": ("loading.parts", "Bytes and CPU time of batches by what a rank needs of them."),
-    "images": ("loading.images", "CPU time of images, from shards to batches, by pipeline."),
+    "images": (
+        "loading.images.command",
+        "CPU time of images, from shards to batches, by pipeline.",
+    ),
     "loader": ("loading.loader", "Samples per second against torch's DataLoader."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
     "partition": (
         "planning.partition",
         "Samples onto ranks: how far the heaviest is above the mean.",
     ),
-    "pinned": ("loading.pinned", "Batches on their way to a GPU, by how they are pinned."),
+    "pinned": ("loading.pinning.command", "Batches on their way to a GPU, by how they are pinned."),
     "plan": ("planning.plan", "Whole epochs of plans: balance, leftovers, shuffle quality, time."),
     "runtime": (
         "runtime.command",

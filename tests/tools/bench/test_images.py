@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from counterpoise.tools.bench.loading import image_pipelines, images
-from counterpoise.tools.bench.loading.image_pipelines import ImagePass, ImageWork, copy_samples
+from counterpoise.tools.bench.loading.images import command as images
+from counterpoise.tools.bench.loading.images import pipelines
+from counterpoise.tools.bench.loading.images.pipelines import ImagePass, ImageWork, copy_samples
 from counterpoise.tools.demo.data import ensure_demo_data
 
 
@@ -54,12 +55,12 @@ def test_pipelines_give_the_same_pictures(tmp_path: Path) -> None:
         if name in left_out:
             assert "not installed" in left_out[name]
             continue
-        loader = image_pipelines.LOADERS[name.split(",")[0]](work, resize)
-        found = image_pipelines.run_pass(loader, hashed=True)
+        loader = pipelines.LOADERS[name.split(",")[0]](work, resize)
+        found = pipelines.run_pass(loader, hashed=True)
         assert found.all_us >= found.trainer_us > 0
         assert found.workers_us >= 0
         pictures[resize].add(found.pictures)
-        image_pipelines.end(loader)
+        pipelines.end(loader)
     assert [len(each) for each in pictures.values()] == [1, 1]
     assert pictures["torch"] != pictures["pillow"]
 

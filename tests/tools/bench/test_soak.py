@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from counterpoise.tools.bench.loading import soak
-from counterpoise.tools.bench.loading.process_usage import Usage, usage_by_part
+from counterpoise.tools.bench.loading.processes.usage import Usage, usage_by_part
 
 HOUR_S = 3600
 

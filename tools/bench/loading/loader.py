@@ -26,7 +26,7 @@ from ...demo.data import ensure_demo_data
 from . import matrix as matrix_of_sizes
 from . import matrix_report
 from . import transports as by_transport
-from .measured_process import MeasuredProcess
+from .processes.measured import MeasuredProcess
 from .systems.cell import CELLS, CONSUMERS, Cell, cells, parse_cell
 from .systems.peers import OWN, versions
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
-from .measured_process import MeasuredProcess
-from .process_tree import cpu_s_below, part_of
+from .processes.measured import MeasuredProcess
+from .processes.tree import cpu_s_below, part_of
 from .systems.cell import Cell
 from .systems.peers import OWN, open_system
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ...console.reporting import emit
 from . import transports
-from .process_usage import PARTS, Usage, usage_by_part
+from .processes.usage import PARTS, Usage, usage_by_part
 from .systems.cell import Cell, parse_cell
 from .systems.peers import open_system
 

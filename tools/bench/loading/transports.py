@@ -15,7 +15,7 @@ from typing import Any
 from rich.table import Table
 
 from ...console.spread import spread
-from .process_tree import cpu_s
+from .processes.tree import cpu_s
 from .systems.cell import Cell
 
 TRANSPORTS = ("arena", "inline")

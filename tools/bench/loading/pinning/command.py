@@ -18,10 +18,10 @@ from typing import Any
 import click
 from rich.table import Table
 
-from ...console.reporting import emit
-from ...console.spread import spread
+from ....console.reporting import emit
+from ....console.spread import spread
+from ..processes.measured import MeasuredProcess
 from .device_memory import memory_figures, memory_table
-from .measured_process import MeasuredProcess
 from .step_models import MODELS, make_model
 
 LOADERS = ("torch", "arena", "pinned")
@@ -166,7 +166,7 @@ def loader_of(name: str, steps: TrainingLoop) -> Any:
     """Return a loader of LOADERS."""
     from torch.utils.data import DataLoader as TorchLoader
 
-    from ....loader import DataLoader
+    from .....loader import DataLoader
 
     images: Any = Images(steps.batches * steps.batch_size, steps.side)
     named: dict[str, Any] = {

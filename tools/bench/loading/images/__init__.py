@@ -1,0 +1,1 @@
+"""Pipelines from shards with images to batches, and what they cost."""
