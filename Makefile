@@ -104,7 +104,7 @@ BENCH_PEERS ?= $(VENV)/bench-peers
 bench-peers: $(BENCH_PEERS)/.installed
 	$(BENCH_PEERS)/bin/counterpoise bench loader --matrix $(ARGS)
 
-$(BENCH_PEERS)/.installed: tools/bench/loading/systems/requirements.txt pyproject.toml
+$(BENCH_PEERS)/.installed: tests/tools/bench/peers.txt pyproject.toml
 	$(PYTHON) -m venv $(BENCH_PEERS)
 	$(BENCH_PEERS)/bin/pip install -q torch==2.13.0
 	$(BENCH_PEERS)/bin/pip install -q -e . -r $<
