@@ -68,6 +68,11 @@ class WorkerStart:
     begin: Callable[[int], None] | None = None
     threads: int = 1
 
+    @property
+    def forks(self) -> bool:
+        """Whether processes are forked from the trainer, as torch would now."""
+        return start_method(self.context) == "fork"
+
     def start(self, config: WorkerConfig) -> Pool:
         """Start workers as torch would now; see `start_pool` for errors."""
         software()  # here, and kept: each worker would look for the versions anew

@@ -16,15 +16,15 @@ from pathlib import Path
 STANDARD = (0, 1, 2)
 
 
-def give_up_inherited(kept: Collection[int]) -> None:
-    """Close all descriptors but those kept, the standard ones and regular files.
+def give_up_inherited(kept: Collection[int], files: bool = True) -> None:
+    """Close all descriptors but those kept and the standard ones; `files`: nor regular files.
 
     Their numbers stay taken, by a descriptor that can neither be read nor written: a data set in a
     worker that is started later may still hold one, and must not reach what was opened since.
     """
     nothing = os.open("/", os.O_PATH)
     for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-        if descriptor not in (nothing, *STANDARD, *kept) and _is_shared(descriptor):
+        if descriptor not in (nothing, *STANDARD, *kept) and (_is_shared(descriptor) or not files):
             os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
 
