@@ -17,6 +17,7 @@ from counterpoise.balancer.protocol.messages import (
     Probed,
     ProbeDone,
     RankHello,
+    RequestBatch,
     StartRun,
     WorkerHello,
     WorkerReady,
@@ -35,14 +36,15 @@ def lease_sizes(
 ) -> dict[str, list[int]]:
     """Return the sizes of leases by kind, where a sample takes a worker so many microseconds.
 
-    Less than nothing: it does not say. Each sample has this payload; no rank asks for any.
+    Less than nothing: it does not say. Each sample has this payload; the rank asks for its first
+    batch, and takes none.
     """
     job = JobSpec(plan=plan, buffer_bytes=1 << 30)
     coordinator, now, waiting = Coordinator(job), 0.0, list[Lease]()
     sizes: dict[str, list[int]] = {"probe": [], "decode": []}
 
     def tell(message: object, payloads: Sequence[bytes] = ()) -> None:
-        peer = b"r" if isinstance(message, (RankHello, StartRun)) else b"w"
+        peer = b"r" if isinstance(message, (RankHello, StartRun, RequestBatch)) else b"w"
         for effect in coordinator.handle(peer, message, payloads, now):  # type: ignore[arg-type]
             if isinstance(effect.message, Lease):
                 waiting.append(effect.message)
@@ -50,6 +52,7 @@ def lease_sizes(
     for message in (
         WorkerHello("w", 0, "h", 0), WorkerReady(COUNT, "f", 0),
         RankHello((0,), to_json(job)), StartRun(0, 0, EpochPosition(0, 0, 0, 0)),
+        RequestBatch(0, 0, 0, 0),
     ):  # fmt: skip
         tell(message)
     while waiting:
