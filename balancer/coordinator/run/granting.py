@@ -38,18 +38,21 @@ class LeaseGranter:
         probe_ms: float | None = None,
         decode_ms: float | None = None,
         rank: int = 0,
+        usual_ms: float | None = None,
     ) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
         `workers` are those that share the samples to probe; `probe_ms` and `decode_ms` are how long
-        this one takes for a sample, None where that is not known. Of what is to be decoded next,
-        the samples of `rank` come first.
+        this one takes for a sample, None where that is not known: for its share of the run's first
+        microbatch it counts as `usual_ms` then, which others took to decode one. Of what is to be
+        decoded next, the samples of `rank` come first.
         """
+        share = self._share_of_first(workers, rank)
+        decode_ms = usual_ms if share and decode_ms is None else decode_ms
         most = {
             "probe": lease_samples(PROBE_SAMPLES, probe_ms),
             "decode": lease_samples(DECODE_SAMPLES, decode_ms),
         }
-        share = self._share_of_first(workers, rank)
         for kind in ("decode", "probe") if share else self._kinds():
             samples = self._next_samples(kind, workers, most[kind], rank, share)
             if samples:
