@@ -109,8 +109,6 @@ class CoordinatorState:
         self.launches, self.sharers = LaunchHistory(), Sharers()
         self.requests, self.labels = PendingRequests(), LabelTotals()
         self.pool, self.shared, self.costs = WorkerPool(), SharedPayloads(), CostMemory()
-        # How long the worker that left last took for a sample, None where that is not known.
-        self.usual_decode_ms: float | None = None
         # Since when ranks have started one run at different positions.
         self.apart_since = math.inf
         # Leases and welcomes of different runs, jobs and incarnations never have the same number.
@@ -138,7 +136,6 @@ class CoordinatorState:
         """Forget a worker process and return it, None if it is not known."""
         worker = self.workers.pop(peer, None)
         if worker is not None:
-            self.usual_decode_ms = worker.stats.decode_ms_each
             self.pool.remove(worker)
             self.shared.forget_worker(peer)
             self.servers.remove(worker)

@@ -7,13 +7,18 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import weakref
+from pathlib import Path
+
+import numpy as np
+import torch
 
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
 from ...workers.processes.fork_client import own_pidfd
-from ...workers.processes.forked_child import ForkedProcess, can_be_forked, fork_child
+from ...workers.processes.forked_child import ForkedProcess, fork_child
 from .rank_sockets import closed_sockets
 from .socket_directory import make_socket_directory, remove_socket_directory
 from .wait_log import FIRST_LOG_S
@@ -25,6 +30,8 @@ _MESSAGE_BYTES = 4096
 # OpenBLAS, which numpy loads, starts a thread for each core, and each spins for a tenth of a second
 # where workers are being forked. Planning multiplies no matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+# Memory that a fork may keep beside the trainer's. To copy the page tables of more takes long.
+MOST_BYTES = 512 << 20
 
 
 class EmbeddedBalancer:
@@ -107,6 +114,26 @@ class EmbeddedBalancer:
         return f"the balancer's process (pid {process.pid}) ended {how}"
 
 
+def can_be_forked() -> bool:
+    """Return whether this process may be forked for one that lives as long as its job.
+
+    It has one thread of Python's, no CUDA, and its own memory is small.
+    """
+    uses_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if uses_cuda or threading.active_count() > 1:
+        return False
+    return _private_bytes() <= MOST_BYTES
+
+
+def _private_bytes() -> float:
+    """Return the size of the memory that is in no file; infinity where the kernel does not say."""
+    try:
+        _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+    except (OSError, ValueError):
+        return float("inf")
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
 _Process = subprocess.Popen[bytes] | ForkedProcess
 
 
@@ -161,6 +188,7 @@ def _fork(text: str, directory: str, listening: int, report: int, lifeline: int)
     watched = [lifeline, *trainer]
 
     def serve() -> None:
+        np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")  # numpy's default
         embedded.serve_job(text, directory, listening, report, watched)
 
     try:

@@ -32,6 +32,8 @@ from .packets import (
 
 # A worker that does not answer a rank within this time hangs.
 _ANSWER_S = 5.0
+# A rank knocks at so many doors; to look whether a worker has said something costs it each time.
+MOST_DOORS = 16
 _ANCILLARY = socket.CMSG_SPACE(MOST_SEGMENTS * array.array("i").itemsize)
 
 
@@ -209,12 +211,13 @@ class Borrower:
     def knock(self) -> None:
         """Connect to the workers whose doors are here, and do not wait for their answers.
 
-        They come while samples are decoded; later, a rank would wait for them with a batch.
+        They come while samples are decoded; later, a rank would wait for them with a batch. Of many
+        workers it may read few, and connects to each when its first payload comes.
         """
-        with contextlib.suppress(OSError):
-            for token in doors_in(self._directory):
-                if token not in self._lent:
-                    self._connect(token)
+        doors = doors_in(self._directory)
+        for token in doors if len(doors) <= MOST_DOORS else ():
+            if token not in self._lent:
+                self._connect(token)
 
     def turn(self, arrived: Iterable[PayloadHandle]) -> None:
         """Answer workers; `arrived` are the handles of microbatches that are not unpacked yet."""

@@ -1,11 +1,14 @@
-"""A process that is forked from the trainer, and then has nothing to do with it any more.
+"""Forks processes of the trainer, which give up what they have of it.
 
-A new interpreter takes a tenth of a second or more before it has imported what it needs; a fork has
-all of that. What else it has of the trainer it gives up here, as far as a new interpreter would not
-have it: descriptors, signal handlers, log handlers, streams that were replaced, tracing, filters of
-warnings, how numpy treats errors. Memory cannot be given up: pages are kept as they were, also when
-the trainer has changed or freed its own. And a lock that another thread holds at that moment stays
-locked. So only a trainer is forked that `can_be_forked`.
+As long as any process holds a copy, a socket stays connected, a pipe does not end, a device stays
+open: what a trainer closes would not be closed while its fork lives. So a supervisor gives up the
+trainer's descriptors once it has forked the first workers, which have them as torch's workers have
+them. Regular files stay there: a worker that is started in place of one that died may read a data
+set's open files, and nobody waits for the end of a file.
+
+A process that lives for the whole job has nothing to do with the trainer any more: it gives up all
+that a new interpreter would not have. Memory cannot be given up: pages are kept as they were, also
+when the trainer has changed or freed its own.
 """
 
 import contextlib
@@ -13,6 +16,7 @@ import gc
 import logging
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -22,36 +26,23 @@ import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from .inherited import give_up_inherited
-from .supervisor import fork_with_default_signals
-
-# Memory that a fork may keep beside the trainer. To copy the page tables of as much takes 10 ms.
-MOST_BYTES = 512 << 20
+# Standard input, output and error are shared with the trainer on purpose: workers print.
+STANDARD = (0, 1, 2)
 # Pauses between looks at a process that is about to end.
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.0005, 0.05
 
 
-def can_be_forked() -> bool:
-    """Return whether this process may be forked for a process that lives as long as the job.
-
-    It has one thread of Python's, no CUDA, and its own memory is small.
-    """
-    uses_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    if uses_cuda or threading.active_count() > 1:
-        return False
-    return _private_bytes() <= MOST_BYTES
-
-
-def _private_bytes() -> float:
-    """Return the size of the memory that is in no file; infinity where the kernel does not say."""
-    try:
-        _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
-    except (OSError, ValueError):
-        return float("inf")
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+def fork_with_default_signals() -> int:
+    """Call `os.fork`; SIGTERM ends the child, SIGINT does not, and no signal is lost."""
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+    return pid
 
 
 class ForkedProcess:
@@ -130,8 +121,29 @@ def _leave_trainer(kept: Collection[int]) -> None:
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     logging.disable()
     warnings.simplefilter("ignore")
-    np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.close(nothing)
     give_up_inherited(kept, files=False)
+
+
+def give_up_inherited(kept: Collection[int], files: bool = True) -> None:
+    """Close all descriptors but those kept and the standard ones; `files`: nor regular files.
+
+    Their numbers stay taken, by a descriptor that can neither be read nor written: a data set in a
+    worker that is started later may still hold one, and must not reach what was opened since.
+    """
+    nothing = os.open("/", os.O_PATH)
+    for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if descriptor not in (nothing, *STANDARD, *kept) and (_is_shared(descriptor) or not files):
+            os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Return whether it is open, and closing it means something to others."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return False  # the one that listed the folder
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -3,16 +3,18 @@
 import os
 import select
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.server.embedded import directory_of
 from counterpoise.loader.connect import balancer_process
-from counterpoise.loader.connect.balancer_process import EmbeddedBalancer
+from counterpoise.loader.connect.balancer_process import EmbeddedBalancer, can_be_forked
 from counterpoise.workers.processes.forked_child import ForkedProcess
 
 JOB = JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2))
@@ -22,7 +24,7 @@ LIMIT_S = 60.0
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a process be forked in spite of the threads that a test runner has."""
-    monkeypatch.setattr(balancer_process, "can_be_forked", lambda: True)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
 
 
 @pytest.fixture(params=[False, True], ids=["clean", "forked"])
@@ -107,3 +109,19 @@ def test_a_forked_one_is_named_as_a_balancer_and_runs_the_trainers_program() -> 
     assert isinstance(started._ends.process, ForkedProcess)
     assert Path(f"/proc/{started.pid}/comm").read_text() == "cp-balancer\n"
     started.close()
+
+
+def test_a_trainer_with_another_thread_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_be_forked()
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    assert not can_be_forked()
+
+
+def test_a_trainer_with_much_memory_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balancer_process, "MOST_BYTES", 1 << 20)
+    assert not can_be_forked()
+
+
+def test_a_trainer_with_a_gpu_in_use_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not can_be_forked()

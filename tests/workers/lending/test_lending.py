@@ -13,6 +13,7 @@ from msgspec import structs
 from counterpoise.balancer.protocol.messages import FreeSlots
 from counterpoise.workers.arena.memory import make_memory
 from counterpoise.workers.arena.views import views_alive
+from counterpoise.workers.lending import borrower as borrower_module
 from counterpoise.workers.lending import lender as lender_module
 from counterpoise.workers.lending.borrower import Borrower
 from counterpoise.workers.lending.lender import Lender
@@ -220,6 +221,14 @@ def test_a_rank_that_has_knocked_answers_what_it_was_never_sent(
     borrower.turn(())
     hear(lender)
     assert not len(lender._book)
+
+
+def test_a_rank_does_not_knock_at_many_doors(
+    lender: Lender, borrower: Borrower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(borrower_module, "MOST_DOORS", 0)
+    borrower.knock()
+    assert not borrower._lent
 
 
 def test_doors_that_nobody_opens_are_passed_over(tmp_path: Path) -> None:
