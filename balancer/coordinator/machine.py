@@ -319,7 +319,8 @@ class Coordinator:
             stats = state.workers[peer].stats
             each_ms = stats.probe_ms_each, stats.decode_ms_each
             workers = state.pool.assignable
-            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank or 0)
+            usual_ms = state.pool.usual_decode_ms
+            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank or 0, usual_ms)
             if lease is None:
                 return
             state.send(peer, lease)

@@ -1,9 +1,9 @@
-"""The balancer as a process beside a trainer: a new interpreter that the trainer starts.
+"""The balancer as a process beside a trainer: a new interpreter, or a fork of the trainer.
 
-It needs only the job, and imports neither torch nor the trainer's main module: so it is ready
-sooner than any process that must, and has nothing of the trainer's. Its standard input is the
-lifeline: the job's JSON in one line, and then nothing until the trainer ends or lets go, which ends
-this process at once, whatever it is doing.
+It needs only the job. A new interpreter imports neither torch nor the trainer's main module: so it
+is ready sooner than any other that is new, and has nothing of the trainer's. Its standard input is
+the lifeline: the job's JSON in one line, and then nothing until the trainer ends or lets go, which
+ends this process at once, whatever it is doing. A fork has a pipe of its own for that.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 from ..coordinator.machine import Coordinator
 from ..planning.first_plans import interpreter_of
@@ -46,17 +47,29 @@ def directory_of(endpoint: str) -> str:
 
 
 def main(directory: str, listening: int, report: int) -> None:
-    """Serve the job on standard input at `listening`, a socket bound in `directory`.
-
-    Writes READY to `report`, or why there cannot be a balancer.
-    """
+    """Serve the job on standard input, as `serve_job` does: the main function of an interpreter."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    text = sys.stdin.buffer.readline().decode()
+    watched = [sys.stdin.fileno()]
+    with contextlib.suppress(OSError):  # a kernel without: the lifeline is enough
+        # A copy of the trainer may hold the lifeline open; this is the trainer itself.
+        watched.append(os.pidfd_open(os.getppid()))
+    serve_job(text, directory, listening, report, watched)
+
+
+def serve_job(
+    text: str, directory: str, listening: int, report: int, watched: Sequence[int]
+) -> None:
+    """Serve a job, given as JSON, at `listening`, a socket bound in `directory`.
+
+    Ends the process when one of `watched` is readable. Writes READY to `report`, or why there
+    cannot be a balancer.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"cp-balancer", 0, 0, 0)
     keep_freed_memory()
-    text = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_trainer, args=(directory,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(watched, directory), daemon=True).start()
     try:
-        job = from_json(text.decode())
+        job = from_json(text)
         coordinator = Coordinator(job, heartbeat_timeout_s=math.inf)
         gc.freeze()  # what has been imported stays: no collection needs to look at it
         with interpreted_by(interpreter_of(job.plan, time.thread_time)):
@@ -79,13 +92,11 @@ def listen_in(directory: str) -> socket.socket:
     return listening
 
 
-def _end_with_trainer(directory: str) -> None:
+def _end_with(watched: Sequence[int], directory: str) -> None:
     """Wait for the trainer's end, remove the directory and end the process."""
     poller = select.poll()
-    poller.register(sys.stdin.fileno(), select.POLLIN)
-    with contextlib.suppress(OSError):  # a kernel without: the lifeline is enough
-        # A copy of the trainer may hold the lifeline open; this is the trainer itself.
-        poller.register(os.pidfd_open(os.getppid()), select.POLLIN)
+    for descriptor in watched:
+        poller.register(descriptor, select.POLLIN)
     poller.poll()
     import shutil  # here: it would delay each start
 

@@ -68,9 +68,16 @@ class WorkerStart:
     begin: Callable[[int], None] | None = None
     threads: int = 1
 
+    @property
+    def forks(self) -> bool:
+        """Whether processes are forked from the trainer, as torch would now."""
+        return start_method(self.context) == "fork"
+
     def start(self, config: WorkerConfig) -> Pool:
         """Start workers as torch would now; see `start_pool` for errors."""
-        software()  # here, and kept: each worker would look for the versions anew
+        # Here, and kept: each worker would look for the versions anew, and try memory files.
+        software()
+        why_inline(config.transport)
         job = PoolJob(work=_work, payload=config, workers=self.workers, restart=RESTARTS)
         with closed_sockets():
             return start_pool(job, start_method(self.context))

@@ -120,6 +120,7 @@ class Connection:
             self._prepare_run()
             self._send(self.session.begin(*start))
             self._send(self.session.new_requests())
+            self._payloads.knock()
 
     def go_on(self, start: RunStart) -> None:
         """Start the next run as `begin` does, with the workers of this one.
@@ -238,6 +239,8 @@ class Connection:
             self.session.handle(*received)
             if isinstance(received[0], Pong):
                 self._clock.record_response(received[0].number, received[0].clock_us, self._heard)
+            if isinstance(received[0], Ready):  # new workers have their doors open
+                self._payloads.knock()
         self._pull()
         self._is_draining = False
         self._payloads.turn(self.session)

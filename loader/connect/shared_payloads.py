@@ -80,6 +80,11 @@ class SharedPayloadReader:
         """Ask for what has been announced, and take in what has come; return what cannot be had."""
         return self._puller.turn(session.batches())
 
+    def knock(self) -> None:
+        """Connect to the workers of this machine that lend memory; their payloads come later."""
+        if self._borrower is not None:
+            self._borrower.knock()
+
     def turn(self, session: RankSession) -> None:
         """Answer the workers that ask what is read here."""
         if self._borrower is not None:

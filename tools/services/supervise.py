@@ -12,7 +12,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from ...workers.processes.supervisor import die_with, fork_with_default_signals, wake_on
+from ...workers.processes.forked_child import fork_with_default_signals
+from ...workers.processes.supervisor import die_with, wake_on
 
 logger = logging.getLogger("counterpoise")
 

@@ -4,7 +4,6 @@ The handler does the work on a sample: one for sources, another for loops withou
 thread with a socket of its own sends heartbeats, since a decode can take long.
 """
 
-import contextlib
 import math
 import os
 import socket as sockets
@@ -157,8 +156,8 @@ def run_worker(
     """
     keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    activity = WorkerActivity()
-    arguments = context, endpoint, identity, activity, keys
+    activity, ended = WorkerActivity(), threading.Event()
+    arguments = context, endpoint, identity, activity, keys, ended
     try:
         link = Link(context, endpoint, identity.routing_id, keys)
         try:
@@ -169,6 +168,7 @@ def run_worker(
         finally:
             link.close(LINGER_MS["worker"])
     finally:
+        ended.set()
         context.term()
 
 
@@ -178,21 +178,32 @@ def _send_heartbeats(
     identity: Identity,
     activity: WorkerActivity,
     keys: PeerKeys | None,
+    ended: threading.Event,
 ) -> None:
     """Send heartbeats until the context ends; note when the balancer does not know the worker."""
     name = b"heartbeat." + identity.routing_id
-    ended = contextlib.suppress(zmq.ContextTerminated)
-    with ended, connect(context, endpoint, name, keys) as socket:
-        while True:
-            due = time.monotonic() + HEARTBEAT_S
-            while socket.poll(max(0, int(1000 * (due - time.monotonic())))):
-                received = receive(socket)
-                if received is not None and isinstance(received[0], UnknownPeer):
-                    activity.forgotten.set()
-                elif received is not None and isinstance(received[0], HeartbeatAck):
-                    activity.acknowledged(received[0], time.monotonic())
-            now, wall = time.monotonic(), time.time()
-            send(socket, activity.heartbeat(identity.name, identity.incarnation, now, wall))
+    # Not connected before the first is due: a worker that starts needs its core for other things.
+    if ended.wait(HEARTBEAT_S):
+        return
+    try:
+        with connect(context, endpoint, name, keys) as socket:
+            while True:
+                now, wall = time.monotonic(), time.time()
+                send(socket, activity.heartbeat(identity.name, identity.incarnation, now, wall))
+                _hear_answers(socket, activity, now + HEARTBEAT_S)
+    except zmq.ZMQError:
+        if not ended.is_set():
+            raise
+
+
+def _hear_answers(socket: "zmq.Socket[bytes]", activity: WorkerActivity, until: float) -> None:
+    """Take in what the balancer answers to heartbeats, until a time."""
+    while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
+        received = receive(socket)
+        if received is not None and isinstance(received[0], UnknownPeer):
+            activity.forgotten.set()
+        elif received is not None and isinstance(received[0], HeartbeatAck):
+            activity.acknowledged(received[0], time.monotonic())
 
 
 class _Worker:

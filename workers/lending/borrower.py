@@ -6,6 +6,7 @@ there: it has no thread.
 """
 
 import array
+import contextlib
 import os
 import select
 import socket
@@ -16,7 +17,7 @@ from ...balancer.protocol.messages import PayloadHandle
 from ..arena.memory import Mapping, received_descriptors
 from ..arena.views import watched_view
 from .borrower_book import BorrowerBook
-from .lender import door_of
+from .lender import door_of, doors_in
 from .packets import (
     ANSWER,
     ASK,
@@ -31,6 +32,8 @@ from .packets import (
 
 # A worker that does not answer a rank within this time hangs.
 _ANSWER_S = 5.0
+# A rank knocks at so many doors; to look whether a worker has said something costs it each time.
+MOST_DOORS = 16
 _ANCILLARY = socket.CMSG_SPACE(MOST_SEGMENTS * array.array("i").itemsize)
 
 
@@ -41,10 +44,13 @@ class _LentMemory:
     """
 
     def __init__(self, door: str, name: bytes) -> None:
-        """Connect; OSError where the worker has ended, or does not answer."""
+        """Connect, and do not wait for the answer; OSError where the worker has ended."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.mappings: dict[int, Mapping] = {}
         self.book = BorrowerBook(0, ())
+        # Whether the worker has said what may be read here, and what it has said so far.
+        self.is_known = False
+        self._known: list[int] = []
         # By segment: views, each with its serials.
         self.in_use: dict[int, set[int]] = {}
         self.ended = False
@@ -56,21 +62,22 @@ class _LentMemory:
             self._socket.settimeout(_ANSWER_S)
             self._socket.connect(door)
             self._socket.send(name)
-            self._hear_known()
         except BaseException:
             self._socket.close()
             raise
-        self._socket.setblocking(False)
 
-    def _hear_known(self) -> None:
-        """Wait for what may be read here."""
-        known: list[int] = []
-        while True:
+    def await_known(self) -> None:
+        """Wait, once, for what may be read here; OSError where the worker does not say it.
+
+        After any exception the connection is of no use.
+        """
+        while not self.is_known:
             kind, first, numbers = self._receive()
-            known += numbers
+            self._known += numbers
             if kind == KNOWN and not numbers:
-                self.book = BorrowerBook(first, known)
-                return
+                self.book = BorrowerBook(first, self._known)
+                self._socket.setblocking(False)
+                self.is_known = True
 
     def _receive(self) -> tuple[int, int, list[int]]:
         """Return the next packet; new segments are mapped. OSError at the end."""
@@ -201,6 +208,17 @@ class Borrower:
             for h in handles
         ]
 
+    def knock(self) -> None:
+        """Connect to the workers whose doors are here, and do not wait for their answers.
+
+        They come while samples are decoded; later, a rank would wait for them with a batch. Of many
+        workers it may read few, and connects to each when its first payload comes.
+        """
+        doors = doors_in(self._directory)
+        for token in doors if len(doors) <= MOST_DOORS else ():
+            if token not in self._lent:
+                self._connect(token)
+
     def turn(self, arrived: Iterable[PayloadHandle]) -> None:
         """Answer workers; `arrived` are the handles of microbatches that are not unpacked yet."""
         self._hear()
@@ -222,23 +240,43 @@ class Borrower:
 
     def _hear(self) -> None:
         """Hear the workers that have sent something; to try one in vain costs an exception."""
-        connections = {lent.fileno(): lent for lent in self._lent.values()}
+        connections = {lent.fileno(): token for token, lent in self._lent.items()}
         poller = select.poll()
         for descriptor in connections:
             poller.register(descriptor, select.POLLIN)
         for descriptor, _ in poller.poll(0) if connections else ():
-            connections[descriptor].hear()
+            token = connections[descriptor]
+            if self._is_known(token):
+                self._lent[token].hear()
 
     def _has(self, handle: PayloadHandle) -> bool:
-        lent = self._lent.get(handle.token)
-        if lent is not None and handle.segment not in lent.mappings:
-            lent.hear()  # it may have been announced since
-            if handle.segment not in lent.mappings and not lent.ended:
-                lent = None  # an exception was raised while it was: over a new connection it comes
-        if lent is None:
-            try:
-                lent = _LentMemory(door_of(self._directory, handle.token), self._name)
-            except (FileNotFoundError, ConnectionError, TimeoutError):
+        token = handle.token
+        known = self._is_known(token)
+        if known and handle.segment not in self._lent[token].mappings:
+            self._lent[token].hear()  # it may have been announced since
+            # If an exception was raised while it was: over a new connection it comes.
+            known = handle.segment in self._lent[token].mappings or self._lent[token].ended
+        if not known:
+            self._connect(token)
+            if not self._is_known(token):
                 return False  # it has ended
-            self._lent[handle.token] = lent
-        return lent.has(handle)
+        return self._lent[token].has(handle)
+
+    def _connect(self, token: int) -> None:
+        """Connect to a worker, if it has not ended."""
+        with contextlib.suppress(FileNotFoundError, ConnectionError, TimeoutError):
+            self._lent[token] = _LentMemory(door_of(self._directory, token), self._name)
+
+    def _is_known(self, token: int) -> bool:
+        """Return whether there is a connection to a worker; wait until it can be used."""
+        lent = self._lent.get(token)
+        if lent is None or lent.is_known:
+            return lent is not None
+        try:
+            lent.await_known()
+        except (ConnectionError, TimeoutError):
+            del self._lent[token]
+        except BaseException:
+            del self._lent[token]
+            raise
+        return lent.is_known

@@ -43,6 +43,7 @@ from .segments import Segments
 # A rank that connects says its name at once.
 _NAME_S = 5.0
 _NAME_BYTES = 256
+_DOOR = "lender-"
 # The thread that lets ranks in has Python's lock this soon while the first is awaited: who waits
 # for it waits for a first batch.
 _SWITCH_S = 0.0005
@@ -50,7 +51,13 @@ _SWITCH_S = 0.0005
 
 def door_of(directory: str, token: int) -> str:
     """Return the path of the socket where a worker lends its memory."""
-    return f"{directory}/lender-{token:016x}"
+    return f"{directory}/{_DOOR}{token:016x}"
+
+
+def doors_in(directory: str) -> list[int]:
+    """Return the tokens of the workers whose doors are in a directory."""
+    doors = Path(directory).glob(f"{_DOOR}*")
+    return [int(door.name.removeprefix(_DOOR), 16) for door in doors]
 
 
 @dataclass(slots=True, eq=False)

@@ -23,9 +23,10 @@ from typing import Self
 
 from .fork_client import ForkServer, close_fork_servers, own_pidfd, send_request
 from .fork_server import NO_GUARD, is_importing_main
+from .forked_child import fork_with_default_signals
 from .pool_job import PoolJob, Report, WorkerSlot, parse_report
 from .request import write_request
-from .supervisor import fork_with_default_signals, run
+from .supervisor import run
 
 __all__ = ["Pool", "PoolJob", "Report", "WorkerSlot", "start_pool"]
 

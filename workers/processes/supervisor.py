@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .inherited import give_up_inherited
+from .forked_child import fork_with_default_signals, give_up_inherited
 from .pool_job import PoolEndedError, PoolJob, Report, WorkerSlot, describe_error, format_report
 
 GRACE_S = 1.0
@@ -59,19 +59,6 @@ def wake_on(signals: Sequence[int]) -> tuple[int, int]:
     for number in signals:
         signal.signal(number, lambda _number, _frame: None)
     return reading, writing
-
-
-def fork_with_default_signals() -> int:
-    """Call `os.fork`; SIGTERM ends the child, SIGINT does not, and no signal is lost."""
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
-    pid = os.fork()
-    if pid == 0:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-    return pid
 
 
 def send_report(descriptor: int, report: Report) -> None:

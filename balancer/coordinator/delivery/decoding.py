@@ -40,6 +40,11 @@ class DecodeScheduler:
         found = self._queue.nearest(self.planned.front, rank)
         return None if found is None else found[0][2]
 
+    def next_position(self, rank: int) -> tuple[int, int] | None:
+        """Return the step and microbatch of the next sample; None if there is none."""
+        found = self._queue.nearest(self.planned.front, rank)
+        return None if found is None else found[0][:2]
+
     def next_samples(self, most: int, rank: int = 0, spans: bool = False) -> list[Sample]:
         """Return up to `most` samples to decode, nearest first; of one microbatch unless `spans`.
 

@@ -77,6 +77,8 @@ class DeliveryTracker:
         self._known_holes: set[int] = set()
         # The last step that all ranks have taken.
         self._last_over = -1
+        # Whether a rank was sent anything yet.
+        self.has_sent = False
         # Whether a sample was forgotten while it was being decoded.
         self._has_useless_work = False
 
@@ -244,6 +246,7 @@ class DeliveryTracker:
             return
         _, batch = found
         batch.sent_at[peer] = now
+        self.has_sent = True
         for sample in batch.samples:
             if isinstance(sample.payload, SharedPayload):
                 sample.payload.run.readers.add(peer)

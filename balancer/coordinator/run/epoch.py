@@ -83,13 +83,20 @@ class EpochRun:
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
         self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery)
         self.lost_leases = LostLeases(self.leases, self.feed, self.delivery, self.failed)
-        self._end_is_known = False
+        self._end_is_known = self._has_planned = False
 
     # --- planning
 
     def plan_ahead(self) -> None:
-        """Plan the steps that can be planned; raises ValueError when one cannot be."""
-        self.feed.plan_ahead(STEPS_AHEAD)
+        """Plan the steps that can be planned; raises ValueError when one cannot be.
+
+        At first only one: its leases are sent sooner. Others are planned with the next message.
+        """
+        is_first, self._has_planned = not self._has_planned, True
+        if is_first:
+            self.feed.plan_ahead(1)
+        if not (is_first and self.delivery.decoding.next_position(0)):
+            self.feed.plan_ahead(STEPS_AHEAD)
 
     # --- results of workers
 

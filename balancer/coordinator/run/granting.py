@@ -38,19 +38,23 @@ class LeaseGranter:
         probe_ms: float | None = None,
         decode_ms: float | None = None,
         rank: int = 0,
+        usual_ms: float | None = None,
     ) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
 
         `workers` are those that share the samples to probe; `probe_ms` and `decode_ms` are how long
-        this one takes for a sample, None where that is not known. Of what is to be decoded next,
-        the samples of `rank` come first.
+        this one takes for a sample, None where that is not known: for its share of the run's first
+        microbatch it counts as `usual_ms` then, which others took to decode one. Of what is to be
+        decoded next, the samples of `rank` come first.
         """
+        share = self._share_of_first(workers, rank)
+        decode_ms = usual_ms if share and decode_ms is None else decode_ms
         most = {
             "probe": lease_samples(PROBE_SAMPLES, probe_ms),
             "decode": lease_samples(DECODE_SAMPLES, decode_ms),
         }
-        for kind in self._kinds():
-            samples = self._next_samples(kind, workers, most[kind], rank)
+        for kind in ("decode", "probe") if share else self._kinds():
+            samples = self._next_samples(kind, workers, most[kind], rank, share)
             if samples:
                 return self._message(self.leases.grant(worker, kind, samples, now))
         return None
@@ -70,14 +74,30 @@ class LeaseGranter:
             return "probe", "decode"
         return "decode", "probe"
 
-    def _next_samples(self, kind: str, workers: int, most: int, rank: int) -> list[Sample]:
+    def _next_samples(
+        self, kind: str, workers: int, most: int, rank: int, share: int
+    ) -> list[Sample]:
         if kind == "decode":
+            if share:
+                return self.delivery.decoding.next_samples(min(most, share), rank)
             return self.delivery.decoding.next_samples(most, rank, spans=most > DECODE_SAMPLES)
         if most <= PROBE_SAMPLES:
             return self.feed.next_samples(most, workers)
         # Shares of what is quick would end in leases of one sample each, and so would windows.
         self.feed.open_ahead(most)
         return self.feed.next_samples(most)
+
+    def _share_of_first(self, workers: int, rank: int) -> int:
+        """Return a worker's share of the run's first microbatches, 0 if others are decoded next.
+
+        Ranks wait for nothing else then: all workers decode them, and their leases hold no others.
+        """
+        delivery = self.delivery
+        if delivery.has_sent or delivery.decoding.next_position(rank) != (front := delivery.front):
+            return 0
+        step, microbatch = front
+        ranks = delivery.steps[step].ranks
+        return -(-sum(len(each[microbatch].samples) for each in ranks) // max(workers, 1))
 
     def _message(self, lease: GrantedLease) -> Lease:
         refs = tuple(SampleRef(s.ordinal, s.index) for s in lease.samples.values())

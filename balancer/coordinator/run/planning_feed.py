@@ -141,9 +141,9 @@ class PlanningFeed:
     def plan_ahead(self, steps_ahead: int) -> None:
         """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
 
-        More wait where they hold little; those are planned a lease's worth at a time, since what is
-        sent afterwards may be the first batch. Raises ValueError, as the planner does, when a step
-        cannot be planned within its budgets.
+        More wait where they hold little, once a rank has its first batch; those are planned a
+        lease's worth at a time. Raises ValueError, as the planner does, when a step cannot be
+        planned within its budgets.
         """
         delivery, first = self.delivery, self.start
         while self._undelivered is not None or self._needs_steps(steps_ahead):
@@ -162,6 +162,8 @@ class PlanningFeed:
         delivery = self.delivery
         if len(delivery.steps) < steps_ahead:
             return True
+        if not delivery.has_sent:
+            return False
         samples = len(delivery.planned.samples)
         nbytes = samples * delivery.budget.largest_bytes  # 0 before the first has been decoded
         return samples < SMALL_SAMPLES and 0 < nbytes < delivery.budget.limit_bytes // SMALL_PART

@@ -5,21 +5,26 @@ from dataclasses import replace
 
 import pytest
 
+from counterpoise.balancer.coordinator.effects import Send
 from counterpoise.balancer.coordinator.machine import Coordinator
 from counterpoise.balancer.coordinator.peers.worker_stats import WorkerStats
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import (
+    Batch,
     DecodedItem,
     DecodeDone,
     EpochPosition,
     Lease,
+    Message,
     Probed,
     ProbeDone,
     RankHello,
+    RequestBatch,
     StartRun,
     WorkerHello,
     WorkerReady,
+    WorkersEnded,
 )
 
 PLAN = PlanConfig(
@@ -35,14 +40,15 @@ def lease_sizes(
 ) -> dict[str, list[int]]:
     """Return the sizes of leases by kind, where a sample takes a worker so many microseconds.
 
-    Less than nothing: it does not say. Each sample has this payload; no rank asks for any.
+    Less than nothing: it does not say. Each sample has this payload; the rank asks for its first
+    batch, and takes none.
     """
     job = JobSpec(plan=plan, buffer_bytes=1 << 30)
     coordinator, now, waiting = Coordinator(job), 0.0, list[Lease]()
     sizes: dict[str, list[int]] = {"probe": [], "decode": []}
 
     def tell(message: object, payloads: Sequence[bytes] = ()) -> None:
-        peer = b"r" if isinstance(message, (RankHello, StartRun)) else b"w"
+        peer = b"r" if isinstance(message, (RankHello, StartRun, RequestBatch)) else b"w"
         for effect in coordinator.handle(peer, message, payloads, now):  # type: ignore[arg-type]
             if isinstance(effect.message, Lease):
                 waiting.append(effect.message)
@@ -50,6 +56,7 @@ def lease_sizes(
     for message in (
         WorkerHello("w", 0, "h", 0), WorkerReady(COUNT, "f", 0),
         RankHello((0,), to_json(job)), StartRun(0, 0, EpochPosition(0, 0, 0, 0)),
+        RequestBatch(0, 0, 0, 0),
     ):  # fmt: skip
         tell(message)
     while waiting:
@@ -90,6 +97,68 @@ def test_slow_samples_are_leased_by_steps() -> None:
 def test_large_samples_are_decoded_few_steps_ahead() -> None:
     sizes = lease_sizes(20, SMALL_STEPS, payload=bytes(1 << 20))
     assert sum(sizes["decode"]) == 3 * 16
+
+
+class Epochs:
+    """A coordinator with one rank and two workers, whose samples all cost the same."""
+
+    def __init__(self) -> None:
+        self.job = JobSpec(plan=replace(PLAN, samples_per_step=32, accumulate=1, batch_size=32))
+        self.coordinator, self.sent = Coordinator(self.job), list[Send]()
+        self.join(b"w0", b"w1")
+        self.tell(b"r", RankHello((0,), to_json(self.job)))
+
+    def join(self, *peers: bytes) -> None:
+        for peer in peers:
+            self.tell(peer, WorkerHello(peer.decode(), 0, "h", 0))
+            self.tell(peer, WorkerReady(COUNT, "f", 0, (1,)))
+
+    def tell(self, peer: bytes, message: Message, payloads: Sequence[bytes] = ()) -> None:
+        self.sent += self.coordinator.handle(peer, message, payloads, 0.0)
+
+    def take_leases(self) -> list[tuple[bytes, Lease]]:
+        """Return the leases that were sent since the last call."""
+        sent, self.sent = self.sent, []
+        return [(each.peer, each.message) for each in sent if isinstance(each.message, Lease)]
+
+    def start(self, run: int) -> list[tuple[bytes, Lease]]:
+        """Start a run; return the leases that this brings by itself."""
+        self.take_leases()
+        self.tell(b"r", StartRun(run, run, EpochPosition(0, 0, 0, 0)))
+        return self.take_leases()
+
+    def decode(self, leases: list[tuple[bytes, Lease]]) -> None:
+        """Have workers decode what they are leased, at 20 microseconds each."""
+        for peer, lease in leases:
+            items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"") for r in lease.refs)
+            self.tell(peer, DecodeDone(lease.lease, items, usual_us=20), [b"p"] * len(items))
+
+
+def ordinals(leases: list[tuple[bytes, Lease]]) -> list[int]:
+    return sorted(ref.ordinal for _, lease in leases for ref in lease.refs)
+
+
+def test_all_workers_decode_the_first_microbatch_and_nothing_beside_it() -> None:
+    epochs = Epochs()
+    epochs.decode(epochs.start(0))
+    leases = epochs.start(1)
+    assert [(peer, len(lease.refs)) for peer, lease in leases] == [(b"w0", 16), (b"w1", 16)]
+    assert ordinals(leases) == list(range(32))
+    # The next steps are planned with the next message.
+    epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
+    assert min(ordinals(epochs.take_leases())) == 32
+    epochs.decode(leases)
+    assert [each.message.step for each in epochs.sent if isinstance(each.message, Batch)] == [0]
+
+
+def test_new_workers_are_taken_to_be_as_quick_with_the_first_microbatch_as_those_before() -> None:
+    epochs = Epochs()
+    leases = epochs.start(0)
+    assert {len(lease.refs) for _, lease in leases} == {4}
+    epochs.decode(leases)
+    epochs.tell(b"r", WorkersEnded(("w0", "w1")))
+    epochs.join(b"w2", b"w3")
+    assert [len(lease.refs) for _, lease in epochs.start(1)] == [16, 16]
 
 
 def test_how_long_a_sample_takes_follows_the_last_ones() -> None:

@@ -29,6 +29,7 @@ from counterpoise.balancer.protocol.messages import (
     ServePayloads,
     StartRun,
     StopServing,
+    WorkerBye,
     WorkerHello,
     WorkerReady,
 )
@@ -228,6 +229,7 @@ def test_a_handle_that_no_rank_could_use_is_rubbish(token_of, nbytes, reason):
 )
 def test_a_run_that_is_pulled_has_one_payload(offsets, lengths, monkeypatch):
     job = Job()
+    job.tell(b"w1", WorkerBye())  # two would share the first microbatch
 
     def decoded(peer, lease, token_of, _):
         job.serials += 1

@@ -127,6 +127,7 @@ def test_an_acknowledgement_counts_before_the_request_that_it_comes_with():
 
 def test_a_worker_at_work_is_told_of_freed_payloads_with_its_next_lease_or_soon():
     job = Job(buffer_bytes=400)
+    job.tell(b"w1", WorkerBye())  # two would share the first microbatch
     batch = job.ask(0, 0)
     (tokens,) = {handle.token for handle in batch.handles.runs}
     job.tell(b"r", Ack(0, 0, 0, 0))

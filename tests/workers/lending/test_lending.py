@@ -13,6 +13,7 @@ from msgspec import structs
 from counterpoise.balancer.protocol.messages import FreeSlots
 from counterpoise.workers.arena.memory import make_memory
 from counterpoise.workers.arena.views import views_alive
+from counterpoise.workers.lending import borrower as borrower_module
 from counterpoise.workers.lending import lender as lender_module
 from counterpoise.workers.lending.borrower import Borrower
 from counterpoise.workers.lending.lender import Lender
@@ -193,6 +194,73 @@ def test_a_rank_that_ends_while_a_segment_is_made_is_left(
     free(lender, first, second)
     borrower.turn([])
     hear(lender)
+
+
+def test_a_rank_that_knocks_reads_over_that_connection(
+    lender: Lender, borrower: Borrower, tmp_path: Path
+) -> None:
+    before = lender.lend([b"before"])
+    borrower.knock()
+    (connection,) = borrower._lent.values()
+    after = lender.lend([b"after"])
+    borrower.knock()
+    assert [bytes(each) for each in read(borrower, before, after)] == [b"before", b"after"]
+    assert list(borrower._lent.values()) == [connection]
+
+
+def test_a_rank_that_has_knocked_answers_what_it_was_never_sent(
+    lender: Lender, borrower: Borrower
+) -> None:
+    borrower.knock()
+    (connection,) = borrower._lent.values()
+    connection.await_known()
+    handle = lender.lend([b"p"])
+    assert handle is not None
+    lender.free(FreeSlots((handle.serial,), ()))
+    assert len(lender._book) == 1
+    borrower.turn(())
+    hear(lender)
+    assert not len(lender._book)
+
+
+def test_a_rank_does_not_knock_at_many_doors(
+    lender: Lender, borrower: Borrower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(borrower_module, "MOST_DOORS", 0)
+    borrower.knock()
+    assert not borrower._lent
+
+
+def test_doors_that_nobody_opens_are_passed_over(tmp_path: Path) -> None:
+    ended = Lender(str(tmp_path), 1 << 20)
+    door = next(tmp_path.iterdir())
+    door.rename(tmp_path / "kept")
+    ended.close()
+    (tmp_path / "kept").rename(door)
+    for directory in (tmp_path, tmp_path / "missing"):
+        borrower = Borrower(str(directory), NAME)
+        borrower.knock()
+        assert not borrower._lent
+    door.unlink()
+
+
+def test_a_rank_that_is_interrupted_while_it_waits_for_a_worker_connects_again(
+    lender: Lender, borrower: Borrower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = lender.lend([b"p"])
+    borrower.knock()
+    (connection,) = borrower._lent.values()
+
+    def interrupted(self: object) -> None:
+        self._socket.recv(100)  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(connection), "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            borrower.views([handle])
+    del connection
+    assert bytes(read(borrower, handle)[0]) == b"p"
 
 
 def test_two_ranks_are_both_asked(tmp_path: Path, lender: Lender, borrower: Borrower) -> None:
