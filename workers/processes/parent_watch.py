@@ -6,6 +6,7 @@ A signal from the kernel (PR_SET_PDEATHSIG) would come too early: at the end of 
 started the worker.
 """
 
+import multiprocessing
 import os
 import select
 import threading
@@ -20,17 +21,26 @@ def begin_worker(init_fn: Callable[[int], None] | None, number: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Start a thread that ends this process when its parent ends; nothing where that cannot be."""
-    parent = os.getppid()
+    """Start a thread that ends this process when its parent ends, or the process that started it.
+
+    If one of them has ended already, this process ends now. Nothing where the kernel cannot tell.
+    """
+    # Who was killed meanwhile is no parent any more, and neither torch nor we would notice the end
+    # of the one that has taken its place.
+    started_by = multiprocessing.parent_process()
+    numbers = {os.getppid()} | ({started_by.pid} if started_by and started_by.pid else set())
     try:
-        descriptor = os.pidfd_open(parent)
-    except OSError:  # an old kernel, or no parent any more: torch's workers notice that
+        descriptors = [os.pidfd_open(each) for each in numbers]
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:  # an old kernel
         return
-    threading.Thread(target=_wait_and_exit, args=(descriptor,), daemon=True).start()
+    threading.Thread(target=_wait_and_exit, args=(descriptors,), daemon=True).start()
 
 
-def _wait_and_exit(descriptor: int) -> None:
+def _wait_and_exit(descriptors: list[int]) -> None:
     poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
+    for each in descriptors:
+        poller.register(each, select.POLLIN)
     poller.poll()
     os._exit(1)
