@@ -298,7 +298,9 @@ class Coordinator:
         else:
             self.state.send(peer, batch.message, batch.payloads)
             waiting = sharers.waiting_for(rank, (step, microbatch), run.number)
-            run.delivery.mark_sent(rank, step, microbatch, self.state.now, peer, waiting)
+            run.delivery.mark_sent(
+                rank, step, microbatch, self.state.now, peer, waiting, batch.runs
+            )
         return True
 
     def _revoke_useless_leases(self) -> None:
@@ -320,7 +322,7 @@ class Coordinator:
             each_ms = stats.probe_ms_each, stats.decode_ms_each
             workers = state.pool.assignable
             usual_ms = state.pool.usual_decode_ms
-            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank or 0, usual_ms)
+            lease = run.granter.grant(peer, state.now, workers, *each_ms, rank, usual_ms)
             if lease is None:
                 return
             state.send(peer, lease)

@@ -216,13 +216,14 @@ class WorkerHandlers:
     def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
         """Store the payloads of decoded samples."""
         message, payloads = self._with_shared(peer, decoded)
-        self._count_results(peer, decoded=len(payloads), nbytes=sum(map(size_of, payloads)))
+        sizes = [size_of(payload) for payload in payloads]
+        self._count_results(peer, decoded=len(payloads), nbytes=sum(sizes))
         self.state.workers[peer].stats.note_decoding(message.usual_us)
         outcome = self._judge(
-            peer, lambda run: run.store_payloads(peer, message, payloads, self.state.now)
+            peer, lambda run: run.store_payloads(peer, message, payloads, sizes, self.state.now)
         )
-        for payload in payloads:
-            if isinstance(payload, SharedPayload) and not payload.is_held:
+        for payload in payloads if decoded.message.handles.runs else ():
+            if type(payload) is SharedPayload and not payload.is_held:
                 payload.free()
         return outcome
 

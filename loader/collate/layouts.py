@@ -143,8 +143,11 @@ def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[i
     if all(each is _NO_LABELS for each in labels):
         row[...] = IGNORED
     else:
-        targets = map(np.broadcast_to, labels, ((length,) for length in lengths))
-        np.concatenate([*targets], out=row, casting="unsafe")
+        targets = [
+            each if each.ndim else np.broadcast_to(each, (length,))
+            for each, length in zip(labels, lengths, strict=True)
+        ]
+        np.concatenate(targets, out=row, casting="unsafe")
 
 
 _NO_LABELS = np.array(IGNORED)

@@ -24,6 +24,7 @@ BENCHES = {
     ),
     "loader": ("loading.loader", "Samples per second against torch's DataLoader."),
     "order": ("planning.order", "Orders of a rank's microbatches: simulated step time."),
+    "overhead": ("loading.overhead", "What a balanced loop costs a sample, by process."),
     "partition": (
         "planning.partition",
         "Samples onto ranks: how far the heaviest is above the mean.",

@@ -1,30 +1,46 @@
-"""Encodes dicts of arrays; one of a form that came before costs little.
+"""Encodes dicts of arrays, and reads their headers, at a part of what fields of any kind cost.
 
-Samples of one data set have few different forms (names, types and shapes). The packed header of
-each is remembered, so that what is left for a sample is to list its buffers.
+Samples of one data set have few different kinds (names and types), which are checked once each;
+shapes differ, as texts have different lengths, so that they are written anew for each sample. All
+of a header's arrays are read and checked at once, by msgspec.
 """
 
 import functools
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import msgpack
+import msgspec
 import numpy as np
 
 from ...balancer.server.sample_layout import (
     ALIGNMENT,
     DTYPES,
     MAX_DIMENSIONS,
+    MAX_EXTENT,
     MAX_FIELDS,
     MAX_NAME_CHARACTERS,
 )
-from .fields import Buffer, bytes_of, read_layout
+from .fields import Buffer, FieldLayout, bytes_of, place_after, read_layout
 
-# Forms that are remembered: those of texts differ by their lengths.
-FORMS_REMEMBERED = 1024
+KINDS_REMEMBERED = 256
 
-# Name, type and shape of each array.
-Form = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+# Name and type of each array.
+Kind = tuple[tuple[str, np.dtype[Any]], ...]
 _ZEROS = tuple(bytes(length) for length in range(ALIGNMENT))
+_PACKER = msgspec.msgpack.Encoder()
+
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
+_Extent = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXTENT)]
+_Shape = Annotated[tuple[_Extent, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
+_Array = tuple[_Name, Literal["array"], str, _Shape]
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    """A packed header that has arrays only."""
+
+    fields: Annotated[list[_Array], msgspec.Meta(max_length=MAX_FIELDS)]
+
+
+_UNPACKER = msgspec.msgpack.Decoder(_Header)
 
 
 def encode_arrays(value: object) -> tuple[bytes, list[Buffer]] | None:
@@ -33,45 +49,73 @@ def encode_arrays(value: object) -> tuple[bytes, list[Buffer]] | None:
     They are those of `frames.encode`, with the header packed.
 
     >>> header, buffers = encode_arrays({"ids": np.array([65, 66], np.uint8)})
-    >>> msgpack.unpackb(header), [bytes(each) for each in buffers]
+    >>> msgspec.msgpack.decode(header), [bytes(each) for each in buffers]
     ({'fields': [['ids', 'array', '|u1', [2]]]}, [b'AB'])
     """
     if type(value) is not dict:
         return None
-    form = []
+    kind = []
     for name, array in value.items():
         if type(array) is not np.ndarray or type(name) is not str:
             return None
         dtype = array.dtype
         if dtype.metadata is not None:  # equal to the same without, but no field
             return None
-        form.append((name, dtype, array.shape))
-    described = _described(tuple(form))
-    if described is None:
+        kind.append((name, dtype))
+    codes = _codes(tuple(kind))
+    if codes is None:
         return None
-    header, gaps = described
+    layout: list[tuple[str, str, str, tuple[int, ...]]] = []
     buffers: list[Buffer] = []
-    for array, gap in zip(value.values(), gaps, strict=True):
-        if gap:
-            buffers.append(_ZEROS[gap])
-        if array.size:
+    end = 0
+    for (name, array), code in zip(value.items(), codes, strict=True):
+        shape, nbytes = array.shape, array.nbytes
+        layout.append((name, "array", code, shape))
+        # An empty one has no place, and those behind another begin where they are aligned.
+        if nbytes:
+            gap = -end % ALIGNMENT
+            if gap:
+                buffers.append(_ZEROS[gap])
             buffers.append(bytes_of(array))
-    return header, buffers
+            end += gap + nbytes
+        if not nbytes or len(shape) > MAX_DIMENSIONS:
+            _check_shape(name, code, shape)
+    return _PACKER.encode({"fields": layout}), buffers
 
 
-@functools.lru_cache(FORMS_REMEMBERED)
-def _described(form: Form) -> tuple[bytes, tuple[int, ...]] | None:
-    """Return a form's packed header, and the zeros before each array; None if it has no fields."""
-    names_fit = all(len(name) <= MAX_NAME_CHARACTERS for name, _, _ in form)
-    types_fit = all(
-        DTYPES.get(dtype.str) == dtype and len(shape) <= MAX_DIMENSIONS for _, dtype, shape in form
-    )
-    if len(form) > MAX_FIELDS or not (names_fit and types_fit):
+def _check_shape(name: str, code: str, shape: tuple[int, ...]) -> None:
+    """Raise CodecError for a shape that no reader takes."""
+    read_layout([[name, "array", code, list(shape)]])
+
+
+@functools.lru_cache(KINDS_REMEMBERED)
+def _codes(kind: Kind) -> tuple[str, ...] | None:
+    """Return what the header calls each type; None if these are no fields."""
+    names_fit = all(len(name) <= MAX_NAME_CHARACTERS for name, _ in kind)
+    types_fit = all(DTYPES.get(dtype.str) == dtype for _, dtype in kind)
+    if len(kind) > MAX_FIELDS or not (names_fit and types_fit):
         return None
-    layout = [[name, "array", dtype.str, list(shape)] for name, dtype, shape in form]
-    # Zeros before an array bring it to its alignment; an empty one has no place in the payload.
-    gaps, end = [], 0
-    for place in read_layout(layout).places:
-        gaps.append(place.start - end if place.count else 0)
-        end = max(end, place.end)
-    return msgpack.packb({"fields": layout}), tuple(gaps)
+    return tuple(dtype.str for _, dtype in kind)
+
+
+def read_arrays(header: bytes) -> FieldLayout | None:
+    """Return what `read_layout` does of a packed header; None if it is not one of arrays only.
+
+    >>> read_arrays(encode_arrays({"ids": np.array([65, 66], np.uint8)})[0]).nbytes
+    2
+    """
+    try:
+        found = _UNPACKER.decode(header).fields
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    places, end = [], 0
+    for name, kind, code, shape in found:
+        dtype = DTYPES.get(code)
+        if dtype is None:
+            return None
+        place = place_after(end, name, kind, dtype, shape)
+        places.append(place)
+        end = place.end or end
+    if len({place.name for place in places}) < len(places):
+        return None
+    return FieldLayout(tuple(places), end)

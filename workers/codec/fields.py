@@ -9,9 +9,9 @@ from another host is read by this module only.
 import math
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -70,8 +70,7 @@ def encode_fields(fields: Fields) -> tuple[list[list[Any]], list[Buffer]]:
     return layout, aligned(contents)
 
 
-@dataclass(frozen=True, slots=True)
-class FieldPlace:
+class FieldPlace(msgspec.Struct, frozen=True):
     """A field of a layout: its kind, and where it is in a payload; a number has its value here.
 
     count: elements; start, end: bytes, equal where there are none.
@@ -87,8 +86,7 @@ class FieldPlace:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FieldLayout:
+class FieldLayout(msgspec.Struct, frozen=True):
     """A layout that was checked: its fields, and the length of its payloads."""
 
     places: tuple[FieldPlace, ...]
@@ -123,16 +121,21 @@ def read_layout(layout: object) -> FieldLayout:
         if kind == "number":  # it is in the layout itself
             places[name] = FieldPlace(name, kind, _number(rest))
             continue
-        dtype, shape = _extent(kind, rest)
-        # as Python ints: a product of hostile extents must not wrap
-        count = math.prod(shape)
-        if count == 0:
-            places[name] = FieldPlace(name, kind, 0, dtype, shape)
-            continue
-        start = padded(end)
-        end = start + count * dtype.itemsize
-        places[name] = FieldPlace(name, kind, 0, dtype, shape, count, start, end)
+        places[name] = place = place_after(end, name, kind, *_extent(kind, rest))
+        end = place.end or end
     return FieldLayout(tuple(places.values()), end)
+
+
+def place_after(
+    end: int, name: str, kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> FieldPlace:
+    """Return a field that comes after those that end at byte `end`."""
+    # as Python ints: a product of hostile extents must not wrap
+    count = math.prod(shape)
+    if not count:
+        return FieldPlace(name, kind, 0, dtype, shape)
+    start = padded(end)
+    return FieldPlace(name, kind, 0, dtype, shape, count, start, start + count * dtype.itemsize)
 
 
 def decode_fields(layout: object, payload: memoryview) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgpack
 
-from .arrays import encode_arrays
+from .arrays import encode_arrays, read_arrays
 from .fields import Buffer, CodecError, encode_fields, holds_fields, read_layout
 from .objects import decode_object, encode_object
 from .tensors import encode_tensors, read_tensors
@@ -110,7 +110,8 @@ def _reader(header: object, allow_object: bool) -> Callable[[memoryview], Any]:
 
 
 def _packed_reader(header: bytes, allow_object: bool) -> Callable[[memoryview], Any]:
-    return _reader(msgpack.unpackb(header), allow_object)
+    layout = read_arrays(header)
+    return layout.read if layout is not None else _reader(msgpack.unpackb(header), allow_object)
 
 
 _remembered_reader = functools.lru_cache(HEADERS_REMEMBERED)(_packed_reader)

@@ -7,8 +7,14 @@ copy: once it is lent, it is not held any more. What nobody needs of a run in a 
 idle there as long as others of the run are needed, and counts as long.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from .sample import Sample
-from .shared_payloads import SharedPayload, SharedPayloads, let_go
+from .shared_payloads import SharedPayload, SharedPayloads
+
+# A sample with its header, its payload and the bytes of that.
+Decoded = tuple[Sample, bytes, Any, int]
 
 # Before the first payload has arrived its size is guessed as this part of the budget.
 FIRST_GUESS = 64
@@ -39,66 +45,108 @@ class ByteBudget:
         """
         return bool(self._held) and self.held_bytes + self.lent_bytes > self.limit_bytes
 
-    def has_room(self, sample: Sample) -> bool:
-        """Return whether a sample can be decoded within the budget."""
+    @property
+    def room_bytes(self) -> int:
+        """What is free for more samples to be decoded; below 0 where too much is used."""
         used = self.held_bytes + self._only_lent_bytes + self.reserved_bytes
-        used += self._lenders.idle_bytes
-        return used + self._expected(sample) <= self.limit_bytes
+        return self.limit_bytes - used - self._lenders.idle_bytes
+
+    def reserve_room(self, samples: Sequence[Sample]) -> int:
+        """Reserve the bytes of samples to be decoded; return how many, from the first, fit in."""
+        before = room_bytes = self.room_bytes
+        usual_bytes = self._usual_bytes
+        fitting = 0
+        for sample in samples:
+            nbytes = sample.nbytes or usual_bytes
+            if nbytes > room_bytes:
+                break
+            room_bytes -= nbytes
+            sample.reserved = nbytes
+            fitting += 1
+        self.reserved_bytes += before - room_bytes
+        return fitting
 
     def reserve(self, sample: Sample) -> None:
-        """Reserve the bytes of a sample that is leased for decoding."""
-        sample.reserved = self._expected(sample)
+        """Reserve the bytes of a sample that is leased for decoding, whether they fit in or not."""
+        sample.reserved = sample.nbytes or self._usual_bytes
         self.reserved_bytes += sample.reserved
 
-    def release(self, sample: Sample) -> None:
-        """Release the bytes reserved for a sample."""
-        self.reserved_bytes -= sample.reserved
-        sample.reserved = 0
+    def release(self, samples: Iterable[Sample]) -> None:
+        """Release the bytes reserved for samples."""
+        released_bytes = 0
+        for sample in samples:
+            if sample.reserved:
+                released_bytes += sample.reserved
+                sample.reserved = 0
+        self.reserved_bytes -= released_bytes
 
-    def hold(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
-        """Hold a sample's payload."""
-        sample.header, sample.payload, sample.nbytes = header, payload, nbytes
-        if isinstance(payload, SharedPayload):
-            payload.is_held = True
-        self.largest_bytes = max(self.largest_bytes, nbytes)
-        self.held_bytes += nbytes
-        self._held[sample.ordinal] = sample
+    def hold(self, decoded: Sequence[Decoded]) -> None:
+        """Hold samples' payloads."""
+        held, held_bytes, largest_bytes = self._held, 0, self.largest_bytes
+        for sample, header, payload, nbytes in decoded:
+            sample.header, sample.payload, sample.nbytes = header, payload, nbytes
+            if type(payload) is SharedPayload:
+                payload.is_held = True
+            held[sample.ordinal] = sample
+            held_bytes += nbytes
+            if nbytes > largest_bytes:
+                largest_bytes = nbytes
+        self.held_bytes += held_bytes
+        self.largest_bytes = largest_bytes
 
-    def drop(self, sample: Sample) -> None:
-        """Drop a payload, if it is held."""
-        if self._held.pop(sample.ordinal, None) is not None:
-            self.held_bytes -= sample.nbytes
-            self._only_lent_bytes += sample.nbytes * sample.lent
-            if sample.loan is None:
-                let_go(sample.payload)
-            sample.header, sample.payload = b"", None
+    def drop(self, samples: Iterable[Sample]) -> None:
+        """Drop the payloads that are held of these samples."""
+        held, dropped_bytes, lent_bytes = self._held, 0, 0
+        for sample in samples:
+            if held.pop(sample.ordinal, None) is None:
+                continue
+            dropped_bytes += sample.nbytes
+            if sample.lent:
+                lent_bytes += sample.nbytes
+            payload, sample.payload = sample.payload, None
+            if type(payload) is SharedPayload and sample.loan is None:
+                payload.free()
+        self.held_bytes -= dropped_bytes
+        self._only_lent_bytes += lent_bytes
 
-    def lend(self, sample: Sample) -> None:
-        """Count a held payload as copied to a trainer, or as read there."""
-        if not sample.lent and sample.payload is not None:
+    def lend(self, samples: Iterable[Sample]) -> None:
+        """Count the payloads that are held of samples as copied to a trainer, or as read there."""
+        lent_bytes, to_be_read = 0, list[Sample]()
+        for sample in samples:
+            payload = sample.payload
+            if sample.lent or payload is None:
+                continue
             sample.lent = True
-            self.lent_bytes += sample.nbytes
-            if isinstance(sample.payload, SharedPayload):
-                sample.loan = sample.payload
+            lent_bytes += sample.nbytes
+            if type(payload) is SharedPayload:
+                sample.loan = payload
                 self._shared[sample.ordinal] = sample
-                self.drop(sample)
+                to_be_read.append(sample)
+        self.lent_bytes += lent_bytes
+        if to_be_read:
+            self.drop(to_be_read)
 
-    def end_loan(self, sample: Sample) -> None:
-        """Count a payload as lent no longer: it was acknowledged, or lost."""
-        if sample.lent:
+    def end_loans(self, samples: Iterable[Sample]) -> None:
+        """Count payloads as lent no longer: they were acknowledged, or lost."""
+        ended_bytes, dropped_bytes = 0, 0
+        for sample in samples:
+            if not sample.lent:
+                continue
             sample.lent = False
-            self.lent_bytes -= sample.nbytes
-            self._only_lent_bytes -= sample.nbytes * (sample.payload is None)
-            let_go(sample.loan)
-            sample.loan = None
-            self._shared.pop(sample.ordinal, None)
+            ended_bytes += sample.nbytes
+            if sample.payload is None:
+                dropped_bytes += sample.nbytes
+            if sample.loan is not None:
+                sample.loan.free()
+                sample.loan = None
+                del self._shared[sample.ordinal]
+        self.lent_bytes -= ended_bytes
+        self._only_lent_bytes -= dropped_bytes
 
     def let_all_go(self) -> None:
         """Free what lies in workers' memory: the run is over."""
-        for sample in [*self._held.values()]:
-            self.drop(sample)
-        for sample in [*self._shared.values()]:
-            self.end_loan(sample)
+        self.drop([*self._held.values()])
+        self.end_loans([*self._shared.values()])
 
     def held_of(self, worker: bytes) -> list[Sample]:
         """Return the held samples whose payloads lie in a worker's memory."""
@@ -116,10 +164,12 @@ class ByteBudget:
         """Return the held sample that is needed last."""
         return max(self._held.values(), key=_lateness)
 
-    def _expected(self, sample: Sample) -> int:
-        return max(1, sample.nbytes or self.largest_bytes or self.limit_bytes // FIRST_GUESS)
+    @property
+    def _usual_bytes(self) -> int:
+        """What is expected of a sample whose size nobody has said."""
+        return self.largest_bytes or max(1, self.limit_bytes // FIRST_GUESS)
 
 
 def _lateness(sample: Sample) -> tuple[bool, int, int, int]:
     """Order payloads by how late they are needed; what is not planned yet comes last of all."""
-    return sample.step < 0, sample.step, sample.microbatch, sample.ordinal
+    return sample.step < 0, *sample.position, sample.ordinal

@@ -2,12 +2,9 @@
 
 import bisect
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from .sample import Sample
-
-# (step, microbatch, rank): sorts by need.
-Place = tuple[int, int, int]
+from .sample import Place
 
 
 class _Waiting:
@@ -20,13 +17,14 @@ class _Waiting:
         self._ranks: dict[tuple[int, int], list[int]] = {}
         self._at: dict[Place, list[int]] = {}
 
-    def push(self, place: Place, ordinal: int) -> None:
-        """Add a sample."""
+    def push(self, place: Place, ordinals: Iterable[int]) -> None:
+        """Add samples."""
         waiting = self._at.get(place)
         if waiting is not None:
-            bisect.insort(waiting, ordinal)
+            waiting.extend(ordinals)
+            waiting.sort()
             return
-        self._at[place] = [ordinal]
+        self._at[place] = sorted(ordinals)
         position = place[:2]
         ranks = self._ranks.get(position)
         if ranks is None:
@@ -76,10 +74,9 @@ class DecodeQueue:
         self._fresh = _Waiting(is_wanted)
         self._dropped = _Waiting(is_wanted)
 
-    def push(self, sample: Sample) -> None:
-        """Queue a planned sample."""
-        waiting = self._dropped if sample.settled else self._fresh
-        waiting.push((sample.step, sample.microbatch, sample.rank), sample.ordinal)
+    def push(self, place: Place, ordinals: Iterable[int], is_dropped: bool) -> None:
+        """Queue planned samples of a microbatch."""
+        (self._dropped if is_dropped else self._fresh).push(place, ordinals)
 
     def remove(self, ordinal: int) -> bool:
         """Take a sample out, wherever it is; return whether it was queued."""

@@ -5,6 +5,8 @@ again later, identically. The front (the earliest microbatch that some rank has 
 always be decoded, whatever the budget, so that the line cannot jam.
 """
 
+from collections.abc import Sequence
+
 from .byte_budget import ByteBudget
 from .decode_queue import DecodeQueue
 from .planned_steps import PlannedSteps
@@ -19,10 +21,20 @@ class DecodeScheduler:
         self.budget = budget
         self._queue = DecodeQueue(self._is_wanted)
 
+    def queue_microbatch(self, samples: Sequence[Sample]) -> None:
+        """Queue the samples of a microbatch, those that must be decoded."""
+        fresh = [sample.ordinal for sample in samples if not sample.settled]
+        if fresh:
+            self._queue.push(samples[0].place, fresh, is_dropped=False)
+        if len(fresh) < len(samples):
+            for sample in samples:
+                if sample.settled:
+                    self.queue(sample)
+
     def queue(self, sample: Sample) -> None:
         """Queue a planned sample, unless it need not be decoded."""
         if sample.is_missing:
-            self._queue.push(sample)
+            self._queue.push(sample.place, (sample.ordinal,), is_dropped=sample.settled)
 
     def move(self, sample: Sample) -> None:
         """Queue a sample where its new microbatch needs it, if it is queued."""
@@ -32,7 +44,7 @@ class DecodeScheduler:
     def requeue(self, sample: Sample) -> None:
         """Queue a sample again whose lease was lost, unless it is not needed any more."""
         if sample.ordinal in self.planned.samples and sample.reserved:
-            self.budget.release(sample)
+            self.budget.release((sample,))
             self.queue(sample)
 
     def next_rank(self, rank: int) -> int | None:
@@ -58,26 +70,36 @@ class DecodeScheduler:
                 break
             if chosen and not spans and found[0][:2] != chosen[0].position:
                 break
-            waiting = found[1]
-            looked_at = self._choose(waiting, most, chosen)
-            del waiting[:looked_at]
-            if waiting or chosen[-1].crash_count:
+            if not self._choose(found[1], most, chosen) or chosen[-1].crash_count:
                 break
         return chosen
 
-    def _choose(self, waiting: list[int], most: int, chosen: list[Sample]) -> int:
-        """Choose samples of one place; return how many of those that wait are done with."""
-        for number, ordinal in enumerate(waiting):
-            sample = self.planned.samples.get(ordinal)
-            if sample is None or not sample.is_missing:
-                continue
-            if len(chosen) == most or (chosen and (sample.crash_count or chosen[0].crash_count)):
-                return number
-            if not self._fits(sample):
-                return number
-            self.budget.reserve(sample)
-            chosen.append(sample)
-        return len(waiting)
+    def _choose(self, waiting: list[int], most: int, chosen: list[Sample]) -> bool:
+        """Choose samples of those that wait at a place; return whether more can be chosen."""
+        looked_at = waiting[: most - len(chosen)]
+        found = map(self.planned.samples.get, looked_at)
+        wanted = [
+            each for each in found if each is not None and each.is_missing and not each.reserved
+        ]
+        suspected = [number for number, each in enumerate(wanted) if each.crash_count]
+        end = len(wanted)
+        if suspected:  # what is before it, or it alone where it is the first of all
+            end = suspected[0] or (0 if chosen else 1)
+        taken = self._reserve(wanted[:end])
+        chosen += wanted[:taken]
+        is_all = taken == len(wanted)
+        del waiting[: len(looked_at) if is_all else waiting.index(wanted[taken].ordinal)]
+        return is_all
+
+    def _reserve(self, samples: list[Sample]) -> int:
+        """Reserve the bytes of samples to be decoded; return how many, from the first, may be."""
+        taken = 0
+        while True:
+            taken += self.budget.reserve_room(samples[taken:])
+            if taken == len(samples) or not self._may_exceed(samples[taken]):
+                return taken
+            self.budget.reserve(samples[taken])
+            taken += 1
 
     def evict(self) -> None:
         """Drop payloads until the budget holds: first copies that ranks have, then the latest.
@@ -87,7 +109,7 @@ class DecodeScheduler:
         while self.budget.is_exceeded:
             copy = self.budget.latest_copy()
             if copy is not None:
-                self.budget.drop(copy)
+                self.budget.drop((copy,))
                 continue
             latest = self.budget.latest()
             if latest.step >= 0 and latest.position <= self.planned.front:
@@ -101,19 +123,22 @@ class DecodeScheduler:
 
     def _drop(self, sample: Sample) -> None:
         """Drop a payload; if it is planned, queue it to be decoded again."""
-        self.budget.drop(sample)
+        self.budget.drop((sample,))
         if sample.step >= 0:
-            self.planned.change_missing(sample, 1)
+            self.planned.change_missing((sample,), 1)
             self.queue(sample)
 
     def _is_wanted(self, ordinal: int) -> bool:
-        sample = self.planned.samples.get(ordinal)
-        return sample is not None and sample.is_missing
+        """Return whether a sample that is queued must still be decoded, and is on no lease.
 
-    def _fits(self, sample: Sample) -> bool:
-        """Return whether a sample may be decoded now."""
-        if self.budget.has_room(sample):
-            return True
+        Where a late result comes of a sample that was queued again, and is dropped, it is queued
+        twice.
+        """
+        sample = self.planned.samples.get(ordinal)
+        return sample is not None and sample.is_missing and not sample.reserved
+
+    def _may_exceed(self, sample: Sample) -> bool:
+        """Return whether a sample may be decoded although it does not fit into the budget."""
         front = self.planned.front
         if sample.position == front:
             return True

@@ -10,7 +10,8 @@ are; budgets hold, as a sample that fits among others fits alone.
 from .sample import Sample
 from .step import PendingMicrobatch, PendingStep
 
-Place = tuple[int, int]
+# (rank, microbatch) of one step.
+Cell = tuple[int, int]
 
 
 def fill_empty_microbatches(step: PendingStep) -> list[Sample] | None:
@@ -19,16 +20,17 @@ def fill_empty_microbatches(step: PendingStep) -> list[Sample] | None:
     Return None, and move nothing, if there are fewer usable samples than microbatches.
     """
     batches = {(r, m): b for r, rank in enumerate(step.ranks) for m, b in enumerate(rank)}
-    usable = {place: _usable(batch) for place, batch in batches.items()}
+    usable = {cell: _usable(batch) for cell, batch in batches.items()}
     if sum(map(len, usable.values())) < len(batches):
         return None
     moved = []
-    for place in [place for place, samples in usable.items() if not samples]:
-        giver = _giver(usable, place)
+    for cell in [cell for cell, samples in usable.items() if not samples]:
+        giver = _giver(usable, cell)
         sample = usable[giver].pop()
-        usable[place].append(sample)
-        _move(sample, batches[giver], batches[place])
-        sample.rank, sample.microbatch = place
+        usable[cell].append(sample)
+        _move(sample, batches[giver], batches[cell])
+        rank, microbatch = cell
+        sample.place = step.number, microbatch, rank
         moved.append(sample)
     return moved
 
@@ -37,14 +39,14 @@ def _usable(batch: PendingMicrobatch) -> list[Sample]:
     return [sample for sample in batch.samples if not sample.reason]
 
 
-def _giver(usable: dict[Place, list[Sample]], place: Place) -> Place:
-    """Return the largest microbatch (the first of several) that can spare a sample for a place.
+def _giver(usable: dict[Cell, list[Sample]], cell: Cell) -> Cell:
+    """Return the largest microbatch (the first of several) that can spare a sample for another.
 
     Those that run at the same time on other ranks come first: what must be held for one microbatch
     of every rank then stays the same.
     """
     able = [each for each, samples in usable.items() if len(samples) > 1]
-    beside = [each for each in able if each[1] == place[1]]
+    beside = [each for each in able if each[1] == cell[1]]
     return max(beside or able, key=lambda each: len(usable[each]))
 
 

@@ -1,10 +1,10 @@
 """The steps that are planned and that some rank has not taken, and their samples."""
 
-from .sample import Sample
-from .step import PendingMicrobatch, PendingStep
+from collections import Counter
+from collections.abc import Iterable
 
-# (step, microbatch, rank)
-Place = tuple[int, int, int]
+from .sample import PLACE, Place, Sample
+from .step import PendingMicrobatch, PendingStep
 
 
 class PlannedSteps:
@@ -33,15 +33,30 @@ class PlannedSteps:
         batch = step.find(rank, microbatch) if step is not None else None
         return (step, batch) if step is not None and batch is not None else None
 
-    def change_missing(self, sample: Sample, by: int) -> None:
-        """Change how many samples a planned sample's microbatch misses."""
-        step = self.by_number.get(sample.step)
-        if step is None:
-            return
-        batch = step.ranks[sample.rank][sample.microbatch]
-        batch.missing += by
-        if not batch.missing:
-            self._complete.append((sample.step, sample.microbatch, sample.rank))
+    def change_missing(self, samples: Iterable[Sample], by: int) -> None:
+        """Change how many samples the microbatches of planned samples miss, `by` for each."""
+        for place, number in Counter(map(PLACE, samples)).items():
+            step = self.by_number.get(place[0])
+            if step is None:
+                continue
+            batch = step.ranks[place[2]][place[1]]
+            batch.missing += by * number
+            if not batch.missing:
+                self._complete.append(place)
+
+    def settle(self, samples: Iterable[Sample]) -> list[PendingStep]:
+        """Count samples as decoded once, or as holes; return the steps that it is the last of."""
+        fresh = [sample for sample in samples if not sample.settled]
+        for sample in fresh:
+            sample.settled = True
+        settled = list[PendingStep]()
+        for place, number in Counter(map(PLACE, fresh)).items():
+            step = self.by_number.get(place[0])
+            if step is not None:
+                step.unsettled -= number
+                if not step.unsettled:
+                    settled.append(step)
+        return settled
 
     def note_step(self, number: int) -> None:
         """Note that microbatches of a step may have become ready."""

@@ -1,6 +1,8 @@
 """A planned step: its microbatches, the samples they miss, and the messages they become."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -14,10 +16,11 @@ from ...protocol.messages import (
     PayloadServer,
     Weights,
 )
-from .sample import Sample
+from .sample import Place, Sample
 from .shared_payloads import SharedPayload, SharedRun
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
+_NBYTES = attrgetter("nbytes")
 
 
 class PendingMicrobatch(msgspec.Struct):
@@ -89,34 +92,38 @@ class PendingStep(msgspec.Struct):
 
 
 class ReadyBatch(msgspec.Struct, frozen=True):
-    """A microbatch that is ready: the message, its payload frames, and a hole that ends the run."""
+    """A microbatch that is ready: the message, its payload frames, and a hole that ends the run.
+
+    runs: those in workers' memory of which it has handles.
+    """
 
     message: Batch
     payloads: tuple[object, ...]
     fatal: Sample | None
+    runs: tuple[SharedRun, ...] = ()
 
 
 def plan_step(
     number: int, ranks: Ranks, after: EpochPosition, waits_for_holes: bool
 ) -> PendingStep:
     """Return a step of planned samples, and set in these where they belong."""
-    for r, batches in enumerate(ranks):
-        for m, samples in enumerate(batches):
-            for sample in samples:
-                sample.step, sample.microbatch, sample.rank = number, m, r
-    microbatches = [[_microbatch(samples) for samples in batches] for batches in ranks]
+    microbatches = [
+        [_microbatch((number, m, r), samples) for m, samples in enumerate(batches)]
+        for r, batches in enumerate(ranks)
+    ]
     step = PendingStep(number, after, microbatches, waits_for_holes)
     step.taken = [0] * len(ranks)
     step.untaken_at = [len(ranks)] * len(microbatches[0])
-    step.unsettled = sum(not sample.settled for sample in step.samples())
-    step.holes = {sample.ordinal for sample in step.samples() if sample.reason}
+    settled = [sample for sample in step.samples() if sample.settled]
+    step.unsettled = sum(map(len, itertools.chain(*ranks))) - len(settled)
+    step.holes = {sample.ordinal for sample in settled if sample.reason}
     return step
 
 
 def refuse_small_budget(step: PendingStep, budget_bytes: int) -> None:
     """Raise ValueError if one microbatch per rank does not fit into a byte budget."""
     for m in range(max((len(batches) for batches in step.ranks), default=0)):
-        need = sum(sample.nbytes for rank in step.ranks for sample in rank[m].samples)
+        need = sum(sum(map(_NBYTES, rank[m].samples)) for rank in step.ranks)
         if need > budget_bytes:
             raise ValueError(
                 f"a byte budget of {budget_bytes} cannot hold one microbatch per rank: "
@@ -129,10 +136,10 @@ def pack(
 ) -> ReadyBatch:
     """Return the message of a complete microbatch; `label` and `padded` as in DeliveryTracker."""
     samples = step.ranks[rank][microbatch].samples
-    good = [sample for sample in samples if not sample.reason]
+    good, bad = _usable(samples, step.holes), [each for each in samples if each.reason]
     if not step.weights:
         step.weights = _all_weights(step, label)
-    handles, servers, frames = _payloads(good)
+    handles, runs, frames = _payloads(good)
     message = Batch(
         run=run,
         rank=rank,
@@ -142,25 +149,38 @@ def pack(
         weights=step.weights[rank, microbatch],
         costs=_costs([sample.cost or () for sample in good], padded),
         after=step.after,
-        items=tuple(BatchItem(s.ordinal, s.key, s.header) for s in good),
-        holes=tuple(Hole(s.ordinal, s.key, s.reason, s.source) for s in samples if s.reason),
+        items=tuple([BatchItem(s.ordinal, s.key, s.header) for s in good]),
+        holes=tuple([Hole(s.ordinal, s.key, s.reason, s.source) for s in bad]),
         step_holes=tuple(sorted(step.holes)),
         handles=handles,
-        servers=servers,
+        servers=_servers(runs),
     )
-    fatal = next((sample for sample in samples if sample.fatal), None)
-    return ReadyBatch(message, frames, fatal)
+    fatal = next((sample for sample in bad if sample.fatal), None)
+    return ReadyBatch(message, frames, fatal, runs)
+
+
+def _usable(samples: Sequence[Sample], holes: Collection[int]) -> Sequence[Sample]:
+    """Return the samples that are no holes; `holes` are those of their step."""
+    return [sample for sample in samples if not sample.reason] if holes else samples
+
+
+def _servers(runs: Iterable[SharedRun]) -> tuple[PayloadServer, ...]:
+    """Return whence payloads in these runs are pulled, those that are."""
+    servers = {run.handle.token: run.server for run in runs if run.server is not None}
+    return tuple(servers.values())
 
 
 def _payloads(
     samples: Sequence[Sample],
-) -> tuple[Handles, tuple[PayloadServer, ...], tuple[object, ...]]:
-    """Return where samples' payloads lie, whence they are pulled, and those that lie here."""
+) -> tuple[Handles, tuple[SharedRun, ...], tuple[object, ...]]:
+    """Return where samples' payloads lie in workers' memory, in which runs, and those here."""
     payloads = [sample.payload for sample in samples]
+    if SharedPayload not in set(map(type, payloads)):
+        return NO_HANDLES, (), tuple(payloads)
     runs: dict[SharedRun, int] = {}
     run_of, offsets, lengths, frames = list[int](), list[int](), list[int](), list[object]()
     for payload in payloads:
-        if isinstance(payload, SharedPayload):
+        if type(payload) is SharedPayload:
             run_of.append(runs.setdefault(payload.run, len(runs)))
             offsets.append(payload.offset)
             lengths.append(payload.nbytes)
@@ -169,16 +189,18 @@ def _payloads(
             offsets.append(0)
             lengths.append(0)
             frames.append(payload)
-    if not runs:
-        return NO_HANDLES, (), tuple(frames)
-    servers = {run.handle.token: run.server for run in runs if run.server is not None}
     named = tuple(run.handle for run in runs)
     handles = Handles(named, tuple(run_of), tuple(offsets), tuple(lengths))
-    return handles, tuple(servers.values()), tuple(frames)
+    return handles, tuple(runs), tuple(frames)
 
 
-def _microbatch(samples: Sequence[Sample]) -> PendingMicrobatch:
-    return PendingMicrobatch(tuple(samples), sum(sample.is_missing for sample in samples))
+def _microbatch(place: Place, samples: Sequence[Sample]) -> PendingMicrobatch:
+    missing = 0
+    for sample in samples:
+        sample.place = place
+        # What was not decoded yet, and is no hole, is missing: the others are asked.
+        missing += not sample.settled or sample.is_missing
+    return PendingMicrobatch(tuple(samples), missing)
 
 
 def _costs(samples: Sequence[tuple[int, ...]], padded: Sequence[int]) -> tuple[int, ...]:
@@ -197,7 +219,9 @@ def _costs(samples: Sequence[tuple[int, ...]], padded: Sequence[int]) -> tuple[i
 def _all_weights(step: PendingStep, label: int) -> dict[tuple[int, int], Weights]:
     """Return the weights of every microbatch (rank, microbatch) of a step, holes left out."""
     # (samples, label tokens) per microbatch, then per rank, then of the step.
-    counts = [[_count(batch.samples, label) for batch in batches] for batches in step.ranks]
+    counts = [
+        [_count(batch.samples, label, step.holes) for batch in batches] for batches in step.ranks
+    ]
     of_ranks = [(sum(c[0] for c in mbs), sum(c[1] for c in mbs)) for mbs in counts]
     whole = (sum(c[0] for c in of_ranks), sum(c[1] for c in of_ranks))
     return {
@@ -207,7 +231,7 @@ def _all_weights(step: PendingStep, label: int) -> dict[tuple[int, int], Weights
     }
 
 
-def _count(samples: Sequence[Sample], label: int) -> tuple[int, int]:
-    """Count samples and label tokens without holes."""
-    good = [sample for sample in samples if not sample.reason]
-    return len(good), sum(s.cost[label] for s in good if s.cost) if label >= 0 else 0
+def _count(samples: Sequence[Sample], label: int, holes: Collection[int]) -> tuple[int, int]:
+    """Count samples and label tokens without holes; `holes` are those of the step."""
+    good = _usable(samples, holes)
+    return len(good), sum([s.cost[label] for s in good if s.cost]) if label >= 0 else 0

@@ -14,17 +14,18 @@ soon as the step's holes are known (`empty_microbatches.py`). If there are too f
 becomes holes, and the ranks pass it over.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ...protocol.messages import EpochPosition
-from .byte_budget import ByteBudget
+from .byte_budget import ByteBudget, Decoded
 from .decoding import DecodeScheduler
 from .empty_microbatches import fill_empty_microbatches
 from .planned_steps import PlannedSteps
 from .rank_progress import RankProgress
-from .sample import Sample
-from .shared_payloads import SharedPayload, SharedPayloads
+from .sample import NOWHERE, ORDINAL, Sample
+from .shared_payloads import SharedPayload, SharedPayloads, SharedRun
 from .step import (
     PendingMicrobatch,
     PendingStep,
@@ -101,9 +102,11 @@ class DeliveryTracker:
         """
         step = plan_step(number, ranks, after, self.waits_for_holes)
         refuse_small_budget(step, self.budget.limit_bytes)
-        for sample in step.samples():
-            self.planned.samples[sample.ordinal] = sample
-            self.decoding.queue(sample)
+        for batch in itertools.chain(*step.ranks):
+            self.planned.samples.update(
+                zip(map(ORDINAL, batch.samples), batch.samples, strict=True)
+            )
+            self.decoding.queue_microbatch(batch.samples)
         self.steps[number] = step
         self._apply_known_holes(step)
         self._unblock(step)
@@ -138,50 +141,47 @@ class DeliveryTracker:
 
     # --- results of decoding
 
-    def store(self, sample: Sample, header: bytes, payload: object, nbytes: int) -> None:
-        """Store a decoded payload; one that is not needed (any more) is ignored."""
-        budget = self.budget
-        budget.release(sample)
-        is_forgotten = sample.step >= 0 and sample.ordinal not in self.planned.samples
-        if not sample.is_missing or is_forgotten:
-            return
-        budget.hold(sample, header, payload, nbytes)
-        self.planned.change_missing(sample, -1)
-        if not sample.settled:
-            self._settle(sample)
-        if budget.is_exceeded:
-            self.decoding.evict()
+    def store(self, decoded: Sequence[Decoded]) -> None:
+        """Store the payloads of different samples; those that are not needed are ignored."""
+        planned = self.planned.samples
+        self.budget.release([each[0] for each in decoded])
+        # What has a place and is not planned was forgotten.
+        needed = [
+            each
+            for each in decoded
+            if (each[0].ordinal in planned or each[0].place == NOWHERE) and each[0].is_missing
+        ]
+        self.budget.hold(needed)
+        samples = [each[0] for each in needed]
+        self.planned.change_missing(samples, -1)
+        self._settle(samples)
+        self.decoding.evict()
 
     def fail(self, sample: Sample, reason: str, fatal: bool = False) -> None:
         """Turn a sample into a hole; a `fatal` one ends the run when its microbatch is due."""
-        self.budget.release(sample)
+        self.budget.release((sample,))
         if not sample.is_missing:
             return
         sample.reason, sample.fatal = reason, fatal
         if sample.step in self.steps:
             self.steps[sample.step].holes.add(sample.ordinal)
-        self.planned.change_missing(sample, -1)
-        self._settle(sample)
+        self.planned.change_missing((sample,), -1)
+        self._settle((sample,))
 
     def refuse(self, sample: Sample, reason: str) -> None:
         """Turn a sample that is not planned yet into a hole, even if it has been decoded."""
-        self.budget.drop(sample)
+        self.budget.drop((sample,))
         self.fail(sample, reason)
 
     def discard_unplanned(self, sample: Sample) -> None:
         """Drop the payload of a sample that no step took (it was decoded to be measured)."""
         if sample.step < 0:
-            self.budget.drop(sample)
+            self.budget.drop((sample,))
 
-    def _settle(self, sample: Sample) -> None:
-        """Count a sample as decoded once, or as a hole; the last one may unblock its step."""
-        if sample.settled:
-            return
-        sample.settled = True
-        step = self.steps.get(sample.step)
-        if step is not None:
-            step.unsettled -= 1
-            if step.waits_for_holes and not step.unsettled:
+    def _settle(self, samples: Iterable[Sample]) -> None:
+        """Count samples as decoded once, or as holes; the last one may unblock its step."""
+        for step in self.planned.settle(samples):
+            if step.waits_for_holes:
                 self._unblock(step)
 
     def _unblock(self, step: PendingStep) -> None:
@@ -210,8 +210,8 @@ class DeliveryTracker:
         """Turn a sample of a step into a hole, whether it is decoded or not."""
         self._has_useless_work |= sample.reserved > 0
         if not sample.is_missing:
-            self.budget.drop(sample)
-            self.planned.change_missing(sample, 1)
+            self.budget.drop((sample,))
+            self.planned.change_missing((sample,), 1)
         self.fail(sample, reason)
 
     # --- sending
@@ -236,8 +236,9 @@ class DeliveryTracker:
         now: float = 0.0,
         peer: bytes = b"",
         waiting: Collection[bytes] = (),
+        runs: Iterable[SharedRun] = (),
     ) -> None:
-        """Record that a microbatch was sent to a process.
+        """Record that a microbatch was sent to a process, with handles of these runs.
 
         It counts as lent once all were sent it that wait for it: until then it is needed here.
         """
@@ -247,12 +248,10 @@ class DeliveryTracker:
         _, batch = found
         batch.sent_at[peer] = now
         self.has_sent = True
-        for sample in batch.samples:
-            if isinstance(sample.payload, SharedPayload):
-                sample.payload.run.readers.add(peer)
+        for run in runs:
+            run.readers.add(peer)
         if all(each in batch.sent_at for each in waiting):
-            for sample in batch.samples:
-                self.budget.lend(sample)
+            self.budget.lend(batch.samples)
         self.decoding.evict()
 
     def lose_sent(self, rank: int, number: int, microbatch: int, peer: bytes = b"") -> None:
@@ -266,10 +265,10 @@ class DeliveryTracker:
         found[1].sent_at.pop(peer, None)
         for sample in found[1].samples:
             was_sent = sample.lent and sample.payload is None
-            if was_sent or isinstance(sample.payload, SharedPayload):
-                self.budget.drop(sample)
-                self.budget.end_loan(sample)
-                self.planned.change_missing(sample, 1)
+            if was_sent or type(sample.payload) is SharedPayload:
+                self.budget.drop((sample,))
+                self.budget.end_loans((sample,))
+                self.planned.change_missing((sample,), 1)
                 self.decoding.queue(sample)
 
     def _is_complete(self, batch: PendingMicrobatch, now: float, peer: bytes) -> bool:
@@ -283,9 +282,9 @@ class DeliveryTracker:
             batch.sent_at.pop(peer, None)
         dropped = [sample for sample in batch.samples if sample.lent and sample.payload is None]
         if dropped and is_late:
+            self.budget.end_loans(dropped)
+            batch.missing += len(dropped)
             for sample in dropped:
-                self.budget.end_loan(sample)
-                batch.missing += 1
                 self.decoding.queue(sample)
         return not dropped and not batch.missing
 
@@ -302,7 +301,7 @@ class DeliveryTracker:
         """Forget what is before a microbatch: these ranks do not need it."""
         for rank in ranks:
             self.progress.move_on(rank, (number, microbatch))
-        for step in list(self.steps.values()):
+        for step in [step for step in self.steps.values() if step.number <= number]:
             self._catch_up(step, ranks)
 
     def is_over(self, number: int) -> bool:
@@ -342,19 +341,18 @@ class DeliveryTracker:
             return
         end = microbatch if number == step.number else len(batches)
         for batch in batches[step.taken[rank] : end]:
-            for sample in [each for each in batch.samples if not each.settled]:
-                self._settle(sample)
+            if step.unsettled:
+                self._settle(batch.samples)
             self._forget(batch)
         step.take(rank, end)
 
     def _forget(self, batch: PendingMicrobatch) -> None:
         batch.taken = True
-        for sample in batch.samples:
-            if sample.payload is not None:
-                self.budget.drop(sample)
-            if sample.lent:
-                self.budget.end_loan(sample)
-            if sample.reserved:
-                self._has_useless_work = True
-                self.budget.release(sample)
-            self.planned.samples.pop(sample.ordinal, None)
+        samples, reserved = batch.samples, [each for each in batch.samples if each.reserved]
+        self._has_useless_work |= bool(reserved)
+        self.budget.release(reserved)
+        self.budget.end_loans(samples)
+        self.budget.drop(samples)
+        planned = self.planned.samples
+        for sample in samples:
+            planned.pop(sample.ordinal, None)

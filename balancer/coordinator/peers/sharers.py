@@ -87,9 +87,10 @@ class Sharers:
 
     def of_run(self, number: int, run: int) -> list[RankPeer]:
         """Return the processes of a rank that count in a run, those that were lost included."""
-        present = self._of_rank.get(number, {})
-        lost = [each.rank for each in self.lost.values() if number in each.rank.hello.ranks]
-        return [r for r in (*present.values(), *lost) if r.started and r.started.run == run]
+        counting = [*self._of_rank.get(number, {}).values()]
+        if self.lost:
+            counting += [e.rank for e in self.lost.values() if number in e.rank.hello.ranks]
+        return [rank for rank in counting if rank.started and rank.started.run == run]
 
     def needed(self, number: int, run: int) -> Position:
         """Return the first microbatch of a run that some process of a rank may still need."""
@@ -98,6 +99,8 @@ class Sharers:
 
     def why_held_back(self, rank: RankPeer, number: int, step: int) -> RankPeer | None:
         """Return the slowest process that a step of a rank has to wait for, None if it need not."""
+        if not self.lost and len(self._of_rank.get(number, ())) < 2:
+            return None
         run = rank.started.run if rank.started is not None else -1
         others = [each for each in self.of_run(number, run) if each.peer != rank.peer]
         if not others:

@@ -17,9 +17,10 @@ from ...protocol.messages import (
     SampleFailed,
     StartRun,
 )
+from ..delivery.byte_budget import Decoded
 from ..delivery.rank_progress import Position
 from ..delivery.sample import Sample
-from ..delivery.shared_payloads import SharedPayload, SharedPayloads, size_of
+from ..delivery.shared_payloads import SharedPayload, SharedPayloads
 from ..delivery.tracker import DeliveryTracker
 from .doubted_results import (
     MAX_CONTRADICTIONS,
@@ -105,71 +106,89 @@ class EpochRun:
         blamed: list[Blame] = []
         ordinals = [result.ordinal for result in message.results]
         kind, found = self._complete(worker, message.lease, ordinals, now, blamed)
-        measured: list[Sample] = []
+        resources = len(self.job.resources)
+        measured: list[tuple[Sample, Probed]] = []
         for result in message.results:
             sample = found.pop(result.ordinal, None)
             if sample is None:
                 continue
-            sample.crash_count = 0  # no worker died of probing it
-            reason = why_bad_costs(result.cost, result.nbytes, len(self.job.resources))
+            if sample.crash_count:
+                sample.crash_count = 0  # no worker died of probing it
+            reason = why_bad_costs(result.cost, result.nbytes, resources)
             if kind != "probe":
                 reason = "costs, where it was to be decoded"
             if reason:
                 blamed.append(self._reject(worker, kind, sample, result, reason))
             else:
-                if sample.cost is None:
-                    measured.append(sample)
-                self.feed.store_costs(sample, result.key, result.cost, result.nbytes)
+                measured.append((sample, result))
                 sample.named_by = worker
-        self.feed.samples.note_measured(measured)
+        self.feed.samples.note_measured(self.feed.store_costs(measured))
         return blamed
 
     def store_payloads(
-        self, worker: bytes, message: DecodeDone, payloads: Sequence[Any], now: float
+        self,
+        worker: bytes,
+        message: DecodeDone,
+        payloads: Sequence[Any],
+        sizes: Sequence[int],
+        now: float,
     ) -> list[Blame]:
         """Store decoded samples; under a probe lease they bring their costs along.
 
-        Returns who is to blame for what is rubbish.
+        payloads, sizes: of each item its payload, and the bytes of that. Returns who is to blame
+        for what is rubbish.
         """
         blamed: list[Blame] = []
         ordinals = [item.ordinal for item in message.items]
         kind, found = self._complete(worker, message.lease, ordinals, now, blamed)
-        for item, payload in zip(message.items, payloads, strict=True):
+        # What this machine's own workers have decoded, as planned, leaves nothing to ask.
+        is_judged = kind == "probe" or self.check_layout is not None
+        good: list[Decoded] = []
+        for item, payload, nbytes in zip(message.items, payloads, sizes, strict=True):
             sample = found.pop(item.ordinal, None)
-            if sample is not None:
-                blamed += self._store_payload(worker, kind, sample, item, payload)
+            if sample is None:
+                continue
+            decoded = sample, item.header, payload, nbytes
+            if is_judged and not self._judge(worker, kind, item, decoded, blamed):
+                continue
+            if not sample.key:
+                sample.key = item.key
+            good.append(decoded)
+        self.delivery.store(good)
         return blamed
 
-    def _store_payload(
-        self, worker: bytes, kind: str, sample: Sample, message: DecodedItem, payload: Any
-    ) -> list[Blame]:
-        blamed: list[Blame] = []
-        nbytes = size_of(payload)
-        reason = self._why_unreadable(message.header, payload)
+    def _judge(
+        self, worker: bytes, kind: str, item: DecodedItem, decoded: Decoded, blamed: list[Blame]
+    ) -> bool:
+        """Return whether a decoded sample can be used, and store the costs that it brings along.
+
+        Who is to blame for what cannot be is added to those to blame.
+        """
+        sample, header, payload, nbytes = decoded
+        reason = self._why_unreadable(header, payload)
         if kind == "probe" and not reason:
-            reason = why_bad_costs(message.cost, nbytes, len(self.job.resources))
+            reason = why_bad_costs(item.cost, nbytes, len(self.job.resources))
         if reason:
-            return [*blamed, self._reject(worker, kind, sample, message, reason)]
+            blamed.append(self._reject(worker, kind, sample, item, reason))
+            return False
         # Only workers elsewhere are doubted; who contradicts a known name may be right.
         if sample.key and self.check_layout:
-            verdict = judge_name(sample, worker, message.key)
+            verdict = judge_name(sample, worker, item.key)
             blamed += verdict.blamed
-            if verdict.name != message.key:
+            if verdict.name != item.key:
                 self._decode_again(kind, sample)
-                return blamed
+                return False
             sample.key = verdict.name
-        sample.key = sample.key or message.key
         if kind == "probe":
-            self.feed.store_costs(sample, message.key, message.cost, nbytes)
+            self.feed.store_costs([(sample, Probed(item.ordinal, item.key, item.cost, nbytes))])
             sample.named_by = worker
-        self.delivery.store(sample, message.header, payload, nbytes)
-        return blamed
+        return True
 
     def _why_unreadable(self, header: bytes, payload: Any) -> str:
         """Return why no rank could read what a worker elsewhere has sent, "" if it can."""
         if self.check_layout is None:
             return ""
-        if isinstance(payload, SharedPayload):
+        if type(payload) is SharedPayload:
             return why_not_pulled(payload)
         return self.check_layout(header, payload)
 
@@ -253,10 +272,11 @@ class EpochRun:
 
     def _is_taken(self, sample: Sample) -> bool:
         """Return whether a sample is in a microbatch that its rank has taken."""
-        step = self.delivery.steps.get(sample.step)
+        number, microbatch, rank = sample.place
+        step = self.delivery.steps.get(number)
         if step is None:
-            return sample.step >= 0
-        return step.ranks[sample.rank][sample.microbatch].taken
+            return number >= 0
+        return step.ranks[rank][microbatch].taken
 
     # --- questions
 

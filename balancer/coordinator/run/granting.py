@@ -37,7 +37,7 @@ class LeaseGranter:
         workers: int = 1,
         probe_ms: float | None = None,
         decode_ms: float | None = None,
-        rank: int = 0,
+        rank: int | None = 0,
         usual_ms: float | None = None,
     ) -> Lease | None:
         """Grant a worker its next lease, if there is work for it within the byte budget.
@@ -45,16 +45,15 @@ class LeaseGranter:
         `workers` are those that share the samples to probe; `probe_ms` and `decode_ms` are how long
         this one takes for a sample, None where that is not known: for its share of the run's first
         microbatch it counts as `usual_ms` then, which others took to decode one. Of what is to be
-        decoded next, the samples of `rank` come first.
+        decoded next, the samples of `rank` come first; None: nothing is.
         """
-        share = self._share_of_first(workers, rank)
+        share = 0 if rank is None else self._share_of_first(workers, rank)
         decode_ms = usual_ms if share and decode_ms is None else decode_ms
-        most = {
-            "probe": lease_samples(PROBE_SAMPLES, probe_ms),
-            "decode": lease_samples(DECODE_SAMPLES, decode_ms),
-        }
         for kind in ("decode", "probe") if share else self._kinds():
-            samples = self._next_samples(kind, workers, most[kind], rank, share)
+            if kind == "probe":
+                samples = self._to_probe(workers, probe_ms)
+            else:
+                samples = self._to_decode(rank, decode_ms, share)
             if samples:
                 return self._message(self.leases.grant(worker, kind, samples, now))
         return None
@@ -74,13 +73,19 @@ class LeaseGranter:
             return "probe", "decode"
         return "decode", "probe"
 
-    def _next_samples(
-        self, kind: str, workers: int, most: int, rank: int, share: int
-    ) -> list[Sample]:
-        if kind == "decode":
-            if share:
-                return self.delivery.decoding.next_samples(min(most, share), rank)
-            return self.delivery.decoding.next_samples(most, rank, spans=most > DECODE_SAMPLES)
+    def _to_decode(self, rank: int | None, each_ms: float | None, share: int = 0) -> list[Sample]:
+        if rank is None:
+            return []
+        most = lease_samples(DECODE_SAMPLES, each_ms)
+        if share:
+            return self.delivery.decoding.next_samples(min(most, share), rank)
+        return self.delivery.decoding.next_samples(most, rank, spans=most > DECODE_SAMPLES)
+
+    def _to_probe(self, workers: int, each_ms: float | None) -> list[Sample]:
+        # Asked first: after most messages there is nothing to probe.
+        if not self.feed.has_to_probe(MOST_SAMPLES):
+            return []
+        most = lease_samples(PROBE_SAMPLES, each_ms)
         if most <= PROBE_SAMPLES:
             return self.feed.next_samples(most, workers)
         # Shares of what is quick would end in leases of one sample each, and so would windows.
@@ -100,7 +105,7 @@ class LeaseGranter:
         return -(-sum(len(each[microbatch].samples) for each in ranks) // max(workers, 1))
 
     def _message(self, lease: GrantedLease) -> Lease:
-        refs = tuple(SampleRef(s.ordinal, s.index) for s in lease.samples.values())
+        refs = tuple([SampleRef(s.ordinal, s.index) for s in lease.samples.values()])
         return Lease(lease.number, lease.kind, self.epoch, refs, alone=lease.alone)
 
 

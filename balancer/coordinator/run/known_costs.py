@@ -57,11 +57,12 @@ class KnownCosts:
             return rows + np.array(self._uniform or 0, np.int64)
         return self._costs[indexes]
 
-    def cost(self, index: int) -> tuple[tuple[int, ...], int]:
-        """Return the costs and the size in bytes of a sample that is known."""
+    def measured(self, indexes: Int64) -> tuple[list[tuple[int, ...]], list[int]]:
+        """Return the costs and the sizes in bytes of samples that are known."""
         if self._uniform:
-            return self._uniform, 0
-        return tuple(self._costs[index].tolist()), int(self._sizes[index]) - 1
+            return [self._uniform] * len(indexes), [0] * len(indexes)
+        costs = [*map(tuple, self._costs[indexes].tolist())]
+        return costs, (self._sizes[indexes] - 1).tolist()
 
     def note(self, indexes: Sequence[int], costs: Sequence[Sequence[int]], nbytes: Int64) -> None:
         """Note the costs and the sizes of samples that were measured."""

@@ -26,6 +26,11 @@ class GrantedLease(msgspec.Struct, eq=False):
     alone: bool = False
 
 
+def has_suspect(lease: GrantedLease) -> bool:
+    """Return whether a sample that is open on a lease is suspected of killing workers."""
+    return any(sample.crash_count for sample in lease.samples.values())
+
+
 class LeaseIndex:
     """A set of leases, in the order in which they were added."""
 
@@ -98,8 +103,9 @@ class LeaseIndex:
         if not own:
             del self._of_worker[lease.worker]
         if not self._also:
+            of_sample = self._of_sample
             for ordinal in lease.samples:
-                del self._of_sample[ordinal]
+                del of_sample[ordinal]
         else:
             for ordinal in lease.samples:
                 self._forget_sample(lease, ordinal)

@@ -13,8 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from ..delivery.sample import Sample
-from .lease_index import GrantedLease, LeaseIndex
+from ..delivery.sample import ORDINAL, Sample
+from .lease_index import GrantedLease, LeaseIndex, has_suspect
 
 
 class LeaseTable:
@@ -53,9 +53,10 @@ class LeaseTable:
         self._forget_expired(worker)
         self.last += 1
         lease = GrantedLease(self.last, kind, worker, now + self.lease_s, shown_at=now)
-        lease.samples = {sample.ordinal: sample for sample in samples}
+        samples = list(samples)
+        lease.samples = dict(zip(map(ORDINAL, samples), samples, strict=True))
         lease.granted = frozenset(lease.samples)
-        lease.alone = [bool(each.crash_count) for each in lease.samples.values()] == [True]
+        lease.alone = len(lease.samples) == 1 and has_suspect(lease)
         if shared is not None:
             lease.shared = shared.shared = True
         self._leases.add(lease)
@@ -181,9 +182,7 @@ class LeaseTable:
         waiting = [
             held
             for held in self._leases
-            if held.shown_at <= before
-            and not held.shared
-            and not any(sample.crash_count for sample in held.samples.values())
+            if held.shown_at <= before and not held.shared and not has_suspect(held)
         ]
         return min(waiting, key=lambda held: held.shown_at, default=None)
 

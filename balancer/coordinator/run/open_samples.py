@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ...planning.kernels.arrays import Int64
-from ..delivery.sample import Sample
+from ..delivery.sample import ORDINAL, Sample
 from .known_costs import KnownCosts
 
 # So many are counted together, without much memory for it.
@@ -78,7 +78,7 @@ class OpenSamples:
             self._fresh = fresh[-1].ordinal + 1 if is_cut else begin + len(indexes)
             looked_at *= 2  # there may be one in a million
         self._left -= len(fresh)
-        self._samples.update((sample.ordinal, sample) for sample in fresh)
+        self._samples.update(zip(map(ORDINAL, fresh), fresh, strict=True))
         return fresh
 
     def next_again(self) -> Sample | None:
@@ -123,15 +123,16 @@ class OpenSamples:
         self._known.note_failed(sample.index)
 
     def costs(self, begin: int, end: int) -> Int64:
-        """Return the costs of samples (n, resources), all of which are known."""
-        costs = self._known.costs(self._order[begin:end])
-        # There are few objects where they shrink, and few samples to look at where they do not.
-        ordinals = self._samples if self._shrinks else range(begin, end)
-        found = [self._samples.get(each) for each in ordinals if begin <= each < end]
-        objects = [sample for sample in found if sample is not None]
-        if objects:
-            places = np.array([sample.ordinal for sample in objects], np.int64) - begin
-            costs[places] = np.array([sample.cost for sample in objects], np.int64)
+        """Return the costs of samples (n, resources), all of which have some.
+
+        Those that are not known to later epochs are in objects.
+        """
+        indexes = self._order[begin:end]
+        costs = self._known.costs(indexes)
+        others = np.flatnonzero(~self._known.are_known(indexes))
+        if len(others):
+            found = [self._samples[begin + place].cost or () for place in others.tolist()]
+            costs[others] = np.array(found, np.int64)
         return costs
 
     def name(self, ordinal: int) -> str:
@@ -139,19 +140,20 @@ class OpenSamples:
         sample = self._samples.get(ordinal)
         return repr(sample.key) if sample is not None else f"{self._order[ordinal]} of the source"
 
-    def find(self, ordinal: int) -> Sample:
-        """Return a sample whose costs are known."""
-        sample = self._samples.get(ordinal)
-        if sample is None:
-            index = int(self._order[ordinal])
-            cost, nbytes = self._known.cost(index)
-            sample = Sample(ordinal, index, cost=cost, nbytes=nbytes)
-            self._samples[ordinal] = sample
-        return sample
+    def take(self, ordinals: Sequence[int]) -> list[Sample]:
+        """Return samples that have costs, and forget them."""
+        pop = self._samples.pop
+        self._make_objects([each for each in ordinals if each not in self._samples])
+        return [pop(ordinal) for ordinal in ordinals]
 
-    def forget(self, ordinal: int) -> Sample | None:
-        """Forget a sample; return it if there is an object."""
-        return self._samples.pop(ordinal, None)
+    def _make_objects(self, ordinals: list[int]) -> None:
+        """Make objects of samples that are known."""
+        if not ordinals:
+            return
+        indexes = self._order[ordinals]
+        rows = zip(ordinals, indexes.tolist(), *self._known.measured(indexes), strict=True)
+        for ordinal, index, cost, nbytes in rows:
+            self._samples[ordinal] = Sample(ordinal, index, cost=cost, nbytes=nbytes)
 
     def forget_before(self, end: int) -> list[Sample]:
         """Forget all samples before an ordinal; return those that are objects."""

@@ -5,15 +5,15 @@ position (a window's first ordinal and first step) carries over from one window 
 a run can start at any of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ...planning.kernels.arrays import Int64
 from ...planning.planner import WHOLE_EPOCH
 from ...planning.problem.config import GlobalBatch, OversizeError, Planned, Window
-from ...protocol.messages import EpochPosition
-from ..delivery.sample import Sample
+from ...protocol.messages import EpochPosition, Probed
+from ..delivery.sample import ORDINAL, Sample
 from ..delivery.tracker import DeliveryTracker
 from .known_costs import KnownCosts
 from .open_samples import OpenSamples
@@ -92,10 +92,15 @@ class PlanningFeed:
         self._end = self.start
         self._open_window()
 
+    def has_to_probe(self, most: int) -> bool:
+        """Return whether samples wait to be probed, or would with `open_ahead`."""
+        samples = self.samples
+        return samples.to_probe > 0 or samples.end < min(self._end + most, len(self.order))
+
     def open_ahead(self, most: int) -> None:
         """Open up to `most` samples beyond the next window to probing, once none of it waits."""
         samples = self.samples
-        if not samples.to_probe and samples.end < self._end + most:
+        if not samples.to_probe and self.has_to_probe(most):
             samples.open(min(samples.end + most, len(self.order)))
 
     def next_samples(self, most: int, workers: int = 1) -> list[Sample]:
@@ -121,22 +126,28 @@ class PlanningFeed:
         if sample.cost is None:
             self.samples.probe_again(sample)
 
-    def store_costs(self, sample: Sample, key: str, cost: tuple[int, ...], nbytes: int) -> None:
-        """Store a sample's costs, once.
+    def store_costs(self, measured: Iterable[tuple[Sample, Probed]]) -> list[Sample]:
+        """Store samples' names, costs and sizes, once; return those of which it was the first time.
 
         Raises ValueError unless there is one non-negative cost per resource.
         """
-        if sample.cost is not None:
-            return
-        if len(cost) != self.resources:
-            raise ValueError(f"sample {key!r} has costs {cost}: {self.resources} are needed")
-        sample.key, sample.cost, sample.nbytes = key, cost, max(nbytes, sample.nbytes)
-        self._unknown -= sample.ordinal < self._end
+        first = [(sample, found) for sample, found in measured if sample.cost is None]
+        for sample, found in first:
+            if len(found.cost) != self.resources:
+                raise ValueError(
+                    f"sample {found.key!r} has costs {found.cost}: {self.resources} are needed"
+                )
+            sample.key, sample.cost = found.key, found.cost
+            if found.nbytes > sample.nbytes:
+                sample.nbytes = found.nbytes
+        samples = [sample for sample, _ in first]
+        self._unknown -= sum([ordinal < self._end for ordinal in map(ORDINAL, samples)])
+        return samples
 
     def store_failure(self, sample: Sample, key: str) -> None:
         """Store that a sample cannot be probed: it costs nothing and keeps its place."""
         self.samples.note_failed(sample)
-        self.store_costs(sample, key, (0,) * self.resources, 0)
+        self.store_costs([(sample, Probed(sample.ordinal, key, (0,) * self.resources, 0))])
 
     def plan_ahead(self, steps_ahead: int) -> None:
         """Plan windows while fewer than `steps_ahead` steps wait and all costs are known.
@@ -246,14 +257,9 @@ class PlanningFeed:
         """Add one step to the delivery; samples refused as oversize are holes in it."""
         if batch.step < self.first.step:
             return  # of the window that the run starts in, but before its position
-        find = self.samples.find
-        ranks = [[[find(o) for o in mb.ordinals] for mb in mbs] for mbs in batch.ranks]
-        for ordinal in refused:
-            sample = find(ordinal)
+        take = self.samples.take
+        ranks = [[take(mb.ordinals) for mb in mbs] for mbs in batch.ranks]
+        for sample in take(refused):
             self.delivery.refuse(sample, "over budget, and oversize is 'refuse'")
             ranks[0][0].append(sample)
         self.delivery.add_step(batch.step, ranks, after)
-        for rank in ranks:
-            for samples in rank:
-                for sample in samples:
-                    self.samples.forget(sample.ordinal)

@@ -38,21 +38,28 @@ def split_largest(sizes: Int64, group_of: Int64, chosen: Int64, wanted: int) -> 
         if not heap:
             break
         _, group = heapq.heappop(heap)
-        held[group], other = _halves(sizes, held[group])
-        held.append(other)
-        group_of[other] = number
-        for part in (group, number):
+        parts, loads = _halves(sizes, held[group])
+        held[group] = parts[0]
+        held.append(parts[1])
+        group_of[parts[1]] = number
+        for part, load in zip((group, number), loads, strict=True):
             if len(held[part]) > 1:
-                heapq.heappush(heap, (-int(sizes[held[part]].sum()), part))
+                heapq.heappush(heap, (-load, part))
     return group_of, np.concatenate([chosen, new])
 
 
-def _halves(sizes: Int64, group: list[int]) -> tuple[list[int], list[int]]:
-    """Split samples into two halves of about the same size, largest first to the smaller."""
+def _halves(sizes: Int64, group: list[int]) -> tuple[tuple[list[int], list[int]], list[int]]:
+    """Split samples into two halves of about the same size, largest first to the smaller.
+
+    group: ascending, as the halves are; returned with these are their sizes.
+    """
+    # Taken out of the array at once: one by one, each becomes an object of numpy's first.
+    size_of: dict[int, int] = dict(zip(group, sizes[group].tolist(), strict=True))
     halves: tuple[list[int], list[int]] = ([], [])
     loads = [0, 0]
-    for item in sorted(group, key=lambda member: (-int(sizes[member]), member)):
+    # Those of one size stay in the order of their numbers.
+    for item in sorted(group, key=size_of.__getitem__, reverse=True):
         side = int((loads[1], len(halves[1])) < (loads[0], len(halves[0])))
         halves[side].append(item)
-        loads[side] += int(sizes[item])
-    return sorted(halves[0]), sorted(halves[1])
+        loads[side] += size_of[item]
+    return (sorted(halves[0]), sorted(halves[1])), loads

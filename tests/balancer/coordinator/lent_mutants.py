@@ -23,8 +23,8 @@ LENT_MUTANTS = (
     mutant(
         "only the first rank that was sent something of a run is named",
         edit("coordinator.delivery.tracker:DeliveryTracker.mark_sent",
-             "sample.payload.run.readers.add(peer)",
-             "sample.payload.run.readers.update(() if sample.payload.run.readers else (peer,))"),
+             "run.readers.add(peer)",
+             "run.readers.update(() if run.readers else (peer,))"),
         seed=0,
     ),
 )  # fmt: skip

@@ -75,7 +75,7 @@ MUTANTS = (
     mutant(
         "costs that arrive twice count twice",
         edit("coordinator.run.planning_feed:PlanningFeed.store_costs",
-             "sample.cost is not None", "False"),
+             "sample.cost is None", "True"),
         seed=2,
     ),
     mutant(
@@ -175,13 +175,12 @@ MUTANTS = (
     mutant(
         "credit leaks with every payload",
         edit("coordinator.delivery.byte_budget:ByteBudget.release",
-             "self.reserved_bytes -= sample.reserved",
-             "self.reserved_bytes -= sample.reserved - 1"),
+             "released_bytes += sample.reserved", "released_bytes += sample.reserved - 1"),
         seed=4,
     ),
     mutant(
         "the front has no credit of its own",
-        edit("coordinator.delivery.decoding:DecodeScheduler._fits",
+        edit("coordinator.delivery.decoding:DecodeScheduler._may_exceed",
              "sample.position == front", "False"),
         seed=25,
     ),

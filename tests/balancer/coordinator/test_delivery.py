@@ -34,7 +34,7 @@ def filled(delivery, ranks=2, microbatches=2, size=2, steps=1, nbytes=10):
 
 def arrive(delivery, *samples, nbytes=10):
     for each in samples:
-        delivery.store(each, b"", b"x" * nbytes, nbytes)
+        delivery.store([(each, b"", b"x" * nbytes, nbytes)])
 
 
 def take_all(delivery):
@@ -91,6 +91,32 @@ def test_a_suspected_sample_ends_a_piece_of_work_that_spans_microbatches():
     work = delivery.decoding.next_samples(9, spans=True)
     assert {each.microbatch for each in work} == {0}
     assert delivery.decoding.next_samples(9, spans=True) == [suspected]
+
+
+def test_what_arrives_together_is_what_arrives_one_by_one():
+    held: list[object] = []
+    for at_once in (True, False):
+        delivery = DeliveryTracker(0, 1000, waits_for_holes=True)
+        samples = [*filled(delivery, steps=2).values()]
+        work = [(each, b"h", bytes(10 + each.ordinal), 10 + each.ordinal) for each in samples[:9]]
+        for decoded in [work] if at_once else [[each] for each in work]:
+            delivery.store(decoded)
+        step = delivery.steps[1]
+        held.append((delivery.budget.held_bytes, delivery.budget.largest_bytes, step.unsettled))
+        held.append([[batch.missing for batch in rank] for rank in step.ranks])
+        assert [delivery.ready(0, 0, m) is not None for m in (0, 1)] == [True, True]
+    assert held[:2] == held[2:]
+
+
+def test_a_sample_that_waits_twice_is_given_out_once():
+    delivery = DeliveryTracker(0, 1000, waits_for_holes=False)
+    samples = filled(delivery)
+    # It is decoded though nobody took it off the queue, as by a worker whose lease had expired.
+    arrive(delivery, samples[0])
+    delivery.decoding._drop(samples[0])
+    work = [each.ordinal for _ in range(9) for each in delivery.decoding.next_samples(9)]
+    assert sorted(work) == sorted(samples)
+    assert delivery.budget.reserved_bytes == 10 * len(samples)
 
 
 def test_nothing_beyond_the_budget_is_given_out_but_the_front():

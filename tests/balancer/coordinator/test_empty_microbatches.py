@@ -42,7 +42,7 @@ def decode(delivery: DeliveryTracker, samples: list[Sample], broken: set[int]) -
         if sample.ordinal in broken:
             delivery.fail(sample, "broken")
         else:
-            delivery.store(sample, b"", b"x" * 10, 10)
+            delivery.store([(sample, b"", b"x" * 10, 10)])
 
 
 def contents(delivery: DeliveryTracker) -> dict[tuple[int, int], tuple[list[int], list[int]]]:

@@ -364,5 +364,5 @@ def test_what_was_noted_is_known(seed: int) -> None:
         every = draw.permutation(50)
         assert known.are_known(every).tolist() == [index in noted for index in every.tolist()]
         for index, (row, size) in noted.items():
-            assert known.cost(index) == (tuple(row), size)
+            assert known.measured(np.array([index])) == ([tuple(row)], [size])
             assert known.costs(np.array([index])).tolist() == [row]

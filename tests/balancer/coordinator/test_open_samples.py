@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from counterpoise.balancer.coordinator.delivery.sample import Sample
 from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
 from counterpoise.balancer.coordinator.run.open_samples import OpenSamples
 
@@ -25,9 +24,8 @@ def test_costs_and_samples_are_those_that_were_measured(shrinks: bool) -> None:
     samples = measured(shrinks)
     assert samples.costs(1, 6).tolist() == [[int(place), 2] for place in ORDER[1:]]
     assert len(samples.seen()) == (0 if shrinks else 5)
-    found = samples.find(2)
+    (found,) = samples.take([2])
     assert (found.ordinal, found.index, found.cost, found.nbytes) == (2, 9, (9, 2), 10)
-    assert found is samples.find(2)
     assert samples.unknown(6, 6) == 0
 
 
@@ -59,7 +57,6 @@ def test_what_is_known_besides_costs_is_kept(more: dict[str, object]) -> None:
             setattr(sample, name, value)
         samples.note_measured([sample])
     assert [each.ordinal for each in samples.seen()] == [1]
-    assert samples.find(1) is sample
     assert samples.costs(0, 2).tolist() == [[4], [5]]
     assert samples.forget_before(2) == [sample]
     assert samples.seen() == []
@@ -70,9 +67,11 @@ def test_a_sample_without_an_object_is_named_by_its_place() -> None:
     assert measured(shrinks=True).name(2) == "9 of the source"
 
 
-def test_a_sample_that_comes_back_is_forgotten_once() -> None:
-    samples = measured(shrinks=True)
-    found = samples.find(4)
-    assert isinstance(found, Sample)
-    assert samples.forget(4) is found
-    assert samples.forget(4) is None
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_samples_that_a_step_takes_are_forgotten(shrinks: bool) -> None:
+    samples = measured(shrinks)
+    seen = {sample.ordinal: sample for sample in samples.seen()}
+    taken = samples.take([4, 2])
+    assert [sample.ordinal for sample in taken] == [4, 2]
+    assert all(seen.get(sample.ordinal, sample) is sample for sample in taken)
+    assert {sample.ordinal for sample in samples.seen()} == seen.keys() - {2, 4}

@@ -11,7 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise.workers.codec.frames import CodecError, decode, encode, encode_packed, payload_of
+from counterpoise.workers.codec.arrays import read_arrays
+from counterpoise.workers.codec.fields import read_layout
+from counterpoise.workers.codec.frames import (
+    CodecError,
+    decode,
+    decode_packed,
+    encode,
+    encode_packed,
+    payload_of,
+)
 
 Pair = collections.namedtuple("Pair", ["image", "label"])
 
@@ -307,6 +316,31 @@ def test_an_object_is_refused_unless_it_is_allowed(value):
 def test_malformed_fields_are_refused(layout):
     with pytest.raises(CodecError):
         decode({"fields": layout}, b"\xff" * 8)
+    with pytest.raises(CodecError):
+        decode_packed(msgpack.packb({"fields": layout}), b"\xff" * 8)
+
+
+@given(st.dictionaries(st.text(max_size=3), arrays, max_size=4))
+def test_arrays_that_are_read_at_once_are_read_as_any_fields(value):
+    header, _ = encode_packed(value)
+    at_once = read_arrays(header)
+    assert at_once == read_layout(msgpack.unpackb(header)["fields"])
+    assert at_once.nbytes == len(payload_of(encode(value)[1]))
+
+
+@pytest.mark.parametrize(
+    "field", [["y", "number", 3], ["y", "text", 3], ["x", "array", "|u1", [1]]]
+)
+def test_what_is_not_of_different_arrays_only_is_not_read_at_once(field):
+    assert read_arrays(msgpack.packb({"fields": [["x", "array", "|u1", [2]]]})) is not None
+    assert read_arrays(msgpack.packb({"fields": [["x", "array", "|u1", [2]], field]})) is None
+    assert read_arrays(msgpack.packb({"fields": [], "more": 1})) is None
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 41), (1,) * 9])
+def test_an_array_that_no_reader_takes_is_not_sent(shape):
+    with pytest.raises(CodecError, match="shape"):
+        encode_packed({"x": np.ndarray(shape, np.uint8)})
 
 
 @pytest.mark.parametrize(
