@@ -186,7 +186,8 @@ def one_pass(loader: Any) -> OverheadPass:
     next(batches, None)  # the end
     workers = spent["workers"] + spent["supervisor"]
     each_us = (1e6 * each / samples for each in (own, spent["balancer"], workers))
-    return OverheadPass(*each_us, samples / seconds)
+    trainer, balancer, working = each_us
+    return OverheadPass(trainer, balancer, working, samples / seconds)
 
 
 def own_work(samples: SmallSamples) -> OwnWork:
