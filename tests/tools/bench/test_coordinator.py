@@ -99,7 +99,7 @@ def test_a_balancer_over_tcp_is_measured_for_each_way(monkeypatch, ways):
     assert found.exit_code == 0, found.output
     report = json.loads(found.stdout.splitlines()[-1])
     assert (report["ranks"], report["workers"], report["microbatch"]) == (4, 4, 32)
-    assert list(report["ways"]) == [str(way) for way in ways]
+    assert report["ways"].keys() == {str(way) for way in ways}
     for figures in report["ways"].values():
         assert figures["samples_per_cpu_s"] == 1e6 / figures["us_per_sample"]["median"]
 
