@@ -1,5 +1,6 @@
 """Finds what ended processes left behind: processes, sockets, shared memory, files."""
 
+import os
 import stat
 import time
 from collections.abc import Callable
@@ -39,7 +40,9 @@ def listeners(port: int) -> list[str]:
 
 def unix_sockets(folder: Path) -> list[str]:
     """Return the unix sockets below a folder: files, and sockets that are bound there."""
-    files = {str(path) for path in folder.rglob("*") if _is_socket(path)}
+    # os.walk passes over a folder that is removed while it looks, as rglob does not.
+    paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    files = {str(path) for path in paths if _is_socket(path)}
     bound = {words[7] for line in _lines(Path("/proc/net/unix")) if len(words := line.split()) > 7}
     return sorted(f"socket {name}" for name in files | _below(bound, folder))
 
