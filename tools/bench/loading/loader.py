@@ -195,10 +195,6 @@ def _serve(pipe: "Pipe[Any, Any]", name: str, settings: LoaderBenchSettings, wor
         loader = _loader(name, settings, workers)
         while pipe.recv():
             pipe.send(_one_pass(loader))
-    except EOFError:
-        pass
-    except Exception as error:
-        pipe.send(f"{name}: {type(error).__name__}: {error}")
     finally:
         if loader is not None and hasattr(loader, "close"):
             loader.close()

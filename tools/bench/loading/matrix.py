@@ -93,10 +93,6 @@ def _serve(pipe: "Pipe[Any, Any]", name: str, cores: tuple[int, ...]) -> None:
                     loader.close()
                 cell, loader = asked, open_system(name, asked)
             pipe.send(one_pass(loader, cell))
-    except EOFError:
-        pass
-    except Exception as error:
-        pipe.send(f"{name}: {type(error).__name__}: {error}")
     finally:
         if loader is not None:
             loader.close()

@@ -161,10 +161,6 @@ def _serve(pipe: "Pipe[Any, Any]", name: str, cell: OverheadCell) -> None:
             one_pass(loader)  # the first has the start of everything
         while pipe.recv():
             pipe.send(own_work(samples) if loader is None else one_pass(loader))
-    except EOFError:
-        pass
-    except Exception as error:
-        pipe.send(f"{name}: {type(error).__name__}: {error}")
     finally:
         if loader is not None:
             loader.close()

@@ -92,7 +92,7 @@ def _samples_of(path: Any) -> Iterator[dict[str, bytes]]:
 
 
 def serve(pipe: "Pipe[Any, Any]", name: str, work: ImageWork, resize: str) -> None:
-    """Run a pass each time something arrives, and send its ImagePass, or its error as a string."""
+    """Run a pass each time something arrives, and send its ImagePass."""
     import torch
 
     torch.set_num_threads(1)
@@ -103,10 +103,6 @@ def serve(pipe: "Pipe[Any, Any]", name: str, work: ImageWork, resize: str) -> No
         while pipe.recv():
             pipe.send(run_pass(loader, hashed=first))
             first = False
-    except EOFError:
-        pass
-    except Exception as error:
-        pipe.send(f"{name}: {type(error).__name__}: {error}")
     finally:
         end(loader)
 

@@ -133,16 +133,10 @@ def _serve(pipe: "Pipe[Any, Any]", name: str, steps: TrainingLoop) -> None:
     import torch
 
     torch.set_num_threads(1)
-    try:
-        loader = loader_of(name, steps)
-        step = make_model(steps.model, steps.device, steps.side, _CLASSES)
-        while True:
-            pipe.recv()
-            pipe.send(one_pass(loader, step, steps.device))
-    except EOFError:
-        pass
-    except Exception as error:
-        pipe.send(f"{name}: {type(error).__name__}: {error}")
+    loader = loader_of(name, steps)
+    step = make_model(steps.model, steps.device, steps.side, _CLASSES)
+    while pipe.recv():
+        pipe.send(one_pass(loader, step, steps.device))
 
 
 @dataclass(frozen=True, slots=True)

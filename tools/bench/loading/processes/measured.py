@@ -2,20 +2,21 @@
 
 import multiprocessing
 from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 
 class MeasuredProcess:
-    """A new process that answers what it is asked: `serve(pipe, *arguments)` runs in it.
+    """A new process that answers what it is asked: `serve(pipe, name, *arguments)` runs in it.
 
-    `serve` sends an answer for everything it receives, its error as a string, and returns when the
-    pipe is closed (EOFError).
+    `serve` sends an answer for everything it receives, and ends with the EOFError of a pipe that is
+    closed. Any other error of it is an answer, too, behind the name of the system.
     """
 
-    def __init__(self, serve: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, serve: Callable[..., None], name: str, *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, *arguments))
+        self._process = context.Process(target=_serve, args=(theirs, serve, name, *arguments))
         self._process.start()
         theirs.close()
 
@@ -34,3 +35,12 @@ class MeasuredProcess:
         """End the process."""
         self._pipe.close()
         self._process.join()
+
+
+def _serve(pipe: "Pipe[Any, Any]", serve: Callable[..., None], name: str, *arguments: Any) -> None:
+    try:
+        serve(pipe, name, *arguments)
+    except EOFError:
+        pass
+    except Exception as error:
+        pipe.send(f"{name}: {type(error).__name__}: {error}")
