@@ -14,6 +14,7 @@ Events are only recorded and looked at by the thread that asks for batches, and 
 captures a graph: a capture of CUDA's fails when another thread asks for an event.
 """
 
+import os
 import sys
 import warnings
 from collections import deque
@@ -35,7 +36,7 @@ class StreamEvent(Protocol):
 
 
 class PinningDevice(Protocol):
-    """What is needed of a device."""
+    """A device that reads pinned memory."""
 
     def register(self, address: int, size: int) -> str:
         """Pin memory; return why that failed, "" if it did not."""
@@ -91,6 +92,7 @@ class PinnedSlots:
     """The slots of one iterator that were pinned, and those that the device may still read."""
 
     def __init__(self, device: PinningDevice) -> None:
+        self._process = os.getpid()
         self._device = device
         self._fails = False
         # Let go by the trainer; then in steps from one batch to the next.
@@ -133,10 +135,11 @@ class PinnedSlots:
             self._copying.append((self._device.record(), self._resting))
         self._resting = [self._ended.popleft() for _ in range(len(self._ended))]
 
-    def __del__(self, _finalizing: Any = sys.is_finalizing) -> None:
-        # What the device may still read is unmapped with these lists.
+    def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
+        # What the device may still read is unmapped with these lists. A forked child has no such
+        # memory, and must not call CUDA.
         left = self._ended or self._resting or self._copying
-        if not left or _finalizing():
+        if not left or self._process != _getpid() or _finalizing():
             return
         if self._device.is_capturing():  # which waiting would break
             _kept.append((self._ended, self._resting, self._copying))

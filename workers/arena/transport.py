@@ -18,6 +18,7 @@ def checked_transport(
     """
     if transport not in get_args(Transport):
         raise ValueError(f"transport is {transport!r}, allowed are {get_args(Transport)}")
+    # Each way in turn, by what it needs of the loader; last what shared memory needs of the kernel.
     if transport == "arena" and balancer is not None:
         raise ValueError(
             f'transport="arena" is for workers that the loader starts itself, not for those of '

@@ -47,7 +47,7 @@ class ByteBudget:
 
     @property
     def room_bytes(self) -> int:
-        """What is free for more samples to be decoded; below 0 where too much is used."""
+        """Bytes that are free for more samples to be decoded; below 0 where too much is used."""
         used = self.held_bytes + self._only_lent_bytes + self.reserved_bytes
         return self.limit_bytes - used - self._lenders.idle_bytes
 
@@ -166,7 +166,7 @@ class ByteBudget:
 
     @property
     def _usual_bytes(self) -> int:
-        """What is expected of a sample whose size nobody has said."""
+        """The size that a sample is expected to have where nobody has said it."""
         return self.largest_bytes or max(1, self.limit_bytes // FIRST_GUESS)
 
 

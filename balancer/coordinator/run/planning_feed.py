@@ -159,6 +159,7 @@ class PlanningFeed:
         delivery, first = self.delivery, self.start
         while self._undelivered is not None or self._needs_steps(steps_ahead):
             if self._undelivered is None:
+                # Once enough steps wait: a lease at a time, so that messages are handled between.
                 is_enough = len(delivery.steps) >= steps_ahead and self.start >= first + AT_ONCE
                 if self.ended or self._unknown or is_enough:
                     return

@@ -1,6 +1,7 @@
 """Pinned slots: written again only when the device has read them. The device is a simulated one."""
 
 import gc
+import os
 import threading
 from pathlib import Path
 
@@ -171,6 +172,18 @@ def test_batches_that_cannot_be_pinned_are_said_once_and_come_all_the_same() -> 
     assert len(found) == 10
     del found
     line.close()
+
+
+def test_a_forked_child_waits_for_no_device(device: SimulatedDevice) -> None:
+    line = Line(device)
+    line.send(1)
+    pid = os.fork()
+    if pid == 0:
+        line.close()
+        os._exit(device.waits)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    line.close()
+    assert device.waits == 1
 
 
 class Pictures(torch_data.Dataset[torch.Tensor]):

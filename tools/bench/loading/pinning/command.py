@@ -30,7 +30,7 @@ _CLASSES = 251
 
 @dataclass(frozen=True, slots=True)
 class TrainingLoop:
-    """A pass: so many steps of a model with batches of square images of `side` pixels."""
+    """The steps of a pass: their number, model and batches; `side` in pixels of square images."""
 
     model: str
     device: str
