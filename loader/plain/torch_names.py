@@ -5,6 +5,7 @@ are subclasses of torch's. tests/loader/plain/test_torch_names.py fails with a t
 one of these.
 """
 
+import torch.autograd
 from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
@@ -14,15 +15,17 @@ from torch.utils.data.dataloader import (
 TorchInlineIterator = _SingleProcessDataLoaderIter
 TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceback to the trainer
 TorchWorkersIterator = _MultiProcessingDataLoaderIter
+is_profiled = torch.autograd._profiler_enabled  # whether a profile of this thread is being taken
 
 # _get_iterator is overridden; _iterator is set to None to end persistent workers; torch's iterators
 # draw from _index_sampler.
 LOADER_NAMES = ("_get_iterator", "_iterator", "_index_sampler")
 # _workers are the processes; _base_seed is what they are seeded with; _rcvd_idx counts the tasks
 # whose result was taken; _reset begins another iteration of persistent workers; _shutdown says that
-# the workers were ended; through the queues tasks go to the workers and results come back.
+# the workers were ended; through the queues tasks go to the workers and results come back;
+# _next_data returns the next batch, which __next__ counts in _num_yielded.
 WORKERS_NAMES = (
     *("_workers", "_base_seed", "_rcvd_idx", "_reset", "_shutdown"),
-    *("_index_queues", "_worker_result_queue"),
+    *("_index_queues", "_worker_result_queue", "_next_data", "_num_yielded"),
 )
 INLINE_NAMES = ("_base_seed",)

@@ -78,9 +78,7 @@ class ArenaQueue:
         self._own()
         worker = this_worker()
         if worker is None:
-            if self._sender is None:
-                self._sender = Sender()
-            self._send_or_keep(Packets(thing, self._sender))
+            self._send_or_keep(thing)
             return
         try:
             layout = Packets(thing, worker.sender)
@@ -133,6 +131,8 @@ class ArenaQueue:
         kind = data[0]
         if kind == frames.BODY:
             self._read.append(self._unpack(data))
+        elif kind == frames.TASK:
+            self._read.append(frames.read_task(data))
         elif kind == frames.BODY_AT:
             token, slot, length = frames.read_body_at(data)
             self._read.append(self._unpack(memoryview(self._receiver.view(token, slot, length))))
@@ -173,9 +173,15 @@ class ArenaQueue:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
-    def _send_or_keep(self, layout: Packets) -> None:
+    def _send_or_keep(self, thing: Any) -> None:
         """Send what there is room for, in order, and keep the rest."""
-        self._unsent.extend(layout.packets())
+        task = frames.task(thing)
+        if task is not None:
+            self._unsent.append(([task], []))
+        else:
+            if self._sender is None:
+                self._sender = Sender()
+            self._unsent.extend(Packets(thing, self._sender).packets())
         self.send_unsent()
 
     def send_unsent(self) -> None:
