@@ -147,7 +147,6 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
                 raise
             raise RuntimeError(killed) from error
 
-
     def _torchs_next(self) -> Any:
         """Return what torch's iterator returns next.
 

@@ -19,6 +19,12 @@ from .sender import OwnSlot, Sender
 _DTYPES = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _BYTES = torch.uint8
+# Types that numpy has, too, by torch's; it has none like bfloat16.
+_NUMPYS = {
+    getattr(torch, name): np.dtype(name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32",
+                 "float64", "complex64", "complex128")
+}  # fmt: skip
 # multiprocessing's and torch's own ways for sockets, locks, and all other tensors.
 _REDUCERS = ForkingPickler(io.BytesIO()).dispatch_table
 
@@ -29,16 +35,6 @@ class Piece:
     __slots__ = ("data", "slot")
 
     def __init__(self, data: memoryview, slot: OwnSlot | None) -> None:
-        self.data = data
-        self.slot = slot
-
-
-class _Region:
-    """The memory that one or several tensors of a batch lie in."""
-
-    __slots__ = ("data", "slot")
-
-    def __init__(self, data: Any, slot: OwnSlot | None) -> None:
         self.data = data
         self.slot = slot
 
@@ -68,7 +64,8 @@ class _Packer(pickle.Pickler):
         super().__init__(stream, 5, buffer_callback=beside.add)
         self._beside = beside
         self._sender = sender
-        self._regions: dict[tuple[int, int, int], _Region] = {}
+        # The first tensor of each piece of memory, by its address, first and last byte.
+        self._firsts: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how pickle makes a tensor again; NotImplemented leaves an object to pickle."""
@@ -78,9 +75,6 @@ class _Packer(pickle.Pickler):
                 return self._tensor(obj)
             if obj.is_conj() or obj.is_neg():  # torch's way would lose it
                 return self.reducer_override(obj.resolve_conj().resolve_neg())
-        if kind is _Region:
-            self._beside.slot = obj.slot
-            return _memory, (pickle.PickleBuffer(obj.data),)
         if kind is np.ndarray and not obj.flags.writeable:
             return obj.copy().__reduce_ex__(5)  # torch's way, too, makes it writable
         return NotImplemented
@@ -90,24 +84,25 @@ class _Packer(pickle.Pickler):
         size = tensor.element_size()
         storage = tensor.untyped_storage()
         whole = storage.nbytes()
-        contiguous = tensor.is_contiguous()
-        steps = None if contiguous else tensor.stride()
-        first = int(tensor.storage_offset()) * size
+        steps = None if tensor.is_contiguous() else tensor.stride()
+        start = int(tensor.storage_offset()) * size
         length = _span(tensor) * size
+        begin, end = start, start + length
         if whole <= 2 * length:  # what else is in it travels too, and stays shared
-            return _tensor, (self._region(storage, 0, whole), code, shape, steps, first)
-        return _tensor, (self._region(storage, first, first + length), code, shape, steps, 0)
-
-    def _region(self, storage: torch.UntypedStorage, start: int, stop: int) -> _Region:
-        address = storage.data_ptr()
-        region = self._regions.get((address, start, stop))
-        if region is None:
-            data = torch.empty(0, dtype=_BYTES).set_(storage).numpy()
-            whole = start == 0 and stop == storage.nbytes()
-            slot = self._sender.slot_at(address) if whole and self._sender is not None else None
-            region = _Region(data if whole else data[start:stop], slot)
-            self._regions[address, start, stop] = region
-        return region
+            begin, end = 0, whole
+        place = storage.data_ptr(), begin, end
+        first = self._firsts.setdefault(place, tensor)
+        if first is not tensor:
+            return _sharing, (first, code, shape, steps, start - begin)
+        data = torch.empty(0, dtype=_BYTES).set_(storage).numpy()
+        if (begin, end) == (0, whole):
+            self._beside.slot = None if self._sender is None else self._sender.slot_at(place[0])
+        else:
+            data = data[begin:end]
+        buffer = pickle.PickleBuffer(data)
+        if steps is None and end - begin == length:
+            return _filling, (buffer, code, shape)
+        return _inside, (buffer, code, shape, steps, start - begin)
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
@@ -134,32 +129,35 @@ def _span(tensor: torch.Tensor) -> int:
     return 1 + sum((size - 1) * step for size, step in sizes)
 
 
-def _memory(buffer: Any) -> torch.Tensor:
-    """Return bytes as a tensor that keeps them."""
-    return torch.frombuffer(buffer, dtype=_BYTES)
+def _filling(buffer: Any, code: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor of all of a buffer, which it keeps."""
+    dtype = _DTYPES[code]
+    known = _NUMPYS.get(dtype)
+    if known is not None:  # in a third of the time
+        return torch.from_numpy(np.ndarray(shape, known, buffer))
+    return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 
-def _tensor(
-    memory: torch.Tensor,
+def _inside(
+    buffer: Any, code: int, shape: tuple[int, ...], steps: tuple[int, ...] | None, start: int
+) -> torch.Tensor:
+    """Return a tensor in a buffer, from byte `start` on; steps: its strides, if it has gaps."""
+    return _sharing(torch.frombuffer(buffer, dtype=_BYTES), code, shape, steps, start)
+
+
+def _sharing(
+    first: torch.Tensor,
     code: int,
     shape: tuple[int, ...],
     steps: tuple[int, ...] | None,
-    first: int,
+    start: int,
 ) -> torch.Tensor:
-    """Return a tensor on `memory`, from its byte `first` on; steps: its strides, if it has gaps."""
-    dtype = _DTYPES[code]
-    if steps is None and first == 0:
-        wanted = dtype.itemsize
-        for length in shape:
-            wanted *= length
-        if wanted == memory.numel():
-            return memory.view(dtype).view(shape)
-    start = first // dtype.itemsize
-    empty = torch.empty(0, dtype=dtype)
-    storage = memory.untyped_storage()
+    """Return a tensor as `_inside` does, in the memory of another."""
+    empty = torch.empty(0, dtype=_DTYPES[code])
+    storage, place = first.untyped_storage(), start // empty.itemsize
     if steps is None:
-        return empty.set_(storage, start, shape)  # type: ignore[call-overload, no-any-return]
-    return empty.set_(storage, start, shape, steps)
+        return empty.set_(storage, place, shape)  # type: ignore[call-overload, no-any-return]
+    return empty.set_(storage, place, shape, steps)
 
 
 def pack(thing: Any, sender: Sender | None) -> tuple[memoryview, list[Piece]]:

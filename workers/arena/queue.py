@@ -98,10 +98,12 @@ class ArenaQueue:
         while True:
             if self._read:
                 return self._read.popleft()
-            if not self.receive() and not (block and self._wait(deadline)):
+            # Waited for first: to read where nothing is there yet is the dearer way to find out.
+            if not self._wait(deadline if block else 0.0):
                 if worker is not None:
                     worker.rest()
                 raise queue.Empty
+            self.receive()
 
     def close(self) -> None:
         """Close both ends in this process; what has arrived, and its tensors, stay."""

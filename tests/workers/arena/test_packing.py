@@ -19,6 +19,11 @@ def travel(thing: Any) -> Any:
 
 
 BASE = torch.arange(1000, dtype=torch.float32)
+NUMBERS = [
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128, torch.uint16),
+]
 TENSORS = {
     "whole": torch.arange(12).view(3, 4),
     "number": torch.tensor(3.5),
@@ -56,6 +61,21 @@ def test_a_tensor_comes_out_as_it_was(name: str) -> None:
         assert torch.equal(found, sent)
     else:
         assert torch.equal(found.to_dense(), sent.to_dense())
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 6, 1), ()])
+def test_numbers_of_every_type_come_out_writable(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    sent = torch.arange(6).to(dtype)
+    sent = sent.view(shape) if shape else sent[:1].clone().view(())
+    found = travel([sent])[0]
+    assert found.dtype is dtype
+    assert found.stride() == sent.stride()
+    assert torch.equal(found, sent)
+    found.fill_(1)
+    assert found.sum().item() in (max(1, sent.numel()), True)
 
 
 def test_a_small_part_of_a_large_tensor_travels_alone() -> None:

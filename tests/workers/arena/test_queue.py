@@ -193,6 +193,21 @@ def test_tasks_that_there_is_no_room_for_are_sent_later_in_order() -> None:
     line.close()
 
 
+@pytest.mark.parametrize(
+    "names",
+    [[3, 1 << 80, -1], ["a/b.jpg", ""], [], [True, 2], [(0, 1)], [torch.tensor(4)], ["x" * 20_000]],
+)
+def test_tasks_of_any_names_arrive_as_they_were_sent(names: list[Any]) -> None:
+    line = ArenaQueue()
+    for task in ((7, names), (8, tuple(names)), (9, None)):
+        line.put(task)
+        found = line.get(timeout=5)
+        assert found == task
+        assert type(found[1]) is type(task[1])
+        assert [*map(type, found[1] or ())] == [*map(type, task[1] or ())]
+    line.close()
+
+
 def test_long_pickles_and_many_small_tensors_arrive() -> None:
     line = ArenaQueue()
     sent: list[Any] = [["word"] * 30_000, [torch.full((3,), n) for n in range(2_000)]]
