@@ -154,7 +154,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         """
         if self._warns or is_profiled():
             return super().__next__()
-        data = self._next_data()
+        data = self._next_data()  # type: ignore[no-untyped-call]
         self._num_yielded += 1
         return data
 

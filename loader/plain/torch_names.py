@@ -15,7 +15,8 @@ from torch.utils.data.dataloader import (
 TorchInlineIterator = _SingleProcessDataLoaderIter
 TorchExceptionWrapper = ExceptionWrapper  # carries an exception and its traceback to the trainer
 TorchWorkersIterator = _MultiProcessingDataLoaderIter
-is_profiled = torch.autograd._profiler_enabled  # whether a profile of this thread is being taken
+# Whether a profile of this thread is being taken.
+is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
 # _get_iterator is overridden; _iterator is set to None to end persistent workers; torch's iterators
 # draw from _index_sampler.

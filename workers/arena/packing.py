@@ -99,7 +99,7 @@ class _Packer(pickle.Pickler):
             self._beside.slot = None if self._sender is None else self._sender.slot_at(place[0])
         else:
             data = data[begin:end]
-        buffer = pickle.PickleBuffer(data)
+        buffer = pickle.PickleBuffer(data)  # type: ignore[arg-type]
         if steps is None and end - begin == length:
             return _filling, (buffer, code, shape)
         return _inside, (buffer, code, shape, steps, start - begin)
