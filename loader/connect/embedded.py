@@ -70,7 +70,7 @@ class WorkerStart:
 
     @property
     def forks(self) -> bool:
-        """Whether processes are forked from the trainer, as torch would now."""
+        """True if processes are forked from the trainer, as torch would now."""
         return start_method(self.context) == "fork"
 
     def start(self, config: WorkerConfig) -> Pool:

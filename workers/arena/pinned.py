@@ -42,7 +42,7 @@ class PinningDevice(Protocol):
         """Pin memory; return why that failed, "" if it did not."""
 
     def unregister(self, address: int) -> None:
-        """Let go of memory that was pinned."""
+        """Release memory that was pinned."""
 
     def record(self) -> StreamEvent:
         """Return an event at the end of what the current stream has to do."""
@@ -70,7 +70,7 @@ class CudaDevice:
         return "" if int(error) == 0 else f"cudaHostRegister says {error}"
 
     def unregister(self, address: int) -> None:
-        """Let go of memory that was pinned."""
+        """Release memory that was pinned."""
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
     def record(self) -> StreamEvent:

@@ -197,7 +197,7 @@ def _send_heartbeats(
 
 
 def _hear_answers(socket: "zmq.Socket[bytes]", activity: WorkerActivity, until: float) -> None:
-    """Take in what the balancer answers to heartbeats, until a time."""
+    """Read what the balancer answers to heartbeats, until a time."""
     while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
         received = receive(socket)
         if received is not None and isinstance(received[0], UnknownPeer):

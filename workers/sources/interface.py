@@ -192,7 +192,7 @@ class PlainSource:
 
     @property
     def uniform_cost(self) -> dict[str, int] | None:
-        """What each sample costs if nobody has said that, and named as nobody has; else None."""
+        """The cost of each sample where no data set says one or names samples; else None."""
         return None if self.knows_costs or self._asks_others else dict(DEFAULT_COST)
 
     def cost_columns(self, resources: Sequence[str]) -> tuple[np.ndarray, ...] | None:

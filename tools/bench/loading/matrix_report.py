@@ -1,4 +1,4 @@
-"""What `bench loader --matrix` reports: ratios of passes of one round, and CPU time a sample."""
+"""Reports `bench loader --matrix`: ratios of passes of one round, and CPU time a sample."""
 
 import os
 import statistics

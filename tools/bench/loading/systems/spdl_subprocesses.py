@@ -20,7 +20,7 @@ AHEAD = 3
 
 
 class _Batches:
-    """What a subprocess goes through, anew for each pass."""
+    """The batches of one pass, which a subprocess goes through."""
 
     def __init__(self, dataset: PremadeTensors, order: Sequence[Sequence[int]]) -> None:
         self._dataset, self._order = dataset, order
