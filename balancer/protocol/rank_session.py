@@ -2,8 +2,8 @@
 
 Sans-IO: messages in, messages out. A rank receives microbatches strictly in order: step by step,
 within a step microbatch by microbatch, within a microbatch rank by rank where one process serves
-several. It requests `prefetch` of them ahead. The number of microbatches in a step is known once
-the first of them has arrived.
+several. It requests those of `prefetch` steps ahead: a trainer that takes a whole step at once waits
+for none of them. The number of microbatches in a step is known once the first of them has arrived.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -40,6 +40,8 @@ from .transitions import BEGIN, RANK, Outcome, RankAction
 Position = tuple[int, int, int]
 # The holes of this many steps are kept, for a balancer that was restarted.
 KNOWN_STEPS = 32
+# More microbatches than these are not asked for ahead of need, however many a step has.
+MOST_AHEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +128,17 @@ class RankSession:
         sharer: int = 0,
         name: str = "",
     ) -> None:
-        """`microbatches` is the number in every step if that is known beforehand, else 0.
+        """`prefetch` counts steps, or microbatches where steps differ in how many they have.
 
-        `sharer` and `name` are those of RankHello.
+        `microbatches` is their number in every step if that is known beforehand, else 0; `sharer`
+        and `name` are those of RankHello.
         """
         self.state = "joining"
         self.hello = RankHello(ranks, job, sharer, max(prefetch, 1), name)
         self.ranks = ranks
+        # Microbatches of all ranks.
         self.prefetch = max(prefetch, 1) * len(ranks)
+        self.prefetch = max(self.prefetch, min(self.prefetch * (microbatches or 1), MOST_AHEAD))
         self.ready: Ready | None = None
         self.status: Pong | None = None
         # Why the run cannot continue; empty while it can.

@@ -90,8 +90,10 @@ SETTINGS: dict[str, ClusterSettings] = {
     "windows, skip": _with_holes(_job(PLAIN, plan=IN_WINDOWS)),
     # The trainer goes back to older and older ledgers, inside steps and windows, with holes.
     "back and back": _with_holes(_job(ONE_PROCESS, plan=IN_WINDOWS)),
-    # Epochs of 12 and of 13 steps.
-    "whole epochs": replace(_job(PLAIN, plan=WHOLE_EPOCH), epochs=2),
+    # Epochs of 39 and of 40 steps; ranks ask for a few microbatches of the next while this one ends.
+    "whole epochs": replace(
+        _job(PLAIN, plan=replace(WHOLE_EPOCH, accumulate=1)), epochs=2, prefetch=2
+    ),
 }
 VARIANTS = tuple(SETTINGS)
 # Jobs whose ranks are shared by several processes; they have seeds of their own.

@@ -202,6 +202,21 @@ def test_never_more_than_the_prefetch_is_asked_for_and_kept():
     assert len(session._requested) + len(session._arrived) <= 2
 
 
+@pytest.mark.parametrize(
+    ("ranks", "prefetch", "microbatches", "asked"),
+    [((0,), 2, 4, 8), ((0, 1), 1, 3, 6), ((0,), 2, 0, 1), ((0,), 300, 1, 300), ((0,), 4, 100, 256)],
+)
+def test_the_microbatches_of_so_many_steps_are_asked_for_ahead(
+    ranks, prefetch, microbatches, asked
+):
+    session = RankSession(ranks, to_json(JOB), prefetch, microbatches)
+    session.begin(0, START)
+    session.handle(Ready(20, "same"))
+    requests = session.new_requests()
+    assert len(requests) == asked
+    assert requests[0] == RequestBatch(0, ranks[0], 0, 0)
+
+
 def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
     session = running(ranks=(0, 1))
     taken = []
