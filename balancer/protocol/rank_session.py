@@ -2,8 +2,8 @@
 
 Sans-IO: messages in, messages out. A rank receives microbatches strictly in order: step by step,
 within a step microbatch by microbatch, within a microbatch rank by rank where one process serves
-several. It requests those of `prefetch` steps ahead: a trainer that takes a whole step at once waits
-for none of them. The number of microbatches in a step is known once the first of them has arrived.
+several. It requests those of `prefetch` steps ahead, so that a trainer can take a whole step at
+once. The number of microbatches in a step is known once the first of them has arrived.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -90,7 +90,7 @@ SETTINGS: dict[str, ClusterSettings] = {
     "windows, skip": _with_holes(_job(PLAIN, plan=IN_WINDOWS)),
     # The trainer goes back to older and older ledgers, inside steps and windows, with holes.
     "back and back": _with_holes(_job(ONE_PROCESS, plan=IN_WINDOWS)),
-    # Epochs of 39 and of 40 steps; ranks ask for a few microbatches of the next while this one ends.
+    # Epochs of 39 and of 40 steps; what ranks ask for ahead ends with the first, or not much later.
     "whole epochs": replace(
         _job(PLAIN, plan=replace(WHOLE_EPOCH, accumulate=1)), epochs=2, prefetch=2
     ),
