@@ -354,9 +354,9 @@ class BalancedLoader:
         ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
         # Labels are counted in samples or in their batch; without that no sample need be made.
-        if self.local and not (self.job.counts_labels or self.job.counts_batches):
+        if not (self.job.counts_labels or self.job.counts_batches):
             headers = [item.header for item in batch.items]
-            stacked = batches.stacked(headers, arrival.payloads, info)
+            stacked = batches.stacked(headers, arrival.payloads, info, self.local)
             if stacked is not None:
                 return Delivered(batches.finished(stacked, info), info)
         samples = [

@@ -56,9 +56,10 @@ class BufferPool:
             return _aligned(nbytes)
         memory = self._memory(rounded(nbytes))
         # Not a view of `memory`: numpy would make the memory itself the base of views of a view.
-        use = np.frombuffer(memory.data, np.uint8, nbytes)
-        # The finalizer may run at any moment, within any other method: it only appends.
-        weakref.finalize(use, self._returned.append, memory).atexit = False
+        use: Bytes = np.frombuffer(memory.data, np.uint8, nbytes)
+        watch = _Use(use, _end)
+        watch.memory, watch.returned = memory, self._returned
+        _in_use[id(watch)] = watch
         return use
 
     def _memory(self, size: int) -> Bytes:
@@ -87,6 +88,27 @@ class BufferPool:
             while kept and surplus > 0:
                 kept.popleft()
                 surplus -= size
+
+
+class _Use(weakref.ref[Any]):
+    """Refers to the array that all views of a buffer refer to; weakref.finalize costs three times.
+
+    returned: where the memory goes when that array is gone.
+    """
+
+    __slots__ = ("memory", "returned")
+    memory: Bytes
+    returned: deque[Bytes]
+
+
+# By their identity: an array has no hash.
+_in_use: dict[int, _Use] = {}
+
+
+def _end(use: Any) -> None:
+    """Give a buffer's memory back: at any moment, within any other function."""
+    del _in_use[id(use)]
+    use.returned.append(use.memory)
 
 
 def rounded(nbytes: int) -> int:
