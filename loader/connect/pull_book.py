@@ -97,6 +97,11 @@ class PullBook:
         """The number of requests that are not answered."""
         return sum(len(worker.pulls) for worker in self._workers.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is asked for, kept, or to be told."""
+        return not (self._workers or self._here or self._gone or self.ended or self.reports)
+
     # --- what is wanted
 
     def want(

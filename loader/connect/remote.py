@@ -105,8 +105,9 @@ class Connection:
     def wait_ready(self) -> Ready:
         """Wait until the job runs; return the number of samples. Raises LoaderError."""
         self._sockets.refuse_forked_copy()
-        with self._sockets.lock:
-            self._wait(lambda: self.session.ready is not None, None)
+        if self.session.ready is None:
+            with self._sockets.lock:
+                self._wait(lambda: self.session.ready is not None, None)
         ready = self.session.ready
         if ready is None:
             self._fail("the job did not start")
@@ -146,7 +147,9 @@ class Connection:
         """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
-            self._drain()
+            if timeout_s is not None or self._is_to_drain():
+                self._drain()
+                self._payloads.turn(self.session)
             while True:
                 if not self._has_next():
                     self._wait(self._has_next, timeout_s)
@@ -188,6 +191,10 @@ class Connection:
         self._leave()
         self._payloads.close()
 
+    def _is_to_drain(self) -> bool:
+        """Return whether `_wait` will not, or may only when it has waited."""
+        return self._has_next() or self._is_draining or bool(self.session.failure)
+
     def _has_next(self) -> bool:
         """Return whether the next microbatch is here with its payloads, or will never be."""
         arrival = self.session.peek()
@@ -203,6 +210,8 @@ class Connection:
             if timeout_s is not None and waited > timeout_s:
                 raise TimeoutError(f"no batch within {timeout_s} s")
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
+            # Before the pause: a worker may need an answer to go on.
+            self._payloads.turn(self.session)
             ready = self._sockets.link().poller.poll(int(1000 * left) + 1)
             if ready:
                 self._drain()
@@ -243,7 +252,6 @@ class Connection:
                 self._payloads.knock()
         self._pull()
         self._is_draining = False
-        self._payloads.turn(self.session)
         if self.session.awaits_restart and not self._awaits_restart:
             logger.warning(
                 "%s: the balancer at %s was stopped; waits up to %.0f s for it to be started again",
