@@ -6,7 +6,7 @@ whatever would be an error there, or is not usual, gives None here.
 """
 
 from collections.abc import Collection, Container, Sequence
-from itertools import accumulate
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from .layouts import NO_LABELS, packed_texts, padded_texts
 from .payloads import bytes_of
 
 Columns = dict[str, Column]
-_ZERO = np.zeros(1, np.int64)
+_NO_OWNERS = np.zeros(0, np.int64)
 
 
 def collate_undecoded(
@@ -75,8 +75,8 @@ def _texts(columns: Columns) -> tuple[Sequence[Array], Sequence[Array]] | None:
     if tokens is None or len(tokens.shapes[0]) != 1 or (0,) in tokens.shapes:
         return None
     if labels is None:
-        return tokens.pieces, [NO_LABELS] * len(tokens.pieces)
-    return (tokens.pieces, labels.pieces) if labels.shapes == tokens.shapes else None
+        return tokens.pieces(), [NO_LABELS] * len(tokens.counts)
+    return (tokens.pieces(), labels.pieces()) if labels.shapes == tokens.shapes else None
 
 
 def _images(
@@ -87,13 +87,13 @@ def _images(
     if tiles is None and not dummy_tile:
         return {}
     rows = [0] * samples if tiles is None else _lengths(tiles)
-    owners = [] if owned is None else owned.pieces
-    counts = [*map(len, owners)] or [0] * samples
-    is_usual = owned is None or (owned.dtype.kind in "iu" and len(owned.shapes[0]) == 1)
-    if rows is None or not is_usual:
-        return None
-    joined = np.concatenate([_ZERO, *owners], dtype=np.int64, casting="unsafe")
-    if not _make(joined, counts, rows):
+    owners, counts = _NO_OWNERS, [0] * samples
+    if owned is not None:
+        if owned.dtype.kind not in "iu" or len(owned.shapes[0]) != 1:
+            return None
+        owners, counts = owned.elements(), owned.counts
+    tiles_of = iter(owners.tolist())
+    if [sum(islice(tiles_of, count)) for count in counts] != rows:
         return None
     batch: Batch = {}
     if "pixel_values" in fields:
@@ -101,16 +101,7 @@ def _images(
         if pixels is None:
             return None
         batch["pixel_values"] = pixels
-    return batch | images_of(joined[1:], counts, allocate, fields)
-
-
-def _make(owners: Array, counts: Sequence[int], rows: Sequence[int]) -> bool:
-    """Return whether the images of each sample, of which there are `counts`, have so many tiles.
-
-    owners: the tiles of all images, behind a zero.
-    """
-    sums = owners.cumsum()[[*accumulate(counts, initial=0)]]
-    return (sums[1:] - sums[:-1]).tolist() == rows
+    return batch | images_of(owners, counts, allocate, fields)
 
 
 def _pixels(
@@ -123,7 +114,7 @@ def _pixels(
     sizes = {shape[1:] for shape in tiles.shapes if shape[0]}
     if len(sizes) > 1:
         return None
-    return joined_tensor(tiles.pieces, (sum(rows), *sizes.pop()), allocate)
+    return joined_tensor(tiles.pieces(), (sum(rows), *sizes.pop()), allocate)
 
 
 def _others(columns: Columns, allocate: Allocate, fields: Container[str]) -> Batch | None:
@@ -137,7 +128,7 @@ def _others(columns: Columns, allocate: Allocate, fields: Container[str]) -> Bat
             return None
         if name in fields:
             shape = (sum(lengths), *sizes.pop())
-            batch[name] = joined_tensor(column.pieces, shape, allocate)
+            batch[name] = joined_tensor(column.pieces(), shape, allocate)
         if f"{name}_lengths" in fields:
             batch[f"{name}_lengths"] = filled_tensor(allocate, lengths, np.int32)
     return batch

@@ -10,7 +10,8 @@ it, or says what is wrong.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from operator import itemgetter, sub
+from dataclasses import dataclass
+from operator import add, itemgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -29,15 +30,34 @@ Kind = tuple[tuple[str, str, int], ...]
 _shape_of = itemgetter(3)
 
 
-class Column(NamedTuple):
-    """A field of all samples: its type, and each sample's shape and elements, in C order.
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of all samples: its type, each sample's shape and number of elements.
 
-    pieces: views of the payloads, of one dimension.
+    They lie in runs, which are arrays of this type: in which one, and at which element.
     """
 
     dtype: np.dtype[Any]
     shapes: list[tuple[int, ...]]
-    pieces: list[npt.NDArray[Any]]
+    counts: list[int]
+    runs: list[npt.NDArray[Any]]
+    run_of: Sequence[int]
+    begins: list[int]
+
+    def pieces(self) -> list[npt.NDArray[Any]]:
+        """Return each sample's elements in C order, as views of its payload."""
+        if len(self.runs) == 1:
+            run, places = self.runs[0], zip(self.begins, self.counts, strict=True)
+            return [run[at : at + count] for at, count in places]
+        each = zip(self.run_of, self.begins, self.counts, strict=True)
+        return [self.runs[number][at : at + count] for number, at, count in each]
+
+    def elements(self) -> npt.NDArray[Any]:
+        """Return all elements, one sample's behind the other's; for a few of each."""
+        if len(self.runs) > 1:
+            return np.concatenate(self.pieces())
+        places = zip(self.begins, self.counts, strict=True)
+        return self.runs[0][[at for begin, count in places for at in range(begin, begin + count)]]
 
 
 class Places(NamedTuple):
@@ -70,17 +90,15 @@ def read_columns(headers: Sequence[bytes], places: Places) -> dict[str, Column] 
     begins = _begins(counts, reading, places)
     if begins is None:
         return None
+    runs = {
+        dtype: [np.ndarray((len(run) // dtype.itemsize,), dtype, run) for run in places.runs]
+        for dtype in dict.fromkeys(reading.dtypes)
+    }
     fields = zip(kind, reading.dtypes, shapes, counts, begins, strict=True)
-    views: dict[np.dtype[Any], list[npt.NDArray[Any]]] = {}
-    columns = {}
-    for (name, *_), dtype, each, numbers, begin in fields:
-        runs = views.get(dtype)
-        if runs is None:
-            size = dtype.itemsize
-            runs = [np.ndarray((len(run) // size,), dtype, run) for run in places.runs]
-            views[dtype] = runs
-        columns[name] = Column(dtype, each, _pieces(runs, places.run_of, begin, numbers))
-    return columns
+    return {
+        name: Column(dtype, each, numbers, runs[dtype], places.run_of, at)
+        for (name, *_), dtype, each, numbers, at in fields
+    }
 
 
 def _kind_of(header: bytes) -> Kind | None:
@@ -123,13 +141,13 @@ def _counts(shapes: Sequence[tuple[int, ...]]) -> list[int] | None:
     else:
         counts = [*map(math.prod, shapes)]
         # An empty one has a size, too: that of its other dimensions.
-        if 0 in counts and any(_is_too_large(shape) for shape in set(shapes)):
+        if 0 in counts and not all(map(_is_usual, {shape[1:] for shape in shapes})):
             return None
     return None if max(counts) > MOST_ELEMENTS else counts
 
 
-def _is_too_large(shape: tuple[int, ...]) -> bool:
-    return math.prod(each or 1 for each in shape) > MOST_ELEMENTS
+def _is_usual(shape: tuple[int, ...]) -> bool:
+    return 0 < math.prod(shape) <= MOST_ELEMENTS
 
 
 def _begins(
@@ -140,31 +158,19 @@ def _begins(
     None if some payload has another size, or begins where its arrays are not aligned. Loops take
     less here than numpy's functions, unless there are hundreds of samples.
     """
-    at = ends = [*places.offsets]
+    at: Sequence[int] = places.offsets
     if math.gcd(ALIGNMENT, *at) < ALIGNMENT:
         return None
-    begins = []
+    begins, slack = [], [0] * len(at)
     for numbers, shift in zip(counts, reading.shifts, strict=True):
-        begins.append([each >> shift for each in at])
-        # An empty array has no place, and takes no room.
-        behind = [each + (number << shift) for each, number in zip(at, numbers, strict=True)]
+        begins.append([each >> shift for each in at] if shift else [*at])
+        nbytes = [number << shift for number in numbers] if shift else numbers
+        # What is behind an array until the next begins: an empty one has no place.
+        gaps = [-each & _LAST for each in nbytes]
         if 0 in numbers:
-            ends = [end if b == a else b for a, b, end in zip(at, behind, ends, strict=True)]
+            slack = [gap if n else before for gap, n, before in zip(gaps, numbers, slack)]
         else:
-            ends = behind
-        at = [each + _LAST & -ALIGNMENT for each in behind]
-    return begins if [*map(sub, ends, places.offsets)] == [*places.lengths] else None
-
-
-def _pieces(
-    runs: Sequence[npt.NDArray[Any]],
-    run_of: Sequence[int],
-    begins: Sequence[int],
-    counts: Sequence[int],
-) -> list[npt.NDArray[Any]]:
-    """Return the elements of each sample's array."""
-    if len(runs) == 1:
-        run = runs[0]
-        return [run[at : at + count] for at, count in zip(begins, counts, strict=True)]
-    places = zip(run_of, begins, counts, strict=True)
-    return [runs[number][at : at + count] for number, at, count in places]
+            slack = gaps
+        at = [*map(add, map(add, at, nbytes), gaps)]
+    ends = map(add, map(add, places.offsets, places.lengths), slack)
+    return begins if [*ends] == at else None
