@@ -35,8 +35,8 @@ class BufferPool:
         if keep_bytes < 0:
             raise ValueError(f"keep_bytes is {keep_bytes}, it must not be negative")
         self.keep_bytes = keep_bytes
-        self._free: dict[int, deque[Bytes]] = {}
-        self._returned: deque[Bytes] = deque()
+        self._free: dict[int, deque[memoryview]] = {}
+        self._returned: deque[memoryview] = deque()
 
     @property
     def kept_bytes(self) -> int:
@@ -55,24 +55,23 @@ class BufferPool:
         if 0 < nbytes < SMALLEST_KEPT:
             return _aligned(nbytes)
         memory = self._memory(rounded(nbytes))
-        # Not a view of `memory`: numpy would make the memory itself the base of views of a view.
-        use: Bytes = np.frombuffer(memory.data, np.uint8, nbytes)
+        # Not a view of an array: numpy would make that the base of views of a view.
+        use: Bytes = np.frombuffer(memory, np.uint8, nbytes)
         watch = _Use(use, _end)
         watch.memory, watch.returned = memory, self._returned
         _in_use[id(watch)] = watch
         return use
 
-    def _memory(self, size: int) -> Bytes:
-        self._sort_returned()
+    def _memory(self, size: int) -> memoryview:
+        if self._returned:
+            self._sort_returned()
         free = self._free.get(size)
         try:
-            return free.pop() if free else _aligned(size)
+            return free.pop() if free else _aligned(size).data
         except IndexError:  # another thread was faster
-            return _aligned(size)
+            return _aligned(size).data
 
     def _sort_returned(self) -> None:
-        if not self._returned:
-            return
         while self._returned:
             try:
                 memory = self._returned.popleft()
@@ -97,8 +96,8 @@ class _Use(weakref.ref[Any]):
     """
 
     __slots__ = ("memory", "returned")
-    memory: Bytes
-    returned: deque[Bytes]
+    memory: memoryview
+    returned: deque[memoryview]
 
 
 # By their identity: an array has no hash.

@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
+from ...workers.codec.columns import ColumnReader
 from ..step.info import StepInfo
 from .buffers import BufferPool
 from .fields import EVERY
@@ -142,7 +143,7 @@ def batch_maker(
         fields,
         lends=False,
         pins=pins,
-        stack=partial(collate_undecoded, balance.layout, **given),
+        stack=partial(collate_undecoded, balance.layout, ColumnReader(), **given),
         takes_foreign=True,
     )
 

@@ -56,9 +56,9 @@ def empty_array(allocate: Allocate, shape: tuple[int, ...], dtype: npt.DTypeLike
 
 def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
     """Return values as a tensor of that dtype, on a buffer of its own."""
-    given = np.asarray(values)
-    array = empty_array(allocate, given.shape, dtype)
-    array[...] = given
+    shape = (len(values),) if isinstance(values, list) else np.shape(values)
+    array = empty_array(allocate, shape, dtype)
+    array[...] = values
     return torch.from_numpy(array)
 
 

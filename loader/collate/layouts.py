@@ -129,11 +129,11 @@ def packed_texts(
 ) -> Batch:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
     lengths = [*map(len, tokens)]
-    ends = np.array([*accumulate(lengths, initial=0)])
+    ends = [*accumulate(lengths, initial=0)]
     batch: Batch = {}
     for name in ("input_ids", "labels", "position_ids"):
         if name in fields:
-            row = empty_array(allocate, (1, int(ends[-1])), np.int64)
+            row = empty_array(allocate, (1, ends[-1]), np.int64)
             if name == "input_ids":
                 np.concatenate(tokens, out=row[0], casting="unsafe")
             elif name == "labels":

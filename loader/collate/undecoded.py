@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ...balancer.planning.problem.options import LayoutName
-from ...workers.codec.columns import Column, Places, read_columns
+from ...workers.codec.columns import Column, ColumnReader, Places
 from ...workers.lending.placed_payloads import PlacedPayloads
 from .fields import (
     KNOWN_FIELDS,
@@ -34,6 +34,7 @@ _NO_OWNERS = np.zeros(0, np.int64)
 
 def collate_undecoded(
     layout: LayoutName,
+    reader: ColumnReader,
     headers: Sequence[bytes],
     payloads: Collection[Any],
     fields: Container[str],
@@ -46,7 +47,7 @@ def collate_undecoded(
 
     headers, payloads: as encode_packed makes them; the rest as for collate_padded.
     """
-    columns = read_columns(headers, _places_of(payloads))
+    columns = reader.read(headers, _places_of(payloads))
     if columns is None:
         return None
     read = _texts(columns)

@@ -69,45 +69,67 @@ class Places(NamedTuple):
     lengths: Sequence[int]
 
 
-def read_columns(headers: Sequence[bytes], places: Places) -> dict[str, Column] | None:
-    """Return the fields of samples by their names; None if they are not all of one kind.
+class ColumnReader:
+    """Reads the samples of one source; the kind that they had last is tried first."""
 
-    The headers are packed; `places` are those of the payloads.
-    """
-    kind = _kind_of(headers[0]) if headers else None
-    if not kind:
+    def __init__(self) -> None:
+        self._reading: _Reading | None = None
+
+    def read(self, headers: Sequence[bytes], places: Places) -> dict[str, Column] | None:
+        """Return the fields of samples by their names; None if they are not all of one kind.
+
+        The headers are packed; `places` are those of the payloads.
+        """
+        found = self._decoded(headers)
+        if found is None or self._reading is None:
+            return None
+        names, dtypes, shifts = self._reading.names, self._reading.dtypes, self._reading.shifts
+        shapes = [[*map(_shape_of, column)] for column in zip(*found, strict=True)]
+        counts = [each for each in map(_counts, shapes) if each is not None]
+        if len(counts) < len(shapes):
+            return None
+        begins = _begins(counts, shifts, places)
+        if begins is None:
+            return None
+        runs = {
+            dtype: [np.ndarray((len(run) // dtype.itemsize,), dtype, run) for run in places.runs]
+            for dtype in dict.fromkeys(dtypes)
+        }
+        return {
+            name: Column(dtype, each, numbers, runs[dtype], places.run_of, at)
+            for name, dtype, each, numbers, at in zip(
+                names, dtypes, shapes, counts, begins, strict=True
+            )
+        }
+
+    def _decoded(self, headers: Sequence[bytes]) -> list[Any] | None:
+        """Return what each header has, None if they are not all of one kind."""
+        if not headers:
+            return None
+        found = _decoded_as(self._reading, headers)
+        if found is None:
+            self._reading = _reading(_kind_of(headers[0]))
+            found = _decoded_as(self._reading, headers)
+        return found
+
+
+def _decoded_as(reading: "_Reading | None", headers: Sequence[bytes]) -> list[Any] | None:
+    if reading is None:
         return None
-    reading = _reading(kind)
     decode = reading.decode
     try:
-        found = [decode(header).fields for header in headers]
+        return [decode(header).fields for header in headers]
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    shapes = [[*map(_shape_of, column)] for column in zip(*found, strict=True)]
-    counts = [*map(_counts, shapes)]
-    if None in counts:
-        return None
-    begins = _begins(counts, reading, places)
-    if begins is None:
-        return None
-    runs = {
-        dtype: [np.ndarray((len(run) // dtype.itemsize,), dtype, run) for run in places.runs]
-        for dtype in dict.fromkeys(reading.dtypes)
-    }
-    fields = zip(kind, reading.dtypes, shapes, counts, begins, strict=True)
-    return {
-        name: Column(dtype, each, numbers, runs[dtype], places.run_of, at)
-        for (name, *_), dtype, each, numbers, at in fields
-    }
 
 
-def _kind_of(header: bytes) -> Kind | None:
-    """Return the kind of a header; None if it is not one of arrays with different names."""
+def _kind_of(header: bytes) -> Kind:
+    """Return the kind of a header, empty if it is not one of arrays with different names."""
     fields = read_header(header)
     if fields is None or any(code not in DTYPES for _, _, code, _ in fields):
-        return None
+        return ()
     if len({name for name, *_ in fields}) < len(fields):
-        return None
+        return ()
     return tuple((name, code, len(shape)) for name, _, code, shape in fields)
 
 
@@ -118,12 +140,15 @@ class _Reading(NamedTuple):
     """
 
     decode: Callable[[bytes], Any]
+    names: tuple[str, ...]
     dtypes: tuple[np.dtype[Any], ...]
     shifts: tuple[int, ...]
 
 
 @functools.lru_cache(KINDS_REMEMBERED)
-def _reading(kind: Kind) -> _Reading:
+def _reading(kind: Kind) -> _Reading | None:
+    if not kind:
+        return None
     arrays: Any = tuple(
         tuple[Literal[name], Literal["array"], Literal[code], tuple[(Extent,) * dimensions]]  # type: ignore[valid-type]
         for name, code, dimensions in kind
@@ -131,7 +156,8 @@ def _reading(kind: Kind) -> _Reading:
     header = msgspec.defstruct("Header", [("fields", tuple[arrays])], forbid_unknown_fields=True)
     dtypes = tuple(DTYPES[code] for _, code, _ in kind)
     shifts = tuple(dtype.itemsize.bit_length() - 1 for dtype in dtypes)
-    return _Reading(msgspec.msgpack.Decoder(header).decode, dtypes, shifts)
+    names = tuple(name for name, *_ in kind)
+    return _Reading(msgspec.msgpack.Decoder(header).decode, names, dtypes, shifts)
 
 
 def _counts(shapes: Sequence[tuple[int, ...]]) -> list[int] | None:
@@ -151,7 +177,7 @@ def _is_usual(shape: tuple[int, ...]) -> bool:
 
 
 def _begins(
-    counts: Sequence[Sequence[int]], reading: _Reading, places: Places
+    counts: Sequence[Sequence[int]], shifts: Sequence[int], places: Places
 ) -> list[list[int]] | None:
     """Return at which element of its run each array begins, by field and sample.
 
@@ -162,7 +188,7 @@ def _begins(
     if math.gcd(ALIGNMENT, *at) < ALIGNMENT:
         return None
     begins, slack = [], [0] * len(at)
-    for numbers, shift in zip(counts, reading.shifts, strict=True):
+    for numbers, shift in zip(counts, shifts, strict=True):
         begins.append([each >> shift for each in at] if shift else [*at])
         nbytes = [number << shift for number in numbers] if shift else numbers
         # What is behind an array until the next begins: an empty one has no place.
