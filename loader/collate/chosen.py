@@ -128,7 +128,9 @@ def batch_maker(
         made = collate_fn or default_collate
         if made is default_collate:
             warm = WarmCollate()
-            return BatchMaker(partial(_stacked, warm), fields, pins=pins, stack=partial(_payloads, warm))
+            return BatchMaker(
+                partial(_stacked, warm), fields, pins=pins, stack=partial(_payloads, warm)
+            )
         return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
     if collate_fn is not None:
         raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")

@@ -166,14 +166,16 @@ def _counts(shapes: Sequence[tuple[int, ...]]) -> list[int] | None:
         counts = [extent for (extent,) in shapes]
     else:
         counts = [*map(math.prod, shapes)]
-        # An empty one has a size, too: that of its other dimensions.
-        if 0 in counts and not all(map(_is_usual, {shape[1:] for shape in shapes})):
-            return None
+        # An empty one has a size, too: that of its dimensions which are not 0.
+        if 0 in counts:
+            longest = max(1, *(extent for extent, *_ in shapes))
+            if longest * max(map(_size, {shape[1:] for shape in shapes})) > MOST_ELEMENTS:
+                return None
     return None if max(counts) > MOST_ELEMENTS else counts
 
 
-def _is_usual(shape: tuple[int, ...]) -> bool:
-    return 0 < math.prod(shape) <= MOST_ELEMENTS
+def _size(shape: tuple[int, ...]) -> int:
+    return math.prod(each or 1 for each in shape)
 
 
 def _begins(
@@ -194,7 +196,8 @@ def _begins(
         # What is behind an array until the next begins: an empty one has no place.
         gaps = [-each & _LAST for each in nbytes]
         if 0 in numbers:
-            slack = [gap if n else before for gap, n, before in zip(gaps, numbers, slack)]
+            each = zip(gaps, numbers, slack, strict=True)
+            slack = [gap if number else before for gap, number, before in each]
         else:
             slack = gaps
         at = [*map(add, map(add, at, nbytes), gaps)]
