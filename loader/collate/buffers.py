@@ -54,7 +54,7 @@ class BufferPool:
             raise ValueError(f"a buffer cannot have {nbytes} bytes")
         if 0 < nbytes < SMALLEST_KEPT:
             return _aligned(nbytes)
-        memory = self._memory(rounded(nbytes))
+        memory = self._memory(nbytes)
         # Not a view of an array: numpy would make that the base of views of a view.
         use: Bytes = np.frombuffer(memory, np.uint8, nbytes)
         watch = _Use(use, _end)
@@ -62,9 +62,10 @@ class BufferPool:
         _in_use[id(watch)] = watch
         return use
 
-    def _memory(self, size: int) -> memoryview:
+    def _memory(self, nbytes: int) -> memoryview:
         if self._returned:
             self._sort_returned()
+        size = rounded(nbytes)
         free = self._free.get(size)
         try:
             return free.pop() if free else _aligned(size).data

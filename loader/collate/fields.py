@@ -47,11 +47,10 @@ def allocate_tensor(nbytes: int) -> Array:
 
 def empty_array(allocate: Allocate, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return an array of that shape on a buffer of its own, contents undefined."""
-    kind = np.dtype(dtype)
-    nbytes = math.prod(shape) * kind.itemsize
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
-        return np.empty(shape, kind)
-    return np.ndarray(shape, kind, allocate(nbytes))
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, allocate(nbytes))
 
 
 def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:

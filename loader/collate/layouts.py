@@ -23,6 +23,7 @@ over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the r
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -151,7 +152,9 @@ def packed_texts(
 
 def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[int]) -> None:
     """Fill a row with labels; one without an axis goes for all tokens of its sample."""
-    if all(each is NO_LABELS for each in labels):
+    if all(map(_dimensions, labels)):
+        np.concatenate(labels, out=row, casting="unsafe")
+    elif all(each is NO_LABELS for each in labels):
         row[...] = IGNORED
     else:
         targets = [
@@ -174,6 +177,7 @@ def _positions(lengths: Sequence[int]) -> list[Array]:
     return [counted[:length] for length in lengths]
 
 
+_dimensions = attrgetter("ndim")
 NO_LABELS = np.array(IGNORED)
 _ATTENDED = np.array(1)
 

@@ -6,14 +6,20 @@ whatever would be an error there, or is not usual, gives None here.
 """
 
 from collections.abc import Collection, Container, Sequence
-from itertools import islice
+from itertools import compress, islice, repeat
 from typing import Any
 
 import numpy as np
 import torch
 
 from ...balancer.planning.problem.options import LayoutName
-from ...workers.codec.columns import Column, ColumnReader, Places
+from ...workers.codec.columns import (
+    Column,
+    ColumnReader,
+    Places,
+    first_extent,
+    other_extents,
+)
 from ...workers.lending.placed_payloads import PlacedPayloads
 from .fields import (
     KNOWN_FIELDS,
@@ -94,7 +100,7 @@ def _images(
             return None
         owners, counts = owned.elements(), owned.counts
     tiles_of = iter(owners.tolist())
-    if [sum(islice(tiles_of, count)) for count in counts] != rows:
+    if [*map(sum, map(islice, repeat(tiles_of), counts))] != rows:
         return None
     batch: Batch = {}
     if "pixel_values" in fields:
@@ -112,7 +118,7 @@ def _pixels(
     if tiles is None or not any(rows):
         return no_pixels(dummy_tile, 0 if tiles is None else tiles.shapes[0][-1], allocate)
     # Those of a sample without tiles may have any size.
-    sizes = {shape[1:] for shape in tiles.shapes if shape[0]}
+    sizes = set(map(other_extents, compress(tiles.shapes, rows)))
     if len(sizes) > 1:
         return None
     return joined_tensor(tiles.pieces(), (sum(rows), *sizes.pop()), allocate)
@@ -124,7 +130,7 @@ def _others(columns: Columns, allocate: Allocate, fields: Container[str]) -> Bat
     for name, column in columns.items():
         if name in KNOWN_FIELDS:
             continue
-        lengths, sizes = _lengths(column), {shape[1:] for shape in column.shapes}
+        lengths, sizes = _lengths(column), set(map(other_extents, column.shapes))
         if lengths is None or len(sizes) > 1:
             return None
         if name in fields:
@@ -137,4 +143,4 @@ def _others(columns: Columns, allocate: Allocate, fields: Container[str]) -> Bat
 
 def _lengths(column: Column) -> list[int] | None:
     """Return the length of each sample's array; None where they have none."""
-    return [shape[0] for shape in column.shapes] if column.shapes[0] else None
+    return [*map(first_extent, column.shapes)] if column.shapes[0] else None

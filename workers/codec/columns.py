@@ -10,7 +10,7 @@ it, or says what is wrong.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import compress
 from operator import add, itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -28,10 +28,11 @@ _LAST = ALIGNMENT - 1
 # Name, type code and number of dimensions of each array.
 Kind = tuple[tuple[str, str, int], ...]
 _shape_of = itemgetter(3)
+# Of a shape.
+first_extent, other_extents = itemgetter(0), itemgetter(slice(1, None))
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A field of all samples: its type, each sample's shape and number of elements.
 
     They lie in runs, which are arrays of this type: in which one, and at which element.
@@ -56,8 +57,11 @@ class Column:
         """Return all elements, one sample's behind the other's; for a few of each."""
         if len(self.runs) > 1:
             return np.concatenate(self.pieces())
-        places = zip(self.begins, self.counts, strict=True)
-        return self.runs[0][[at for begin, count in places for at in range(begin, begin + count)]]
+        run, counts = self.runs[0], self.counts
+        if max(counts) <= 1:  # most often
+            return run[[*compress(self.begins, counts)]]
+        places = zip(self.begins, counts, strict=True)
+        return run[[at for begin, count in places for at in range(begin, begin + count)]]
 
 
 class Places(NamedTuple):
@@ -150,7 +154,7 @@ def _reading(kind: Kind) -> _Reading | None:
     if not kind:
         return None
     arrays: Any = tuple(
-        tuple[Literal[name], Literal["array"], Literal[code], tuple[(Extent,) * dimensions]]  # type: ignore[valid-type]
+        tuple[Literal[name], Literal["array"], Literal[code], tuple[(Extent,) * dimensions]]  # type: ignore[misc, valid-type]
         for name, code, dimensions in kind
     )
     header = msgspec.defstruct("Header", [("fields", tuple[arrays])], forbid_unknown_fields=True)
@@ -168,8 +172,8 @@ def _counts(shapes: Sequence[tuple[int, ...]]) -> list[int] | None:
         counts = [*map(math.prod, shapes)]
         # An empty one has a size, too: that of its dimensions which are not 0.
         if 0 in counts:
-            longest = max(1, *(extent for extent, *_ in shapes))
-            if longest * max(map(_size, {shape[1:] for shape in shapes})) > MOST_ELEMENTS:
+            longest = max(1, *map(first_extent, shapes))
+            if longest * max(map(_size, set(map(other_extents, shapes)))) > MOST_ELEMENTS:
                 return None
     return None if max(counts) > MOST_ELEMENTS else counts
 

@@ -55,7 +55,7 @@ def check(layout: Any, samples: list[Any], fields: Any = EVERY, **given: Any) ->
         assert_same(found, expected)
     runs, *places = side_by_side(payloads, 2)
     handles = Handles((), *map(tuple, places))
-    lent = PlacedPayloads([*map(memoryview, runs)], handles)
+    lent = PlacedPayloads([memoryview(run) for run in runs], handles)
     assert_same(undecoded(layout, headers, lent, fields, **given), found)
     return found
 
