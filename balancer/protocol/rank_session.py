@@ -296,10 +296,6 @@ class RankSession:
         """Return the microbatches that have arrived and are not released, first those used next."""
         return [self._arrived[position].batch for position in sorted(self._arrived)]
 
-    def has_servers(self) -> bool:
-        """Return whether something of the microbatches of `batches` is to be pulled."""
-        return any(arrival.batch.servers for arrival in self._arrived.values())
-
     def handles(self) -> Iterator[PayloadHandle]:
         """Return the handles in microbatches that have arrived and are not released."""
         return (handle for each in self.batches() for handle in each.handles.runs)

@@ -77,9 +77,10 @@ class SharedPayloadReader:
 
     def pull(self, session: RankSession) -> list[PullFailed]:
         """Ask for what has been announced, and take in what has come; return what cannot be had."""
-        if self._puller.is_idle and not session.has_servers():
+        arrived = session.batches()
+        if self._puller.is_idle and not any([batch.servers for batch in arrived]):
             return []
-        return self._puller.turn(session.batches())
+        return self._puller.turn(arrived)
 
     def knock(self) -> None:
         """Connect to the workers of this machine that lend memory; their payloads come later."""
