@@ -99,6 +99,7 @@ def _images(
         if owned.dtype.kind not in "iu" or len(owned.shapes[0]) != 1:
             return None
         owners, counts = owned.elements(), owned.counts
+    # All samples' images, one after the other: each sample takes its own.
     tiles_of = iter(owners.tolist())
     if [*map(sum, map(islice, repeat(tiles_of), counts))] != rows:
         return None

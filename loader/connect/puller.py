@@ -45,7 +45,7 @@ class Puller:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is asked for, kept, or to be told: only new microbatches change that."""
+        """True if a turn would do nothing, unless something of a new microbatch is to be pulled."""
         return not self._connections and self.book.is_empty
 
     def turn(self, arrived: Sequence[Batch]) -> list[PullFailed]:

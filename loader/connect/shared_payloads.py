@@ -78,7 +78,7 @@ class SharedPayloadReader:
     def pull(self, session: RankSession) -> list[PullFailed]:
         """Ask for what has been announced, and take in what has come; return what cannot be had."""
         arrived = session.batches()
-        if self._puller.is_idle and not any([batch.servers for batch in arrived]):
+        if self._puller.is_idle and not any(batch.servers for batch in arrived):
             return []
         return self._puller.turn(arrived)
 

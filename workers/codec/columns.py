@@ -65,7 +65,7 @@ class Column(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where payloads lie: each in a run, so many bytes behind its beginning, with so many bytes."""
+    """The places of payloads: of each the number of its run, its offset and length in bytes."""
 
     runs: Sequence[Any]
     run_of: Sequence[int]
@@ -84,7 +84,7 @@ class ColumnReader:
 
         The headers are packed; `places` are those of the payloads.
         """
-        found = self._decoded(headers)
+        found = self._decoded(headers) if len(headers) == len(places.lengths) else None
         if found is None or self._reading is None:
             return None
         names, dtypes, shifts = self._reading.names, self._reading.dtypes, self._reading.shifts
@@ -92,6 +92,7 @@ class ColumnReader:
         counts = [each for each in map(_counts, shapes) if each is not None]
         if len(counts) < len(shapes):
             return None
+        # This compares each payload's size, too: nothing is read beyond it.
         begins = _begins(counts, shifts, places)
         if begins is None:
             return None
@@ -99,11 +100,10 @@ class ColumnReader:
             dtype: [np.ndarray((len(run) // dtype.itemsize,), dtype, run) for run in places.runs]
             for dtype in dict.fromkeys(dtypes)
         }
+        fields = zip(names, dtypes, shapes, counts, begins, strict=True)
         return {
             name: Column(dtype, each, numbers, runs[dtype], places.run_of, at)
-            for name, dtype, each, numbers, at in zip(
-                names, dtypes, shapes, counts, begins, strict=True
-            )
+            for name, dtype, each, numbers, at in fields
         }
 
     def _decoded(self, headers: Sequence[bytes]) -> list[Any] | None:
@@ -138,7 +138,7 @@ def _kind_of(header: bytes) -> Kind:
 
 
 class _Reading(NamedTuple):
-    """How a kind is read: what decodes its headers, and refuses others; the types of its arrays.
+    """The decoder of a kind, which refuses other headers; names and types of the kind's arrays.
 
     shifts: an element has 1 << shift bytes.
     """
@@ -187,8 +187,8 @@ def _begins(
 ) -> list[list[int]] | None:
     """Return at which element of its run each array begins, by field and sample.
 
-    None if some payload has another size, or begins where its arrays are not aligned. Loops take
-    less here than numpy's functions, unless there are hundreds of samples.
+    None if some payload has another size, or begins where its arrays are not aligned. For a few
+    dozens of samples loops take no longer than numpy's functions.
     """
     at: Sequence[int] = places.offsets
     if math.gcd(ALIGNMENT, *at) < ALIGNMENT:

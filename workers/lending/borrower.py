@@ -258,7 +258,7 @@ class Borrower:
                 self._lent[token].hear()
 
     def _forget(self, token: int) -> None:
-        """Let go of a connection, which closes with the last view."""
+        """Drop a connection; it is closed with the last view."""
         self._polled = None
         del self._lent[token]
 

@@ -126,6 +126,12 @@ def test_none_are_not_read() -> None:
     assert ColumnReader().read([], Places((), (), (), ())) is None
 
 
+def test_payloads_of_another_number_are_not_read() -> None:
+    headers, payloads = encoded([ONE, ONE])
+    assert ColumnReader().read(headers, apart(payloads[:1])) is None
+    assert ColumnReader().read(headers[:1], apart(payloads)) is None
+
+
 @pytest.mark.parametrize("change", [-1, 1, 64])
 def test_payloads_of_another_size_are_not_read(change: int) -> None:
     headers, payloads = encoded([ONE, ONE])
