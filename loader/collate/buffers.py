@@ -78,11 +78,17 @@ class BufferPool:
                 memory = self._returned.popleft()
             except IndexError:
                 break
-            self._free.setdefault(len(memory), deque()).append(memory)
+            free = self._free.get(len(memory))
+            if free is None:
+                free = self._free.setdefault(len(memory), deque())
+            free.append(memory)
         self._free_surplus()
 
     def _free_surplus(self) -> None:
-        surplus = sum(size * len(kept) for size, kept in self._free.items()) - self.keep_bytes
+        kept_bytes = sum([size * len(kept) for size, kept in self._free.items()])
+        surplus = kept_bytes - self.keep_bytes
+        if surplus <= 0:  # as a rule
+            return
         for size in sorted(self._free, reverse=True):
             kept = self._free[size]
             while kept and surplus > 0:

@@ -163,6 +163,8 @@ class PullBook:
 
     def is_settled(self, batch: Batch) -> bool:
         """Return whether nothing of a microbatch is waited for: it is here, or of no use."""
+        if not batch.servers:  # as a rule
+            return True
         keys = _keys(batch)
         return any(key in self._gone for key in keys) or all(key in self._here for key in keys)
 
@@ -270,8 +272,6 @@ class PullBook:
 
 def _keys(batch: Batch) -> list[Key]:
     """Return the payloads of a microbatch that are pulled."""
-    if not batch.servers:
-        return []
     tokens = {server.token for server in batch.servers}
     return [
         (handle.token, handle.serial) for handle in batch.handles.runs if handle.token in tokens

@@ -147,17 +147,22 @@ class Connection:
         """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
-            if timeout_s is not None or self._is_to_drain():
+            has_next = self._has_next()
+            # `_wait` receives, too, but may pause before or give up.
+            is_to_drain = has_next or self._is_draining or bool(self.session.failure)
+            if is_to_drain or timeout_s is not None:
                 self._drain()
                 self._payloads.turn(self.session)
+                has_next = self._has_next()
             while True:
-                if not self._has_next():
+                if not has_next:
                     self._wait(self._has_next, timeout_s)
                 arrival = self.session.peek()
                 readable = arrival and self._payloads.with_payloads(arrival)
                 if readable is not None or arrival is None:
                     return readable
                 self._send(self.session.lose(arrival))
+                has_next = False
 
     def release(self, arrival: Arrival) -> None:
         """Acknowledge a microbatch and ask for those after it; does nothing the second time."""
@@ -190,10 +195,6 @@ class Connection:
         """Leave the balancer and close the socket; wait if the balancer serves other ranks."""
         self._leave()
         self._payloads.close()
-
-    def _is_to_drain(self) -> bool:
-        """Return whether `_wait` will not, or may only when it has waited."""
-        return self._has_next() or self._is_draining or bool(self.session.failure)
 
     def _has_next(self) -> bool:
         """Return whether the next microbatch is here with its payloads, or will never be."""
