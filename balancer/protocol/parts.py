@@ -105,13 +105,16 @@ class Handles(ArrayRecord, frozen=True):
 
     def problem(self, items: int) -> str:
         """Return why these cannot be the handles of `items` items, "" if they can."""
-        sizes = [*(run.nbytes for run in self.runs), 0]  # the last is found as number -1
         if not self.run_of and not self.offsets and not self.lengths and not self.runs:
             return ""
         if not len(self.run_of) == len(self.offsets) == len(self.lengths) == items:
             return f"handles of {len(self.run_of)} items, not of {items}"
+        if items and len(self.runs) == 1 and self.run_of.count(0) == items:  # most often
+            is_behind = max(map(operator.add, self.offsets, self.lengths)) > self.runs[0].nbytes
+            return "a payload that ends behind its run" if is_behind else ""
         if items and not -1 <= min(self.run_of) <= max(self.run_of) < len(self.runs):
             return f"a payload in another than {len(self.runs)} runs"
+        sizes = [*(run.nbytes for run in self.runs), 0]  # the last is found as number -1
         ends = map(operator.add, self.offsets, self.lengths)
         if any(map(operator.gt, ends, map(sizes.__getitem__, self.run_of))):
             return "a payload that ends behind its run"

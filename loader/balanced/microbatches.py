@@ -353,17 +353,18 @@ class BalancedLoader:
         arrival, batch = kept.arrival, kept.arrival.batch
         ranks, resources, batches = self.plan.ranks, self.job.resources, self.batches
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
-        # Labels are counted in samples or in their batch; without that no sample need be made.
-        if self.local and not (self.job.counts_labels or self.job.counts_batches):
+        # Labels are compared in samples, or counted in their batch; else no sample need be made.
+        compares = self.job.counts_labels and self._labels.left > 0
+        if not (compares or self.job.counts_batches):
             headers = [item.header for item in batch.items]
-            stacked = batches.stacked(headers, arrival.payloads, info)
+            stacked = batches.stacked(headers, arrival.payloads, info, self.local)
             if stacked is not None:
                 return Delivered(batches.finished(stacked, info), info)
         samples = [
             decode_packed(item.header, payload_buffer(payload), self.local)
             for item, payload in zip(batch.items, arrival.payloads, strict=True)
         ]
-        if self.job.counts_labels:
+        if compares:
             keys = [item.key for item in batch.items]
             self._labels.compare(samples, batch.weights.label_tokens, keys)
         if not samples and self.spare is not None:

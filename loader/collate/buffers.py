@@ -35,8 +35,8 @@ class BufferPool:
         if keep_bytes < 0:
             raise ValueError(f"keep_bytes is {keep_bytes}, it must not be negative")
         self.keep_bytes = keep_bytes
-        self._free: dict[int, deque[Bytes]] = {}
-        self._returned: deque[Bytes] = deque()
+        self._free: dict[int, deque[memoryview]] = {}
+        self._returned: deque[memoryview] = deque()
 
     @property
     def kept_bytes(self) -> int:
@@ -54,39 +54,67 @@ class BufferPool:
             raise ValueError(f"a buffer cannot have {nbytes} bytes")
         if 0 < nbytes < SMALLEST_KEPT:
             return _aligned(nbytes)
-        memory = self._memory(rounded(nbytes))
-        # Not a view of `memory`: numpy would make the memory itself the base of views of a view.
-        use = np.frombuffer(memory.data, np.uint8, nbytes)
-        # The finalizer may run at any moment, within any other method: it only appends.
-        weakref.finalize(use, self._returned.append, memory).atexit = False
+        memory = self._memory(nbytes)
+        # Not a view of an array: numpy would make that the base of views of a view.
+        use: Bytes = np.frombuffer(memory, np.uint8, nbytes)
+        watch = _Use(use, _end)
+        watch.memory, watch.returned = memory, self._returned
+        _in_use[id(watch)] = watch
         return use
 
-    def _memory(self, size: int) -> Bytes:
-        self._sort_returned()
+    def _memory(self, nbytes: int) -> memoryview:
+        if self._returned:
+            self._sort_returned()
+        size = rounded(nbytes)
         free = self._free.get(size)
         try:
-            return free.pop() if free else _aligned(size)
+            return free.pop() if free else _aligned(size).data
         except IndexError:  # another thread was faster
-            return _aligned(size)
+            return _aligned(size).data
 
     def _sort_returned(self) -> None:
-        if not self._returned:
-            return
         while self._returned:
             try:
                 memory = self._returned.popleft()
             except IndexError:
                 break
-            self._free.setdefault(len(memory), deque()).append(memory)
+            free = self._free.get(len(memory))
+            if free is None:
+                free = self._free.setdefault(len(memory), deque())
+            free.append(memory)
         self._free_surplus()
 
     def _free_surplus(self) -> None:
-        surplus = sum(size * len(kept) for size, kept in self._free.items()) - self.keep_bytes
+        kept_bytes = sum([size * len(kept) for size, kept in self._free.items()])
+        surplus = kept_bytes - self.keep_bytes
+        if surplus <= 0:  # as a rule
+            return
         for size in sorted(self._free, reverse=True):
             kept = self._free[size]
             while kept and surplus > 0:
                 kept.popleft()
                 surplus -= size
+
+
+class _Use(weakref.ref[Any]):
+    """Refers to the array that all views of a buffer refer to; weakref.finalize costs three times.
+
+    returned: where the memory goes when that array is gone.
+    """
+
+    __slots__ = ("memory", "returned")
+    memory: memoryview
+    returned: deque[memoryview]
+
+
+# By their identity: an array has no hash.
+_in_use: dict[int, _Use] = {}
+
+
+def _end(use: Any) -> None:
+    """Give a buffer's memory back: at any moment, within any other function."""
+    del _in_use[id(use)]
+    use.returned.append(use.memory)
 
 
 def rounded(nbytes: int) -> int:

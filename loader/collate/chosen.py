@@ -15,16 +15,19 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
+from ...workers.codec.columns import ColumnReader
 from ..step.info import StepInfo
 from .buffers import BufferPool
 from .fields import EVERY
 from .layouts import COLLATE_BY_LAYOUT
 from .stacking import WarmCollate
+from .undecoded import collate_undecoded
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
 CollateFn = Callable[[list[Any]], Any]
 Collate = Callable[[list[Any], Container[str]], Any]
+Stack = Callable[[Sequence[bytes], Collection[Any], Container[str]], Any]
 
 
 class ChosenBatch(dict[str, Any]):
@@ -49,26 +52,31 @@ class BatchMaker:
 
     `collate` is given the samples and the names that are wanted, and may return more; `lends`:
     whether what it returns may lie in the samples' own memory. `pins`: whether batches are pinned.
-    `stack`, if there is one, may make a batch of headers and payloads; else it returns None.
+    `stack`, if there is one, may make a batch of headers, payloads and the names that are wanted;
+    else it returns None. `takes_foreign`: it reads only what may come from other hosts.
     """
 
     collate: Collate
     fields: WantedFields = None
     lends: bool = True
     pins: bool = False
-    stack: Callable[[Sequence[bytes], Collection[Any]], Any] | None = None
+    stack: Stack | None = None
+    takes_foreign: bool = False
 
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
         return self.collate(samples, self._wanted(info))
 
     def stacked(
-        self, headers: Sequence[bytes], payloads: Collection[Any], info: StepInfo
+        self, headers: Sequence[bytes], payloads: Collection[Any], info: StepInfo, local: bool
     ) -> Any | None:
-        """Return the batch of samples that are not decoded; None where they have to be."""
-        if self.stack is None or self._wanted(info) is not EVERY:
+        """Return the batch of samples that are not decoded; None where they have to be.
+
+        local: they come from processes of this machine.
+        """
+        if self.stack is None or not (local or self.takes_foreign):
             return None
-        return self.stack(headers, payloads)
+        return self.stack(headers, payloads, self._wanted(info))
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return what the process gets of a batch. Raises TypeError if that has no fields."""
@@ -120,22 +128,32 @@ def batch_maker(
         made = collate_fn or default_collate
         if made is default_collate:
             warm = WarmCollate()
-            return BatchMaker(partial(_stacked, warm), fields, pins=pins, stack=warm.of_payloads)
+            return BatchMaker(
+                partial(_stacked, warm), fields, pins=pins, stack=partial(_payloads, warm)
+            )
         return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
     if collate_fn is not None:
         raise ValueError(f"collate_fn belongs to layout 'torch', not {balance.layout!r}")
-    collate, buffers = COLLATE_BY_LAYOUT[balance.layout], BufferPool()
+    given: dict[str, Any] = {
+        "pad_id": balance.pad_id,
+        "dummy_tile": balance.dummy_tile,
+        "allocate": BufferPool().take,
+    }
+    collate = COLLATE_BY_LAYOUT[balance.layout]
+    return BatchMaker(
+        lambda samples, wanted: collate(samples, fields=wanted, **given),
+        fields,
+        lends=False,
+        pins=pins,
+        stack=partial(collate_undecoded, balance.layout, ColumnReader(), **given),
+        takes_foreign=True,
+    )
 
-    def laid_out(samples: list[Any], wanted: Container[str]) -> Any:
-        return collate(
-            samples,
-            pad_id=balance.pad_id,
-            dummy_tile=balance.dummy_tile,
-            allocate=buffers.take,
-            fields=wanted,
-        )
 
-    return BatchMaker(laid_out, fields, lends=False, pins=pins)
+def _payloads(
+    warm: WarmCollate, headers: Sequence[bytes], payloads: Collection[Any], wanted: Container[str]
+) -> Any:
+    return warm.of_payloads(headers, payloads) if wanted is EVERY else None
 
 
 def _stacked(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:

@@ -47,18 +47,17 @@ def allocate_tensor(nbytes: int) -> Array:
 
 def empty_array(allocate: Allocate, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return an array of that shape on a buffer of its own, contents undefined."""
-    kind = np.dtype(dtype)
-    nbytes = math.prod(shape) * kind.itemsize
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes == 0:  # nothing to hold, and no buffer can be viewed as nothing
-        return np.empty(shape, kind)
-    return np.ndarray(shape, kind, allocate(nbytes))
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, allocate(nbytes))
 
 
 def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
     """Return values as a tensor of that dtype, on a buffer of its own."""
-    given = np.asarray(values)
-    array = empty_array(allocate, given.shape, dtype)
-    array[...] = given
+    shape = (len(values),) if isinstance(values, list) else np.shape(values)
+    array = empty_array(allocate, shape, dtype)
+    array[...] = values
     return torch.from_numpy(array)
 
 
@@ -76,11 +75,19 @@ def collate_images(
     batch: Batch = {}
     if "pixel_values" in fields:
         batch["pixel_values"] = _pixels(tiles, dummy_tile, allocate)
+    every = np.concatenate([*owners, ()])
+    counts = [*map(len, owners)] or [0]
+    return batch | images_of(every, counts, allocate, fields)
+
+
+def images_of(
+    owners: Array, counts: Sequence[int], allocate: Allocate, fields: Container[str]
+) -> Batch:
+    """Return what says whose tiles are whose: how many each image has, and images of a sample."""
+    batch: Batch = {}
     if "tiles_per_image" in fields:
-        every = np.concatenate([*owners, ()])
-        batch["tiles_per_image"] = filled_tensor(allocate, every, np.int32)
+        batch["tiles_per_image"] = filled_tensor(allocate, owners, np.int32)
     if "images_per_sample" in fields:
-        counts = [*map(len, owners)] or [0]
         batch["images_per_sample"] = filled_tensor(allocate, counts, np.int32)
     return batch
 
@@ -90,8 +97,13 @@ def _pixels(tiles: Sequence[Array], dummy_tile: int, allocate: Allocate) -> torc
     held = [array for array in tiles if len(array)]
     if held:
         return _concatenated("pixel_values", held, allocate)
+    return no_pixels(dummy_tile, tiles[0].shape[-1] if tiles else 0, allocate)
+
+
+def no_pixels(dummy_tile: int, side: int, allocate: Allocate) -> torch.Tensor:
+    """Return the pixels of a batch without images, whose tiles would have sides of that length."""
     # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
-    side = dummy_tile or (tiles[0].shape[-1] if tiles else 0)
+    side = dummy_tile or side
     blank = np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8)
     return filled_tensor(allocate, blank, np.uint8)
 
@@ -171,6 +183,14 @@ def _concatenated(name: str, arrays: list[Array], allocate: Allocate) -> torch.T
     if len({(array.dtype, array.shape[1:]) for array in arrays}) > 1:
         kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
         raise ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")
-    joined = empty_array(allocate, (sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
-    np.concatenate(arrays, out=joined)
+    shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
+    return joined_tensor(arrays, shape, allocate)
+
+
+def joined_tensor(
+    arrays: Sequence[Array], shape: tuple[int, ...], allocate: Allocate
+) -> torch.Tensor:
+    """Copy arrays of one type, whole or flat, into one buffer; `shape` is that of all of them."""
+    joined = empty_array(allocate, shape, arrays[0].dtype)
+    np.concatenate(arrays, out=joined if arrays[0].ndim == len(shape) else joined.reshape(-1))
     return torch.from_numpy(joined)

@@ -22,6 +22,8 @@ over all tiles, uses the first sum(tiles_per_image) features, and adds 0 * the r
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -63,6 +65,21 @@ def collate_padded(
     [[5, 6, 7], [8, 0, 0]]
     """
     tokens, labels = _texts(samples, pad_id)
+    return {
+        **padded_texts(tokens, labels, pad_id, allocate, fields),
+        **collate_images(samples, dummy_tile, allocate, fields),
+        **collate_others(samples, allocate, fields),
+    }
+
+
+def padded_texts(
+    tokens: Sequence[Array],
+    labels: Sequence[Array],
+    pad_id: int,
+    allocate: Allocate,
+    fields: Container[str],
+) -> Batch:
+    """Return the wanted fields that follow from tokens and labels, which have been checked."""
     longest = max(map(len, tokens))
     rows: dict[str, Array] = {}
     for name, values, fill in (
@@ -77,11 +94,7 @@ def collate_padded(
                 rows[name][row, len(ids) :] = fill
     if "labels" in rows:
         rows["labels"][:, :1] = IGNORED
-    return {
-        **{name: torch.from_numpy(array) for name, array in rows.items()},
-        **collate_images(samples, dummy_tile, allocate, fields),
-        **collate_others(samples, allocate, fields),
-    }
+    return {name: torch.from_numpy(array) for name, array in rows.items()}
 
 
 def collate_packed(
@@ -104,33 +117,32 @@ def collate_packed(
     >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["cu_seq_lens"].tolist()
     ([[5, 6, 7, 8]], [[0, 1, 2, 0]], [0, 3, 4])
     """
+    tokens, labels = _texts(samples, pad_id)
     return {
-        **_packed_texts(samples, pad_id, allocate, fields),
+        **packed_texts(tokens, labels, allocate, fields),
         **collate_images(samples, dummy_tile, allocate, fields),
         **collate_others(samples, allocate, fields),
     }
 
 
-def _packed_texts(
-    samples: Sequence[Sample], pad_id: int, allocate: Allocate, fields: Container[str]
+def packed_texts(
+    tokens: Sequence[Array], labels: Sequence[Array], allocate: Allocate, fields: Container[str]
 ) -> Batch:
-    """Return the wanted fields that follow from tokens and labels."""
-    tokens, labels = _texts(samples, pad_id)
+    """Return the wanted fields that follow from tokens and labels, which have been checked."""
     lengths = [*map(len, tokens)]
-    ends = np.cumsum([0, *lengths])
-    rows = {
-        name: empty_array(allocate, (1, int(ends[-1])), np.int64)
-        for name in ("input_ids", "labels", "position_ids")
-        if name in fields
-    }
-    if "input_ids" in rows:
-        np.concatenate(tokens, out=rows["input_ids"][0], casting="unsafe")
-    if "labels" in rows:
-        _fill_packed_labels(rows["labels"][0], labels, lengths)
-        rows["labels"][0, ends[:-1]] = IGNORED
-    if "position_ids" in rows:
-        rows["position_ids"][0] = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
-    batch: Batch = {name: torch.from_numpy(array) for name, array in rows.items()}
+    ends = [*accumulate(lengths, initial=0)]
+    batch: Batch = {}
+    for name in ("input_ids", "labels", "position_ids"):
+        if name in fields:
+            row = empty_array(allocate, (1, ends[-1]), np.int64)
+            if name == "input_ids":
+                np.concatenate(tokens, out=row[0], casting="unsafe")
+            elif name == "labels":
+                _fill_packed_labels(row[0], labels, lengths)
+                row[0][ends[:-1]] = IGNORED
+            else:
+                np.concatenate(_positions(lengths), out=row[0])
+            batch[name] = torch.from_numpy(row)
     if "cu_seq_lens" in fields:
         batch["cu_seq_lens"] = filled_tensor(allocate, ends, np.int32)
     if "max_length" in fields:
@@ -140,7 +152,9 @@ def _packed_texts(
 
 def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[int]) -> None:
     """Fill a row with labels; one without an axis goes for all tokens of its sample."""
-    if all(each is _NO_LABELS for each in labels):
+    if all(map(_dimensions, labels)):
+        np.concatenate(labels, out=row, casting="unsafe")
+    elif all(each is NO_LABELS for each in labels):
         row[...] = IGNORED
     else:
         targets = [
@@ -150,7 +164,21 @@ def _fill_packed_labels(row: Array, labels: Sequence[Array], lengths: Sequence[i
         np.concatenate(targets, out=row, casting="unsafe")
 
 
-_NO_LABELS = np.array(IGNORED)
+# 0, 1, 2 and so on, as long as the longest sample so far.
+_counted = np.arange(1 << 12)
+
+
+def _positions(lengths: Sequence[int]) -> list[Array]:
+    """Return the positions in each sample; to copy them takes less than to compute them."""
+    global _counted
+    counted = _counted
+    if (longest := max(lengths)) > len(counted):
+        _counted = counted = np.arange(2 * longest)
+    return [counted[:length] for length in lengths]
+
+
+_dimensions = attrgetter("ndim")
+NO_LABELS = np.array(IGNORED)
 _ATTENDED = np.array(1)
 
 COLLATE_BY_LAYOUT: dict[LayoutName, Callable[..., Batch]] = {
@@ -164,7 +192,7 @@ def _texts(samples: Sequence[Sample], pad_id: int) -> tuple[list[Array], list[Ar
     tokens = [_tokens(sample, place) for place, sample in enumerate(samples)]
     if not tokens:
         return [np.array([pad_id])], [np.array([IGNORED])]
-    labels = [np.asarray(s["labels"]) if "labels" in s else _NO_LABELS for s in samples]
+    labels = [np.asarray(s["labels"]) if "labels" in s else NO_LABELS for s in samples]
     for place, (ids, targets) in enumerate(zip(tokens, labels, strict=True)):
         if targets.ndim and targets.shape != ids.shape:
             raise ValueError(

@@ -97,6 +97,11 @@ class PullBook:
         """The number of requests that are not answered."""
         return sum(len(worker.pulls) for worker in self._workers.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is asked for, kept, or to be told."""
+        return not (self._workers or self._here or self._gone or self.ended or self.reports)
+
     # --- what is wanted
 
     def want(
@@ -158,6 +163,8 @@ class PullBook:
 
     def is_settled(self, batch: Batch) -> bool:
         """Return whether nothing of a microbatch is waited for: it is here, or of no use."""
+        if not batch.servers:  # as a rule
+            return True
         keys = _keys(batch)
         return any(key in self._gone for key in keys) or all(key in self._here for key in keys)
 
@@ -265,8 +272,6 @@ class PullBook:
 
 def _keys(batch: Batch) -> list[Key]:
     """Return the payloads of a microbatch that are pulled."""
-    if not batch.servers:
-        return []
     tokens = {server.token for server in batch.servers}
     return [
         (handle.token, handle.serial) for handle in batch.handles.runs if handle.token in tokens

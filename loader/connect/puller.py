@@ -43,6 +43,11 @@ class Puller:
         self._connections: dict[int, tuple[zmq.Socket[bytes], zmq.Poller]] = {}
         sockets.before_closing = self.close
 
+    @property
+    def is_idle(self) -> bool:
+        """True if a turn would do nothing, unless something of a new microbatch is to be pulled."""
+        return not self._connections and self.book.is_empty
+
     def turn(self, arrived: Sequence[Batch]) -> list[PullFailed]:
         """Receive answers, and ask for the payloads of microbatches that have arrived.
 

@@ -42,6 +42,7 @@ class RankSockets:
         self.patience_s = 0.0
         self._linger_ms = LINGER_MS["trainer"]
         self.owner = os.getpid()
+        self._is_copy = False
         self.session = session
         self._endpoint = endpoint
         self.name = name
@@ -64,7 +65,7 @@ class RankSockets:
 
     def refuse_forked_copy(self) -> None:
         """Raise LoaderError in a forked child: the balancer knows only the process it spoke to."""
-        if os.getpid() != self.owner:
+        if self._is_copy:
             raise LoaderError(
                 f"this loader's balancer and workers belong to process {self.owner}, and a forked "
                 "child cannot use them: make a new DataLoader in the child"
@@ -133,6 +134,15 @@ def _nothing() -> None:
 
 # Every rank's sockets in this process.
 _all: "weakref.WeakSet[RankSockets]" = weakref.WeakSet()
+
+
+def _mark_copies() -> None:
+    """Mark what a forked child has of its parent's: to ask for the process at each call costs."""
+    for each in list(_all):
+        each._is_copy = True
+
+
+os.register_at_fork(after_in_child=_mark_copies)
 
 
 @contextmanager

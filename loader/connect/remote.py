@@ -105,8 +105,9 @@ class Connection:
     def wait_ready(self) -> Ready:
         """Wait until the job runs; return the number of samples. Raises LoaderError."""
         self._sockets.refuse_forked_copy()
-        with self._sockets.lock:
-            self._wait(lambda: self.session.ready is not None, None)
+        if self.session.ready is None:
+            with self._sockets.lock:
+                self._wait(lambda: self.session.ready is not None, None)
         ready = self.session.ready
         if ready is None:
             self._fail("the job did not start")
@@ -146,15 +147,22 @@ class Connection:
         """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
-            self._drain()
+            has_next = self._has_next()
+            # `_wait` receives, too, but may pause before or give up.
+            is_to_drain = has_next or self._is_draining or bool(self.session.failure)
+            if is_to_drain or timeout_s is not None:
+                self._drain()
+                self._payloads.turn(self.session)
+                has_next = self._has_next()
             while True:
-                if not self._has_next():
+                if not has_next:
                     self._wait(self._has_next, timeout_s)
                 arrival = self.session.peek()
                 readable = arrival and self._payloads.with_payloads(arrival)
                 if readable is not None or arrival is None:
                     return readable
                 self._send(self.session.lose(arrival))
+                has_next = False
 
     def release(self, arrival: Arrival) -> None:
         """Acknowledge a microbatch and ask for those after it; does nothing the second time."""
@@ -203,6 +211,8 @@ class Connection:
             if timeout_s is not None and waited > timeout_s:
                 raise TimeoutError(f"no batch within {timeout_s} s")
             left = PING_S if timeout_s is None else min(PING_S, timeout_s - waited + 0.001)
+            # Before the pause: a worker may need an answer to go on.
+            self._payloads.turn(self.session)
             ready = self._sockets.link().poller.poll(int(1000 * left) + 1)
             if ready:
                 self._drain()
@@ -243,7 +253,6 @@ class Connection:
                 self._payloads.knock()
         self._pull()
         self._is_draining = False
-        self._payloads.turn(self.session)
         if self.session.awaits_restart and not self._awaits_restart:
             logger.warning(
                 "%s: the balancer at %s was stopped; waits up to %.0f s for it to be started again",

@@ -1,7 +1,6 @@
 """Puts payloads in the place of handles: they lie in workers' memory, here or on other hosts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...balancer.protocol.messages import Handles, PayloadHandle, PullFailed
 from ...balancer.protocol.rank_session import Arrival, RankSession
@@ -52,7 +51,7 @@ class SharedPayloadReader:
             return None
         if not (self._copies or tokens or arrival.payloads):
             here = [run for run in lent if run is not None]
-            return replace(arrival, payloads=PlacedPayloads(here, handles))
+            return Arrival(arrival.batch, PlacedPayloads(here, handles))
         frames = iter(arrival.payloads)
         payloads = [
             next(frames) if place[0] < 0 else self._payload(handles, lent, place)
@@ -60,7 +59,7 @@ class SharedPayloadReader:
         ]
         if any(each is None for each in payloads):
             return None
-        return replace(arrival, payloads=tuple(payloads))
+        return Arrival(arrival.batch, tuple(payloads))
 
     def _payload(
         self,
@@ -78,7 +77,10 @@ class SharedPayloadReader:
 
     def pull(self, session: RankSession) -> list[PullFailed]:
         """Ask for what has been announced, and take in what has come; return what cannot be had."""
-        return self._puller.turn(session.batches())
+        arrived = session.batches()
+        if self._puller.is_idle and not any(batch.servers for batch in arrived):
+            return []
+        return self._puller.turn(arrived)
 
     def knock(self) -> None:
         """Connect to the workers of this machine that lend memory; their payloads come later."""

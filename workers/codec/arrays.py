@@ -29,15 +29,15 @@ _ZEROS = tuple(bytes(length) for length in range(ALIGNMENT))
 _PACKER = msgspec.msgpack.Encoder()
 
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
-_Extent = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXTENT)]
-_Shape = Annotated[tuple[_Extent, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
-_Array = tuple[_Name, Literal["array"], str, _Shape]
+Extent = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXTENT)]
+_Shape = Annotated[tuple[Extent, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
+ArrayEntry = tuple[_Name, Literal["array"], str, _Shape]
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True):
     """A packed header that has arrays only."""
 
-    fields: Annotated[list[_Array], msgspec.Meta(max_length=MAX_FIELDS)]
+    fields: Annotated[list[ArrayEntry], msgspec.Meta(max_length=MAX_FIELDS)]
 
 
 _UNPACKER = msgspec.msgpack.Decoder(_Header)
@@ -98,15 +98,25 @@ def _codes(kind: Kind) -> tuple[str, ...] | None:
     return tuple(dtype.str for _, dtype in kind)
 
 
+def read_header(header: bytes) -> list[ArrayEntry] | None:
+    """Return name, kind, type code and shape of each array; None if there is anything else.
+
+    Type codes and names are not checked.
+    """
+    try:
+        return _UNPACKER.decode(header).fields
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
 def read_arrays(header: bytes) -> FieldLayout | None:
     """Return what `read_layout` does of a packed header; None if it is not one of arrays only.
 
     >>> read_arrays(encode_arrays({"ids": np.array([65, 66], np.uint8)})[0]).nbytes
     2
     """
-    try:
-        found = _UNPACKER.decode(header).fields
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    found = read_header(header)
+    if found is None:
         return None
     places, end = [], 0
     for name, kind, code, shape in found:

@@ -187,6 +187,8 @@ class Borrower:
         self._directory = directory
         self._name = name
         self._lent: dict[int, _LentMemory] = {}
+        # What polls the connections, and their tokens by descriptor; None when some have changed.
+        self._polled: tuple[select.poll, dict[int, int]] | None = None
 
     def views(self, handles: Sequence[PayloadHandle | None]) -> list[memoryview | None] | None:
         """Return the payloads, None for a handle that is None; None if not all can be read.
@@ -230,24 +232,35 @@ class Borrower:
             mine = [handle for handle in handles if handle.token == token]
             lent.answer(mine)
             if lent.ended and not mine:
-                del self._lent[token]  # its memory goes with the last tensor
+                self._forget(token)  # its memory goes with the last tensor
 
     def close(self) -> None:
         """Give back all memory that no tensor refers to."""
         for lent in self._lent.values():
             lent.mappings.clear()  # a tensor keeps its own, and the connection
+        self._polled = None
         self._lent.clear()
 
     def _hear(self) -> None:
         """Hear the workers that have sent something; to try one in vain costs an exception."""
-        connections = {lent.fileno(): token for token, lent in self._lent.items()}
-        poller = select.poll()
-        for descriptor in connections:
-            poller.register(descriptor, select.POLLIN)
-        for descriptor, _ in poller.poll(0) if connections else ():
-            token = connections[descriptor]
+        if not self._lent:
+            return
+        if self._polled is None:
+            tokens = {lent.fileno(): token for token, lent in self._lent.items()}
+            poller = select.poll()
+            for descriptor in tokens:
+                poller.register(descriptor, select.POLLIN)
+            self._polled = poller, tokens
+        poller, tokens = self._polled
+        for descriptor, _ in poller.poll(0):
+            token = tokens[descriptor]
             if self._is_known(token):
                 self._lent[token].hear()
+
+    def _forget(self, token: int) -> None:
+        """Drop a connection; it is closed with the last view."""
+        self._polled = None
+        del self._lent[token]
 
     def _has(self, handle: PayloadHandle) -> bool:
         token = handle.token
@@ -264,6 +277,7 @@ class Borrower:
 
     def _connect(self, token: int) -> None:
         """Connect to a worker, if it has not ended."""
+        self._polled = None
         with contextlib.suppress(FileNotFoundError, ConnectionError, TimeoutError):
             self._lent[token] = _LentMemory(door_of(self._directory, token), self._name)
 
@@ -275,8 +289,8 @@ class Borrower:
         try:
             lent.await_known()
         except (ConnectionError, TimeoutError):
-            del self._lent[token]
+            self._forget(token)
         except BaseException:
-            del self._lent[token]
+            self._forget(token)
             raise
         return lent.is_known

@@ -102,6 +102,20 @@ def test_what_is_used_is_forgotten(rank: Rank) -> None:
     assert rank.book.payload(handle(7, 1)) is None
 
 
+def test_a_book_is_empty_when_nothing_is_asked_for_kept_or_to_be_told(rank: Rank) -> None:
+    assert rank.book.is_empty
+    (message,) = rank.want(batch((7, 1)))
+    assert not rank.book.is_empty
+    rank.answer(message, b"bad")
+    rank.want()
+    assert not rank.book.is_empty  # there is a report, and a connection
+    rank.reports()
+    rank.pass_time(UNUSED_S + 1)
+    assert not rank.book.is_empty  # a connection is to be closed
+    rank.book.ended.clear()
+    assert rank.book.is_empty
+
+
 def test_a_microbatch_without_handles_is_settled(rank: Rank) -> None:
     assert rank.book.is_settled(batch(None, None))
     assert rank.want(batch(None)) == []

@@ -1,0 +1,71 @@
+"""What a rank does before it waits for a microbatch: others may wait for its answer."""
+
+from typing import Any
+
+import pytest
+
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
+from counterpoise.balancer.protocol.messages import RunFailed
+from counterpoise.loader.connect.remote import Connection, Party
+from counterpoise.loader.step.errors import LoaderError
+from tests.loader.alarms import Interrupted
+
+JOB = to_json(JobSpec(PlanConfig(1, 2, 1, ("tokens",), (None,), "fixed", batch_size=2)))
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A connection to nobody; `done` lists its answers to workers, its pauses, what it receives."""
+    made: Any = Connection("tcp://127.0.0.1:9", Party((0,)), JOB, 2)
+    made._sockets.give_up()
+    done: list[str] = []
+    link = made._sockets.link()
+    receive = link.receive
+
+    def received() -> Any:
+        done.append("receive")
+        return receive()
+
+    class Poller:
+        def poll(self, _: int) -> None:
+            done.append("pause")
+            raise Interrupted
+
+    monkeypatch.setattr(made._payloads, "turn", lambda _: done.append("answer"))
+    monkeypatch.setattr(link, "receive", received)
+    monkeypatch.setattr(link, "poller", Poller())
+    made.done = done
+    yield made
+    monkeypatch.undo()
+    made.close()
+
+
+def test_workers_are_answered_before_a_rank_waits(connection: Any) -> None:
+    with pytest.raises(Interrupted):
+        connection.next()
+    assert connection.done == ["answer", "pause"]
+
+
+def test_what_has_arrived_is_received_before_a_wait_that_may_end_at_once(connection: Any) -> None:
+    with pytest.raises(TimeoutError):
+        connection.next(timeout_s=0)
+    assert connection.done == ["receive", "answer"]
+
+
+def test_a_failure_that_came_while_sockets_were_closed_is_raised_at_once(connection: Any) -> None:
+    connection.session.state = "running"
+    connection.session.handle(RunFailed("data", "no such file"))
+    with pytest.raises(LoaderError, match="no such file"):
+        connection.next()
+    assert "pause" not in connection.done
+
+
+def test_an_interrupted_receiving_is_made_good_before_a_rank_waits(connection: Any) -> None:
+    connection._is_draining = True
+    dropped = []
+    connection._sockets.before_closing = lambda: dropped.append(True)
+    with pytest.raises(TimeoutError):
+        connection.next(timeout_s=0)
+    assert dropped
+    assert not connection._is_draining
