@@ -94,9 +94,9 @@ def _buffers(contents: list[Any], nbytes: int) -> list[Buffer]:
 
 @functools.lru_cache(FIELDS_REMEMBERED)
 def _field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[bytes, int] | None:
-    """Return what the header says of an array, and its bytes in the payload; None if it is no field.
+    """Return an array's part of the header, and its bytes in the payload; None if it is no field.
 
-    Empty where no reader takes the shape.
+    The part is empty where no reader takes the shape.
     """
     if len(name) > MAX_NAME_CHARACTERS or DTYPES.get(dtype.str) != dtype:
         return None
@@ -110,7 +110,7 @@ def _field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[byt
 @functools.cache
 def _front(fields: int) -> bytes:
     """Return a header's bytes before its fields."""
-    return _PACKER.encode({"fields": [None] * fields})[:-fields or None]
+    return _PACKER.encode({"fields": [None] * fields})[: -fields or None]
 
 
 def _refuse_shapes(value: dict[str, Any]) -> None:

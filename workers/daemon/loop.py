@@ -356,7 +356,7 @@ class _Worker:
     def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
         """Send a result with others of its lease, or at once."""
         results = self.results
-        if type(result) is Probed:
+        if isinstance(result, Probed):
             results.add_probed(task.lease, result, time.monotonic() - began)
             return
         item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header)

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -102,8 +102,8 @@ def _seed(bits: int) -> None:
 
 
 # The generator behind the functions of `random`.
-_RANDOM: random.Random = random.getrandbits.__self__  # type: ignore[attr-defined]
-_SEED_WORDS = super(random.Random, _RANDOM).seed
+_RANDOM: Any = random.getrandbits.__self__  # type: ignore[attr-defined]
+_SEED_WORDS: Callable[[int], None] = super(random.Random, _RANDOM).seed
 
 
 def _seed_random(bits: int) -> None:
