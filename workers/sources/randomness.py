@@ -41,6 +41,11 @@ def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(entropy(seed, epoch, key)))
 
 
+def find_generators() -> None:
+    """Find out where generators have their states, for this process and those forked from it."""
+    _of_numpy().find()
+
+
 # Whether the global generators of this process are for samples alone.
 _are_samples_own = False
 
