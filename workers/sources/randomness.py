@@ -25,12 +25,12 @@ def entropy(seed: int, epoch: int, key: str) -> int:
     True
     """
     hashed = _hashed(seed, epoch).copy()
-    hashed.update(key.encode("utf-8", "surrogateescape"))
+    hashed.update(f"{key}".encode("utf-8", "surrogateescape"))
     return int.from_bytes(hashed.digest(), "little")
 
 
 # Samples that are loaded in turns may be of two epochs.
-@functools.lru_cache(4)
+@functools.lru_cache(4, typed=True)
 def _hashed(seed: int, epoch: int) -> Any:
     """Return the hash of what samples of an epoch have in common, to be copied."""
     return hashlib.blake2b(f"{seed}\x00{epoch}\x00".encode(), digest_size=16)
@@ -102,7 +102,7 @@ def _put_back_after(bits: int) -> Iterator[None]:
 def _seed(bits: int) -> None:
     _seed_random(bits)
     _of_numpy().seed(bits)
-    if "torch" in sys.modules:
+    if sys.modules.get("torch"):
         _of_torch().manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
 
 

@@ -114,7 +114,7 @@ class LeaseGranter:
 
 
 def lease_samples(least: int, each_ms: float | None, lease_ms: float = LEASE_MS) -> int:
-    """Return the most samples of a lease of so long, by the time that a worker takes for one.
+    """Return the most samples of a lease of `lease_ms`, by the time that a worker takes for one.
 
     >>> [lease_samples(4, each_ms) for each_ms in (None, 16.0, 1.0, 0.05)]
     [4, 4, 10, 128]

@@ -26,6 +26,11 @@ def test_bits_are_the_hash_of_seed_epoch_and_key(seed: int, epoch: int, key: str
     assert entropy(seed, epoch, key) == int.from_bytes(hashed, "little")
 
 
+def test_equal_numbers_of_other_types_have_bits_of_their_own() -> None:
+    found = {entropy(seed, 0, "a") for seed in (1, True, 1.0)}  # type: ignore[arg-type]
+    assert len(found) == 3
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 def test_generators_are_in_the_state_that_their_own_seeding_leaves(is_own: bool) -> None:
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
