@@ -74,7 +74,7 @@ class CarryPayloads:
 Effect = OpenSource | RepeatReady | SayHello | FreePayloads | CarryPayloads | EndWorker
 
 
-class SampleTask(msgspec.Struct, frozen=True):
+class SampleTask(msgspec.Struct, frozen=True, gc=False):
     """One sample to probe or to decode under a lease; `alone` as in Lease."""
 
     lease: int
@@ -133,10 +133,8 @@ class WorkerSession:
         return OpenSource(message.job, message.number)
 
     def _queue_lease(self, message: Lease) -> FreePayloads | None:
-        self.tasks.extend(
-            SampleTask(message.lease, message.kind, message.epoch, ref, message.alone)
-            for ref in message.refs
-        )
+        lease, kind, epoch, alone = message.lease, message.kind, message.epoch, message.alone
+        self.tasks.extend([SampleTask(lease, kind, epoch, ref, alone) for ref in message.refs])
         return FreePayloads(message.freed) if message.freed else None
 
     def _drop_lease(self, message: Revoke) -> None:

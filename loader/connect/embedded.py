@@ -30,7 +30,7 @@ from ...workers.processes.pool_job import (
 from ...workers.processes.start_method import start_method
 from ...workers.sources.fingerprint import software
 from ...workers.sources.interface import Source
-from ...workers.sources.randomness import own_generators
+from ...workers.sources.randomness import find_generators, own_generators
 from .balancer_process import EmbeddedBalancer
 from .rank_sockets import closed_sockets
 
@@ -77,6 +77,7 @@ class WorkerStart:
         """Start workers as torch would now; see `start_pool` for errors."""
         # Here, and kept: each worker would look for the versions anew, and try memory files.
         software()
+        find_generators()
         why_inline(config.transport)
         job = PoolJob(work=_work, payload=config, workers=self.workers, restart=RESTARTS)
         with closed_sockets():

@@ -144,9 +144,7 @@ class WorkerProcess:
 
     def decoded(self, lease: int, item: DecodedItem, payload: bytes) -> None:
         """Send a decoded sample, with others of its lease as if all were quickly decoded."""
-        placed = (
-            payload if self.lender is None else self.lender.lend(payload, bool(self.results.runs))
-        )
+        placed = payload if self.lender is None else self.lender.lend(payload, self.results.has_run)
         if self.results.add_decoded(lease, item, placed, self._took_s()):
             self._send_results()
 

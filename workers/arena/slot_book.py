@@ -3,9 +3,12 @@
 A slot that was used comes back, and is used again: its pages exist in both processes, where those
 of a new one are cleared by the kernel and mapped one by one. The slot used last comes first, since
 it may still be in a cache. A tensor takes the smallest free slot that it fits into, unless that is
-more than four times too large. Where none fits, a new one is made; and if two are free, the one
-that has been free longest is retired. So there are never more slots than were in use at one time,
-and two.
+more than four times too large. Where none fits, a new one is made.
+
+A loader whose batches differ in size (pictures do, and beside each lie some labels) needs slots of
+several sizes, in turns. So a slot is retired, the one that has been free longest, only to keep the
+bound: there are never more than twice as many slots, nor twice as many bytes in them, as were in
+use at one time.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +16,7 @@ from dataclasses import dataclass, field
 from .memory import PAGE
 
 STEPS_PER_DOUBLING = 8
-_SPARE = 2
+_MOST_OF_PEAK = 2
 _LARGEST_WASTE = 4
 
 
@@ -31,6 +34,10 @@ class SlotBook:
     _free: dict[int, dict[int, None]] = field(default_factory=dict)
     _order: dict[int, None] = field(default_factory=dict)
     _next: int = 0
+    # Bytes of all slots, and of those in use; the most slots and bytes in use at one time.
+    _nbytes: int = 0
+    _used_bytes: int = 0
+    _peak: tuple[int, int] = 0, 0
 
     def take(self, nbytes: int) -> tuple[int, bool]:
         """Return the number of a slot for `nbytes` bytes, and whether it is new.
@@ -45,6 +52,7 @@ class SlotBook:
         size = min(fitting)
         number, _ = self._free[size].popitem()
         self._forget_free(number, size)
+        self._use(size)
         return number, False
 
     def give(self, number: int) -> None:
@@ -54,21 +62,41 @@ class SlotBook:
             raise ValueError(f"slot {number} is free already")
         self._free.setdefault(size, {})[number] = None
         self._order[number] = None
+        self._used_bytes -= size
 
     def drop(self, number: int) -> None:
         """Forget a slot in use: it will not come back."""
-        del self.sizes[number]
+        size = self.sizes.pop(number)
+        self._nbytes -= size
+        self._used_bytes -= size
 
     def _new(self, nbytes: int) -> int:
-        if len(self._order) >= _SPARE:
-            oldest = next(iter(self._order))
-            size = self.sizes.pop(oldest)
-            del self._free[size][oldest]
-            self._forget_free(oldest, size)
-            self.retired.append(oldest)
         number, self._next = self._next, self._next + 1
-        self.sizes[number] = slot_size(nbytes)
+        size = self.sizes[number] = slot_size(nbytes)
+        self._nbytes += size
+        self._use(size)
+        slots, used_bytes = self._peak
+        while self._order and (
+            len(self.sizes) > _MOST_OF_PEAK * slots or self._nbytes > _MOST_OF_PEAK * used_bytes
+        ):
+            self._retire_oldest()
         return number
+
+    def _use(self, size: int) -> None:
+        self._used_bytes += size
+        slots, used_bytes = self._peak
+        self._peak = (
+            max(slots, len(self.sizes) - len(self._order)),
+            max(used_bytes, self._used_bytes),
+        )
+
+    def _retire_oldest(self) -> None:
+        oldest = next(iter(self._order))
+        size = self.sizes.pop(oldest)
+        self._nbytes -= size
+        del self._free[size][oldest]
+        self._forget_free(oldest, size)
+        self.retired.append(oldest)
 
     def _forget_free(self, number: int, size: int) -> None:
         del self._order[number]

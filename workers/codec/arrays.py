@@ -1,11 +1,12 @@
 """Encodes dicts of arrays, and reads their headers, at a part of what fields of any kind cost.
 
-Samples of one data set have few different kinds (names and types), which are checked once each;
-shapes differ, as texts have different lengths, so that they are written anew for each sample. All
-of a header's arrays are read and checked at once, by msgspec.
+Samples of one data set have the same fields, of which shapes alone differ, as texts have different
+lengths: so what a header says of a field is remembered for each shape, and a header is joined of
+its fields. All of a header's arrays are read and checked at once, by msgspec.
 """
 
 import functools
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -21,10 +22,11 @@ from ...balancer.server.sample_layout import (
 )
 from .fields import Buffer, FieldLayout, bytes_of, place_after, read_layout
 
-KINDS_REMEMBERED = 256
+# Arrays of one name and type have as many shapes as texts have lengths.
+FIELDS_REMEMBERED = 4096
+# To copy a payload of this size twice costs less than to handle its buffers one by one.
+MOST_JOINED_BYTES = 16 << 10
 
-# Name and type of each array.
-Kind = tuple[tuple[str, np.dtype[Any]], ...]
 _ZEROS = tuple(bytes(length) for length in range(ALIGNMENT))
 _PACKER = msgspec.msgpack.Encoder()
 
@@ -46,56 +48,75 @@ _UNPACKER = msgspec.msgpack.Decoder(_Header)
 def encode_arrays(value: object) -> tuple[bytes, list[Buffer]] | None:
     """Return a dict's packed header and the buffers of its payload; None if it holds other things.
 
-    They are those of `frames.encode`, with the header packed.
+    They are those of `frames.encode`, with the header packed, and a small payload in one buffer.
 
     >>> header, buffers = encode_arrays({"ids": np.array([65, 66], np.uint8)})
-    >>> msgspec.msgpack.decode(header), [bytes(each) for each in buffers]
+    >>> msgspec.msgpack.decode(header), buffers
     ({'fields': [['ids', 'array', '|u1', [2]]]}, [b'AB'])
     """
-    if type(value) is not dict:
+    if type(value) is not dict or len(value) > MAX_FIELDS:
         return None
-    kind = []
+    header = [_front(len(value))]
+    contents: list[Any] = []
+    end = 0
     for name, array in value.items():
         if type(array) is not np.ndarray or type(name) is not str:
             return None
         dtype = array.dtype
         if dtype.metadata is not None:  # equal to the same without, but no field
             return None
-        kind.append((name, dtype))
-    codes = _codes(tuple(kind))
-    if codes is None:
-        return None
-    layout: list[tuple[str, str, str, tuple[int, ...]]] = []
-    buffers: list[Buffer] = []
-    end = 0
-    for (name, array), code in zip(value.items(), codes, strict=True):
-        shape, nbytes = array.shape, array.nbytes
-        layout.append((name, "array", code, shape))
+        field = _field(name, dtype, array.shape)
+        if field is None:
+            return None
+        header.append(field[0])
+        nbytes = field[1]
         # An empty one has no place, and those behind another begin where they are aligned.
         if nbytes:
             gap = -end % ALIGNMENT
             if gap:
-                buffers.append(_ZEROS[gap])
-            buffers.append(bytes_of(array))
+                contents.append(_ZEROS[gap])
+            contents.append(array)
             end += gap + nbytes
-        if not nbytes or len(shape) > MAX_DIMENSIONS:
-            _check_shape(name, code, shape)
-    return _PACKER.encode({"fields": layout}), buffers
+    if not all(header):
+        _refuse_shapes(value)
+    return b"".join(header), _buffers(contents, end)
 
 
-def _check_shape(name: str, code: str, shape: tuple[int, ...]) -> None:
-    """Raise CodecError for a shape that no reader takes."""
-    read_layout([[name, "array", code, list(shape)]])
+def _buffers(contents: list[Any], nbytes: int) -> list[Buffer]:
+    """Return the buffers of a payload, given as bytes and arrays."""
+    if 0 < nbytes <= MOST_JOINED_BYTES:
+        try:
+            return [b"".join(contents)]
+        except TypeError:
+            pass  # an array that lies in another order has to be copied first
+    return [each if type(each) is bytes else bytes_of(each) for each in contents]
 
 
-@functools.lru_cache(KINDS_REMEMBERED)
-def _codes(kind: Kind) -> tuple[str, ...] | None:
-    """Return what the header calls each type; None if these are no fields."""
-    names_fit = all(len(name) <= MAX_NAME_CHARACTERS for name, _ in kind)
-    types_fit = all(DTYPES.get(dtype.str) == dtype for _, dtype in kind)
-    if len(kind) > MAX_FIELDS or not (names_fit and types_fit):
+@functools.lru_cache(FIELDS_REMEMBERED)
+def _field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[bytes, int] | None:
+    """Return an array's part of the header, and its bytes in the payload; None if it is no field.
+
+    The part is empty where no reader takes the shape.
+    """
+    if len(name) > MAX_NAME_CHARACTERS or DTYPES.get(dtype.str) != dtype:
         return None
-    return tuple(dtype.str for _, dtype in kind)
+    nbytes = math.prod(shape) * dtype.itemsize
+    # What memory has is of a size that readers take.
+    if len(shape) > MAX_DIMENSIONS or (not nbytes and max(shape) > MAX_EXTENT):
+        return b"", 0
+    return _PACKER.encode((name, "array", dtype.str, shape)), nbytes
+
+
+@functools.cache
+def _front(fields: int) -> bytes:
+    """Return a header's bytes before its fields."""
+    return _PACKER.encode({"fields": [None] * fields})[: -fields or None]
+
+
+def _refuse_shapes(value: dict[str, Any]) -> None:
+    """Raise CodecError for the first shape that no reader takes."""
+    for name, array in value.items():
+        read_layout([[name, "array", array.dtype.str, list(array.shape)]])
 
 
 def read_header(header: bytes) -> list[ArrayEntry] | None:

@@ -29,8 +29,15 @@ class WorkerActivity:
         self._work: tuple[float, float, str, float, WorkInProgress] = (0.0, 0.0, "", 0.0, IDLE)
 
     def begin(self, kind: str, hand: WorkInProgress, now: float) -> None:
-        """Note that work of a kind ("probe" or "decode") on a lease's sample begins."""
-        probe_s, decode_s, *_ = self._work
+        """Note that work of a kind ("probe" or "decode") on a lease's sample begins.
+
+        What began before is over: between samples of a lease there is nothing but work.
+        """
+        probe_s, decode_s, last, since, _ = self._work
+        if last == "decode":
+            decode_s += now - since
+        elif last:
+            probe_s += now - since
         self._work = probe_s, decode_s, kind, now, hand
 
     def end(self, now: float) -> None:

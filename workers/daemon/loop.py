@@ -66,7 +66,7 @@ REST_S = 10.0
 IDLE_MS = 500
 
 
-class Decoded(msgspec.Struct, frozen=True):
+class Decoded(msgspec.Struct, frozen=True, gc=False):
     """A decoded sample: its name, costs (empty if known before), layout, payload.
 
     The payload is what `buffers` give one after the other; they may be the sample's own memory, and
@@ -243,12 +243,13 @@ class _Worker:
                 self._send_results()
             # After results are sent: what is begun now may end the process.
             self.handler.expect(tasks)
-            if tasks and tasks[0].kind == "probe" and self.handler.looks_up:
+            if not tasks:
+                if reason := self._wait(until_lost_s):
+                    return reason
+            elif tasks[0].kind == "probe" and self.handler.looks_up:
                 self._look_up(self.session.next_lease())
-            elif (task := self.session.next_task()) is not None:
-                self._work_on(task)
-            elif reason := self._wait(until_lost_s):
-                return reason
+            else:
+                self._work_on_lease()
         self._send_results()
         self._send(WorkerBye())
         return ""
@@ -326,6 +327,18 @@ class _Worker:
         for probed in found:
             self.results.add_probed(tasks[0].lease, probed, (self.now - began) / len(found))
 
+    def _work_on_lease(self) -> None:
+        """Work on samples of the oldest lease, until it is time to look for messages again."""
+        tasks, lease = self.session.tasks, self.session.tasks[0].lease
+        try:
+            while True:
+                self._work_on(tasks.popleft())
+                if self.now > self.looked + LOOK_S or not tasks or tasks[0].lease != lease:
+                    return
+                self.handler.expect(tasks)
+        finally:
+            self.activity.end(self.now)
+
     def _work_on(self, task: SampleTask) -> None:
         ref = task.ref
         work = self.handler.probe if task.kind == "probe" else self.handler.decode
@@ -339,18 +352,17 @@ class _Worker:
             self._keep_result(task, result, began)
         finally:
             self.now = time.monotonic()
-            self.activity.end(self.now)
 
     def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
         """Send a result with others of its lease, or at once."""
+        results = self.results
         if isinstance(result, Probed):
-            self.results.add_probed(task.lease, result, time.monotonic() - began)
+            results.add_probed(task.lease, result, time.monotonic() - began)
             return
         item = DecodedItem(task.ref.ordinal, result.key, result.cost, result.header)
-        payload = self.payloads.put(result.buffers, joins=bool(self.results.runs))
-        now = time.monotonic()
-        took_s = max(now - began, result.load_s)
-        if self.results.add_decoded(task.lease, item, payload, took_s):
+        payload = self.payloads.put(result.buffers, joins=results.has_run)
+        took_s = max(time.monotonic() - began, result.load_s)
+        if results.add_decoded(task.lease, item, payload, took_s):
             self._send_results()
 
     def _send_results(self) -> None:

@@ -48,6 +48,11 @@ class LeaseResults:
     def __bool__(self) -> bool:
         return bool(self.probed or self.decoded)
 
+    @property
+    def has_run(self) -> bool:
+        """True where a payload that is not sent yet lies in memory that ranks read."""
+        return bool(self.runs.runs)
+
     def add_probed(self, lease: int, result: Probed, took_s: float) -> None:
         """Keep a sample's costs."""
         self.lease = lease
@@ -63,7 +68,7 @@ class LeaseResults:
         self._decoding_s.append(took_s)
         self.decoding_s += took_s
         self.decoded.append(item)
-        if isinstance(payload, PayloadHandle):
+        if type(payload) is PayloadHandle:
             self.runs.add(payload)
         else:
             self.runs.add_none()
@@ -101,18 +106,16 @@ class Runs:
     lengths: list[int] = field(default_factory=list)
     end: int = 0
 
-    def __bool__(self) -> bool:
-        return bool(self.runs)
-
     def add(self, payload: PayloadHandle) -> None:
         """Add a payload: to the last run if it has the same serial, else as the first of a run."""
-        if not self.runs or self.runs[-1].serial != payload.serial:
+        runs, offset, nbytes = self.runs, payload.offset, payload.nbytes
+        if not runs or runs[-1].serial != payload.serial:
             self._end_run()
-            self.runs.append(payload)
-        self.end = payload.offset + payload.nbytes
-        self.run_of.append(len(self.runs) - 1)
-        self.offsets.append(payload.offset - self.runs[-1].offset)
-        self.lengths.append(payload.nbytes)
+            runs.append(payload)
+        self.end = offset + nbytes
+        self.run_of.append(len(runs) - 1)
+        self.offsets.append(offset - runs[-1].offset)
+        self.lengths.append(nbytes)
 
     def add_none(self) -> None:
         """Add an item whose payload travels inline."""

@@ -136,7 +136,9 @@ class SourceHandler:
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
-        return self._packed(self.key(ref), (), *self._load(ref, epoch))
+        key = self._source().key(ref.index)
+        sample, load_s = self._load(ref, epoch)
+        return self._packed(key, (), sample, load_s)
 
     def _source(self) -> Source:
         if self.source is None:
@@ -156,16 +158,16 @@ class SourceHandler:
         if loaded is not None:
             return loaded
         source = self._source()
+        arguments: tuple[Any, ...] = (ref.index, epoch, self.seed)
         if self._takes_allocate and self._allocator is not None:
-            arguments = ref.index, epoch, self.seed, self._allocator()
-            return self._retried(source.load, *arguments), 0.0
-        return self._load_from(source, self.seed, epoch, ref.index), 0.0
+            arguments = (*arguments, self._allocator())
+        return self._retried(source.load, *arguments), 0.0
 
     def _load_from(self, source: Source, seed: int, epoch: int, index: int) -> Any:
         return self._retried(source.load, index, epoch, seed)
 
     def _retried(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        return load_with_retries(partial(action, *arguments), self.sleep, RETRIES, self._name)
+        return load_with_retries(action, self.sleep, RETRIES, self._name, arguments)
 
     def _name(self) -> str:
         return source_name(self._source())

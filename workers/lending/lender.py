@@ -129,9 +129,11 @@ class Lender:
         if handle is not None:
             memory, start = self._memories[handle.segment].bytes, handle.offset
             for buffer in buffers:
-                memory[start : start + len(buffer)] = buffer
-                start += len(buffer)
-        self._take_back()  # only now: the buffers may lie there
+                end = start + len(buffer)
+                memory[start:end] = buffer
+                start = end
+        if reserved is not None:
+            self._take_back()  # only now: the buffers may lie there
         return handle
 
     def allocator(self) -> Allocate:

@@ -9,7 +9,7 @@ policy. "data": a SampleError, or an OSError without a number, which is how deco
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from .interface import SampleError
 
@@ -85,12 +85,13 @@ class SkippedSample:
 
 
 def load_with_retries(
-    load: Callable[[], T],
+    load: Callable[..., T],
     sleep: Callable[[float], None],
     policy: RetryPolicy = RETRIES,
     source: Callable[[], str] | None = None,
+    arguments: tuple[Any, ...] = (),
 ) -> T:
-    """Return what `load()` returns, trying again while the disk or the network fails.
+    """Return what `load(*arguments)` returns, trying again while the disk or the network fails.
 
     Raises the last error. With `source`, an I/O error names the file (or else what that returns)
     and how often it was tried.
@@ -99,7 +100,7 @@ def load_with_retries(
     while True:
         try:
             tries += 1
-            return load()
+            return load(*arguments)
         except OSError as error:
             if kind_of(error) != "io":
                 raise

@@ -37,6 +37,10 @@ class NumpyGenerator:
         self._bit_generator: Any = None
         self._state: memoryview | None = None
 
+    def find(self) -> None:
+        """Find out where the state is, which takes a millisecond; else the first sample does it."""
+        self._copyable()
+
     def seed(self, bits: int) -> None:
         """Seed with 128 bits, with which `random` has just been seeded."""
         state, words = self._copyable(), self._seeded_words

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -24,13 +24,26 @@ def entropy(seed: int, epoch: int, key: str) -> int:
     >>> entropy(0, 0, "a") == entropy(0, 0, "a") != entropy(0, 1, "a")
     True
     """
-    text = f"{seed}\x00{epoch}\x00{key}".encode("utf-8", "surrogateescape")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+    hashed = _hashed(seed, epoch).copy()
+    hashed.update(f"{key}".encode("utf-8", "surrogateescape"))
+    return int.from_bytes(hashed.digest(), "little")
+
+
+# Samples that are loaded in turns may be of two epochs.
+@functools.lru_cache(4, typed=True)
+def _hashed(seed: int, epoch: int) -> Any:
+    """Return the hash of what samples of an epoch have in common, to be copied."""
+    return hashlib.blake2b(f"{seed}\x00{epoch}\x00".encode(), digest_size=16)
 
 
 def generator(seed: int, epoch: int, key: str) -> np.random.Generator:
     """Return a sample's own generator (PCG64 seeded through SeedSequence)."""
     return np.random.default_rng(np.random.SeedSequence(entropy(seed, epoch, key)))
+
+
+def find_generators() -> None:
+    """Find out where generators have their states, for this process and those forked from it."""
+    _of_numpy().find()
 
 
 # Whether the global generators of this process are for samples alone.
@@ -62,10 +75,9 @@ def global_randomness(seed: int, epoch: int, key: str) -> AbstractContextManager
     Within `own_generators` they are seeded at once, and left as they are after the sample.
     """
     bits = entropy(seed, epoch, key)
-    torch = sys.modules.get("torch")
     if not _are_samples_own:
-        return _put_back_after(bits, torch)
-    _seed(bits, torch)
+        return _put_back_after(bits)
+    _seed(bits)
     return _NOTHING_AFTER
 
 
@@ -74,9 +86,10 @@ _NOTHING_AFTER = nullcontext()
 
 
 @contextmanager
-def _put_back_after(bits: int, torch: Any) -> Iterator[None]:
+def _put_back_after(bits: int) -> Iterator[None]:
+    torch = sys.modules.get("torch")
     kept = random.getstate(), _of_numpy().keep(), torch and torch.get_rng_state()
-    _seed(bits, torch)
+    _seed(bits)
     try:
         yield
     finally:
@@ -86,8 +99,24 @@ def _put_back_after(bits: int, torch: Any) -> Iterator[None]:
             torch.set_rng_state(kept[2])
 
 
-def _seed(bits: int, torch: Any) -> None:
-    random.seed(bits)
+def _seed(bits: int) -> None:
+    _seed_random(bits)
     _of_numpy().seed(bits)
-    if torch:
-        torch.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
+    if sys.modules.get("torch"):
+        _of_torch().manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
+
+
+# The generator behind the functions of `random`.
+_RANDOM: Any = random.getrandbits.__self__  # type: ignore[attr-defined]
+_SEED_WORDS: Callable[[int], None] = super(random.Random, _RANDOM).seed
+
+
+def _seed_random(bits: int) -> None:
+    """Do what `random.seed` does of an integer, without its questions about other types."""
+    _SEED_WORDS(bits)
+    _RANDOM.gauss_next = None
+
+
+@functools.cache
+def _of_torch() -> Any:
+    return sys.modules["torch"].default_generator

@@ -15,6 +15,8 @@ MOST_SAMPLES = 128
 LEASE_MS = 10.0
 # Steps planned ahead of the front, so that nobody waits for planning.
 STEPS_AHEAD = 3
+# To wake another worker takes about as long: what one decodes meanwhile is not shared out.
+WAKING_MS = 2.0
 # A lease without a result for this long is granted to an idle worker, too.
 HELP_AFTER_S = 2.0
 
@@ -48,7 +50,9 @@ class LeaseGranter:
         decoded next, the samples of `rank` come first; None: nothing is.
         """
         share = 0 if rank is None else self._share_of_first(workers, rank)
-        decode_ms = usual_ms if share and decode_ms is None else decode_ms
+        if share:
+            decode_ms = usual_ms if decode_ms is None else decode_ms
+            share = max(share, lease_samples(1, decode_ms, WAKING_MS))
         for kind in ("decode", "probe") if share else self._kinds():
             if kind == "probe":
                 samples = self._to_probe(workers, probe_ms)
@@ -109,8 +113,8 @@ class LeaseGranter:
         return Lease(lease.number, lease.kind, self.epoch, refs, alone=lease.alone)
 
 
-def lease_samples(least: int, each_ms: float | None) -> int:
-    """Return the most samples of a lease, by the time that a worker takes for one.
+def lease_samples(least: int, each_ms: float | None, lease_ms: float = LEASE_MS) -> int:
+    """Return the most samples of a lease of `lease_ms`, by the time that a worker takes for one.
 
     >>> [lease_samples(4, each_ms) for each_ms in (None, 16.0, 1.0, 0.05)]
     [4, 4, 10, 128]
@@ -118,4 +122,4 @@ def lease_samples(least: int, each_ms: float | None) -> int:
     if each_ms is None:
         return least
     # Far below what may be infinitely many.
-    return max(least, int(min(LEASE_MS / max(each_ms, 1e-3), MOST_SAMPLES)))
+    return max(least, int(min(lease_ms / max(each_ms, 1e-3), MOST_SAMPLES)))

@@ -100,9 +100,13 @@ def test_large_samples_are_decoded_few_steps_ahead() -> None:
 
 
 class Epochs:
-    """A coordinator with one rank and two workers, whose samples all cost the same."""
+    """A coordinator with one rank and two workers, whose samples all cost the same.
 
-    def __init__(self) -> None:
+    Workers decode one in `each_us` microseconds.
+    """
+
+    def __init__(self, each_us: int = 200) -> None:
+        self.each_us = each_us
         self.job = JobSpec(plan=replace(PLAN, samples_per_step=32, accumulate=1, batch_size=32))
         self.coordinator, self.sent = Coordinator(self.job), list[Send]()
         self.join(b"w0", b"w1")
@@ -128,10 +132,12 @@ class Epochs:
         return self.take_leases()
 
     def decode(self, leases: list[tuple[bytes, Lease]]) -> None:
-        """Have workers decode what they are leased, at 20 microseconds each."""
+        """Have workers decode what they are leased."""
         for peer, lease in leases:
             items = tuple(DecodedItem(r.ordinal, f"k{r.index}", (), b"") for r in lease.refs)
-            self.tell(peer, DecodeDone(lease.lease, items, usual_us=20), [b"p"] * len(items))
+            self.tell(
+                peer, DecodeDone(lease.lease, items, usual_us=self.each_us), [b"p"] * len(items)
+            )
 
 
 def ordinals(leases: list[tuple[bytes, Lease]]) -> list[int]:
@@ -149,6 +155,17 @@ def test_all_workers_decode_the_first_microbatch_and_nothing_beside_it() -> None
     assert min(ordinals(epochs.take_leases())) == 32
     epochs.decode(leases)
     assert [each.message.step for each in epochs.sent if isinstance(each.message, Batch)] == [0]
+
+
+def test_a_first_microbatch_that_is_decoded_before_another_worker_wakes_is_not_shared_out() -> None:
+    epochs = Epochs(each_us=20)
+    epochs.decode(epochs.start(0))
+    assert [(peer, len(lease.refs)) for peer, lease in epochs.start(1)] == [(b"w0", 32)]
+    # The other decodes what comes next.
+    epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
+    assert [(peer, min(ordinals([(peer, each)]))) for peer, each in epochs.take_leases()][:1] == [
+        (b"w1", 32)
+    ]
 
 
 def test_new_workers_are_taken_to_be_as_quick_with_the_first_microbatch_as_those_before() -> None:

@@ -41,7 +41,7 @@ def make_pool(count: int) -> tuple[WorkerPool, list[bytes], dict[bytes, int]]:
 
 
 def test_ranks_connect_to_few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(granting, "lease_samples", lambda least, _: least)
+    monkeypatch.setattr(granting, "lease_samples", lambda least, *_: least)
     driven = Noting(ranks=64, workers=128, steps=3)
     driven.run()
     assert driven.delivered == 3 * driven.samples_per_step

@@ -9,7 +9,7 @@ from counterpoise.workers.arena.slot_book import SlotBook, slot_size
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_slot_has_one_user_and_room(seed: int) -> None:
-    draw, book, used, most = random.Random(seed), SlotBook(), {}, 0
+    draw, book, used, most, most_bytes = random.Random(seed), SlotBook(), {}, 0, 0
     for _ in range(400):
         if used and draw.random() < 0.5:
             number = draw.choice(list(used))
@@ -23,8 +23,10 @@ def test_a_slot_has_one_user_and_room(seed: int) -> None:
             assert new == (book.sizes[number] == slot_size(nbytes)) or not new
             used[number] = nbytes
         most = max(most, len(used))
+        most_bytes = max(most_bytes, sum(book.sizes[each] for each in used))
         assert used.keys() <= book.sizes.keys()
-        assert len(book.sizes) <= most + 2
+        assert len(book.sizes) <= 2 * most
+        assert sum(book.sizes.values()) <= 2 * most_bytes
         assert not book.sizes.keys() & set(book.retired)
 
 
@@ -35,6 +37,32 @@ def test_equal_batches_need_no_more_slots_than_are_in_use() -> None:
         if len(used) > 3:
             book.give(used.pop(0))
     assert len(book.sizes) == 4
+
+
+def test_batches_of_different_sizes_need_no_new_slots_when_they_come_again() -> None:
+    # Pixels of each, and three arrays of a number for each token.
+    batches = [[pixels, *[pixels // 160] * 3] for pixels in (97_608, 9_996, 51_156, 20_580)]
+    book = SlotBook()
+    for epoch in range(4):
+        waiting: list[list[int]] = []
+        for pieces in batches:
+            taken = [book.take(kibs << 10) for kibs in pieces]
+            assert epoch == 0 or not any(new for _, new in taken)
+            waiting.append([number for number, _ in taken])
+            if len(waiting) > 1:
+                for number in waiting.pop(0):
+                    book.give(number)
+        for number in waiting[0]:
+            book.give(number)
+    assert not book.retired
+
+
+def test_slots_of_a_size_that_is_not_needed_any_more_make_room() -> None:
+    book = SlotBook()
+    for nbytes in range(5_000_000, 100_000, -100_000):
+        book.give(book.take(nbytes)[0])
+    assert len(book.sizes) <= 2
+    assert book.retired
 
 
 def test_the_slot_used_last_comes_first() -> None:

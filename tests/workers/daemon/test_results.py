@@ -66,7 +66,7 @@ def test_payloads_of_one_run_have_one_handle() -> None:
         (100, 10, 0, 50, 7, 0),
     )
     assert payloads == (b"inline", b"inline")
-    assert not results.runs  # what comes later begins a run
+    assert not results.has_run  # what comes later begins a run
 
 
 def test_costs_of_a_lease_come_in_one_message_however_long_they_take() -> None:

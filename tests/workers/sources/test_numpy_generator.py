@@ -136,3 +136,15 @@ def test_another_kind_of_generator_is_left_to_numpys_functions() -> None:
         drawn.append(np.random.rand())
     assert drawn[:2] == drawn[2:]
     assert drawn[0] != drawn[1]
+
+
+def test_to_find_a_generator_changes_nothing() -> None:
+    before = random.getstate(), state()
+    generator = NumpyGenerator()
+    generator.find()
+    assert (random.getstate(), state()) == before
+    random.seed(BITS)
+    generator.seed(BITS)
+    found = state()
+    ByFunctions().seed(BITS)
+    assert found == state()
