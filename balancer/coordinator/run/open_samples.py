@@ -65,6 +65,11 @@ class OpenSamples:
             for at in range(begin, end, PART)
         )
 
+    def known_until(self, begin: int, end: int) -> int:
+        """Return up to which ordinal, `end` at most, all samples are known from `begin` on."""
+        are_known = self._known.are_known(self._order[begin:end])
+        return begin + (len(are_known) if are_known.all() else int(are_known.argmin()))
+
     def take_fresh(self, most: int) -> list[Sample]:
         """Take up to `most` samples out that are to be measured, and were on no lease yet."""
         most = min(most, self._left)
