@@ -4,6 +4,7 @@ Each is named in a row of `protocol/transitions.py` and returns the outcome that
 worker's next state, or None where there is only one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..protocol.job_spec import to_json
 from ..protocol.messages import (
     Bye,
     DecodeDone,
+    Handles,
     HeartbeatAck,
     PeerRejected,
     ProbeDone,
@@ -30,7 +32,7 @@ from ..protocol.messages import (
 )
 from ..protocol.parts import IDLE, WorkInProgress
 from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
-from .delivery.shared_payloads import SharedPayload, size_of
+from .delivery.shared_payloads import SharedPayload, SharedRun, size_of
 from .effects import Handler
 from .peers.admission import why_other_version, why_worker_refused
 from .peers.payload_servers import instruction, why_not_direct
@@ -239,6 +241,8 @@ class WorkerHandlers:
             return message, list(frames)
         server = self.state.workers[peer].serves
         runs = [shared.announce(peer, handle, server) for handle in message.handles.runs]
+        if None not in runs and -1 not in message.handles.run_of:
+            return message, self._all_shared(message.handles, runs)
         items, payloads = [], list[Any]()
         for item, place in zip(message.items, message.handles.places(), strict=True):
             number, offset, nbytes = place
@@ -254,6 +258,15 @@ class WorkerHandlers:
             if run is not None and not run.payloads:
                 shared.free(run)
         return DecodeDone(message.lease, tuple(items), usual_us=message.usual_us), payloads
+
+    def _all_shared(self, handles: Handles, runs: Sequence[SharedRun]) -> list[Any]:
+        """Return the payloads of items that all lie in runs that were not known; the usual case."""
+        for number, payloads in Counter(handles.run_of).items():
+            runs[number].add(payloads)
+        for run in runs:
+            if not run.payloads:
+                self.state.shared.free(run)
+        return [SharedPayload(runs[n], offset, nbytes) for n, offset, nbytes in handles.places()]
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""

@@ -8,6 +8,7 @@ a run can start at any of them.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from ...planning.kernels.arrays import Int64
@@ -291,7 +292,10 @@ class PlanningFeed:
         if batch.step < self.first.step:
             return  # of the window that the run starts in, but before its position
         take = self.samples.take
-        ranks = [[take(mb.ordinals) for mb in mbs] for mbs in batch.ranks]
+        # All at once: numpy's calls cost as much for a microbatch.
+        ordinals = [each for mbs in batch.ranks for mb in mbs for each in mb.ordinals]
+        taken = iter(take(ordinals))
+        ranks = [[[*islice(taken, len(mb.ordinals))] for mb in mbs] for mbs in batch.ranks]
         for sample in take(refused):
             self.delivery.refuse(sample, "over budget, and oversize is 'refuse'")
             ranks[0][0].append(sample)
