@@ -245,7 +245,7 @@ class Coordinator:
     def _settle(self, may_wait: bool = True) -> list[Send]:
         """Do what has become possible; return what to send: see CoordinatorState.take_outbox."""
         self._has_changed = True
-        self.runs.guard(lambda run: run.plan_ahead())
+        self.runs.guard(EpochRun.plan_ahead)
         self._answer_requests()
         self._revoke_useless_leases()
         self._grant_leases()

@@ -80,7 +80,8 @@ def _microbatches(
     sizes = np.bincount(flat, minlength=windows * parts).reshape(windows, parts).tolist()
     # Grouped by window and group; within a group in the order of the epoch.
     ordinals = iter((np.argsort(flat, kind="stable") + start).tolist())
-    for own, rows in zip(sizes, loads.reshape(windows, parts, costs.shape[1]).tolist(), strict=True):
+    by_window = loads.reshape(windows, parts, costs.shape[1]).tolist()
+    for own, rows in zip(sizes, by_window, strict=True):
         made = [Microbatch(tuple(islice(ordinals, size))) for size in own]
         yield tuple([made[group] for group in _by_size(rows)])
 

@@ -137,7 +137,8 @@ def pack(
 ) -> ReadyBatch:
     """Return the message of a complete microbatch; `label` and `padded` as in DeliveryTracker."""
     samples = step.ranks[rank][microbatch].samples
-    good, bad = _usable(samples, step.holes), [each for each in samples if each.reason]
+    good = _usable(samples, step.holes)
+    bad = [each for each in samples if each.reason] if step.holes else []
     if not step.weights:
         step.weights = _all_weights(step, label)
     handles, runs, frames = _payloads(good)

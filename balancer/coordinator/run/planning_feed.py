@@ -227,7 +227,8 @@ class PlanningFeed:
         self._together = min(2 * self._together, SMALL_SAMPLES // size)
         if self._together < 2:
             return
-        known = self.samples.known_until(self.start, self.start + self._together * size)
+        known = self.samples.known_until(self.start, self.start + AHEAD_SAMPLES)
+        known = min(known, self.start + self._together * size)
         end = known - (known - self.start) % size
         if end > self.start + size:
             costs = self.samples.costs(self.start, end)
