@@ -76,7 +76,7 @@ class Sharers:
 
     def others(self, rank: RankPeer) -> list[RankPeer]:
         """Return the processes that count and share a rank with this one, in the same run."""
-        if rank.started is None or not self.may_share(rank):
+        if rank.started is None:
             return []
         mates = {
             each.peer: each
