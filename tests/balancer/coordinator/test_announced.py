@@ -16,7 +16,7 @@ SIZE = 10
 
 
 def _message(run_of):
-    """Return what a worker announces: the run of each item, -1 for one whose payload comes along."""
+    """Return what a worker announces: each item in a run, or with its payload beside (-1)."""
     runs = tuple(PayloadHandle(7, k, 0, 0, 100 * SIZE) for k in range(max(run_of, default=-1) + 1))
     items = tuple(DecodedItem(k, f"k{k}", (), b"") for k in range(len(run_of)))
     places = [(0, 0) if run < 0 else (k * SIZE, SIZE) for k, run in enumerate(run_of)]

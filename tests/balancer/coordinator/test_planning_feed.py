@@ -17,7 +17,7 @@ BEGIN = EpochPosition(0, 0, 0, 0)
 class OneByOne(Planner):
     """A planner that plans no windows together."""
 
-    def plan_several(self, windows):
+    def plan_several(self, _):
         return ()
 
 
