@@ -33,6 +33,7 @@ def makes_plain_windows(config: PlanConfig) -> bool:
     is_default = config.grouping == "balanced" and config.partition == "multi_resource"
     is_one_step = config.mode == "exact" and config.samples_per_step <= MOST_SAMPLES
     has_extras = config.padded or config.equal_counts or config.align or config.time_ns
+    # Else a step may be left with empty microbatches, or leave samples out.
     is_small = first_accumulate(config) <= config.samples_per_step
     return bool(
         is_default

@@ -26,6 +26,7 @@ def take_announced(
     new = [run for run in runs if run is not None]
     if len(new) == len(runs) and -1 not in handles.run_of:
         return message, _all_shared(shared, handles, new)
+    # Some come along, as where the worker's memory was full, or the message was repeated in part.
     items, payloads, inline = [], list[Any](), iter(frames)
     for item, place in zip(message.items, handles.places(), strict=True):
         number, offset, nbytes = place

@@ -61,7 +61,7 @@ class SharedRun:
         self._needed += payloads
 
     def let_go(self, nbytes: int, payloads: int = 1) -> None:
-        """Free it if these were the last payloads in it that were needed, of so many bytes."""
+        """Count payloads as needed no longer, `nbytes` in all; with the last the run is freed."""
         self._needed -= payloads
         if self._needed:
             self.idle_bytes += nbytes

@@ -184,6 +184,7 @@ def _payloads(
     runs = tuple(dict.fromkeys(map(RUN, shared)))
     numbers = {run: number for number, run in enumerate(runs)}
     places = [(numbers[each.run], each.offset, each.nbytes) for each in shared]
+    # Some samples are here, as where a worker's memory was full.
     if len(kinds) > 1:
         inside = iter(places)
         places = [next(inside) if type(e) is SharedPayload else (-1, 0, 0) for e in payloads]
