@@ -245,7 +245,7 @@ class Coordinator:
     def _settle(self, may_wait: bool = True) -> list[Send]:
         """Do what has become possible; return what to send: see CoordinatorState.take_outbox."""
         self._has_changed = True
-        self.runs.guard(lambda run: run.plan_ahead())
+        self.runs.guard(EpochRun.plan_ahead)
         self._answer_requests()
         self._revoke_useless_leases()
         self._grant_leases()
@@ -297,7 +297,8 @@ class Coordinator:
             self.runs.fail("data", f"sample {sample.key!r}{place}: {sample.reason}")
         else:
             self.state.send(peer, batch.message, batch.payloads)
-            waiting = sharers.waiting_for(rank, (step, microbatch), run.number)
+            is_alone = sharers.is_alone(rank)
+            waiting = () if is_alone else sharers.waiting_for(rank, (step, microbatch), run.number)
             run.delivery.mark_sent(
                 rank, step, microbatch, self.state.now, peer, waiting, batch.runs
             )
@@ -313,7 +314,10 @@ class Coordinator:
         state, run = self.state, self.state.run
         if run is None or state.failure is not None:
             return
-        while (peer := state.pool.next_free(run.leases.count)) is not None:
+        # Whether there is work is asked before for whom: after most messages there is none.
+        while (
+            peer := state.pool.next_free(run.leases.count)
+        ) is not None and run.granter.has_work():
             home = state.pool.home(peer, run.job.ranks)
             rank = run.delivery.decoding.next_rank(home)
             if rank not in (None, home):

@@ -30,6 +30,7 @@ from ..protocol.messages import (
 )
 from ..protocol.parts import IDLE, WorkInProgress
 from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
+from .delivery.announced import take_announced
 from .delivery.shared_payloads import SharedPayload, size_of
 from .effects import Handler
 from .peers.admission import why_other_version, why_worker_refused
@@ -215,7 +216,11 @@ class WorkerHandlers:
 
     def store_payloads(self, peer: bytes, decoded: DecodedSamples) -> Outcome:
         """Store the payloads of decoded samples."""
-        message, payloads = self._with_shared(peer, decoded)
+        state = self.state
+        server = state.workers[peer].serves
+        message, payloads = take_announced(
+            state.shared, peer, server, decoded.message, decoded.payloads
+        )
         sizes = [size_of(payload) for payload in payloads]
         self._count_results(peer, decoded=len(payloads), nbytes=sum(sizes))
         self.state.workers[peer].stats.note_decoding(message.usual_us)
@@ -231,29 +236,6 @@ class WorkerHandlers:
         """Free what a worker has announced that may not announce anything now."""
         for handle in message.handles.runs:
             self.state.shared.free_unknown(peer, handle)
-
-    def _with_shared(self, peer: bytes, decoded: DecodedSamples) -> tuple[DecodeDone, list[Any]]:
-        """Return the message with a payload for each item; items that are known are left out."""
-        message, frames, shared = decoded.message, iter(decoded.payloads), self.state.shared
-        if not message.handles.runs:
-            return message, list(frames)
-        server = self.state.workers[peer].serves
-        runs = [shared.announce(peer, handle, server) for handle in message.handles.runs]
-        items, payloads = [], list[Any]()
-        for item, place in zip(message.items, message.handles.places(), strict=True):
-            number, offset, nbytes = place
-            run = None if number < 0 else runs[number]
-            if number < 0:
-                payloads.append(next(frames))
-            elif run is not None:
-                payloads.append(run.payload(offset, nbytes))
-            else:
-                continue
-            items.append(item)
-        for run in runs:
-            if run is not None and not run.payloads:
-                shared.free(run)
-        return DecodeDone(message.lease, tuple(items), usual_us=message.usual_us), payloads
 
     def store_failure(self, peer: bytes, message: SampleFailed) -> Outcome:
         """Store that a sample cannot be used."""

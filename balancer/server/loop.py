@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -147,11 +147,12 @@ class _Shell(msgspec.Struct, frozen=True):
 
     def turn(self) -> None:
         """Wait once, for a message or the coordinator's next deadline, and do what is due."""
-        self._wait()
+        readable = self._wait()
         self.drop(self.authenticator.find_revoked(time.monotonic()))
-        self.receive_all()
+        self.receive_all(is_readable=self.socket in readable)
         # After what waited has been looked at: it may be a flood, which closes the gate.
-        if not self.gate.closed_for_s(time.monotonic()):
+        is_asked = self.authenticator.has_requests(readable)
+        if is_asked and not self.gate.closed_for_s(time.monotonic()):
             self.authenticator.answer_requests()
         self.log_faults(time.monotonic())
         now = time.monotonic()
@@ -159,27 +160,34 @@ class _Shell(msgspec.Struct, frozen=True):
             self.send_all(self.coordinator.tick(now))
         self.trimmer.trim_if_idle(time.monotonic())
 
-    def _wait(self) -> None:
-        """Wait for a message or a deadline; for new connections only while they are let in."""
+    def _wait(self) -> Collection[object]:
+        """Wait for a message or a deadline, and return the sockets that can be read.
+
+        For new connections only while they are let in.
+        """
         now = time.monotonic()
         closed_for_s = self.gate.closed_for_s(now)
         self.authenticator.wake(self.poller, is_open=not closed_for_s)
         timeout_ms = 1000 * (self.coordinator.next_deadline() - now)
         if closed_for_s:
             timeout_ms = min(timeout_ms, 1000 * closed_for_s + 1)
-        self.poller.poll(int(min(max(timeout_ms, 0), MAX_WAIT_MS)))
+        return [socket for socket, _ in self.poller.poll(int(min(max(timeout_ms, 0), MAX_WAIT_MS)))]
 
     def log_faults(self, now: float) -> None:
         """Log the first fault of peers that are not banned since."""
         for reason in self.conduct.lines_due(now):
             self.log(reason)
 
-    def receive_all(self) -> None:
-        """Hand messages that have arrived to the coordinator, and send its answers."""
+    def receive_all(self, is_readable: bool) -> None:
+        """Hand messages that have arrived to the coordinator, and send its answers.
+
+        Whether the first has arrived is known; to ask takes as long as to receive it.
+        """
         read = 0
-        while read < MAX_PER_TURN and (frames := receive_frames(self.socket)) is not None:
+        while is_readable and (frames := receive_frames(self.socket, waits=not read)) is not None:
             self._receive(frames)
             read += 1
+            is_readable = read < MAX_PER_TURN
         self.gate.end_turn(read, is_more=read == MAX_PER_TURN)
         while self.clear is not None and (received := self.clear.receive()) is not None:
             peer, key, content = received
@@ -244,7 +252,7 @@ class _Shell(msgspec.Struct, frozen=True):
     def _serve(self, peer: bytes, key: bytes, message: Message, frames: list[zmq.Frame]) -> bool:
         """Handle a well-formed message; return True if its peer is banned from now on."""
         dropped = self.coordinator.state.dropped
-        now, nbytes = time.monotonic(), sum(len(frame) for frame in frames)
+        now, nbytes = time.monotonic(), sum([len(frame) for frame in frames])
         reason = self._handle(peer, key, message, frames)
         if reason:
             return self._record_fault(peer, reason)

@@ -9,7 +9,7 @@ Without keys libzmq asks as well, on tcp, and everybody is accepted: but not bef
 Until then libzmq takes no message from the connection, so the loop decides how fast peers come in.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import zmq
@@ -70,6 +70,10 @@ class KeyAuthenticator:
         """Make requests wake the poller up, or not while they are not to be answered."""
         if is_open != (self._requests in poller):
             poller.register(self._requests, zmq.POLLIN if is_open else 0)
+
+    def has_requests(self, readable: Collection[object]) -> bool:
+        """Return whether connections wait to be let in, if these sockets can be read."""
+        return self._requests in readable
 
     def answer_requests(self) -> None:
         """Answer requests of connections that wait to be let in, some at a time."""

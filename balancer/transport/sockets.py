@@ -311,9 +311,9 @@ def serial_of(frame: zmq.Frame) -> int:
     return int(str(frame.get("User-Id")).rpartition(SERIAL_AFTER)[2])
 
 
-def receive_frames(socket: "zmq.Socket[bytes]") -> list[zmq.Frame] | None:
-    """Return the frames of the next message, or None if there is none."""
-    if not is_readable(socket):  # an exception costs several times as much
+def receive_frames(socket: "zmq.Socket[bytes]", waits: bool = False) -> list[zmq.Frame] | None:
+    """Return the frames of the next message, or None if there is none; `waits`: there is likely."""
+    if not waits and not is_readable(socket):  # an exception costs several times as much
         return None
     try:
         frames = [socket.recv(_NOBLOCK, copy=False)]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .sample import Sample
-from .shared_payloads import SharedPayload, SharedPayloads
+from .shared_payloads import SharedPayload, SharedPayloads, free_all
 
 # A sample with its header, its payload and the bytes of that.
 Decoded = tuple[Sample, bytes, Any, int]
@@ -111,7 +111,7 @@ class ByteBudget:
 
     def lend(self, samples: Iterable[Sample]) -> None:
         """Count the payloads that are held of samples as copied to a trainer, or as read there."""
-        lent_bytes, to_be_read = 0, list[Sample]()
+        held, shared, lent_bytes, read_bytes = self._held, self._shared, 0, 0
         for sample in samples:
             payload = sample.payload
             if sample.lent or payload is None:
@@ -119,16 +119,18 @@ class ByteBudget:
             sample.lent = True
             lent_bytes += sample.nbytes
             if type(payload) is SharedPayload:
-                sample.loan = payload
-                self._shared[sample.ordinal] = sample
-                to_be_read.append(sample)
+                ordinal = sample.ordinal
+                sample.loan, sample.payload = payload, None
+                shared[ordinal] = sample
+                del held[ordinal]
+                read_bytes += sample.nbytes
         self.lent_bytes += lent_bytes
-        if to_be_read:
-            self.drop(to_be_read)
+        self.held_bytes -= read_bytes
+        self._only_lent_bytes += read_bytes
 
     def end_loans(self, samples: Iterable[Sample]) -> None:
         """Count payloads as lent no longer: they were acknowledged, or lost."""
-        ended_bytes, dropped_bytes = 0, 0
+        ended_bytes, dropped_bytes, loans = 0, 0, list[SharedPayload]()
         for sample in samples:
             if not sample.lent:
                 continue
@@ -137,11 +139,12 @@ class ByteBudget:
             if sample.payload is None:
                 dropped_bytes += sample.nbytes
             if sample.loan is not None:
-                sample.loan.free()
+                loans.append(sample.loan)
                 sample.loan = None
                 del self._shared[sample.ordinal]
         self.lent_bytes -= ended_bytes
         self._only_lent_bytes -= dropped_bytes
+        free_all(loans)
 
     def let_all_go(self) -> None:
         """Free what lies in workers' memory: the run is over."""

@@ -82,6 +82,10 @@ class DecodeQueue:
         """Take a sample out, wherever it is; return whether it was queued."""
         return self._fresh.remove(ordinal) or self._dropped.remove(ordinal)
 
+    def has_samples(self) -> bool:
+        """Return whether samples are queued that must still be decoded."""
+        return self._fresh.first(0) is not None or self._dropped.first(0) is not None
+
     def nearest(self, front: tuple[int, int], rank: int) -> tuple[Place, list[int]] | None:
         """Return the place of the next sample, and the ordinals there; None if there is none.
 

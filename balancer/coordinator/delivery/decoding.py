@@ -47,6 +47,10 @@ class DecodeScheduler:
             self.budget.release((sample,))
             self.queue(sample)
 
+    def has_samples(self) -> bool:
+        """Return whether samples are to be decoded."""
+        return self._queue.has_samples()
+
     def next_rank(self, rank: int) -> int | None:
         """Return the first rank, from `rank` on, that needs samples of the nearest microbatch."""
         found = self._queue.nearest(self.planned.front, rank)

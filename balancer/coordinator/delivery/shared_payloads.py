@@ -8,9 +8,16 @@ every run that was announced is freed once: when nobody needs any of its payload
 they were delivered, dropped, or never wanted.
 """
 
+import itertools
+from collections.abc import Iterable
+from operator import attrgetter
+
 import msgspec
 
 from ...protocol.messages import FreeSlots, PayloadHandle, PayloadServer
+
+# What loops over many payloads ask for, without a line of Python for each.
+RUN = attrgetter("run")
 
 
 class SharedRun:
@@ -45,13 +52,17 @@ class SharedRun:
 
     def payload(self, offset: int, nbytes: int) -> "SharedPayload":
         """Return a payload in it, which is to be freed."""
-        self.payloads += 1
-        self._needed += 1
+        self.add(1)
         return SharedPayload(self, offset, nbytes)
 
-    def let_go(self, nbytes: int) -> None:
-        """Free it if this was the last payload in it that was needed."""
-        self._needed -= 1
+    def add(self, payloads: int) -> None:
+        """Count payloads in it, which are to be freed."""
+        self.payloads += payloads
+        self._needed += payloads
+
+    def let_go(self, nbytes: int, payloads: int = 1) -> None:
+        """Count payloads as needed no longer, `nbytes` in all; with the last the run is freed."""
+        self._needed -= payloads
         if self._needed:
             self.idle_bytes += nbytes
             self.owner.idle_bytes += nbytes
@@ -145,6 +156,19 @@ class SharedPayloads:
         return tuple(
             FreeSlots(tuple(serials), tuple(sorted(readers))) for readers, serials in freed.items()
         )
+
+
+def free_all(payloads: Iterable[SharedPayload]) -> None:
+    """Record that nobody needs these payloads any more; those of a run side by side at once."""
+    for run, own in itertools.groupby(payloads, RUN):
+        number, nbytes = 0, 0
+        for payload in own:
+            if not payload.is_freed:
+                payload.is_freed = True
+                number += 1
+                nbytes += payload.nbytes
+        if number:
+            run.let_go(nbytes, number)
 
 
 def size_of(payload: object) -> int:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from ...protocol.messages import (
     Weights,
 )
 from .sample import Place, Sample
-from .shared_payloads import SharedPayload, SharedRun
+from .shared_payloads import RUN, SharedPayload, SharedRun
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
 _NBYTES = attrgetter("nbytes")
@@ -136,7 +137,8 @@ def pack(
 ) -> ReadyBatch:
     """Return the message of a complete microbatch; `label` and `padded` as in DeliveryTracker."""
     samples = step.ranks[rank][microbatch].samples
-    good, bad = _usable(samples, step.holes), [each for each in samples if each.reason]
+    good = _usable(samples, step.holes)
+    bad = [each for each in samples if each.reason] if step.holes else []
     if not step.weights:
         step.weights = _all_weights(step, label)
     handles, runs, frames = _payloads(good)
@@ -175,23 +177,19 @@ def _payloads(
 ) -> tuple[Handles, tuple[SharedRun, ...], tuple[object, ...]]:
     """Return where samples' payloads lie in workers' memory, in which runs, and those here."""
     payloads = [sample.payload for sample in samples]
-    if SharedPayload not in set(map(type, payloads)):
+    kinds = set(map(type, payloads))
+    if SharedPayload not in kinds:
         return NO_HANDLES, (), tuple(payloads)
-    runs: dict[SharedRun, int] = {}
-    run_of, offsets, lengths, frames = list[int](), list[int](), list[int](), list[object]()
-    for payload in payloads:
-        if type(payload) is SharedPayload:
-            run_of.append(runs.setdefault(payload.run, len(runs)))
-            offsets.append(payload.offset)
-            lengths.append(payload.nbytes)
-        else:
-            run_of.append(-1)
-            offsets.append(0)
-            lengths.append(0)
-            frames.append(payload)
-    named = tuple(run.handle for run in runs)
-    handles = Handles(named, tuple(run_of), tuple(offsets), tuple(lengths))
-    return handles, tuple(runs), tuple(frames)
+    shared: list[Any] = [each for each in payloads if type(each) is SharedPayload]
+    runs = tuple(dict.fromkeys(map(RUN, shared)))
+    numbers = {run: number for number, run in enumerate(runs)}
+    places = [(numbers[each.run], each.offset, each.nbytes) for each in shared]
+    # Some samples are here, as where a worker's memory was full.
+    if len(kinds) > 1:
+        inside = iter(places)
+        places = [next(inside) if type(e) is SharedPayload else (-1, 0, 0) for e in payloads]
+    handles = Handles(tuple([run.handle for run in runs]), *zip(*places, strict=True))
+    return handles, runs, tuple([each for each in payloads if type(each) is not SharedPayload])
 
 
 def _microbatch(place: Place, samples: Sequence[Sample]) -> PendingMicrobatch:

@@ -61,6 +61,10 @@ class Sharers:
             return ()
         return tuple(number for number in range(ranks) if number not in self._of_rank)
 
+    def is_alone(self, number: int) -> bool:
+        """Return whether a rank has one process at most, and none was lost."""
+        return not self.lost and len(self._of_rank.get(number, ())) < 2
+
     def may_share(self, rank: RankPeer) -> bool:
         """Return whether others play a rank of this process, in whatever run."""
         return any(len(self._of_rank.get(number, ())) > 1 for number in rank.hello.ranks)
@@ -99,7 +103,7 @@ class Sharers:
 
     def why_held_back(self, rank: RankPeer, number: int, step: int) -> RankPeer | None:
         """Return the slowest process that a step of a rank has to wait for, None if it need not."""
-        if not self.lost and len(self._of_rank.get(number, ())) < 2:
+        if self.is_alone(number):
             return None
         run = rank.started.run if rank.started is not None else -1
         others = [each for each in self.of_run(number, run) if each.peer != rank.peer]

@@ -62,6 +62,10 @@ class LeaseGranter:
                 return self._message(self.leases.grant(worker, kind, samples, now))
         return None
 
+    def has_work(self) -> bool:
+        """Return whether there is anything to decode, or to probe; `grant` finds none otherwise."""
+        return self.delivery.decoding.has_samples() or self.feed.has_to_probe(MOST_SAMPLES)
+
     def grant_shared(self, worker: bytes, now: float) -> Lease | None:
         """Grant an idle worker the samples of a slow one as well; the first result counts."""
         slow = self.leases.slowest(now - HELP_AFTER_S)

@@ -41,6 +41,8 @@ class OpenSamples:
         self._again: deque[Sample] = deque()
         self._fresh = self.end = begin
         self._left = 0
+        # The samples that were last found to be known, all of them: from one ordinal to another.
+        self._known_from = self._known_to = begin
 
     @property
     def to_probe(self) -> int:
@@ -60,10 +62,19 @@ class OpenSamples:
 
     def _not_known(self, begin: int, end: int) -> int:
         """Return how many of these samples, which were on no lease yet, are to be measured."""
+        if self._known_from <= begin:
+            begin = max(begin, min(end, self._known_to))
         return sum(
             int(np.count_nonzero(~self._known.are_known(self._order[at : min(at + PART, end)])))
             for at in range(begin, end, PART)
         )
+
+    def known_until(self, begin: int, end: int) -> int:
+        """Return up to which ordinal, `end` at most, all samples are known from `begin` on."""
+        are_known = self._known.are_known(self._order[begin:end])
+        known = len(are_known) if are_known.all() else int(are_known.argmin())
+        self._known_from, self._known_to = begin, begin + known
+        return self._known_to
 
     def take_fresh(self, most: int) -> list[Sample]:
         """Take up to `most` samples out that are to be measured, and were on no lease yet."""
@@ -142,18 +153,21 @@ class OpenSamples:
 
     def take(self, ordinals: Sequence[int]) -> list[Sample]:
         """Return samples that have costs, and forget them."""
-        pop = self._samples.pop
-        self._make_objects([each for each in ordinals if each not in self._samples])
-        return [pop(ordinal) for ordinal in ordinals]
+        samples = self._samples
+        new = [each for each in ordinals if each not in samples] if samples else ordinals
+        made = self._make_objects(new)
+        if len(made) == len(ordinals):
+            return made
+        samples.update(zip(new, made, strict=True))
+        return [samples.pop(ordinal) for ordinal in ordinals]
 
-    def _make_objects(self, ordinals: list[int]) -> None:
-        """Make objects of samples that are known."""
+    def _make_objects(self, ordinals: Sequence[int]) -> list[Sample]:
+        """Return objects of samples that are known."""
         if not ordinals:
-            return
-        indexes = self._order[ordinals]
-        rows = zip(ordinals, indexes.tolist(), *self._known.measured(indexes), strict=True)
-        for ordinal, index, cost, nbytes in rows:
-            self._samples[ordinal] = Sample(ordinal, index, cost=cost, nbytes=nbytes)
+            return []
+        indexes = self._order[np.array(ordinals)]
+        costs, nbytes = self._known.measured(indexes)
+        return [*map(Sample, ordinals, indexes.tolist(), itertools.repeat(""), costs, nbytes)]
 
     def forget_before(self, end: int) -> list[Sample]:
         """Forget all samples before an ordinal; return those that are objects."""

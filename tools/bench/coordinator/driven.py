@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ....balancer.coordinator.machine import Coordinator
 from ....balancer.planning.planner import make_planner
@@ -19,6 +20,8 @@ from .stand_ins import StandIns, heartbeat
 # Simulated time between two messages; workers report and ranks ask once a second.
 MESSAGE_S = 50e-6
 REPORT_S = 1.0
+
+Result = TypeVar("Result")
 
 
 class TimedPlanner:
@@ -35,9 +38,16 @@ class TimedPlanner:
 
     def plan(self, window: Window) -> Planned:
         """Return the steps of a window."""
+        return self._timed(self._planner.plan, window)
+
+    def plan_several(self, windows: Window) -> tuple[Planned, ...]:
+        """Return plans of some of several windows in a row."""
+        return self._timed(self._planner.plan_several, windows)
+
+    def _timed(self, plan: Callable[[Window], Result], window: Window) -> Result:
         began = time.thread_time()
         try:
-            return self._planner.plan(window)
+            return plan(window)
         finally:
             self._spent().planning_s += time.thread_time() - began
 

@@ -1,0 +1,105 @@
+"""Windows that are planned together come to the delivery as windows planned one by one do."""
+
+import numpy as np
+import pytest
+
+from counterpoise.balancer.coordinator.delivery.tracker import DeliveryTracker
+from counterpoise.balancer.coordinator.run.known_costs import KnownCosts
+from counterpoise.balancer.coordinator.run.planning_feed import PlanningFeed
+from counterpoise.balancer.planning.planner import Planner
+from counterpoise.balancer.planning.problem.config import PlanConfig
+from counterpoise.balancer.protocol.messages import EpochPosition, Probed
+
+CONFIG = PlanConfig(1, 8, 2, ("tokens",), (50,), "balanced")
+BEGIN = EpochPosition(0, 0, 0, 0)
+
+
+class OneByOne(Planner):
+    """A planner that plans no windows together."""
+
+    def plan_several(self, _):
+        return ()
+
+
+class Counting(Planner):
+    """A planner that counts the windows that it has planned one by one."""
+
+    calls = 0
+
+    def plan(self, window):
+        Counting.calls += 1
+        return super().plan(window)
+
+
+def _feed(planner, cost_of, known=None):
+    count = len(cost_of)
+    known = KnownCosts(count, CONFIG.budgets) if known is None else known
+    delivery = DeliveryTracker(0, 1 << 30, False)
+    delivery.has_sent = True
+    delivery.budget.largest_bytes = 1  # small samples: many steps are planned ahead
+    order = np.random.default_rng(0).permutation(count)
+    return PlanningFeed(0, order, BEGIN, planner, known, delivery)
+
+
+def _all_steps(feed):
+    """Plan an epoch step by step; return its steps, and where each ends."""
+    steps = []
+    while not feed.ended or feed._undelivered is not None:
+        before = len(steps)
+        feed.plan_ahead(3)
+        for number in sorted(feed.delivery.steps):
+            step = feed.delivery.steps[number]
+            steps.append(
+                (number, [[s.ordinal for s in b.samples] for b in step.ranks[0]], step.after)
+            )
+            feed.delivery.skip_to((0,), number + 1, 0)
+        assert len(steps) > before
+    return steps
+
+
+def _known(cost_of, but=()):
+    known = KnownCosts(len(cost_of), CONFIG.budgets)
+    indexes = [k for k in range(len(cost_of)) if k not in but]
+    known.note(indexes, [(int(cost_of[k]),) for k in indexes], np.ones(len(indexes), np.int64))
+    return known
+
+
+COSTS = np.random.default_rng(1).integers(1, 9, 8 * 40 + 3)
+
+
+def test_an_epoch_has_the_same_steps_and_positions():
+    alone = _all_steps(_feed(OneByOne(CONFIG), COSTS, _known(COSTS)))
+    Counting.calls = 0
+    together = _all_steps(_feed(Counting(CONFIG), COSTS, _known(COSTS)))
+    assert together == alone
+    assert len(together) == 41
+    assert Counting.calls == 1  # the last, which is short
+
+
+def test_windows_wait_for_costs_that_are_not_known():
+    unknown = 100
+    feed = _feed(Planner(CONFIG), COSTS, _known(COSTS, but=(unknown,)))
+    ordinal = int(np.flatnonzero(feed.order == unknown)[0])
+    while feed.start + 8 <= ordinal:
+        feed.plan_ahead(3)
+        feed.delivery.skip_to((0,), max(feed.delivery.steps) + 1, 0)
+    feed.plan_ahead(3)
+    assert feed.start == ordinal - ordinal % 8
+    (sample,) = feed.next_samples(16)
+    assert sample.index == unknown
+    feed.samples.note_measured(
+        feed.store_costs([(sample, Probed(ordinal, "k", (int(COSTS[unknown]),), 1))])
+    )
+    feed.plan_ahead(3)
+    assert feed.start > ordinal
+
+
+def test_a_window_that_cannot_be_planned_fails_when_it_is_next_and_not_before():
+    costs = np.full(8 * 6, 9)
+    feed = _feed(Planner(CONFIG), costs, _known(costs))
+    crowded = feed.order[8 * 4 : 8 * 5]
+    feed.samples._known.note(crowded.tolist(), [(25,)] * 8, np.ones(8, np.int64))
+    with pytest.raises(ValueError, match="step 4: 8 samples do not fit the budgets"):
+        feed.plan_ahead(3)
+    assert feed.step == 4
+    assert sorted(feed.delivery.steps) == [0, 1, 2, 3]
