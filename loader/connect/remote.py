@@ -220,8 +220,10 @@ class Connection:
                     self._check_processes()
                 self._send(self.session.new_requests())
             else:
+                # First: what the balancer has said last tells more than that it has ended, and what
+                # was asked of workers may have taken too long.
+                self._drain()
                 self._check_silence()
-                self._drain()  # what was asked of workers may have taken too long
                 self._send(self.session.unanswered())
             if log.is_due(waited):
                 logger.warning(

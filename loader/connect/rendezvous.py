@@ -202,10 +202,11 @@ class Rendezvous:
 
         Asked while the loader waits; looks into the store now and then.
         """
-        if self.owner is not None and self.owner.has_ended():
-            return f"{self.owner}, which ran the balancer, has ended: {_RESTART}"
+        # First: the owner may have ended because another cannot go on.
         if reason := self._why_given_up():
             return reason
+        if self.owner is not None and self.owner.has_ended():
+            return f"{self.owner}, which ran the balancer, has ended: {_RESTART}"
         if self._socket is not None and not self._socket.exists():
             return (
                 f"{self.owner}, which ran the balancer, has closed its loader and waited for this "

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...balancer.server.sample_layout import ALIGNMENT, DTYPES
-from .arrays import KINDS_REMEMBERED, Extent, read_header
+from .arrays import Extent, read_header
 
 # Arrays of more elements are left to who can count them; so are empty ones of such extents.
 MOST_ELEMENTS = 1 << 40
+KINDS_REMEMBERED = 256
 
 _LAST = ALIGNMENT - 1
 # Name, type code and number of dimensions of each array.

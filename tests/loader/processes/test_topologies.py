@@ -106,7 +106,9 @@ def test_a_sharer_with_another_configuration_is_refused(came: Any) -> None:
 
 def test_a_sharer_that_is_killed_is_named_within_the_heartbeat_timeout(came: Any) -> None:
     reason, after_s = came[2]["killed"]
-    assert reason.startswith("LoaderError: process 3 (host ")
+    # Said by the balancer, or by another process that the balancer had told.
+    assert reason.startswith("LoaderError: process ")
+    assert "process 3 (host " in reason
     assert "shares data-parallel rank 1 with others, has ended or cannot be reached" in reason
     assert after_s < HEARTBEAT_TIMEOUT_S
 
