@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..balancer.planning.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.planning.problem.balance import Balance, as_balance
 from ..balancer.planning.problem.last_step import microbatches_of
 from ..balancer.planning.problem.options import GroupingName
-from ..balancer.protocol.error_policy import BALANCED, OnError, checked_on_error
 from ..balancer.protocol.job_spec import BUFFER_BYTES
 from ..workers.arena.transport import Transport, checked_transport
 from ..workers.batches.envelope import is_stateful

@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..planning.error_policy import BALANCED, checked_on_error
 from ..planning.problem.config import PlanConfig
-from .error_policy import BALANCED, checked_on_error
 from .records import read_record
 
 BUFFER_BYTES = 1 << 30

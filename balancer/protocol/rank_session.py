@@ -92,13 +92,10 @@ class RankSession:
         self.state = "joining"
         self.hello = RankHello(ranks, job, sharer, max(prefetch, 1), name)
         self.ranks = ranks
-        # Microbatches of all ranks.
-        self.prefetch = max(prefetch, 1) * len(ranks)
-        self.prefetch = max(self.prefetch, min(self.prefetch * (microbatches or 1), MOST_AHEAD))
+        self.prefetch = _microbatches_ahead(max(prefetch, 1) * len(ranks), microbatches)
         self.ready: Ready | None = None
         self.status: Pong | None = None
-        # Why the run cannot continue; empty while it can.
-        self.failure = ""
+        self.failure = ""  # why the run cannot continue
         self.dropped = 0
         self.left = False
         self.run = -1
@@ -358,3 +355,12 @@ class RankSession:
 
     def _fail(self, message: RunFailed | PeerRejected) -> None:
         self.failure = message.reason
+
+
+def _microbatches_ahead(prefetch: int, microbatches: int) -> int:
+    """Return how many are asked for ahead, of all ranks; `microbatches`: of a step, 0 if unknown.
+
+    >>> _microbatches_ahead(2, 4), _microbatches_ahead(2, 0), _microbatches_ahead(4, 100)
+    (8, 2, 256)
+    """
+    return max(prefetch, min(prefetch * microbatches, MOST_AHEAD))

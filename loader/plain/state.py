@@ -4,7 +4,7 @@ import logging
 import pickle
 from typing import Any
 
-from ...balancer.protocol.error_policy import OnError
+from ...balancer.planning.error_policy import OnError
 from ...workers.batches.envelope import StartPosition
 from ..resume.ledger import PlainLedger, write_ledger
 from ..step.skipped import LeftOut

@@ -22,9 +22,10 @@ LIMIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a process be forked in spite of the threads that a test runner has."""
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process be forked in spite of the threads and the memory that a test runner has."""
     monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(balancer_process, "MOST_BYTES", 1 << 40)
 
 
 @pytest.fixture(params=[False, True], ids=["clean", "forked"])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from counterpoise.balancer.planning.error_policy import ON_ERROR, checked_on_error
 from counterpoise.balancer.planning.problem.config import PlanConfig
-from counterpoise.balancer.protocol.error_policy import ON_ERROR, checked_on_error
 from counterpoise.balancer.protocol.job_spec import JobSpec
 
 PLAN = PlanConfig(2, 4, 2, ("tokens",), (None,))
