@@ -1,5 +1,6 @@
 """The pipelines of `bench images`: from shards with images to packed batches, each by its name."""
 
+import contextlib
 import io
 import os
 import tarfile
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from .....workers.sources.file_patterns import find_shards
+from ..processes.tree import cpu_s_below, part_of
 from .energon import energon_loader
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 PREFETCH = 4
 
 
@@ -121,12 +122,12 @@ def run_pass(loader: Iterable[Any], hashed: bool) -> ImagePass:
     """Take all batches; `hashed` also hashes their pictures."""
     begun, samples, sums = time.perf_counter(), 0, list[int]()
     batches = iter(loader)
-    before = _cpu_s(loader)
+    before = _cpu_s()
     for batch in batches:
         samples += len(batch["cu_seq_lens"]) - 1
         if hashed:
             sums.extend(_sums_of(batch))
-    seconds, after = time.perf_counter() - begun, _cpu_s(loader)
+    seconds, after = time.perf_counter() - begun, _cpu_s()
     own, balancer, others = (1e6 * (b - a) / samples for a, b in zip(before, after, strict=True))
     pictures = f"{zlib.crc32(repr(sorted(sums)).encode()):08x} of {len(sums)}" if hashed else ""
     return ImagePass(samples / seconds, own, balancer, others, pictures)
@@ -140,34 +141,15 @@ def _sums_of(batch: Mapping[str, Any]) -> Iterator[int]:
         yield zlib.crc32(pixels[start:end].tobytes())
 
 
-def _cpu_s(loader: Any) -> tuple[float, float, float]:
+def _cpu_s() -> tuple[float, float, float]:
     """Return the CPU seconds so far of this process, of the balancer, and of all others below."""
-    own = time.process_time()
-    balanced = getattr(loader, "_balanced", None)
-    balancer = balanced._connection._processes.balancer.pid if balanced is not None else 0
-    others = {pid: _process_s(pid) for pid in _below(os.getpid())}
-    return own, others.pop(balancer, 0.0), sum(others.values())
-
-
-def _below(parent: int) -> Iterator[int]:
-    """Yield the processes that a process has started, and theirs."""
-    for children in Path(f"/proc/{parent}/task").glob("*/children"):
-        try:
-            found = children.read_text().split()
-        except OSError:
-            continue
-        for child in map(int, found):
-            yield child
-            yield from _below(child)
-
-
-def _process_s(pid: int) -> float:
-    """Return the CPU seconds of a process and of its children that have ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / _TICKS
+    spent = {"balancer": 0.0, "supervisor": 0.0, "workers": 0.0}
+    for pid, seconds in cpu_s_below(os.getpid()).items():
+        with contextlib.suppress(FileNotFoundError):
+            spent[part_of(pid)] += seconds
+    times = os.times()  # of children that have ended
+    others = spent["workers"] + spent["supervisor"] + times.children_user + times.children_system
+    return time.process_time(), spent["balancer"], others
 
 
 def _dataset(work: ImageWork, resize: str) -> Any:
