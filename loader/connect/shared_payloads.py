@@ -49,9 +49,11 @@ class SharedPayloadReader:
         lent = self._views([None if run.token in tokens else run for run in handles.runs])
         if lent is None:
             return None
+        # Most often all lie here: whoever makes a batch of them may copy those side by side at once.
         if not (self._copies or tokens or arrival.payloads):
             here = [run for run in lent if run is not None]
             return Arrival(arrival.batch, PlacedPayloads(here, handles))
+        # Others came with the message, or were pulled from workers elsewhere.
         frames = iter(arrival.payloads)
         payloads = [
             next(frames) if place[0] < 0 else self._payload(handles, lent, place)
