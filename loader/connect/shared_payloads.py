@@ -49,7 +49,7 @@ class SharedPayloadReader:
         lent = self._views([None if run.token in tokens else run for run in handles.runs])
         if lent is None:
             return None
-        # Most often all lie here: whoever makes a batch of them may copy those side by side at once.
+        # Most often all lie here, and those that are side by side are copied into a batch at once.
         if not (self._copies or tokens or arrival.payloads):
             here = [run for run in lent if run is not None]
             return Arrival(arrival.batch, PlacedPayloads(here, handles))
