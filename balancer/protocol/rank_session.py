@@ -219,6 +219,13 @@ class RankSession:
         position = self._skip_to_existing(self._next)
         return None if position is None else self._arrived.get(position)
 
+    def following(self, arrival: Arrival) -> Iterator[Arrival]:
+        """Return the microbatches behind one that have arrived, up to the first that has not."""
+        last = self._position(arrival.batch)
+        while (position := self._skip_to_existing(self._after(last))) in self._arrived:
+            yield self._arrived[position]
+            last = position
+
     def release(self, arrival: Arrival) -> list[Message]:
         """Go on to the microbatch after this one; return its acknowledgement, nothing if repeated.
 
@@ -226,7 +233,7 @@ class RankSession:
         last line may be done twice.
         """
         batch = arrival.batch
-        position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
+        position = self._position(batch)
         if batch.run != self.run or position < self._next:
             return []
         for step in [s for s in self._counts if s < batch.step]:
@@ -242,7 +249,7 @@ class RankSession:
     def lose(self, arrival: Arrival) -> list[Message]:
         """Ask again for a microbatch that has arrived, and whose handles are of no use."""
         batch = arrival.batch
-        position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
+        position = self._position(batch)
         if batch.run != self.run or position not in self._arrived:
             return []
         # In this order: whenever it is interrupted, the microbatch is there or will be asked for.
@@ -305,6 +312,9 @@ class RankSession:
         step, microbatch, index = position
         return RequestBatch(self.run, self.ranks[index], step, microbatch)
 
+    def _position(self, batch: Batch) -> Position:
+        return batch.step, batch.microbatch, self.ranks.index(batch.rank)
+
     def _after(self, position: Position) -> Position:
         step, microbatch, index = position
         if index + 1 < len(self.ranks):
@@ -333,7 +343,7 @@ class RankSession:
         self._known[batch.step] = batch.step_holes
         if len(self._known) > KNOWN_STEPS:
             del self._known[min(self._known)]
-        position = (batch.step, batch.microbatch, self.ranks.index(batch.rank))
+        position = self._position(batch)
         # In this order: whenever it is interrupted, the microbatch is there or will be asked for.
         if position in self._requested:
             self._arrived[position] = arrival

@@ -17,6 +17,7 @@ from ...balancer.protocol.rank_session import Arrival
 from ...workers.codec.frames import decode_packed
 from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
+from ..collate.ahead import StackedAhead
 from ..collate.chosen import BatchMaker
 from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import (
@@ -89,10 +90,12 @@ class BalancedLoader:
     _costs: str = ""
     _over_budget: OverBudget = field(init=False, repr=False)
     _labels: LabelCheck = field(init=False, repr=False)
+    _stacked: StackedAhead = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         limits = zip(self.plan.resources, self.plan.budgets, strict=True)
         self._labels = LabelCheck(self.job.label_tokens, self.shifts_labels)
+        self._stacked = StackedAhead(self.batches, self.local)
         self._over_budget = OverBudget({name: most for name, most in limits if most is not None})
 
     @property
@@ -356,8 +359,7 @@ class BalancedLoader:
         # Labels are compared in samples, or counted in their batch; else no sample need be made.
         compares = self.job.counts_labels and self._labels.left > 0
         if not (compares or self.job.counts_batches):
-            headers = [item.header for item in batch.items]
-            stacked = batches.stacked(headers, arrival.payloads, info, self.local)
+            stacked = self._stacked.take(arrival, info, self.open().following)
             if stacked is not None:
                 return Delivered(batches.finished(stacked, info), info)
         samples = [

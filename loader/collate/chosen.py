@@ -21,13 +21,13 @@ from .buffers import BufferPool
 from .fields import EVERY
 from .layouts import COLLATE_BY_LAYOUT
 from .stacking import WarmCollate
-from .undecoded import collate_undecoded
+from .undecoded import Undecoded, collate_undecoded
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
 WantedFields = Collection[str] | Callable[[StepInfo], Collection[str]] | None
 CollateFn = Callable[[list[Any]], Any]
 Collate = Callable[[list[Any], Container[str]], Any]
-Stack = Callable[[Sequence[bytes], Collection[Any], Container[str]], Any]
+Stack = Callable[[Sequence[Undecoded], Container[str]], list[Any] | None]
 
 
 class ChosenBatch(dict[str, Any]):
@@ -52,8 +52,9 @@ class BatchMaker:
 
     `collate` is given the samples and the names that are wanted, and may return more; `lends`:
     whether what it returns may lie in the samples' own memory. `pins`: whether batches are pinned.
-    `stack`, if there is one, may make a batch of headers, payloads and the names that are wanted;
-    else it returns None. `takes_foreign`: it reads only what may come from other hosts.
+    `stack`, if there is one, may make the batches of microbatches that are not decoded and the
+    names that are wanted; else it returns None. `gains`: it takes less for several at once.
+    `takes_foreign`: it reads only what may come from other hosts.
     """
 
     collate: Collate
@@ -61,22 +62,28 @@ class BatchMaker:
     lends: bool = True
     pins: bool = False
     stack: Stack | None = None
+    gains: bool = False
     takes_foreign: bool = False
+
+    @property
+    def takes_several(self) -> bool:
+        """Return whether several microbatches are better stacked at once."""
+        return self.gains and not callable(self.fields)
 
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
         return self.collate(samples, self._wanted(info))
 
     def stacked(
-        self, headers: Sequence[bytes], payloads: Collection[Any], info: StepInfo, local: bool
-    ) -> Any | None:
-        """Return the batch of samples that are not decoded; None where they have to be.
+        self, microbatches: Sequence[Undecoded], info: StepInfo, local: bool
+    ) -> list[Any] | None:
+        """Return the batches of microbatches that are not decoded; None where some have to be.
 
-        local: they come from processes of this machine.
+        info: that of the first. local: they come from processes of this machine.
         """
         if self.stack is None or not (local or self.takes_foreign):
             return None
-        return self.stack(headers, payloads, self._wanted(info))
+        return self.stack(microbatches, self._wanted(info))
 
     def finished(self, batch: Any, info: StepInfo) -> Any:
         """Return what the process gets of a batch. Raises TypeError if that has no fields."""
@@ -146,14 +153,18 @@ def batch_maker(
         lends=False,
         pins=pins,
         stack=partial(collate_undecoded, balance.layout, ColumnReader(), **given),
+        gains=True,
         takes_foreign=True,
     )
 
 
 def _payloads(
-    warm: WarmCollate, headers: Sequence[bytes], payloads: Collection[Any], wanted: Container[str]
-) -> Any:
-    return warm.of_payloads(headers, payloads) if wanted is EVERY else None
+    warm: WarmCollate, microbatches: Sequence[Undecoded], wanted: Container[str]
+) -> list[Any] | None:
+    if wanted is not EVERY:
+        return None
+    batches = [warm.of_payloads(*each) for each in microbatches]
+    return None if any(each is None for each in batches) else batches
 
 
 def _stacked(collate: CollateFn, samples: list[Any], wanted: Container[str]) -> Any:

@@ -53,12 +53,17 @@ def empty_array(allocate: Allocate, shape: tuple[int, ...], dtype: npt.DTypeLike
     return np.ndarray(shape, dtype, allocate(nbytes))
 
 
-def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
-    """Return values as a tensor of that dtype, on a buffer of its own."""
+def filled_array(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLike) -> Array:
+    """Return values as an array of that dtype, on a buffer of its own."""
     shape = (len(values),) if isinstance(values, list) else np.shape(values)
     array = empty_array(allocate, shape, dtype)
     array[...] = values
-    return torch.from_numpy(array)
+    return array
+
+
+def filled_tensor(allocate: Allocate, values: npt.ArrayLike, dtype: npt.DTypeLike) -> torch.Tensor:
+    """Return values as a tensor of that dtype, on a buffer of its own."""
+    return torch.from_numpy(filled_array(allocate, values, dtype))
 
 
 def collate_images(
@@ -191,6 +196,11 @@ def joined_tensor(
     arrays: Sequence[Array], shape: tuple[int, ...], allocate: Allocate
 ) -> torch.Tensor:
     """Copy arrays of one type, whole or flat, into one buffer; `shape` is that of all of them."""
+    return torch.from_numpy(joined_array(arrays, shape, allocate))
+
+
+def joined_array(arrays: Sequence[Array], shape: tuple[int, ...], allocate: Allocate) -> Array:
+    """Return what joined_tensor does, as an array."""
     joined = empty_array(allocate, shape, arrays[0].dtype)
     np.concatenate(arrays, out=joined if arrays[0].ndim == len(shape) else joined.reshape(-1))
-    return torch.from_numpy(joined)
+    return joined

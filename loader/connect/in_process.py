@@ -102,6 +102,10 @@ class InProcessConnection:
         self._is_torn = False
         return arrival
 
+    def following(self, _arrival: Arrival) -> tuple[Arrival, ...]:
+        """Return nothing: a microbatch is made when it is asked for."""
+        return ()
+
     def release(self, arrival: Arrival) -> None:
         """Acknowledge a microbatch and ask for those after it; does nothing the second time."""
         if self._is_torn:

@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -163,6 +163,17 @@ class Connection:
                     return readable
                 self._send(self.session.lose(arrival))
                 has_next = False
+
+    def following(self, arrival: Arrival) -> Iterator[Arrival]:
+        """Return the microbatches behind one that are here already, with their payloads."""
+        self._sockets.refuse_forked_copy()
+        for each in self.session.following(arrival):
+            with self._sockets.lock:
+                is_here = self._payloads.is_settled(each)
+                readable = self._payloads.with_payloads(each) if is_here else None
+            if readable is None:
+                return
+            yield readable
 
     def release(self, arrival: Arrival) -> None:
         """Acknowledge a microbatch and ask for those after it; does nothing the second time."""

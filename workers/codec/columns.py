@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import compress
-from operator import add, itemgetter
+from operator import itemgetter, not_
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -26,6 +26,7 @@ MOST_ELEMENTS = 1 << 40
 KINDS_REMEMBERED = 256
 
 _LAST = ALIGNMENT - 1
+Array = npt.NDArray[Any]
 # Name, type code and number of dimensions of each array.
 Kind = tuple[tuple[str, str, int], ...]
 _shape_of = itemgetter(3)
@@ -42,11 +43,11 @@ class Column(NamedTuple):
     dtype: np.dtype[Any]
     shapes: list[tuple[int, ...]]
     counts: list[int]
-    runs: list[npt.NDArray[Any]]
+    runs: list[Array]
     run_of: Sequence[int]
     begins: list[int]
 
-    def pieces(self) -> list[npt.NDArray[Any]]:
+    def pieces(self) -> list[Array]:
         """Return each sample's elements in C order, as views of its payload."""
         if len(self.runs) == 1:
             run, places = self.runs[0], zip(self.begins, self.counts, strict=True)
@@ -54,7 +55,7 @@ class Column(NamedTuple):
         each = zip(self.run_of, self.begins, self.counts, strict=True)
         return [self.runs[number][at : at + count] for number, at, count in each]
 
-    def elements(self) -> npt.NDArray[Any]:
+    def elements(self) -> Array:
         """Return all elements, one sample's behind the other's; for a few of each."""
         if len(self.runs) > 1:
             return np.concatenate(self.pieces())
@@ -141,13 +142,13 @@ def _kind_of(header: bytes) -> Kind:
 class _Reading(NamedTuple):
     """The decoder of a kind, which refuses other headers; names and types of the kind's arrays.
 
-    shifts: an element has 1 << shift bytes.
+    shifts: an element has 1 << shift bytes; a column of them.
     """
 
     decode: Callable[[bytes], Any]
     names: tuple[str, ...]
     dtypes: tuple[np.dtype[Any], ...]
-    shifts: tuple[int, ...]
+    shifts: Array
 
 
 @functools.lru_cache(KINDS_REMEMBERED)
@@ -160,7 +161,7 @@ def _reading(kind: Kind) -> _Reading | None:
     )
     header = msgspec.defstruct("Header", [("fields", tuple[arrays])], forbid_unknown_fields=True)
     dtypes = tuple(DTYPES[code] for _, code, _ in kind)
-    shifts = tuple(dtype.itemsize.bit_length() - 1 for dtype in dtypes)
+    shifts = np.array([[dtype.itemsize.bit_length() - 1] for dtype in dtypes])
     names = tuple(name for name, *_ in kind)
     return _Reading(msgspec.msgpack.Decoder(header).decode, names, dtypes, shifts)
 
@@ -172,10 +173,8 @@ def _counts(shapes: Sequence[tuple[int, ...]]) -> list[int] | None:
     else:
         counts = [*map(math.prod, shapes)]
         # An empty one has a size, too: that of its dimensions which are not 0.
-        if 0 in counts:
-            longest = max(1, *map(first_extent, shapes))
-            if longest * max(map(_size, set(map(other_extents, shapes)))) > MOST_ELEMENTS:
-                return None
+        if any(_size(each) > MOST_ELEMENTS for each in set(compress(shapes, map(not_, counts)))):
+            return None
     return None if max(counts) > MOST_ELEMENTS else counts
 
 
@@ -184,27 +183,19 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _begins(
-    counts: Sequence[Sequence[int]], shifts: Sequence[int], places: Places
+    counts: Sequence[Sequence[int]], shifts: Array, places: Places
 ) -> list[list[int]] | None:
     """Return at which element of its run each array begins, by field and sample.
 
-    None if some payload has another size, or begins where its arrays are not aligned. For a few
-    dozens of samples loops take no longer than numpy's functions.
+    None if some payload has another size, or begins where its arrays are not aligned.
     """
-    at: Sequence[int] = places.offsets
-    if math.gcd(ALIGNMENT, *at) < ALIGNMENT:
+    offsets = np.array(places.offsets)
+    nbytes = np.array(counts) << shifts
+    room = (nbytes + _LAST) & -ALIGNMENT
+    begins = room.cumsum(axis=0) - room
+    # What is behind an array until the next begins: an empty one has no place.
+    sizes = ((begins + nbytes) * (nbytes > 0)).max(axis=0)
+    if (offsets & _LAST).any() or sizes.tolist() != [*places.lengths]:
         return None
-    begins, slack = [], [0] * len(at)
-    for numbers, shift in zip(counts, shifts, strict=True):
-        begins.append([each >> shift for each in at] if shift else [*at])
-        nbytes = [number << shift for number in numbers] if shift else numbers
-        # What is behind an array until the next begins: an empty one has no place.
-        gaps = [-each & _LAST for each in nbytes]
-        if 0 in numbers:
-            each = zip(gaps, numbers, slack, strict=True)
-            slack = [gap if number else before for gap, number, before in each]
-        else:
-            slack = gaps
-        at = [*map(add, map(add, at, nbytes), gaps)]
-    ends = map(add, map(add, places.offsets, places.lengths), slack)
-    return begins if [*ends] == at else None
+    found: list[list[int]] = ((offsets + begins) >> shifts).tolist()
+    return found

@@ -234,6 +234,24 @@ def test_batches_are_handed_on_in_order_whatever_order_they_come_in():
     assert taken == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]
 
 
+def test_what_follows_a_batch_is_known_up_to_what_has_not_come():
+    session = running(ranks=(0, 1), prefetch=9)
+    session.new_requests()
+    session.handle(batch(0, 0, 0))
+    session.new_requests()
+    for rank, step, microbatch in [(0, 0, 1), (1, 0, 1), (1, 1, 0), (1, 0, 0)]:
+        session.handle(batch(rank, step, microbatch))
+        session.new_requests()
+    first = session.peek()
+    assert [place(each.batch) for each in session.following(first)] == [
+        (0, 0, 1), (0, 1, 0), (0, 1, 1),
+    ]  # fmt: skip
+    session.release(first)
+    (second, *_), last = session.following(first), [*session.following(first)][-1]
+    assert second is session.peek()
+    assert [*session.following(last)] == []
+
+
 def test_a_run_begins_inside_a_step_and_ends_where_it_is_said():
     session = running(at=EpochPosition(0, 0, 5, 1))
     assert [place(ask) for ask in session.new_requests()] == [(5, 1, 0)]

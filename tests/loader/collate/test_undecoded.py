@@ -29,7 +29,8 @@ def undecoded(
     layout: Any, headers: Sequence[bytes], payloads: Collection[Any], fields: Any, **given: Any
 ) -> Any:
     given = {"allocate": BufferPool().take, **GIVEN, **given}
-    return collate_undecoded(layout, ColumnReader(), headers, payloads, fields, **given)
+    found = collate_undecoded(layout, ColumnReader(), [(headers, payloads)], fields, **given)
+    return None if found is None else found[0]
 
 
 def decoded(
