@@ -1,44 +1,22 @@
 """Lays out samples that are not decoded, where all are dicts of the same arrays.
 
 What a batch is made of follows from the headers, and its bytes are copied from where they lie: no
-sample is made, nor any array of one. What `layouts.py` makes of the decoded samples is the same;
-whatever would be an error there, or is not usual, gives None here.
-
-Small microbatches are laid out several at a time: see `parts.py`.
+sample is made, nor any array of one.
 """
 
 from collections.abc import Collection, Container, Sequence
-from itertools import chain, compress, islice, repeat
+from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from ...balancer.planning.problem.options import LayoutName
-from ...workers.codec.columns import (
-    Column,
-    ColumnReader,
-    Places,
-    first_extent,
-    other_extents,
-)
+from ...workers.codec.columns import ColumnReader, Places
 from ...workers.lending.placed_payloads import PlacedPayloads
-from .fields import (
-    KNOWN_FIELDS,
-    Allocate,
-    Array,
-    Batch,
-    filled_array,
-    joined_array,
-    no_pixels,
-)
-from .layouts import NO_LABELS, packed_texts, padded_texts
-from .parts import Parts
+from .columnar import lay_out
+from .fields import Batch
 from .payloads import bytes_of
 
 # The headers and payloads of a microbatch's samples, as encode_packed makes them.
 Undecoded = tuple[Sequence[bytes], Collection[Any]]
-Columns = dict[str, Column]
-_NO_OWNERS = np.zeros(0, np.int64)
 
 
 def collate_undecoded(
@@ -46,33 +24,17 @@ def collate_undecoded(
     reader: ColumnReader,
     microbatches: Sequence[Undecoded],
     fields: Container[str],
-    *,
-    pad_id: int,
-    dummy_tile: int,
-    allocate: Allocate,
+    **given: Any,
 ) -> list[Batch] | None:
     """Return the batches of microbatches with samples; None where some have to be decoded.
 
-    The rest as for collate_padded.
+    given: as for `lay_out`.
     """
     headers = [*chain.from_iterable([headers for headers, _ in microbatches])]
     columns = reader.read(headers, _places_of([payloads for _, payloads in microbatches]))
     if columns is None:
         return None
-    read = _texts(columns)
-    if read is None:
-        return None
-    parts = Parts([len(headers) for headers, _ in microbatches])
-    if layout == "packed":
-        packed_texts(*read, parts, allocate, fields)
-    else:
-        each = zip(parts.batches, parts.of_each(read[0]), parts.of_each(read[1]), strict=True)
-        for batch, tokens, labels in each:
-            batch |= padded_texts(tokens, labels, pad_id, allocate, fields)
-    is_usual = _deal_images(columns, parts, dummy_tile, allocate, fields) and _deal_others(
-        columns, parts, allocate, fields
-    )
-    return parts.batches if is_usual else None
+    return lay_out(layout, columns, [len(each) for each, _ in microbatches], fields, **given)
 
 
 def _places_of(microbatches: Sequence[Collection[Any]]) -> Places:
@@ -98,91 +60,3 @@ def _places_of_one(payloads: Collection[Any]) -> Places:
         return Places(payloads.runs, places.run_of, places.offsets, places.lengths)
     runs = [*map(bytes_of, payloads)]
     return Places(runs, range(len(runs)), [0] * len(runs), [*map(len, runs)])
-
-
-def _texts(columns: Columns) -> tuple[Sequence[Array], Sequence[Array]] | None:
-    """Return tokens and labels of every sample."""
-    tokens, labels = columns.get("input_ids"), columns.get("labels")
-    if tokens is None or len(tokens.shapes[0]) != 1 or (0,) in tokens.shapes:
-        return None
-    if labels is None:
-        return tokens.pieces(), [NO_LABELS] * len(tokens.counts)
-    return (tokens.pieces(), labels.pieces()) if labels.shapes == tokens.shapes else None
-
-
-def _deal_images(
-    columns: Columns, parts: Parts, dummy_tile: int, allocate: Allocate, fields: Container[str]
-) -> bool:
-    """Put all tiles in one array, and their owners; return False where samples are not usual."""
-    tiles, owned = columns.get("pixel_values"), columns.get("tiles_per_image")
-    if tiles is None and not dummy_tile:
-        return True
-    samples = len(columns["input_ids"].counts)
-    rows = [0] * samples if tiles is None else _lengths(tiles)
-    owners, counts = _NO_OWNERS, [0] * samples
-    if owned is not None:
-        if owned.dtype.kind not in "iu" or len(owned.shapes[0]) != 1:
-            return False
-        owners, counts = owned.elements(), owned.counts
-    # All samples' images, one after the other: each sample takes its own.
-    tiles_of = iter(owners.tolist())
-    if rows is None or [*map(sum, map(islice, repeat(tiles_of), counts))] != rows:
-        return False
-    if "pixel_values" in fields and not _deal_pixels(tiles, rows, parts, dummy_tile, allocate):
-        return False
-    if "tiles_per_image" in fields:
-        shapes = [(images,) for images in parts.sums(counts)]
-        parts.deal("tiles_per_image", filled_array(allocate, owners, np.int32), shapes)
-    if "images_per_sample" in fields:
-        joined = filled_array(allocate, counts, np.int32)
-        parts.deal("images_per_sample", joined, parts.one_a_sample)
-    return True
-
-
-def _deal_pixels(
-    tiles: Column | None, rows: list[int], parts: Parts, dummy_tile: int, allocate: Allocate
-) -> bool:
-    """Put all tiles of a microbatch in one array; return False where they differ in size."""
-    shapes = []
-    extents = [()] * len(rows) if tiles is None else [*map(other_extents, tiles.shapes)]
-    for own_rows, own_extents in zip(parts.of_each(rows), parts.of_each(extents), strict=True):
-        # Those of a sample without tiles may have any size.
-        sizes = set(compress(own_extents, own_rows))
-        if len(sizes) > 1:
-            return False
-        shapes.append((sum(own_rows), *sizes.pop()) if sizes else (0,))
-    if tiles is not None and any(rows):
-        joined = joined_array(tiles.pieces(), (sum(tiles.counts),), allocate)
-        parts.deal("pixel_values", joined, shapes)
-    for batch, shape, own in zip(parts.batches, shapes, parts.of_each(extents), strict=True):
-        if not shape[0]:
-            side = own[0][-1] if own[0] else 0
-            batch["pixel_values"] = no_pixels(dummy_tile, side, allocate)
-    return True
-
-
-def _deal_others(
-    columns: Columns, parts: Parts, allocate: Allocate, fields: Container[str]
-) -> bool:
-    """Put every field without a meaning of its own; return False where samples are not usual."""
-    for name, column in columns.items():
-        if name in KNOWN_FIELDS:
-            continue
-        lengths = _lengths(column)
-        sizes = [*map(set, parts.of_each([*map(other_extents, column.shapes)]))]
-        if lengths is None or any(len(each) > 1 for each in sizes):
-            return False
-        if name in fields:
-            joined = joined_array(column.pieces(), (sum(column.counts),), allocate)
-            totals = parts.sums(lengths)
-            shapes = [(n, *each.pop()) for n, each in zip(totals, sizes, strict=True)]
-            parts.deal(name, joined, shapes)
-        if f"{name}_lengths" in fields:
-            joined = filled_array(allocate, lengths, np.int32)
-            parts.deal(f"{name}_lengths", joined, parts.one_a_sample)
-    return True
-
-
-def _lengths(column: Column) -> list[int] | None:
-    """Return the length of each sample's array; None where they have none."""
-    return [*map(first_extent, column.shapes)] if column.shapes[0] else None

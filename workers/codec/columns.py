@@ -1,4 +1,4 @@
-"""Reads samples that are dicts of the same arrays by columns, without making the samples.
+"""Reads samples that are dicts of the same arrays by columns, as a rule without making them.
 
 A microbatch's samples mostly have the same names and types, and differ in shapes alone. So their
 headers are read by a decoder that takes this one kind, which compares names and types as it reads;
@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import compress
-from operator import itemgetter, not_
+from operator import attrgetter, itemgetter, not_
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -66,6 +66,25 @@ class Column(NamedTuple):
         return run[[at for begin, count in places for at in range(begin, begin + count)]]
 
 
+class HeldColumn(NamedTuple):
+    """A field of all samples that are here, as in Column."""
+
+    dtype: np.dtype[Any]
+    shapes: list[tuple[int, ...]]
+    counts: list[int]
+    arrays: Sequence[Array]
+
+    def pieces(self) -> list[Array]:
+        """Return each sample's elements in C order, as views of its array where that is."""
+        if len(self.shapes[0]) == 1:
+            return [*self.arrays]
+        return [array.reshape(-1) for array in self.arrays]
+
+    def elements(self) -> Array:
+        """Return all elements, one sample's behind the other's."""
+        return np.concatenate(self.pieces())
+
+
 class Places(NamedTuple):
     """The places of payloads: of each the number of its run, its offset and length in bytes."""
 
@@ -117,6 +136,35 @@ class ColumnReader:
             self._reading = _reading(_kind_of(headers[0]))
             found = _decoded_as(self._reading, headers)
         return found
+
+
+def columns_of(samples: Sequence[Any]) -> dict[str, HeldColumn] | None:
+    """Return the fields of samples by their names; None if they are not all of one kind."""
+    if {*map(type, samples)} != {dict}:
+        return None
+    names = [*samples[0]]
+    if [*map(list, samples)].count(names) < len(samples) or {*map(type, names)} - {str}:
+        return None
+    columns = [*map(_column_of, zip(*map(dict.values, samples), strict=True))]
+    found = {name: each for name, each in zip(names, columns, strict=True) if each is not None}
+    return found if len(found) == len(names) else None
+
+
+def _column_of(arrays: Sequence[Any]) -> HeldColumn | None:
+    """Return one field of all samples; None if they differ in more than length, or are no field."""
+    if {*map(type, arrays)} != {np.ndarray}:
+        return None
+    dtype, dimensions = arrays[0].dtype, arrays[0].ndim
+    if DTYPES.get(dtype.str) != dtype or dtype.metadata is not None:
+        return None
+    shapes = [*map(_shape, arrays)]
+    if {*map(len, shapes)} != {dimensions} or [*map(_dtype, arrays)].count(dtype) < len(arrays):
+        return None
+    counts = _counts(shapes)
+    return None if counts is None else HeldColumn(dtype, shapes, counts, arrays)
+
+
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
 def _decoded_as(reading: "_Reading | None", headers: Sequence[bytes]) -> list[Any] | None:
