@@ -29,7 +29,8 @@ class JobSpec:
     worker may take for one sample. on_error: "raise", or "skip" to turn broken samples into holes.
     label_tokens: the resource that counts the tokens with a label, if samples cost it; "batch" (and
     no resource of that name): ranks count them in their batches. transport: how payloads of workers
-    elsewhere travel; "direct" or "inline" forces it.
+    elsewhere travel; "direct" or "inline" forces it. lays_out: how workers on this machine lay out
+    the batches of microbatches whose samples they have, as text; "" where they do not.
     """
 
     plan: PlanConfig
@@ -41,6 +42,7 @@ class JobSpec:
     mixed_workers: bool = False
     label_tokens: str = LABEL_TOKENS
     transport: str = "auto"
+    lays_out: str = ""
 
     def __post_init__(self) -> None:
         checked_on_error(self.on_error, no_refill=BALANCED)

@@ -26,6 +26,7 @@ from .parts import PayloadServer as PayloadServer
 from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
+from .payload_messages import LAID_OUT as LAID_OUT
 from .payload_messages import ClearPayloadOffer as ClearPayloadOffer
 from .payload_messages import DecodeDone as DecodeDone
 from .payload_messages import FreeSlots as FreeSlots
@@ -44,7 +45,7 @@ from .status_messages import StatusReport as StatusReport
 from .status_messages import TrainerStatus as TrainerStatus
 from .status_messages import WorkerStatus as WorkerStatus
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 
 
 # --- worker to coordinator

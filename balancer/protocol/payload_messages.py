@@ -11,6 +11,9 @@ session.
 from .parts import NO_HANDLES, Count, DecodedItem, Handles, Probed, SampleRef
 from .records import ArrayRecord, Integer
 
+# In place of a sample's header: it is part of a batch whose header is at a sample before it.
+LAID_OUT = b""
+
 
 class Revoke(ArrayRecord, frozen=True):
     """The rest of a lease is not wanted any more."""
@@ -33,7 +36,8 @@ class Lease(ArrayRecord, frozen=True):
     """The right to probe or decode some samples; `kind` is "probe" or "decode".
 
     freed: messages for the same worker that travel with it. alone: workers died or hung on its
-    sample, which is to be worked on while no other is.
+    sample, which is to be worked on while no other is. whole: microbatches all of whose samples it
+    has: the place of each one's first sample among them, and how many it has.
     """
 
     lease: Integer
@@ -42,6 +46,7 @@ class Lease(ArrayRecord, frozen=True):
     refs: tuple[SampleRef, ...]
     freed: tuple[FreeSlots, ...] = ()
     alone: bool = False
+    whole: tuple[tuple[Integer, Integer], ...] = ()
 
 
 class ClearPayloadOffer(ArrayRecord, frozen=True):
@@ -72,6 +77,8 @@ class ProbeDone(ArrayRecord, frozen=True):
 class DecodeDone(ArrayRecord, frozen=True):
     """Samples decoded under a lease; the results may be split over several messages.
 
+    A microbatch of which a worker had all samples may be laid out: it is one payload, of which each
+    sample has a part, with the header of the batch at its first sample and LAID_OUT at the others.
     usual_us: as in ProbeDone.
     """
 

@@ -75,13 +75,17 @@ Effect = OpenSource | RepeatReady | SayHello | FreePayloads | CarryPayloads | En
 
 
 class SampleTask(msgspec.Struct, frozen=True, gc=False):
-    """One sample to probe or to decode under a lease; `alone` as in Lease."""
+    """One sample to probe or to decode under a lease; `alone` as in Lease.
+
+    whole: it is the first of so many that make a microbatch, all of them under this lease; else 0.
+    """
 
     lease: int
     kind: str
     epoch: int
     ref: SampleRef
     alone: bool = False
+    whole: int = 0
 
 
 class WorkerSession:
@@ -125,6 +129,19 @@ class WorkerSession:
             taken.append(self.tasks.popleft())
         return taken
 
+    def next_whole(self, most: int) -> list[list[SampleTask]]:
+        """Return the microbatches that are next, all their samples: several of up to `most`.
+
+        They are of one lease. Empty where the next sample does not begin one.
+        """
+        taken: list[list[SampleTask]] = []
+        while self.tasks and (size := self.tasks[0].whole):
+            if taken and (size > most or self.tasks[0].lease != taken[0][0].lease):
+                break
+            taken.append([self.tasks.popleft() for _ in range(size)])
+            most -= size
+        return taken
+
     def _open_source(self, message: Welcome) -> OpenSource | RepeatReady:
         if message == self._welcome:
             return RepeatReady()
@@ -134,7 +151,13 @@ class WorkerSession:
 
     def _queue_lease(self, message: Lease) -> FreePayloads | None:
         lease, kind, epoch, alone = message.lease, message.kind, message.epoch, message.alone
-        self.tasks.extend([SampleTask(lease, kind, epoch, ref, alone) for ref in message.refs])
+        sizes = dict(message.whole)
+        self.tasks.extend(
+            [
+                SampleTask(lease, kind, epoch, ref, alone, sizes.get(number, 0))
+                for number, ref in enumerate(message.refs)
+            ]
+        )
         return FreePayloads(message.freed) if message.freed else None
 
     def _drop_lease(self, message: Revoke) -> None:

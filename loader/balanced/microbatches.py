@@ -19,6 +19,7 @@ from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
 from ..collate.ahead import StackedAhead
 from ..collate.chosen import BatchMaker
+from ..collate.laid_out import is_laid_out, read_laid_out
 from ..collate.payloads import payload_buffer
 from ..resume.balanced_position import (
     START,
@@ -358,6 +359,12 @@ class BalancedLoader:
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
         # Labels are compared in samples, or counted in their batch; else no sample need be made.
         compares = self.job.counts_labels and self._labels.left > 0
+        if is_laid_out(batch):
+            made = read_laid_out(arrival)
+            if compares:
+                keys = [item.key for item in batch.items]
+                self._labels.compare_counted(made["labels"], batch.weights.label_tokens, keys)
+            return Delivered(batches.finished(made, info), info)
         if not (compares or self.job.counts_batches):
             stacked = self._stacked.take(arrival, info, self.open().following)
             if stacked is not None:

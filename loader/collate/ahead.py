@@ -8,6 +8,7 @@ from ...balancer.protocol.rank_session import Arrival
 from ...workers.lending.placed_payloads import PlacedPayloads
 from ..step.info import StepInfo
 from .chosen import BatchMaker
+from .laid_out import is_laid_out
 from .payloads import bytes_of
 
 # So many microbatches at most are laid out at a time, of so many bytes together: the memory of one
@@ -68,7 +69,8 @@ class StackedAhead:
         left -= _nbytes(arrival.payloads) if self._batches.takes_several else left
         for each in following(arrival) if left > 0 else ():
             left -= _nbytes(each.payloads)
-            if left < 0 or not each.batch.items or len(together) == MOST_TOGETHER:
+            is_other = not each.batch.items or is_laid_out(each.batch)
+            if left < 0 or is_other or len(together) == MOST_TOGETHER:
                 break
             together.append(each)
         return together

@@ -16,8 +16,10 @@ from torch.utils.data._utils.pin_memory import pin_memory as pin
 
 from ...balancer.planning.problem.balance import Balance
 from ...workers.codec.columns import ColumnReader
+from ...workers.daemon.handler import LayOut
 from ..step.info import StepInfo
 from .buffers import BufferPool
+from .columnar import collate_together
 from .fields import EVERY
 from .layouts import COLLATE_BY_LAYOUT
 from .stacking import WarmCollate
@@ -54,7 +56,8 @@ class BatchMaker:
     whether what it returns may lie in the samples' own memory. `pins`: whether batches are pinned.
     `stack`, if there is one, may make the batches of microbatches that are not decoded and the
     names that are wanted; else it returns None. `gains`: it takes less for several at once.
-    `takes_foreign`: it reads only what may come from other hosts.
+    `takes_foreign`: it reads only what may come from other hosts. `lay_out`, if there is one, is
+    for workers, which may make whole batches with it.
     """
 
     collate: Collate
@@ -62,6 +65,7 @@ class BatchMaker:
     lends: bool = True
     pins: bool = False
     stack: Stack | None = None
+    lay_out: LayOut | None = None
     gains: bool = False
     takes_foreign: bool = False
 
@@ -147,12 +151,14 @@ def batch_maker(
         "allocate": BufferPool().take,
     }
     collate = COLLATE_BY_LAYOUT[balance.layout]
+    lay_out = partial(collate_together, balance.layout, **{**given, "allocate": BufferPool().take})
     return BatchMaker(
         lambda samples, wanted: collate(samples, fields=wanted, **given),
         fields,
         lends=False,
         pins=pins,
         stack=partial(collate_undecoded, balance.layout, ColumnReader(), **given),
+        lay_out=lay_out,
         gains=True,
         takes_foreign=True,
     )

@@ -31,6 +31,7 @@ from .fields import (
 from .layouts import NO_LABELS, packed_texts, padded_texts
 from .parts import Parts
 
+Field = Column | HeldColumn
 Columns = Mapping[str, Column] | Mapping[str, HeldColumn]
 _NO_OWNERS = np.zeros(0, np.int64)
 
@@ -118,7 +119,11 @@ def _deal_images(
 
 
 def _deal_pixels(
-    tiles: Column | HeldColumn | None, rows: list[int], parts: Parts, dummy_tile: int, allocate: Allocate
+    tiles: Field | None,
+    rows: list[int],
+    parts: Parts,
+    dummy_tile: int,
+    allocate: Allocate,
 ) -> bool:
     """Put all tiles of a microbatch in one array; return False where they differ in size."""
     shapes = []
@@ -161,6 +166,6 @@ def _deal_others(
     return True
 
 
-def _lengths(column: Column | HeldColumn) -> list[int] | None:
+def _lengths(column: Field) -> list[int] | None:
     """Return the length of each sample's array; None where they have none."""
     return [*map(first_extent, column.shapes)] if column.shapes[0] else None

@@ -16,7 +16,9 @@ from torch.utils.data import _utils
 from ...balancer.protocol.job_spec import JobSpec
 from ...balancer.server.embedded import directory_of
 from ...workers.arena.transport import Transport, why_inline
-from ...workers.daemon.loop import local_identity, local_name, run_worker
+from ...workers.daemon.handler import LayOut
+from ...workers.daemon.identity import local_identity, local_name
+from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads, lent_in
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool import Pool, start_pool
@@ -44,7 +46,8 @@ _torch_worker: Any = _utils.worker
 class WorkerConfig:
     """The arguments of a worker's process; `begin` is the loader's worker_init_fn.
 
-    transport: how its payloads are to travel. threads: those that decode, in each worker.
+    transport: how its payloads are to travel. threads: those that decode, in each worker. lay_out:
+    as in SourceHandler.
     """
 
     job: JobSpec
@@ -53,6 +56,7 @@ class WorkerConfig:
     begin: Callable[[int], None] | None = None
     transport: Transport = "auto"
     threads: int = 1
+    lay_out: LayOut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,7 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
         local=True,
         threads=config.threads,
         allocator=payloads.allocator,
+        lay_out=config.lay_out,
     )
     identity = local_identity(slot.index, slot.incarnation)
     try:

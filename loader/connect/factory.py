@@ -11,6 +11,7 @@ import torch.distributed as dist
 from ...balancer.protocol.job_spec import JobSpec, to_json
 from ...balancer.transport.keys import PeerKeys
 from ...workers.arena.transport import Transport
+from ...workers.daemon.handler import LayOut
 from ...workers.sources.interface import Source, source_name
 from ..balanced.fetching import MicrobatchSource
 from ..step.errors import LoaderError
@@ -118,6 +119,7 @@ class ConnectionFactory:
     """Makes the connection; `source` is None if only remote workers can read the data.
 
     `batches_lie_in_payloads`: whether tensors that a trainer writes to may be in what workers lend.
+    lay_out: what workers lay out whole microbatches with, if the job says so.
     """
 
     job: JobSpec
@@ -130,6 +132,7 @@ class ConnectionFactory:
     name: str = ""
     transport: Transport = "auto"
     batches_lie_in_payloads: bool = True
+    lay_out: LayOut | None = None
 
     def connect(self) -> MicrobatchSource:
         """Make the connection, and the balancer where no address was given.
@@ -189,8 +192,9 @@ class ConnectionFactory:
     ) -> LocalConnection:
         start = self.start
         config = WorkerConfig(
-            self.job, source, endpoint, start.begin, self.transport, start.threads
-        )
+            self.job, source, endpoint, start.begin, self.transport, start.threads,
+            self.lay_out if self.job.lays_out else None,
+        )  # fmt: skip
         processes = LocalProcesses(self.start, config, balancer)
         return LocalConnection(processes, endpoint, self._party(), self.job, self.prefetch, peers)
 

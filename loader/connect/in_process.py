@@ -29,7 +29,7 @@ from ...balancer.protocol.messages import (
 from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.protocol.worker_session import OpenSource, SampleTask, WorkerSession
 from ...workers.codec.frames import payload_of
-from ...workers.daemon.loop import Decoded
+from ...workers.daemon.handler import Decoded
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.sources.failures import kind_of, reason_of
 from ...workers.sources.interface import SampleError, Source

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...workers.sources.labels import IGNORED, count_label_tokens, labels_of
 from .errors import LoaderError
@@ -41,9 +42,17 @@ class LabelCheck:
         found = [each for each in labels if each is not None]
         if not found:
             return
-        self.left -= 1
         at_token = sum(map(count_label_tokens, found))
         before = sum(int(np.count_nonzero(each != IGNORED)) for each in found)
+        self._compare(at_token, before, declared, keys)
+
+    def compare_counted(self, labels: torch.Tensor, declared: int, keys: Sequence[str]) -> None:
+        """Do what `compare` does, of the labels of a batch without each sample's first."""
+        count = int((labels != IGNORED).sum())
+        self._compare(count, count, declared, keys)
+
+    def _compare(self, at_token: int, before: int, declared: int, keys: Sequence[str]) -> None:
+        self.left -= 1
         # one reading has to fit all microbatches, not another one each time
         fits = self._fits[0] and declared == at_token, self._fits[1] and declared == before
         if not any(fits[:1] if self.shifted else fits):

@@ -13,7 +13,8 @@ import torch
 from ...balancer.transport.keys import PeerKeys, new_pair, peer_keys
 from ...loader.connect.memory_limit import memory_limit
 from ...workers.daemon.decode_threads import MAX_THREADS
-from ...workers.daemon.loop import Identity, run_worker
+from ...workers.daemon.identity import Identity
+from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads, served_by
 from ...workers.daemon.source_handler import SourceHandler
 from ...workers.processes.pool_job import describe_error

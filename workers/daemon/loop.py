@@ -5,26 +5,21 @@ thread with a socket of its own sends heartbeats, since a decode can take long.
 """
 
 import math
-import os
 import socket as sockets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
-import msgspec
 import zmq
 from msgspec import structs
 
 from ...balancer.protocol.messages import (
+    LAID_OUT,
     DecodedItem,
     DecodeDone,
-    HeartbeatAck,
     Message,
     Probed,
     SampleFailed,
-    SampleRef,
     UnknownPeer,
     WorkerBye,
     WorkerFailed,
@@ -32,7 +27,6 @@ from ...balancer.protocol.messages import (
     WorkerReady,
 )
 from ...balancer.protocol.worker_session import (
-    HEARTBEAT_S,
     CarryPayloads,
     EndWorker,
     FreePayloads,
@@ -45,17 +39,22 @@ from ...balancer.protocol.worker_session import (
 from ...balancer.server.malloc import IDLE_S, IdleTrimmer, keep_freed_memory
 from ...balancer.transport.keys import PeerKeys
 from ...balancer.transport.link import Link
-from ...balancer.transport.sockets import LINGER_MS, connect, receive, send
+from ...balancer.transport.sockets import LINGER_MS
 from ..processes.pool_job import describe_error
 from ..sources.failures import kind_of, reason_of
 from ..sources.fingerprint import software
 from ..sources.interface import SampleError
 from .activity import WorkerActivity
+from .handler import Decoded, Handler, Loaded
+from .heartbeats import send_heartbeats
+from .identity import Identity
 from .payloads import Payloads
 from .results import LeaseResults
 
 # A hello without an answer is sent again after this time.
 HELLO_RETRY_S = 5.0
+# Microbatches of about so many samples are laid out together.
+MOST_TOGETHER = 64
 # Between samples that are decoded more quickly, messages are looked for this often.
 LOOK_S = 0.001
 # What payloads lie in, where ranks get them themselves, and what they were decoded with, is given
@@ -64,79 +63,6 @@ LOOK_S = 0.001
 REST_S = 10.0
 # A wait for work ends at least this often, to check whether the worker should end.
 IDLE_MS = 500
-
-
-class Decoded(msgspec.Struct, frozen=True, gc=False):
-    """A decoded sample: its name, costs (empty if known before), layout, payload.
-
-    The payload is what `buffers` give one after the other; they may be the sample's own memory, and
-    change with it. `load_s` is how long a thread took for it before it was asked for.
-    """
-
-    key: str
-    cost: tuple[int, ...]
-    header: bytes
-    buffers: Sequence[Any]
-    load_s: float = 0.0
-
-
-class Handler(Protocol):
-    """The work that a worker can do on a sample; its errors are reported to the ranks."""
-
-    def open(self, job: str) -> tuple[int, str]:
-        """Open what the job describes; return the number of samples and the fingerprint."""
-
-    def uniform_cost(self) -> tuple[int, ...]:
-        """Return what each sample of what is open costs; () where they differ, or may."""
-
-    @property
-    def looks_up(self) -> bool:
-        """Return whether costs need only be looked up, so that a lease is measured at once."""
-
-    def look_up(self, refs: Sequence[SampleRef]) -> list[Probed]:
-        """Return the costs of samples where `looks_up` says so."""
-
-    def file_of(self, ref: SampleRef) -> str:
-        """Return the file that a sample is in, empty where the source does not say."""
-
-    def key(self, ref: SampleRef) -> str:
-        """Return a sample's name."""
-
-    def expect(self, tasks: Iterable[SampleTask]) -> None:
-        """Take note of what is asked for next, in this order: threads may begin with it.
-
-        Before a task that is to be alone is asked for, nothing else may be in work.
-        """
-
-    def probe(self, ref: SampleRef, epoch: int) -> Probed | Decoded:
-        """Measure a sample; where that takes decoding it, return it decoded."""
-
-    def decode(self, ref: SampleRef, epoch: int) -> Decoded:
-        """Decode a sample."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The identity of a worker: `name` is its slot on its host, `incarnation` counts restarts."""
-
-    name: str
-    slot: int
-    incarnation: int
-
-    @property
-    def routing_id(self) -> bytes:
-        """A socket identity that no other process has."""
-        return f"{self.name}.{self.incarnation}.{os.getpid()}".encode()
-
-
-def local_name(supervisor: int, slot: int) -> str:
-    """Return the name of the worker that a supervisor on this host has in a slot."""
-    return f"{sockets.gethostname()}/{supervisor}/{slot}"
-
-
-def local_identity(slot: int, incarnation: int) -> Identity:
-    """Return the identity of a worker of this process' parent."""
-    return Identity(local_name(os.getppid(), slot), slot, incarnation)
 
 
 def run_worker(
@@ -162,7 +88,7 @@ def run_worker(
         link = Link(context, endpoint, identity.routing_id, keys)
         try:
             # Only now: an address that cannot be connected to has been an error of this thread.
-            threading.Thread(target=_send_heartbeats, args=arguments, daemon=True).start()
+            threading.Thread(target=send_heartbeats, args=arguments, daemon=True).start()
             worker = _Worker(link, identity, handler, activity, payloads or Payloads())
             return worker.work(stop, until_lost_s)
         finally:
@@ -172,38 +98,8 @@ def run_worker(
         context.term()
 
 
-def _send_heartbeats(
-    context: "zmq.Context[zmq.Socket[bytes]]",
-    endpoint: str,
-    identity: Identity,
-    activity: WorkerActivity,
-    keys: PeerKeys | None,
-    ended: threading.Event,
-) -> None:
-    """Send heartbeats until the context ends; note when the balancer does not know the worker."""
-    name = b"heartbeat." + identity.routing_id
-    # Not connected before the first is due: a worker that starts needs its core for other things.
-    if ended.wait(HEARTBEAT_S):
-        return
-    try:
-        with connect(context, endpoint, name, keys) as socket:
-            while True:
-                now, wall = time.monotonic(), time.time()
-                send(socket, activity.heartbeat(identity.name, identity.incarnation, now, wall))
-                _hear_answers(socket, activity, now + HEARTBEAT_S)
-    except zmq.ZMQError:
-        if not ended.is_set():
-            raise
-
-
-def _hear_answers(socket: "zmq.Socket[bytes]", activity: WorkerActivity, until: float) -> None:
-    """Read what the balancer answers to heartbeats, until a time."""
-    while socket.poll(max(0, int(1000 * (until - time.monotonic())))):
-        received = receive(socket)
-        if received is not None and isinstance(received[0], UnknownPeer):
-            activity.forgotten.set()
-        elif received is not None and isinstance(received[0], HeartbeatAck):
-            activity.acknowledged(received[0], time.monotonic())
+# The samples of a microbatch that could be loaded.
+_OfMicrobatch = list[tuple[SampleTask, Loaded]]
 
 
 class _Worker:
@@ -330,9 +226,14 @@ class _Worker:
     def _work_on_lease(self) -> None:
         """Work on samples of the oldest lease, until it is time to look for messages again."""
         tasks, lease = self.session.tasks, self.session.tasks[0].lease
+        lays_out = self.payloads.lends and self.handler.lays_out
         try:
             while True:
-                self._work_on(tasks.popleft())
+                whole = self.session.next_whole(MOST_TOGETHER) if lays_out else []
+                if whole:
+                    self._work_on_whole(whole)
+                else:
+                    self._work_on(tasks.popleft())
                 if self.now > self.looked + LOOK_S or not tasks or tasks[0].lease != lease:
                     return
                 self.handler.expect(tasks)
@@ -352,6 +253,58 @@ class _Worker:
             self._keep_result(task, result, began)
         finally:
             self.now = time.monotonic()
+
+    def _work_on_whole(self, microbatches: Sequence[Sequence[SampleTask]]) -> None:
+        """Load all samples of microbatches, and keep a batch of each; samples where unusual."""
+        began = time.monotonic()
+        loaded: list[_OfMicrobatch] = [
+            [(task, each) for task in tasks if (each := self._loaded(task)) is not None]
+            for tasks in microbatches
+        ]
+        sizes = [*map(len, microbatches)]
+        batches: Sequence[Decoded | None] | None = None
+        if [*map(len, loaded)] == sizes:
+            batches = self.handler.laid_out([each for own in loaded for _, each in own], sizes)
+        took_s = (time.monotonic() - began) / sum(sizes)
+        for own, batch in zip(loaded, batches or [None] * len(sizes), strict=True):
+            if batch is None or not self._keep_batch(own, batch, took_s):
+                for task, each in own:
+                    self._pack(task, each, took_s)
+        self.now = time.monotonic()
+
+    def _loaded(self, task: SampleTask) -> Loaded | None:
+        """Load a sample; report what is wrong with it."""
+        self.activity.begin(task.kind, (task.lease, task.ref.ordinal), time.monotonic())
+        try:
+            return self.handler.load(task.ref, task.epoch)
+        except Exception as error:
+            self._send_failure(task, error)
+            return None
+
+    def _keep_batch(self, loaded: _OfMicrobatch, batch: Decoded, took_s: float) -> bool:
+        """Keep the results of a microbatch as one payload; return False where that has no room."""
+        results = self.results
+        handle = self.payloads.lend(batch.buffers, joins=results.has_run)
+        if handle is None:
+            return False
+        headers = [batch.header] + [LAID_OUT] * (len(loaded) - 1)
+        items = [
+            DecodedItem(task.ref.ordinal, each.key, (), header)
+            for (task, each), header in zip(loaded, headers, strict=True)
+        ]
+        took_s = max(took_s, *(each.load_s for _, each in loaded))
+        if results.add_batch(loaded[0][0].lease, items, handle, took_s):
+            self._send_results()
+        return True
+
+    def _pack(self, task: SampleTask, loaded: Loaded, took_s: float) -> None:
+        """Keep the result of a sample that was loaded."""
+        try:
+            result = self.handler.packed(loaded)
+        except Exception as error:
+            self._send_failure(task, error)
+        else:
+            self._keep_result(task, result, time.monotonic() - took_s)
 
     def _keep_result(self, task: SampleTask, result: Probed | Decoded, began: float) -> None:
         """Send a result with others of its lease, or at once."""

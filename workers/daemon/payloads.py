@@ -69,6 +69,15 @@ class Payloads:
         handle = None if self._carrier is None else self._carrier.lend(buffers, joins)
         return payload_of(buffers) if handle is None else handle
 
+    @property
+    def lends(self) -> bool:
+        """Return whether ranks read payloads in this process' memory."""
+        return isinstance(self._carrier, Lender)
+
+    def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:
+        """Return the handle of a payload, None where it would have to travel inline."""
+        return None if self._carrier is None else self._carrier.lend(buffers, joins)
+
     def carry(self, way: ServePayloads | StopServing) -> None:
         """Keep payloads for ranks to pull, or send them inline from now on."""
         if self._server is None:

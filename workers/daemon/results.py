@@ -8,7 +8,9 @@ worker may die of them.
 """
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from msgspec import structs
@@ -76,6 +78,20 @@ class LeaseResults:
             self.nbytes += memoryview(payload).nbytes
         return took_s > QUICK_S or self.nbytes > MOST_BYTES or self.decoding_s > MOST_S
 
+    def add_batch(
+        self, lease: int, items: Sequence[DecodedItem], payload: PayloadHandle, took_s: float
+    ) -> bool:
+        """Keep the samples of a microbatch that is laid out, as `add_decoded` does each.
+
+        took_s: for each of them.
+        """
+        self.lease = lease
+        self._decoding_s += [took_s] * len(items)
+        self.decoding_s += took_s * len(items)
+        self.decoded += items
+        self.runs.add(payload, len(items))
+        return took_s > QUICK_S or self.decoding_s > MOST_S
+
     def take(self) -> list[tuple[Message, tuple[Any, ...]]]:
         """Return the messages, with their payloads, that say everything; nothing is kept."""
         found: list[tuple[Message, tuple[Any, ...]]] = []
@@ -106,16 +122,26 @@ class Runs:
     lengths: list[int] = field(default_factory=list)
     end: int = 0
 
-    def add(self, payload: PayloadHandle) -> None:
-        """Add a payload: to the last run if it has the same serial, else as the first of a run."""
+    def add(self, payload: PayloadHandle, parts: int = 1) -> None:
+        """Add a payload: to the last run if it has the same serial, else as the first of a run.
+
+        parts: the samples that have it together, each an even part of it.
+        """
         runs, offset, nbytes = self.runs, payload.offset, payload.nbytes
         if not runs or runs[-1].serial != payload.serial:
             self._end_run()
             runs.append(payload)
         self.end = offset + nbytes
-        self.run_of.append(len(runs) - 1)
-        self.offsets.append(offset - runs[-1].offset)
-        self.lengths.append(nbytes)
+        begin, last = offset - runs[-1].offset, len(runs) - 1
+        if parts == 1:
+            self.run_of.append(last)
+            self.offsets.append(begin)
+            self.lengths.append(nbytes)
+            return
+        ends = [begin + nbytes * part // parts for part in range(parts + 1)]
+        self.run_of += [last] * parts
+        self.offsets += ends[:-1]
+        self.lengths += [end - start for start, end in pairwise(ends)]
 
     def add_none(self) -> None:
         """Add an item whose payload travels inline."""

@@ -24,7 +24,7 @@ from ..sources.interface import (
 from ..sources.labels import labels_of
 from ..sources.thread_safety import refuse_threads
 from .decode_threads import DecodeThreads
-from .loop import Decoded
+from .handler import Decoded, LayOut, Loaded
 
 
 class SourceHandler:
@@ -44,11 +44,13 @@ class SourceHandler:
         sleep: Callable[[float], None] = time.sleep,
         threads: int = 1,
         allocator: Callable[[], Allocate] | None = None,
+        lay_out: LayOut | None = None,
     ) -> None:
         """`threads` load samples; with 1 the caller's own does, when the sample is asked for.
 
         allocator: returns, for each sample that the caller's thread loads, what gives memory to a
-        transform that takes it.
+        transform that takes it. lay_out: returns the batches of microbatches with so many samples
+        each, None where it does not make them of these.
         """
         self.source = source
         self.resources = resources
@@ -60,6 +62,7 @@ class SourceHandler:
         self._columns: tuple[Any, ...] | None = None
         self._allocator = allocator
         self._takes_allocate = False
+        self._lay_out = lay_out
 
     def open(self, job: str) -> tuple[int, str]:
         """Return the number of samples and the fingerprint; ValueError says what is missing."""
@@ -136,9 +139,31 @@ class SourceHandler:
 
     def decode(self, ref: SampleRef, epoch: int) -> Decoded:
         """Decode a sample."""
-        key = self._source().key(ref.index)
-        sample, load_s = self._load(ref, epoch)
-        return self._packed(key, (), sample, load_s)
+        return self.packed(self.load(ref, epoch))
+
+    @property
+    def lays_out(self) -> bool:
+        """Return whether microbatches are laid out; not where samples lie in their payloads."""
+        return self._lay_out is not None and not self._takes_allocate
+
+    def load(self, ref: SampleRef, epoch: int) -> Loaded:
+        """Load a sample."""
+        return Loaded(self._source().key(ref.index), *self._load(ref, epoch))
+
+    def packed(self, loaded: Loaded) -> Decoded:
+        """Return a sample that was loaded as it is decoded."""
+        return self._packed(loaded.key, (), loaded.sample, loaded.load_s)
+
+    def laid_out(self, loaded: Sequence[Loaded], sizes: Sequence[int]) -> list[Decoded] | None:
+        """Return the batches of microbatches with so many samples each; None if some are unusual.
+
+        A batch has no name and no cost.
+        """
+        samples = [each.sample for each in loaded]
+        batches = None if self._lay_out is None else self._lay_out(samples, sizes)
+        if batches is None:
+            return None
+        return [Decoded("", (), *encode_packed(batch)) for batch in batches]
 
     def _source(self) -> Source:
         if self.source is None:

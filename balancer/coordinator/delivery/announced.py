@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
-from ...protocol.messages import DecodeDone, Handles, PayloadServer
+from ...protocol.messages import LAID_OUT, DecodedItem, DecodeDone, Handles, PayloadServer
 from .shared_payloads import SharedPayload, SharedPayloads, SharedRun
 
 
@@ -25,9 +26,12 @@ def take_announced(
     runs = [shared.announce(worker, handle, server) for handle in handles.runs]
     new = [run for run in runs if run is not None]
     if len(new) == len(runs) and -1 not in handles.run_of:
-        return message, _all_shared(shared, handles, new)
+        placed = _all_shared(shared, handles, new)
+        _mark_parts(message.items, placed)
+        return message, placed
+    payloads: list[Any] = []
     # Some come along, as where the worker's memory was full, or the message was repeated in part.
-    items, payloads, inline = [], list[Any](), iter(frames)
+    items, inline = [], iter(frames)
     for item, place in zip(message.items, handles.places(), strict=True):
         number, offset, nbytes = place
         run = None if number < 0 else runs[number]
@@ -39,6 +43,7 @@ def take_announced(
             continue
         items.append(item)
     _free_empty(shared, new)
+    _mark_parts(items, payloads)
     return DecodeDone(message.lease, tuple(items), usual_us=message.usual_us), payloads
 
 
@@ -50,6 +55,18 @@ def _all_shared(
         runs[number].add(payloads)
     _free_empty(shared, runs)
     return [SharedPayload(runs[n], offset, nbytes) for n, offset, nbytes in handles.places()]
+
+
+def _mark_parts(items: Sequence[DecodedItem], payloads: Sequence[Any]) -> None:
+    """Note which payloads are parts of microbatches that are laid out."""
+    headers = [item.header for item in items]
+    if LAID_OUT not in headers:
+        return
+    begins = [number for number, header in enumerate(headers) if header != LAID_OUT]
+    for begin, end in pairwise([*begins, len(headers)]):
+        for payload in payloads[begin:end] if end > begin + 1 else ():
+            if type(payload) is SharedPayload:
+                payload.parts = end - begin
 
 
 def _free_empty(shared: SharedPayloads, runs: Iterable[SharedRun]) -> None:

@@ -11,6 +11,7 @@ from .byte_budget import ByteBudget
 from .decode_queue import DecodeQueue
 from .planned_steps import PlannedSteps
 from .sample import Sample
+from .shared_payloads import SharedPayload
 
 
 class DecodeScheduler:
@@ -126,11 +127,24 @@ class DecodeScheduler:
             self._drop(sample)
 
     def _drop(self, sample: Sample) -> None:
-        """Drop a payload; if it is planned, queue it to be decoded again."""
-        self.budget.drop((sample,))
-        if sample.step >= 0:
-            self.planned.change_missing((sample,), 1)
-            self.queue(sample)
+        """Drop a payload; if it is planned, queue it to be decoded again.
+
+        With a part of a batch all of it goes.
+        """
+        for each in self._parts(sample):
+            self.budget.drop((each,))
+            if each.step >= 0:
+                self.planned.change_missing((each,), 1)
+                self.queue(each)
+
+    def _parts(self, sample: Sample) -> Sequence[Sample]:
+        """Return the samples whose payloads are of use together only; none if it has none."""
+        payload = sample.payload
+        if payload is None or type(payload) is not SharedPayload or payload.parts == 1:
+            return () if payload is None else (sample,)
+        step, microbatch, rank = sample.place
+        found = self.planned.find(rank, step, microbatch)
+        return (sample,) if found is None else found[1].samples
 
     def _is_wanted(self, ordinal: int) -> bool:
         """Return whether a sample that is queued must still be decoded, and is on no lease.

@@ -73,6 +73,8 @@ class SharedRun:
 class SharedPayload(msgspec.Struct, gc=False, eq=False):
     """A payload in a run: its place there. is_held: it is, or was, part of the epoch's run.
 
+    parts: it is one of so many parts of a microbatch that a worker has laid out.
+
     Who asks whether a payload is one compares types: isinstance() with a class of msgspec's takes
     several times as long to say no.
     """
@@ -82,6 +84,7 @@ class SharedPayload(msgspec.Struct, gc=False, eq=False):
     nbytes: int
     is_held: bool = False
     is_freed: bool = False
+    parts: int = 1
 
     def free(self) -> None:
         """Record that nobody needs it any more."""

@@ -151,11 +151,38 @@ class DeliveryTracker:
             for each in decoded
             if (each[0].ordinal in planned or each[0].place == NOWHERE) and each[0].is_missing
         ]
+        if any(type(each[2]) is SharedPayload and each[2].parts > 1 for each in needed):
+            needed = self._whole(needed)
         self.budget.hold(needed)
         samples = [each[0] for each in needed]
         self.planned.change_missing(samples, -1)
         self._settle(samples)
         self.decoding.evict()
+
+    def _whole(self, decoded: Sequence[Decoded]) -> list[Decoded]:
+        """Return samples without parts of batches of which others are missing, or not needed.
+
+        Some of its samples may have come from another worker. The others are decoded again.
+        """
+        found: list[Decoded] = []
+        for _, group in itertools.groupby(decoded, lambda each: each[0].place):
+            parts = list(group)
+            if self._is_usable(parts):
+                found += parts
+            else:
+                for sample, *_ in parts:
+                    self.decoding.queue(sample)
+        return found
+
+    def _is_usable(self, decoded: Sequence[Decoded]) -> bool:
+        """Return whether results of a microbatch are samples, or a batch of all it has."""
+        sizes = {each[2].parts if type(each[2]) is SharedPayload else 1 for each in decoded}
+        if sizes == {1}:
+            return True
+        step, microbatch, rank = decoded[0][0].place
+        found = self.planned.find(rank, step, microbatch)
+        samples = [each[0] for each in decoded]
+        return found is not None and sizes == {len(samples)} and samples == [*found[1].samples]
 
     def fail(self, sample: Sample, reason: str, fatal: bool = False) -> None:
         """Turn a sample into a hole; a `fatal` one ends the run when its microbatch is due."""

@@ -10,6 +10,7 @@ from typing import Any
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import (
+    LAID_OUT,
     DecodedItem,
     DecodeDone,
     Probed,
@@ -82,7 +83,8 @@ class EpochRun:
         self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
         self.leases = LeaseTable(job.lease_s, last_lease, note_leases)
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
-        self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery)
+        lays_out = bool(job.lays_out)
+        self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery, lays_out)
         self.lost_leases = LostLeases(self.leases, self.feed, self.delivery, self.failed)
         self._end_is_known = self._has_planned = False
 
@@ -188,6 +190,8 @@ class EpochRun:
         """Return why no rank could read what a worker elsewhere has sent, "" if it can."""
         if self.check_layout is None:
             return ""
+        if header == LAID_OUT:
+            return "a part of a batch, which only a trainer's own workers lay out"
         if type(payload) is SharedPayload:
             return why_not_pulled(payload)
         return self.check_layout(header, payload)

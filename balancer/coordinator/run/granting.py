@@ -1,7 +1,10 @@
 """Grant leases: choose the samples that a worker probes or decodes next."""
 
+from collections.abc import Iterable
+from itertools import groupby
+
 from ...protocol.messages import Lease, SampleRef
-from ..delivery.sample import Sample
+from ..delivery.sample import PLACE, Sample
 from ..delivery.tracker import DeliveryTracker
 from .lease_index import GrantedLease
 from .leases import LeaseTable
@@ -25,12 +28,19 @@ class LeaseGranter:
     """Grants leases on the samples of one run."""
 
     def __init__(
-        self, epoch: int, leases: LeaseTable, feed: PlanningFeed, delivery: DeliveryTracker
+        self,
+        epoch: int,
+        leases: LeaseTable,
+        feed: PlanningFeed,
+        delivery: DeliveryTracker,
+        lays_out: bool = False,
     ) -> None:
+        """`lays_out`: workers lay out the microbatches that they have all samples of."""
         self.epoch = epoch
         self.leases = leases
         self.feed = feed
         self.delivery = delivery
+        self.lays_out = lays_out
 
     def grant(
         self,
@@ -113,8 +123,27 @@ class LeaseGranter:
         return -(-sum(len(each[microbatch].samples) for each in ranks) // max(workers, 1))
 
     def _message(self, lease: GrantedLease) -> Lease:
-        refs = tuple([SampleRef(s.ordinal, s.index) for s in lease.samples.values()])
-        return Lease(lease.number, lease.kind, self.epoch, refs, alone=lease.alone)
+        samples: Iterable[Sample] = lease.samples.values()
+        whole: tuple[tuple[int, int], ...] = ()
+        if self.lays_out and lease.kind == "decode" and not lease.alone:
+            samples, whole = self._whole(samples)
+        refs = tuple([SampleRef(s.ordinal, s.index) for s in samples])
+        return Lease(lease.number, lease.kind, self.epoch, refs, alone=lease.alone, whole=whole)
+
+    def _whole(self, samples: Iterable[Sample]) -> tuple[list[Sample], tuple[tuple[int, int], ...]]:
+        """Return samples, and the microbatches that these are all of, as in Lease.
+
+        Those of such a microbatch are in its own order.
+        """
+        ordered, whole = list[Sample](), list[tuple[int, int]]()
+        for (step, microbatch, rank), group in groupby(samples, PLACE):
+            own = list(group)
+            found = self.delivery.planned.find(rank, step, microbatch)
+            if found is not None and 1 < len(own) == len(found[1].samples):
+                own = [*found[1].samples]
+                whole.append((len(ordered), len(own)))
+            ordered += own
+        return ordered, tuple(whole)
 
 
 def lease_samples(least: int, each_ms: float | None, lease_ms: float = LEASE_MS) -> int:

@@ -13,7 +13,8 @@ from counterpoise.loader import LoaderError
 from counterpoise.loader.connect.pull_book import PullBook
 from counterpoise.tools.demo.data import ensure_demo_data
 from counterpoise.tools.doctor.job import ask
-from counterpoise.workers.daemon.loop import Identity, run_worker
+from counterpoise.workers.daemon.identity import Identity
+from counterpoise.workers.daemon.loop import run_worker
 from counterpoise.workers.daemon.payloads import Payloads
 from counterpoise.workers.daemon.source_handler import SourceHandler
 from counterpoise.workers.serving.server import PullServer

@@ -20,7 +20,9 @@ from counterpoise.balancer.protocol.messages import (
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers.daemon import loop
 from counterpoise.workers.daemon.activity import WorkerActivity
-from counterpoise.workers.daemon.loop import LOOK_S, Decoded, Identity
+from counterpoise.workers.daemon.handler import Decoded, Loaded
+from counterpoise.workers.daemon.identity import Identity
+from counterpoise.workers.daemon.loop import LOOK_S
 from counterpoise.workers.daemon.payloads import Payloads
 from counterpoise.workers.sources.interface import SampleError
 
@@ -67,6 +69,7 @@ class Taking:
     """Decodes samples in a given time each; those in `bad` fail."""
 
     looks_up = False
+    lays_out = False
 
     def __init__(self, clock: Clock, took_s: float, bad: Iterable[int] = ()) -> None:
         self.clock, self.took_s, self.bad = clock, took_s, set(bad)
@@ -95,13 +98,22 @@ class Taking:
     def probe(self, ref: SampleRef, _epoch: int) -> Probed:
         return Probed(ref.ordinal, str(ref.index), (1,), 0)
 
-    def decode(self, ref: SampleRef, _epoch: int) -> Decoded:
+    def load(self, ref: SampleRef, _epoch: int) -> Loaded:
         self.begun.append(ref.ordinal)
         self.clock.now += self.took_s
         self.after.get(ref.ordinal, lambda: None)()
         if ref.ordinal in self.bad:
             raise SampleError(str(ref.index), "it does not decode")
-        return Decoded(str(ref.index), (), b"", [b"x"])
+        return Loaded(str(ref.index), ref.index, 0.0)
+
+    def packed(self, loaded: Loaded) -> Decoded:
+        return Decoded(loaded.key, (), b"", [b"x"])
+
+    def decode(self, ref: SampleRef, epoch: int) -> Decoded:
+        return self.packed(self.load(ref, epoch))
+
+    def laid_out(self, loaded: Sequence[Loaded], sizes: Sequence[int]) -> list[Decoded] | None:
+        raise NotImplementedError
 
 
 def lease(number: int, *ordinals: int) -> Lease:
