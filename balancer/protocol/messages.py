@@ -26,6 +26,7 @@ from .parts import PayloadServer as PayloadServer
 from .parts import Probed as Probed
 from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
+from .parts import WholeMicrobatch as WholeMicrobatch
 from .payload_messages import LAID_OUT as LAID_OUT
 from .payload_messages import ClearPayloadOffer as ClearPayloadOffer
 from .payload_messages import DecodeDone as DecodeDone

@@ -22,6 +22,13 @@ class SampleRef(ArrayRecord, frozen=True):
     index: Integer
 
 
+class WholeMicrobatch(ArrayRecord, frozen=True):
+    """A microbatch all of whose samples a lease has: so many, from this one of its samples on."""
+
+    first: Integer
+    samples: Integer
+
+
 class BatchItem(ArrayRecord, frozen=True):
     """A sample in a delivered microbatch: its name and the layout of its payload frame."""
 

@@ -8,7 +8,15 @@ handled by balancer/transport/link.py and balancer/server/clear_payloads.py and 
 session.
 """
 
-from .parts import NO_HANDLES, Count, DecodedItem, Handles, Probed, SampleRef
+from .parts import (
+    NO_HANDLES,
+    Count,
+    DecodedItem,
+    Handles,
+    Probed,
+    SampleRef,
+    WholeMicrobatch,
+)
 from .records import ArrayRecord, Integer
 
 # In place of a sample's header: it is part of a batch whose header is at a sample before it.
@@ -37,7 +45,7 @@ class Lease(ArrayRecord, frozen=True):
 
     freed: messages for the same worker that travel with it. alone: workers died or hung on its
     sample, which is to be worked on while no other is. whole: microbatches all of whose samples it
-    has: the place of each one's first sample among them, and how many it has.
+    has, which the worker may lay out.
     """
 
     lease: Integer
@@ -46,7 +54,7 @@ class Lease(ArrayRecord, frozen=True):
     refs: tuple[SampleRef, ...]
     freed: tuple[FreeSlots, ...] = ()
     alone: bool = False
-    whole: tuple[tuple[Integer, Integer], ...] = ()
+    whole: tuple[WholeMicrobatch, ...] = ()
 
 
 class ClearPayloadOffer(ArrayRecord, frozen=True):

@@ -151,7 +151,9 @@ class WorkerSession:
 
     def _queue_lease(self, message: Lease) -> FreePayloads | None:
         lease, kind, epoch, alone = message.lease, message.kind, message.epoch, message.alone
-        sizes = dict(message.whole)
+        # One that does not fit is no microbatch of these samples.
+        left = len(message.refs)
+        sizes = {w.first: w.samples for w in message.whole if 1 < w.samples <= left - w.first}
         self.tasks.extend(
             [
                 SampleTask(lease, kind, epoch, ref, alone, sizes.get(number, 0))

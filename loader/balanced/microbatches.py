@@ -359,7 +359,7 @@ class BalancedLoader:
         info = info_of(batch, self.epoch, ranks, resources, self._over_budget, after)
         # Labels are compared in samples, or counted in their batch; else no sample need be made.
         compares = self.job.counts_labels and self._labels.left > 0
-        if is_laid_out(batch):
+        if is_laid_out(arrival):
             made = read_laid_out(arrival)
             if compares:
                 keys = [item.key for item in batch.items]

@@ -69,7 +69,7 @@ class StackedAhead:
         left -= _nbytes(arrival.payloads) if self._batches.takes_several else left
         for each in following(arrival) if left > 0 else ():
             left -= _nbytes(each.payloads)
-            is_other = not each.batch.items or is_laid_out(each.batch)
+            is_other = not each.batch.items or is_laid_out(each)
             if left < 0 or is_other or len(together) == MOST_TOGETHER:
                 break
             together.append(each)

@@ -10,7 +10,6 @@ from typing import Any
 from ...planning.kernels.arrays import Int64
 from ...protocol.job_spec import JobSpec
 from ...protocol.messages import (
-    LAID_OUT,
     DecodedItem,
     DecodeDone,
     Probed,
@@ -190,8 +189,6 @@ class EpochRun:
         """Return why no rank could read what a worker elsewhere has sent, "" if it can."""
         if self.check_layout is None:
             return ""
-        if header == LAID_OUT:
-            return "a part of a batch, which only a trainer's own workers lay out"
         if type(payload) is SharedPayload:
             return why_not_pulled(payload)
         return self.check_layout(header, payload)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import groupby
 
-from ...protocol.messages import Lease, SampleRef
+from ...protocol.messages import Lease, SampleRef, WholeMicrobatch
 from ..delivery.sample import PLACE, Sample
 from ..delivery.tracker import DeliveryTracker
 from .lease_index import GrantedLease
@@ -124,24 +124,24 @@ class LeaseGranter:
 
     def _message(self, lease: GrantedLease) -> Lease:
         samples: Iterable[Sample] = lease.samples.values()
-        whole: tuple[tuple[int, int], ...] = ()
+        whole: tuple[WholeMicrobatch, ...] = ()
         if self.lays_out and lease.kind == "decode" and not lease.alone:
             samples, whole = self._whole(samples)
         refs = tuple([SampleRef(s.ordinal, s.index) for s in samples])
         return Lease(lease.number, lease.kind, self.epoch, refs, alone=lease.alone, whole=whole)
 
-    def _whole(self, samples: Iterable[Sample]) -> tuple[list[Sample], tuple[tuple[int, int], ...]]:
+    def _whole(self, samples: Iterable[Sample]) -> tuple[list[Sample], tuple[WholeMicrobatch, ...]]:
         """Return samples, and the microbatches that these are all of, as in Lease.
 
         Those of such a microbatch are in its own order.
         """
-        ordered, whole = list[Sample](), list[tuple[int, int]]()
+        ordered, whole = list[Sample](), list[WholeMicrobatch]()
         for (step, microbatch, rank), group in groupby(samples, PLACE):
             own = list(group)
             found = self.delivery.planned.find(rank, step, microbatch)
             if found is not None and 1 < len(own) == len(found[1].samples):
                 own = [*found[1].samples]
-                whole.append((len(ordered), len(own)))
+                whole.append(WholeMicrobatch(len(ordered), len(own)))
             ordered += own
         return ordered, tuple(whole)
 

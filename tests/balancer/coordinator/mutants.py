@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     mutant(
         "what was dropped is never decoded again",
-        edit("coordinator.delivery.decoding:DecodeScheduler._drop", "self.queue(sample)", "None"),
+        edit("coordinator.delivery.decoding:DecodeScheduler._drop", "self.queue(each)", "None"),
         seed=4,
     ),
     # --- holes

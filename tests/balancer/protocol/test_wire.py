@@ -31,6 +31,7 @@ from counterpoise.balancer.protocol.messages import (
     SampleRef,
     TrainerStatus,
     Weights,
+    WholeMicrobatch,
     WorkerStatus,
 )
 from counterpoise.balancer.protocol.parts import Count
@@ -293,6 +294,7 @@ def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
         TrainerStatus,
         WorkerStatus,
         Weights,
+        WholeMicrobatch,
     )
     for part in parts:
         assert not part.__struct_defaults__, part
