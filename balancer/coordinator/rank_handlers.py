@@ -225,7 +225,7 @@ class RankHandlers:
                 rank.taken_until = min(map(rank.reached, rank.hello.ranks))
 
     def record_request(self, peer: bytes, request: RequestBatch) -> None:
-        """Record which microbatch a rank waits for, and what it acknowledges with that.
+        """Record which microbatches a rank waits for, and what it acknowledges with that.
 
         If it is in a later run than the one that we know it to be in, its StartRun was lost.
         """
@@ -235,7 +235,8 @@ class RankHandlers:
         if request.rank in rank.hello.ranks:
             run = self.state.run
             if request.lost and run is not None and run.number == request.run:
-                run.delivery.lose_sent(request.rank, request.step, request.microbatch, peer)
+                for microbatch in request.microbatches:
+                    run.delivery.lose_sent(request.rank, request.step, microbatch, peer)
             self.state.requests.add(peer, request, self.state.now)
             if rank.started is not None and request.run > rank.started.run:
                 self.state.send(peer, UnknownPeer())

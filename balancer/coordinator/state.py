@@ -18,7 +18,7 @@ from ..protocol.job_spec import JobSpec
 from ..protocol.messages import Lease, Message, RankHello, RunFailed
 from ..protocol.transitions import ABSENT, W_READY, State
 from .delivery.shared_payloads import SharedPayloads
-from .effects import Send
+from .effects import Outbox, Send
 from .peers.label_totals import LabelTotals
 from .peers.launches import LaunchHistory
 from .peers.payload_servers import MakeCredentials, PayloadServers
@@ -118,7 +118,7 @@ class CoordinatorState:
         self.diagnostics = Diagnostics()
         self.dropped = 0
         self.now = 0.0
-        self._outbox: list[Send] = []
+        self._outbox = Outbox()
 
     # --- the peers
 
@@ -187,7 +187,7 @@ class CoordinatorState:
 
     def send(self, peer: bytes, message: Message, payloads: tuple[object, ...] = ()) -> None:
         """Put a message into the outbox."""
-        self._outbox.append(Send(peer, message, payloads))
+        self._outbox.add(peer, message, payloads)
         known = self.ranks.get(peer) or self.workers.get(peer)
         if known is not None:
             known.sent_at = self.now
@@ -199,17 +199,18 @@ class CoordinatorState:
         its next one, or later: it is at work, and a message costs as much as several samples.
         """
         self._tell_freed(may_wait)
-        outbox, self._outbox = self._outbox, []
-        return outbox
+        return self._outbox.take()
 
     def _tell_freed(self, may_wait: bool) -> None:
         lately, run = self.shared.freed_lately(), self.run
         # Leases first: what travels with them needs no message of its own.
-        for place, effect in enumerate(self._outbox):
-            if isinstance(effect.message, Lease) and (freed := self.shared.take_freed(effect.peer)):
-                lease = structs.replace(effect.message, freed=freed)
-                self._outbox[place] = Send(effect.peer, lease)
+        if lately or self.shared.all_freed():
+            self._outbox.replace_leases(self._with_freed)
         for worker in lately if may_wait else self.shared.all_freed():
             if not (may_wait and run is not None and run.leases.count(worker)):
                 for each in self.shared.take_freed(worker):
                     self.send(worker, each)
+
+    def _with_freed(self, worker: bytes, lease: Lease) -> Lease:
+        freed = self.shared.take_freed(worker)
+        return structs.replace(lease, freed=freed) if freed else lease

@@ -9,6 +9,9 @@ from ..planning.problem.config import PlanConfig
 from .records import read_record
 
 BUFFER_BYTES = 1 << 30
+# Payloads that ranks have released and not acknowledged yet: so many bytes of each, and of all no
+# more than this part of the byte budget.
+UNTOLD_BYTES, UNTOLD_PART = 1 << 20, 32
 # Bounds far above any training: a balancer allocates what a job asks for.
 MAX_RANKS = 1 << 16
 MAX_MICROBATCHES = 1 << 16
@@ -63,6 +66,11 @@ class JobSpec:
     def ranks(self) -> int:
         """Data-parallel ranks that the job serves."""
         return self.plan.ranks
+
+    @property
+    def untold_bytes(self) -> int:
+        """A process that has released so many bytes of payloads acknowledges them at once."""
+        return min(UNTOLD_BYTES, self.buffer_bytes // (UNTOLD_PART * self.ranks))
 
     @property
     def resources(self) -> tuple[str, ...]:

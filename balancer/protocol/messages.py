@@ -4,7 +4,7 @@ Theory of operation. Three parties talk: workers, ranks, and the coordinator in 
 worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
 it receives leases (samples to probe or to decode) and answers them, in one or several messages. A
 rank sends RankHello with the job, starts a run (an epoch, from a position), requests microbatches
-some way ahead, and acknowledges each that it has copied. Every message may be repeated: a second
+some way ahead, and acknowledges those that it has copied. Every message may be repeated: a second
 request or a second answer changes nothing.
 
 Payloads (decoded samples) are not part of a record: they are raw frames behind it, or lie in memory
@@ -28,6 +28,9 @@ from .parts import SampleRef as SampleRef
 from .parts import Weights as Weights
 from .parts import WholeMicrobatch as WholeMicrobatch
 from .payload_messages import LAID_OUT as LAID_OUT
+from .payload_messages import Ack as Ack
+from .payload_messages import Batch as Batch
+from .payload_messages import Batches as Batches
 from .payload_messages import ClearPayloadOffer as ClearPayloadOffer
 from .payload_messages import DecodeDone as DecodeDone
 from .payload_messages import FreeSlots as FreeSlots
@@ -36,6 +39,7 @@ from .payload_messages import ProbeDone as ProbeDone
 from .payload_messages import PulledPayloads as PulledPayloads
 from .payload_messages import PullFailed as PullFailed
 from .payload_messages import PullPayloads as PullPayloads
+from .payload_messages import RequestBatch as RequestBatch
 from .payload_messages import Revoke as Revoke
 from .payload_messages import ServePayloads as ServePayloads
 from .payload_messages import StopServing as StopServing
@@ -200,30 +204,6 @@ class StartRun(ArrayRecord, frozen=True):
         return (mine.step, mine.microbatch) >= (its.step, its.microbatch)
 
 
-class Ack(ArrayRecord, frozen=True):
-    """This microbatch and all before it were copied; the balancer may free their memory."""
-
-    run: Integer
-    rank: Integer
-    step: Integer
-    microbatch: Integer
-
-
-class RequestBatch(ArrayRecord, frozen=True):
-    """Request a microbatch; it is sent when it is complete.
-
-    lost: it was sent, and handles in it were of no use: what they named is to be decoded again.
-    ack: what the rank acknowledges as well, before it requests this.
-    """
-
-    run: Integer
-    rank: Integer
-    step: Integer
-    microbatch: Integer
-    lost: bool = False
-    ack: Ack | None = None
-
-
 class LabelCount(ArrayRecord, frozen=True):
     """The label tokens that a rank has counted in the batches of a step, and asks for the total.
 
@@ -262,29 +242,6 @@ class Ready(ArrayRecord, frozen=True):
 
     count: Integer
     fingerprint: str
-
-
-class Batch(ArrayRecord, frozen=True):
-    """A microbatch: its samples (a payload frame or a place each), its holes, its weights.
-
-    microbatches: the number that the rank has in this step. costs: the sum per resource. after: the
-    position once all microbatches of the step are delivered. step_holes: the ordinals of all holes
-    of the step, the same for every rank. servers: the workers from which handles are pulled.
-    """
-
-    run: Integer
-    rank: Integer
-    step: Integer
-    microbatch: Integer
-    microbatches: Integer
-    weights: Weights
-    costs: tuple[Integer, ...]
-    after: EpochPosition
-    items: tuple[BatchItem, ...]
-    holes: tuple[Hole, ...]
-    step_holes: tuple[Integer, ...] = ()
-    handles: Handles = NO_HANDLES
-    servers: tuple[PayloadServer, ...] = ()
 
 
 class LabelTotal(ArrayRecord, frozen=True):
@@ -382,6 +339,7 @@ FromRank = (
 ToRank = (
     Ready
     | Batch
+    | Batches
     | LabelTotal
     | EpochEnd
     | RunFailed

@@ -1,4 +1,7 @@
-"""Messages about samples under a lease: who measures or decodes them, the results, their payloads.
+"""Messages about samples under a lease and in microbatches: who works on them, who gets them.
+
+To handle a message costs more than what it says of a small microbatch. So several microbatches are
+requested, acknowledged and sent in one message, where that delays none.
 
 Payloads that ranks pull from workers (workers/serving/) are asked for over connections of their
 own: `PullPayloads` and `PulledPayloads` never reach the coordinator.
@@ -8,17 +11,31 @@ handled by balancer/transport/link.py and balancer/server/clear_payloads.py and 
 session.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import structs
+
 from .parts import (
     NO_HANDLES,
+    BatchItem,
     Count,
     DecodedItem,
+    EpochPosition,
     Handles,
+    Hole,
+    PayloadServer,
     Probed,
     SampleRef,
+    Weights,
     WholeMicrobatch,
 )
 from .records import ArrayRecord, Integer
 
+# Microbatches that one message may request.
+MOST_REQUESTED = 1024
+RequestCount = Annotated[int, msgspec.Meta(ge=1, le=MOST_REQUESTED)]
 # In place of a sample's header: it is part of a batch whose header is at a sample before it.
 LAID_OUT = b""
 
@@ -96,6 +113,65 @@ class DecodeDone(ArrayRecord, frozen=True):
     usual_us: Integer = -1
 
 
+class Ack(ArrayRecord, frozen=True):
+    """This microbatch and all before it were copied; the balancer may free their memory."""
+
+    run: Integer
+    rank: Integer
+    step: Integer
+    microbatch: Integer
+
+
+class RequestBatch(ArrayRecord, frozen=True):
+    """Request microbatches of a step, `count` from this one on; each is sent when it is complete.
+
+    lost: they were sent, and handles in them were of no use: what these named is to be decoded
+    again. ack: what the rank acknowledges as well, before it requests them.
+    """
+
+    run: Integer
+    rank: Integer
+    step: Integer
+    microbatch: Integer
+    count: RequestCount = 1
+    lost: bool = False
+    ack: Ack | None = None
+
+    @property
+    def microbatches(self) -> range:
+        """The microbatches of the step."""
+        return range(self.microbatch, self.microbatch + self.count)
+
+
+class Batch(ArrayRecord, frozen=True):
+    """A microbatch: its samples (a payload frame or a place each), its holes, its weights.
+
+    microbatches: the number that the rank has in this step. costs: the sum per resource. after: the
+    position once all microbatches of the step are delivered. step_holes: the ordinals of all holes
+    of the step, the same for every rank. servers: the workers from which handles are pulled.
+    """
+
+    run: Integer
+    rank: Integer
+    step: Integer
+    microbatch: Integer
+    microbatches: Integer
+    weights: Weights
+    costs: tuple[Integer, ...]
+    after: EpochPosition
+    items: tuple[BatchItem, ...]
+    holes: tuple[Hole, ...]
+    step_holes: tuple[Integer, ...]
+    handles: Handles
+    servers: tuple[PayloadServer, ...]
+
+
+class Batches(ArrayRecord, frozen=True):
+    """Microbatches that were ready together, in the order of need; all their payloads in runs."""
+
+    batches: tuple[Batch, ...]
+
+
 class ServePayloads(ArrayRecord, frozen=True):
     """Keep decoded payloads for ranks to pull, and announce them by handles with this token.
 
@@ -139,3 +215,39 @@ class PulledPayloads(ArrayRecord, frozen=True):
 
     number: Count
     serials: tuple[Count, ...]
+
+
+def requests_in_ranges(
+    run: int, ranks: Sequence[int], positions: Iterable[tuple[int, int, int]]
+) -> list[RequestBatch]:
+    """Return the requests for microbatches at (step, microbatch, number among `ranks`), in order.
+
+    >>> (found,) = requests_in_ranges(run=0, ranks=(4,), positions=[(2, 0, 0), (2, 1, 0)])
+    >>> found.rank, found.microbatch, found.count
+    (4, 0, 2)
+    """
+    # By rank and step the last range: its first microbatch, and how many it has.
+    last: dict[tuple[int, int], list[int]] = {}
+    ranges: list[tuple[int, int, list[int]]] = []
+    for step, microbatch, index in positions:
+        known = last.get((step, index))
+        if known is not None and known[0] + known[1] == microbatch and known[1] < MOST_REQUESTED:
+            known[1] += 1
+        else:
+            last[step, index] = known = [microbatch, 1]
+            ranges.append((step, index, known))
+    return [RequestBatch(run, ranks[n], step, first, count) for step, n, (first, count) in ranges]
+
+
+def with_acks(acks: Iterable[Ack], requests: Iterable[RequestBatch]) -> list[Ack | RequestBatch]:
+    """Return acknowledgements and requests, each of the former in the first request of its rank.
+
+    >>> with_acks([Ack(0, 7, 1, 0)], [RequestBatch(0, 7, 3, 0), RequestBatch(0, 7, 4, 0)])[0].ack
+    Ack(run=0, rank=7, step=1, microbatch=0)
+    """
+    of_rank = {ack.rank: ack for ack in acks}
+    messages: list[Ack | RequestBatch] = []
+    for request in requests:
+        ack = of_rank.pop(request.rank, None)
+        messages.append(request if ack is None else structs.replace(request, ack=ack))
+    return [*of_rank.values(), *messages]

@@ -4,6 +4,10 @@ Sans-IO: messages in, messages out. A rank receives microbatches strictly in ord
 within a step microbatch by microbatch, within a microbatch rank by rank where one process serves
 several. It requests those of `prefetch` steps ahead, so that a trainer can take a whole step at
 once. The number of microbatches in a step is known once the first of them has arrived.
+
+What a rank has released it acknowledges together with its next requests: at the end of a step, when
+half of what it may request is released, or when the payloads are large, as they count in the
+balancer's byte budget until then. Nothing stays *untold* while it waits for a microbatch.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,6 +21,7 @@ from .messages import (
     Ack,
     BalancerStops,
     Batch,
+    Batches,
     Bye,
     EpochEnd,
     EpochPosition,
@@ -33,6 +38,7 @@ from .messages import (
     UnknownPeer,
     WorkersEnded,
 )
+from .payload_messages import requests_in_ranges, with_acks
 from .transitions import BEGIN, RANK, Outcome, RankAction
 
 Position = tuple[int, int, int]
@@ -50,19 +56,6 @@ class Arrival:
     payloads: Collection[object]
 
 
-def acknowledging(acks: list[Message], requests: list[Message]) -> list[Message]:
-    """Return acknowledgements and the requests after them, in one message if they fit into one.
-
-    >>> acknowledging([Ack(0, 0, 1, 0)], [RequestBatch(0, 0, 3, 0)])
-    [RequestBatch(run=0, rank=0, step=3, microbatch=0, lost=False, ack=Ack(run=0, rank=0, step=1, \
-microbatch=0))]
-    """
-    match acks, requests:
-        case [Ack() as ack], [RequestBatch() as first, *others]:
-            return [structs.replace(first, ack=ack), *others]
-    return [*acks, *requests]
-
-
 class RankSession:
     """The state machine of a trainer process. Methods return the messages to send."""
 
@@ -74,6 +67,13 @@ class RankSession:
     left_out = 0
     # Whether the balancer was asked to end, and no other has been heard from.
     awaits_restart = False
+    # Of the payloads of what is untold.
+    _untold_bytes = 0
+    # Why the run cannot continue.
+    failure = ""
+    dropped = 0
+    left = False
+    _start_run: StartRun | None = None
 
     def __init__(
         self,
@@ -83,11 +83,12 @@ class RankSession:
         microbatches: int = 0,
         sharer: int = 0,
         name: str = "",
+        untold_bytes: int = 0,
     ) -> None:
         """`prefetch` counts steps, or microbatches where steps differ in how many they have.
 
         `microbatches` is their number in every step if that is known beforehand, else 0; `sharer`
-        and `name` are those of RankHello.
+        and `name` are those of RankHello; `untold_bytes` is the job's.
         """
         self.state = "joining"
         self.hello = RankHello(ranks, job, sharer, max(prefetch, 1), name)
@@ -95,17 +96,16 @@ class RankSession:
         self.prefetch = _microbatches_ahead(max(prefetch, 1) * len(ranks), microbatches)
         self.ready: Ready | None = None
         self.status: Pong | None = None
-        self.failure = ""  # why the run cannot continue
-        self.dropped = 0
-        self.left = False
         self.run = -1
         self.end: int | None = None
         self._known_count = microbatches or None
         self._counts: dict[int, int] = {}
         self._requested: dict[Position, bool] = {}
         self._arrived: dict[Position, Arrival] = {}
-        self._start_run: StartRun | None = None
+        # The last acknowledgement of each rank, and those that the balancer was not sent yet.
         self._acks: dict[int, Ack] = {}
+        self._untold: dict[int, Ack] = {}
+        self._most_untold = untold_bytes
         self._reintroduction: list[Message] = []
         self._labels = LabelCounts()
         self._has_returned = False
@@ -121,6 +121,7 @@ class RankSession:
         return {
             RankAction.STORE_READY: self._store_ready,
             RankAction.STORE_BATCH: self._store_batch,
+            RankAction.STORE_BATCHES: self._store_batches,
             RankAction.STORE_LABELS: self._labels.store,
             RankAction.STORE_END: self._store_end,
             RankAction.STORE_STATUS: self._store_status,
@@ -164,6 +165,7 @@ class RankSession:
         self._requested.clear()
         self._arrived.clear()
         self._acks.clear()
+        self._untold.clear()
         self._reintroduction.clear()
         self._start = (at.step, at.microbatch)
         self._next = self._frontier = (*self._start, served)
@@ -186,17 +188,22 @@ class RankSession:
         return [WorkersEnded(names)]
 
     def new_requests(self) -> list[Message]:
-        """Return the requests that may be sent now; each is returned once."""
+        """Return what is untold, and the requests that may be sent now; each is returned once."""
         if self.state != "running":
             return []
         new, self._reintroduction = self._reintroduction, []
+        positions = []
         while len(self._requested) + len(self._arrived) < self.prefetch:
             position = self._skip_to_existing(self._frontier)
             if position is None or (self.end is not None and position[0] >= self.end):
                 break
             self._requested[position] = True
             self._frontier = self._after(position)
-            new.append(self._request(position))
+            positions.append(position)
+        requests = requests_in_ranges(self.run, self.ranks, positions)
+        new += with_acks(self._untold.values(), requests)
+        self._untold.clear()
+        self._untold_bytes = 0
         return new
 
     def unanswered(self) -> list[Message]:
@@ -210,7 +217,7 @@ class RankSession:
         return [self.hello, *self._open_messages(), *self._labels.unanswered()]
 
     def take(self) -> tuple[Arrival, list[Message]] | None:
-        """Return the next microbatch in order and its acknowledgement, if it has arrived."""
+        """Return the next microbatch in order and what to send for it, if it has arrived."""
         arrival = self.peek()
         return None if arrival is None else (arrival, self.release(arrival))
 
@@ -227,7 +234,7 @@ class RankSession:
             last = position
 
     def release(self, arrival: Arrival) -> list[Message]:
-        """Go on to the microbatch after this one; return its acknowledgement, nothing if repeated.
+        """Go on to the microbatch after this one; return what is to be sent now, if anything.
 
         A trainer's signal may end this at any line, and it is called again: what is done before the
         last line may be done twice.
@@ -239,12 +246,21 @@ class RankSession:
         for step in [s for s in self._counts if s < batch.step]:
             self._counts.pop(step, None)
         ack = Ack(batch.run, batch.rank, batch.step, batch.microbatch)
-        self._acks[batch.rank] = ack
+        self._acks[batch.rank] = self._untold[batch.rank] = ack
+        self._untold_bytes += _nbytes(self._arrived.get(position, arrival))
         self._advance(batch)
         self._requested.pop(position, None)
         self._arrived.pop(position, None)
         self._next = self._after(position)
-        return [ack]
+        return self.new_requests() if self._is_telling_due(batch) else []
+
+    def _is_telling_due(self, released: Batch) -> bool:
+        """Return whether the balancer must hear now of what is untold, this microbatch the last."""
+        if self._untold_bytes >= self._most_untold or self._reintroduction:
+            return True
+        if released.microbatch + 1 == released.microbatches and released.rank == self.ranks[-1]:
+            return True
+        return 2 * (len(self._requested) + len(self._arrived)) <= self.prefetch
 
     def lose(self, arrival: Arrival) -> list[Message]:
         """Ask again for a microbatch that has arrived, and whose handles are of no use."""
@@ -255,7 +271,7 @@ class RankSession:
         # In this order: whenever it is interrupted, the microbatch is there or will be asked for.
         self._requested[position] = True
         del self._arrived[position]
-        return [structs.replace(self._request(position), lost=True)]
+        return [RequestBatch(self.run, batch.rank, batch.step, batch.microbatch, lost=True)]
 
     def batches(self) -> list[Batch]:
         """Return the microbatches that have arrived and are not released, first those used next."""
@@ -290,7 +306,8 @@ class RankSession:
 
     def _open_messages(self) -> list[Message]:
         """Return acknowledgements and open requests, which a new balancer has not received."""
-        return [*self._acks.values(), *map(self._request, sorted(self._requested))]
+        requests = requests_in_ranges(self.run, self.ranks, sorted(self._requested))
+        return [*self._acks.values(), *requests]
 
     def _return_to_balancer(self, _: UnknownPeer) -> Outcome:
         """Introduce this process again, once: the balancer does not know it (any more)."""
@@ -307,10 +324,6 @@ class RankSession:
             self._reintroduction = [self.hello, begun, *self._open_messages()]
             self._reintroduction += self._labels.all()
         return Outcome.DONE
-
-    def _request(self, position: Position) -> RequestBatch:
-        step, microbatch, index = position
-        return RequestBatch(self.run, self.ranks[index], step, microbatch)
 
     def _position(self, batch: Batch) -> Position:
         return batch.step, batch.microbatch, self.ranks.index(batch.rank)
@@ -349,6 +362,10 @@ class RankSession:
             self._arrived[position] = arrival
             self._requested.pop(position, None)
 
+    def _store_batches(self, message: Batches) -> None:
+        for batch in message.batches:
+            self._store_batch(Arrival(batch, ()))
+
     def _store_end(self, message: EpochEnd) -> None:
         if message.run == self.run:
             self.end, self.left_out = message.steps, message.left_out
@@ -374,3 +391,10 @@ def _microbatches_ahead(prefetch: int, microbatches: int) -> int:
     (8, 2, 256)
     """
     return max(prefetch, min(prefetch * microbatches, MOST_AHEAD))
+
+
+def _nbytes(arrival: Arrival) -> int:
+    """Return the bytes of a microbatch's payloads, in runs and in frames."""
+    frames: list[Any] = [getattr(each, "buffer", each) for each in arrival.payloads]
+    inline = sum([memoryview(each).nbytes for each in frames])
+    return sum(arrival.batch.handles.lengths) + inline

@@ -109,6 +109,7 @@ class RankAction(StrEnum):
     BEGIN = "begin"
     STORE_READY = "store ready"
     STORE_BATCH = "store batch"
+    STORE_BATCHES = "store batches"
     STORE_LABELS = "store labels"
     STORE_END = "store end"
     STORE_STATUS = "store status"
@@ -269,6 +270,7 @@ RANK: dict[tuple[State, str], Transition[RankAction]] = {
     (ATTACHED, "Ready"): _to(RankAction.STORE_READY, ATTACHED),
     (RUNNING, "Ready"): _to(RankAction.STORE_READY, RUNNING),
     (RUNNING, "Batch"): _to(RankAction.STORE_BATCH, RUNNING),
+    (RUNNING, "Batches"): _to(RankAction.STORE_BATCHES, RUNNING),
     (RUNNING, "LabelTotal"): _to(RankAction.STORE_LABELS, RUNNING),
     (RUNNING, "EpochEnd"): _to(RankAction.STORE_END, RUNNING),
     # A rank that has not begun a run has nothing that it could tell a new balancer.

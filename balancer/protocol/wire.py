@@ -17,7 +17,16 @@ from typing import Any
 import msgpack
 import msgspec
 
-from .messages import KINDS, PROTOCOL_VERSION, WITH_PAYLOADS, Message, PulledPayloads
+from .messages import (
+    KINDS,
+    PROTOCOL_VERSION,
+    WITH_PAYLOADS,
+    Batch,
+    Batches,
+    DecodeDone,
+    Message,
+    PulledPayloads,
+)
 from .records import read_record
 
 # An array of empty arrays takes 80 times its header's bytes: only kinds that need it may be large.
@@ -26,6 +35,7 @@ HEADER_BYTES = {
     "ProbeDone": 32 << 20,
     "Lease": 32 << 20,
     "Batch": 64 << 20,
+    "Batches": 64 << 20,
     "PullPayloads": 1 << 20,
     "PulledPayloads": 1 << 20,
 }
@@ -146,8 +156,15 @@ def payload_frames(message: Message) -> int:
     """
     if isinstance(message, PulledPayloads):
         return len(message.serials)
-    if not isinstance(message, WITH_PAYLOADS):
+    if isinstance(message, Batches):
+        if any(map(_frames, message.batches)):
+            raise WireError("Batches with a payload in no run")
         return 0
+    return _frames(message) if isinstance(message, WITH_PAYLOADS) else 0
+
+
+def _frames(message: Batch | DecodeDone) -> int:
+    """Return the number of payload frames of a message with items; see `payload_frames`."""
     items, handles = len(message.items), message.handles
     if problem := handles.problem(items):
         raise WireError(f"{type(message).__name__} with {problem}")

@@ -112,8 +112,7 @@ class InProcessConnection:
             return
         self._is_torn = True
         self._is_first = False
-        messages = self.session.release(arrival)
-        for message in (*messages, *self.session.new_requests()):
+        for message in self.session.release(arrival):
             self._send(_RANK, message)
         self._is_torn = False
 

@@ -19,7 +19,7 @@ from msgspec import structs
 from ...balancer.protocol.clock_offset import ClockFilter
 from ...balancer.protocol.job_spec import from_json
 from ...balancer.protocol.messages import Message, Ping, Pong, RankBye, Ready
-from ...balancer.protocol.rank_session import Arrival, RankSession, acknowledging
+from ...balancer.protocol.rank_session import Arrival, RankSession
 from ...balancer.transport.keys import PeerKeys
 from ..resume.balanced_position import RunStart
 from ..step.errors import LoaderError
@@ -79,9 +79,7 @@ class Connection:
         it. With `keys` the balancer must be the one that they name.
         """
         self.endpoint = endpoint
-        self.session = RankSession(
-            party.ranks, job, prefetch, from_json(job).microbatches, party.sharer, party.name
-        )
+        self.session = _session(party, job, prefetch)
         self._name = party.name or f"rank {party.ranks[0]}"
         self._watch = watch
         self._peers = peers
@@ -176,13 +174,16 @@ class Connection:
             yield readable
 
     def release(self, arrival: Arrival) -> None:
-        """Acknowledge a microbatch and ask for those after it; does nothing the second time."""
+        """Go on to the microbatches after this one; does nothing the second time.
+
+        It is acknowledged, and others are asked for, now or together with those after it.
+        """
         self._sockets.refuse_forked_copy()
         with self._sockets.lock:
             messages = self.session.release(arrival)
             self._is_first = False
             if messages:
-                self._send(acknowledging(messages, self.session.new_requests()))
+                self._send(messages)
 
     def add_up_labels(
         self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
@@ -217,6 +218,8 @@ class Connection:
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         started = self._heard = time.monotonic()
         log = WaitLog(self._is_first)
+        # What is untold may be what the balancer waits for.
+        self._send(self.session.new_requests())
         while not done():
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
@@ -336,6 +339,12 @@ class Connection:
 
     def _fail(self, reason: str) -> NoReturn:
         raise LoaderError(reason)
+
+
+def _session(party: Party, job: str, prefetch: int) -> RankSession:
+    spec, ranks = from_json(job), party.ranks
+    counts = spec.microbatches, party.sharer, party.name, spec.untold_bytes
+    return RankSession(ranks, job, prefetch, *counts)
 
 
 def _close(sockets: RankSockets, watch: Callable[[], str]) -> None:

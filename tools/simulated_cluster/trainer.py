@@ -10,7 +10,7 @@ from functools import partial
 
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.messages import Batch, Message, RankBye
-from ...balancer.protocol.rank_session import Arrival, RankSession, acknowledging
+from ...balancer.protocol.rank_session import Arrival, RankSession
 from .rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
 from .transport.memory import SimulatedBorrower
 from .transport.pulls import SimulatedPuller
@@ -63,7 +63,13 @@ class Trainer:
         job = settings.job
         name = party_name(ranks[0], sharer)
         session = RankSession(
-            ranks, to_json(job), settings.prefetch, job.microbatches, sharer, name
+            ranks,
+            to_json(job),
+            settings.prefetch,
+            job.microbatches,
+            sharer,
+            name,
+            job.untold_bytes,
         )
         process = RankProcess(ranks, life, session, ledger, self.deliver, sharer)
         if settings.lends:
@@ -170,22 +176,24 @@ class Trainer:
         return receive
 
     def _advance(self, process: RankProcess) -> None:
-        """Ask ahead; if the trainer is idle, take the next microbatch and train on it."""
+        """If the trainer is idle, take the next microbatch and train on it, or ask ahead and wait.
+
+        While it trains it says nothing, whatever comes.
+        """
         session = process.session
         if session.failure:
             self.world.fail(session.failure)
-        if session.failure or process.done or not self._has_begun(process):
+        if session.failure or process.done or not self._has_begun(process) or process.training:
             return
-        # A rank that was rejected or let go asks for nothing, but has what came before.
-        if session.state == "running":
-            process.send(session.new_requests())
-        if process.training or not self._has_total(process):
-            return
-        taken = process.take() if not self._leaves(process) else None
+        has_total = self._has_total(process)
+        taken = process.take() if has_total and not self._leaves(process) else None
         if taken is not None:
             self._train(process, *taken)
-        elif session.at_end() or self._leaves(process):
+        elif has_total and (session.at_end() or self._leaves(process)):
             self._end_epoch(process)
+        else:
+            # A rank that was rejected or let go asks for nothing, but has what came before.
+            process.send(session.new_requests())
 
     def _has_total(self, process: RankProcess) -> bool:
         """Return whether no total of label tokens is waited for; record one that has come."""
@@ -231,7 +239,7 @@ class Trainer:
 
     def _train(self, process: RankProcess, arrival: Arrival, messages: list[Message]) -> None:
         self._record(process, arrival.batch, arrival.payloads)
-        process.send(acknowledging(messages, process.session.new_requests()))
+        process.send(messages)
         if self._counts_labels:
             process.count_labels(arrival.batch)
         process.training = True

@@ -11,6 +11,7 @@ from ...balancer.coordinator.run.epoch import EpochRun
 from ...balancer.protocol.messages import (
     Ack,
     Batch,
+    Batches,
     Lease,
     Message,
     RequestBatch,
@@ -85,11 +86,10 @@ class Watch:
     def sent(self, coordinator: Coordinator, effect: Send) -> str:
         """Return the promise that a message breaks, "" if none."""
         message = effect.message
-        if isinstance(message, Batch):
-            self._turn_to(coordinator.state.run)
-            place = message.rank, (message.step, message.microbatch)
-            self._place |= {item.ordinal: place for item in message.items}
-            return self._too_far_ahead(coordinator, effect.peer, message)
+        if isinstance(message, Batch | Batches):
+            batches = message.batches if isinstance(message, Batches) else (message,)
+            broken = [self._sent_batch(coordinator, effect.peer, batch) for batch in batches]
+            return next(filter(None, broken), "")
         if isinstance(message, Welcome) and effect.peer in self._replaced:
             return f"{effect.peer.decode()} was let in, though its successor is there"
         if not isinstance(message, Lease):
@@ -98,6 +98,12 @@ class Watch:
             return f"two leases have the number {message.lease}"
         self._numbers.add(message.lease)
         return self._again(coordinator, effect.peer, message) if message.kind == "decode" else ""
+
+    def _sent_batch(self, coordinator: Coordinator, peer: bytes, batch: Batch) -> str:
+        self._turn_to(coordinator.state.run)
+        place = batch.rank, (batch.step, batch.microbatch)
+        self._place |= {item.ordinal: place for item in batch.items}
+        return self._too_far_ahead(coordinator, peer, batch)
 
     def _too_far_ahead(self, coordinator: Coordinator, peer: bytes, batch: Batch) -> str:
         """Return whom a process leaves too far behind that shares its rank, as far as is known."""

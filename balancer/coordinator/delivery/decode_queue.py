@@ -86,7 +86,9 @@ class DecodeQueue:
         """Return whether samples are queued that must still be decoded."""
         return self._fresh.first(0) is not None or self._dropped.first(0) is not None
 
-    def nearest(self, front: tuple[int, int], rank: int) -> tuple[Place, list[int]] | None:
+    def nearest(
+        self, is_front: Callable[[tuple[int, int]], bool], rank: int
+    ) -> tuple[Place, list[int]] | None:
         """Return the place of the next sample, and the ordinals there; None if there is none.
 
         Of the ranks of a microbatch the first from `rank` on. The caller removes what it takes.
@@ -96,6 +98,6 @@ class DecodeQueue:
         they would be dropped again.
         """
         fresh, dropped = self._fresh.first(rank), self._dropped.first(rank)
-        if dropped is not None and (fresh is None or dropped[0][:2] == front):
+        if dropped is not None and (fresh is None or is_front(dropped[0][:2])):
             return dropped
         return fresh

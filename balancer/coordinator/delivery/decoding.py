@@ -54,12 +54,12 @@ class DecodeScheduler:
 
     def next_rank(self, rank: int) -> int | None:
         """Return the first rank, from `rank` on, that needs samples of the nearest microbatch."""
-        found = self._queue.nearest(self.planned.front, rank)
+        found = self._queue.nearest(self.planned.is_front, rank)
         return None if found is None else found[0][2]
 
     def next_position(self, rank: int) -> tuple[int, int] | None:
         """Return the step and microbatch of the next sample; None if there is none."""
-        found = self._queue.nearest(self.planned.front, rank)
+        found = self._queue.nearest(self.planned.is_front, rank)
         return None if found is None else found[0][:2]
 
     def next_samples(self, most: int, rank: int = 0, spans: bool = False) -> list[Sample]:
@@ -70,7 +70,7 @@ class DecodeScheduler:
         """
         chosen: list[Sample] = []
         while len(chosen) < most:
-            found = self._queue.nearest(self.planned.front, rank)
+            found = self._queue.nearest(self.planned.is_front, rank)
             if found is None:
                 break
             if chosen and not spans and found[0][:2] != chosen[0].position:
@@ -117,9 +117,12 @@ class DecodeScheduler:
                 self.budget.drop((copy,))
                 continue
             latest = self.budget.latest()
-            if latest.step >= 0 and latest.position <= self.planned.front:
+            if latest.step >= 0 and self._is_needed_now(latest.position):
                 return
             self._drop(latest)
+
+    def _is_needed_now(self, position: tuple[int, int]) -> bool:
+        return position <= self.planned.front or self.planned.is_front(position)
 
     def drop_those_of(self, worker: bytes) -> None:
         """Drop the payloads that lie in the memory of a worker that is gone."""
@@ -157,11 +160,10 @@ class DecodeScheduler:
 
     def _may_exceed(self, sample: Sample) -> bool:
         """Return whether a sample may be decoded although it does not fit into the budget."""
-        front = self.planned.front
-        if sample.position == front:
+        if self.planned.is_front(sample.position):
             return True
         # A step that waits for holes needs all its samples decoded once before its front can leave:
         # without room, one at a time.
         step = self.planned.by_number[sample.step]
-        is_first = step.waits_for_holes and sample.step == front[0]
+        is_first = step.waits_for_holes and sample.step == self.planned.front[0]
         return is_first and not sample.settled and not self.budget.reserved_bytes

@@ -10,7 +10,9 @@ from .step import PendingMicrobatch, PendingStep
 class PlannedSteps:
     """Steps by number, samples by ordinal."""
 
-    def __init__(self) -> None:
+    def __init__(self, untold_bytes: int = 0) -> None:
+        """`untold_bytes`: what a rank may have taken and not acknowledged, see JobSpec."""
+        self._untold_bytes = untold_bytes
         self.by_number: dict[int, PendingStep] = {}
         self.samples: dict[int, Sample] = {}
         # What may have become ready: microbatches (step, microbatch, rank), and whole steps.
@@ -24,6 +26,18 @@ class PlannedSteps:
             return -1, -1
         first = self.by_number[min(self.by_number)]
         return first.number, first.front
+
+    def is_front(self, position: tuple[int, int]) -> bool:
+        """Return whether some rank may wait for the microbatch at a position, and none for others.
+
+        A rank may have taken what it was sent, and not say so while it waits for other ranks.
+        """
+        front = self.front
+        if position <= front or position[0] != front[0]:
+            return position == front
+        step = self.by_number[position[0]]
+        ranks = range(len(step.ranks))
+        return position[1] == min(step.first_needed(each, self._untold_bytes) for each in ranks)
 
     def find(
         self, rank: int, number: int, microbatch: int

@@ -37,6 +37,12 @@ class PendingMicrobatch(msgspec.Struct):
     taken: bool = False
     sent_at: dict[bytes, float] = msgspec.field(default_factory=dict)
 
+    def sent_bytes(self) -> int | None:
+        """Return the bytes of its payloads, None if some were not sent to all that wait for it."""
+        good = [sample for sample in self.samples if not sample.reason]
+        is_sent = bool(self.sent_at) and all(sample.lent for sample in good)
+        return sum(map(_NBYTES, good)) if is_sent else None
+
 
 class PendingStep(msgspec.Struct):
     """A step's microbatches by rank.
@@ -80,6 +86,20 @@ class PendingStep(msgspec.Struct):
         """Move the front past microbatches that all ranks have taken."""
         while self.front < len(self.untaken_at) and not self.untaken_at[self.front]:
             self.front += 1
+
+    def first_needed(self, rank: int, untold_bytes: int) -> int:
+        """Return the first microbatch that a rank cannot have taken.
+
+        It may have taken what it was sent: what it has not acknowledged has fewer bytes in all.
+        """
+        microbatch, batches = self.taken[rank], self.ranks[rank]
+        while microbatch < len(batches):
+            nbytes = batches[microbatch].sent_bytes()
+            if nbytes is None or nbytes > untold_bytes:
+                break
+            untold_bytes -= nbytes
+            microbatch += 1
+        return microbatch
 
     def samples(self) -> Iterator[Sample]:
         """Return all samples, rank by rank."""

@@ -57,12 +57,13 @@ class DeliveryTracker:
         may_be_empty: bool = True,
         padded: tuple[int, ...] = (),
         shared: SharedPayloads | None = None,
+        untold_bytes: int = 0,
     ) -> None:
         """`label` is the position of the resource that counts label tokens, -1 where none does.
 
         `padded` are those of the resources of which a microbatch costs count x largest.
         `may_be_empty` says that the loop takes microbatches without samples. `shared` has the
-        payloads in workers' memory.
+        payloads in workers' memory. `untold_bytes`: as in JobSpec.
         """
         self.run = run
         self.waits_for_holes = waits_for_holes
@@ -70,7 +71,7 @@ class DeliveryTracker:
         self.label = label
         self.padded = padded
         self.budget = ByteBudget(limit_bytes, shared)
-        self.planned = PlannedSteps()
+        self.planned = PlannedSteps(untold_bytes)
         self.decoding = DecodeScheduler(self.planned, self.budget)
         self.progress = RankProgress()
         # Steps of which all holes are known beforehand, and these holes.

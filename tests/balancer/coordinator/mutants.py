@@ -181,13 +181,13 @@ MUTANTS = (
     mutant(
         "the front has no credit of its own",
         edit("coordinator.delivery.decoding:DecodeScheduler._may_exceed",
-             "sample.position == front", "False"),
+             "self.planned.is_front(sample.position)", "False"),
         seed=25,
     ),
     mutant(
         "the front is dropped, too",
         edit("coordinator.delivery.decoding:DecodeScheduler.evict",
-             "latest.step >= 0 and latest.position <= self.planned.front", "False"),
+             "latest.step >= 0 and self._is_needed_now(latest.position)", "False"),
         seed=31,
     ),
     mutant(

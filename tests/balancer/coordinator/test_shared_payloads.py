@@ -94,7 +94,7 @@ class Job:
 
     def ask(self, step, microbatch, lost=False):
         """Ask for a microbatch and return it."""
-        self.tell(b"r", RequestBatch(0, 0, step, microbatch, lost))
+        self.tell(b"r", RequestBatch(0, 0, step, microbatch, lost=lost))
         self.work()
         return self.batches[-1]
 

@@ -15,6 +15,7 @@ from counterpoise.balancer.protocol.messages import (
     NO_HANDLES,
     PROTOCOL_VERSION,
     Ack,
+    Batch,
     BatchItem,
     Bye,
     Cost,
@@ -35,6 +36,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerStatus,
 )
 from counterpoise.balancer.protocol.parts import Count
+from counterpoise.balancer.protocol.payload_messages import MOST_REQUESTED, RequestCount
 from counterpoise.balancer.protocol.records import ArrayRecord, Integer
 from counterpoise.balancer.protocol.wire import (
     MAX_CONTAINER,
@@ -53,6 +55,7 @@ VALUES = {
     bool: st.booleans(),
     Cost: st.integers(0, MAX_COST),
     Count: st.integers(0, (1 << 63) - 1),
+    RequestCount: st.integers(1, MOST_REQUESTED),
 }
 VALUES[Integer] = VALUES[int]
 PLAIN = st.recursive(
@@ -78,6 +81,10 @@ def values(hint):
         return st.builds(hint, **fields)
     if hint in VALUES:
         return VALUES[hint]
+    if hint == tuple[Batch, ...]:  # those that travel together have all their payloads in runs
+        return st.lists(
+            values(Batch).filter(lambda batch: not payload_frames(batch)), max_size=3
+        ).map(tuple)
     if hint == Ack | None:
         return st.none() | values(Ack)
     assert get_origin(hint) is tuple
@@ -281,6 +288,7 @@ def test_a_header_may_be_any_buffer():
 def test_records_inside_messages_have_no_defaults_that_a_peer_could_leave_out():
     parts = (
         Ack,
+        Batch,
         BatchItem,
         DecodedItem,
         EpochPosition,

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.protocol.messages import (
+    NO_HANDLES,
     Batch,
     BatchItem,
     Bye,
@@ -34,7 +35,8 @@ def ends(key=KEY, other=KEY):
 
 def batch(payloads):
     items = tuple(BatchItem(n, f"k{n}", b"") for n in range(len(payloads)))
-    return Batch(0, 1, 2, 3, 4, Weights(1, 1, 1, 1, 1, 1), (), EpochPosition(0, 0, 0, 0), items, ())
+    weights, after = Weights(1, 1, 1, 1, 1, 1), EpochPosition(0, 0, 0, 0)
+    return Batch(0, 1, 2, 3, 4, weights, (), after, items, (), (), NO_HANDLES, ())
 
 
 @given(st.lists(st.binary(max_size=200), max_size=5), st.text(max_size=30))

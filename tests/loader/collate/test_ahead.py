@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise.balancer.planning.problem.balance import Balance
-from counterpoise.balancer.protocol.messages import Batch, BatchItem, EpochPosition, Weights
+from counterpoise.balancer.protocol.messages import (
+    NO_HANDLES,
+    Batch,
+    BatchItem,
+    EpochPosition,
+    Weights,
+)
 from counterpoise.balancer.protocol.rank_session import Arrival
 from counterpoise.loader.collate.ahead import MOST_BYTES, MOST_TOGETHER, StackedAhead
 from counterpoise.loader.collate.buffers import BufferPool
@@ -118,7 +124,9 @@ def arrival(number: int, samples: Samples) -> Arrival:
     headers, payloads = encoded(samples)
     items = tuple(BatchItem(n, f"{n}", header) for n, header in enumerate(headers))
     at, weights = EpochPosition(0, 0, 0, 0), Weights(0, 0, 0, 0, 0, 0)
-    return Arrival(Batch(0, 0, number, 0, 1, weights, (), at, items, ()), tuple(payloads))
+    return Arrival(
+        Batch(0, 0, number, 0, 1, weights, (), at, items, (), (), NO_HANDLES, ()), tuple(payloads)
+    )
 
 
 def ahead(**given: Any) -> tuple[StackedAhead, Counted]:

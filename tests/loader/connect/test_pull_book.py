@@ -37,7 +37,7 @@ def batch(*handles: tuple[int, int] | None, servers: Sequence[int] = (7, 8)) -> 
     used = {h.token for h in made if h is not None}
     return Batch(
         run=0, rank=0, step=0, microbatch=0, microbatches=1, weights=WEIGHTS, costs=(),
-        after=EpochPosition(0, 0, 1, 0), holes=(), handles=own_runs(*made),
+        after=EpochPosition(0, 0, 1, 0), holes=(), step_holes=(), handles=own_runs(*made),
         items=tuple(BatchItem(n, f"k{n}", b"h") for n in range(len(made))),
         servers=tuple(server(token) for token in servers if token in used),
     )  # fmt: skip

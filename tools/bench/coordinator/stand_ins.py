@@ -13,6 +13,7 @@ from ....balancer.protocol.messages import (
     NO_HANDLES,
     Ack,
     Batch,
+    Batches,
     DecodedItem,
     DecodeDone,
     EpochPosition,
@@ -137,6 +138,9 @@ class StandIns(ABC):
             self._do_lease(peer, message)
         elif isinstance(message, Batch):
             self._take(peer, message)
+        elif isinstance(message, Batches):
+            for batch in message.batches:
+                self._take(peer, batch)
         elif isinstance(message, ServePayloads):
             self._tokens[peer] = message.token
         elif isinstance(message, Welcome):
