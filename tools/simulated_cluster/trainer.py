@@ -11,6 +11,7 @@ from functools import partial
 from ...balancer.protocol.job_spec import to_json
 from ...balancer.protocol.messages import Batch, Message, RankBye
 from ...balancer.protocol.rank_session import Arrival, RankSession
+from .layout import why_unreadable
 from .rank import Deliver, Mark, RankProcess, SimulatedLedger, party_name
 from .transport.memory import SimulatedBorrower
 from .transport.pulls import SimulatedPuller
@@ -251,6 +252,8 @@ class Trainer:
     def _record(self, process: RankProcess, batch: Batch, frames: Collection[object]) -> None:
         """Record a delivered microbatch; between steps keep the ledger."""
         outcome, rank = self.world.outcome, batch.rank
+        if reason := why_unreadable(batch):
+            self.world.fail(reason)
         payloads = tuple(frame for frame in frames if isinstance(frame, bytes))
         keys = tuple(item.key for item in batch.items)
         holes = tuple(hole.key for hole in batch.holes)

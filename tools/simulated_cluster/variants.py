@@ -139,6 +139,16 @@ LENT_SETTINGS: dict[str, ClusterSettings] = {
     for name in LENT_NAMES
 }
 LENT_VARIANTS = tuple(LENT_SETTINGS)
+# Jobs whose workers also lay out the microbatches that they have all samples of.
+LAID_OUT_NAMES = (*(name for name in LENT_NAMES if "shared" not in name), "fixed", "windows")
+LAID_OUT_SETTINGS: dict[str, ClusterSettings] = {
+    f"laid out, {name}": replace(
+        _job(SETTINGS[name], lays_out="as payloads"), lends=True, train_s=0.1
+    )
+    for name in LAID_OUT_NAMES
+    if name != "decoded first"
+}
+LAID_OUT_VARIANTS = tuple(LAID_OUT_SETTINGS)
 # Jobs whose ranks pull payloads from workers; a pull that is lost is work that is done twice.
 PULLED_SETTINGS: dict[str, ClusterSettings] = {
     f"pulled, {name}": replace((SETTINGS | SHARED_SETTINGS)[name], pulls=True)
@@ -163,7 +173,7 @@ FAULT_KINDS = {
 
 FAULT_KINDS |= {
     f"{carried}, {name}": FAULT_KINDS[name]
-    for carried in ("lent", "pulled")
+    for carried in ("lent", "pulled", "laid out")
     for name in LENT_NAMES
     if name in FAULT_KINDS
 }
@@ -172,7 +182,7 @@ FAULT_KINDS |= {
 @cache
 def settings_of(variant: str) -> ClusterSettings:
     """Return the settings of a variant."""
-    every = SETTINGS | SHARED_SETTINGS | LENT_SETTINGS | PULLED_SETTINGS
+    every = SETTINGS | SHARED_SETTINGS | LENT_SETTINGS | LAID_OUT_SETTINGS | PULLED_SETTINGS
     return replace(every[variant], plan_with=_planners())
 
 

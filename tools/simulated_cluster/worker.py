@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from ...balancer.protocol.messages import (
+    LAID_OUT,
     DecodedItem,
     Message,
+    PayloadHandle,
     Probed,
     SampleFailed,
     WorkerHeartbeat,
@@ -27,6 +29,7 @@ from ...balancer.protocol.worker_session import (
     WorkerSession,
 )
 from ...workers.daemon.results import LeaseResults
+from .layout import batch_header
 from .transport.memory import SimulatedLender
 from .transport.pulls import SimulatedPullServer
 
@@ -63,6 +66,9 @@ class WorkerProcess:
     ready: WorkerReady | None = None
     results: LeaseResults = field(default_factory=LeaseResults)
     lender: SimulatedLender | SimulatedPullServer | None = None
+    # Samples of a microbatch that is to be laid out, and how many more it has.
+    of_batch: list[tuple[SampleTask, DecodedItem, bytes]] = field(default_factory=list)
+    batch_left: int = 0
 
     @property
     def peer(self) -> bytes:
@@ -122,6 +128,7 @@ class WorkerProcess:
     def opened(self, number: int) -> None:
         """Report that the source is open."""
         self.results.clear()
+        self.of_batch, self.batch_left = [], 0
         self._free_all()
         self.ready = WorkerReady(self.count, "simulated", number)
         self._send(self.ready)
@@ -129,12 +136,19 @@ class WorkerProcess:
     def next_task(self) -> SampleTask | None:
         """Return the next task; results of one lease are sent before work on another."""
         task = self.session.next_task()
+        if (
+            task is None
+            or task.whole
+            or (self.of_batch and task.lease != self.of_batch[0][0].lease)
+        ):
+            self._keep_samples()
         if self.results and (task is None or task.lease != self.results.lease):
             self._send_results()
         return task
 
     def fail(self, task: SampleTask, key: str) -> None:
-        """Report that a sample cannot be used."""
+        """Report that a sample cannot be used; the others of its microbatch are not laid out."""
+        self._keep_samples()
         reason = f"{task.kind} failed"
         self._send(SampleFailed(task.lease, task.ref.ordinal, key, reason, False))
 
@@ -142,7 +156,44 @@ class WorkerProcess:
         """Keep a sample's costs until its lease is done."""
         self.results.add_probed(task.lease, probed, self._took_s())
 
-    def decoded(self, lease: int, item: DecodedItem, payload: bytes) -> None:
+    def decoded(self, task: SampleTask, item: DecodedItem, payload: bytes) -> None:
+        """Keep a decoded sample, for its microbatch if that is to be laid out."""
+        if task.whole and isinstance(self.lender, SimulatedLender):
+            self.batch_left = task.whole
+        if not self.batch_left:
+            self._keep(task.lease, item, payload)
+            return
+        self.of_batch.append((task, item, payload))
+        self.batch_left -= 1
+        if not self.batch_left:
+            self._keep_batch()
+
+    def _keep_batch(self) -> None:
+        """Send a microbatch that is laid out; its samples, where there is no room for it."""
+        lease, results = self.of_batch[0][0].lease, self.results
+        whole = b"".join(payload for _, _, payload in self.of_batch)
+        handle = None if self.lender is None else self.lender.lend(whole, results.has_run)
+        if not isinstance(handle, PayloadHandle):
+            self._keep_samples()
+            return
+        items = [item for _, item, _ in self.of_batch]
+        front = batch_header(item.ordinal for item in items)
+        headers = [front] + [LAID_OUT] * (len(items) - 1)
+        laid_out = [
+            structs.replace(item, header=header)
+            for item, header in zip(items, headers, strict=True)
+        ]
+        self.of_batch = []
+        if results.add_batch(lease, laid_out, handle, self._took_s()):
+            self._send_results()
+
+    def _keep_samples(self) -> None:
+        """Keep what was meant for a microbatch by itself."""
+        samples, self.of_batch, self.batch_left = self.of_batch, [], 0
+        for task, item, payload in samples:
+            self._keep(task.lease, item, payload)
+
+    def _keep(self, lease: int, item: DecodedItem, payload: bytes) -> None:
         """Send a decoded sample, with others of its lease as if all were quickly decoded."""
         placed = payload if self.lender is None else self.lender.lend(payload, self.results.has_run)
         if self.results.add_decoded(lease, item, placed, self._took_s()):

@@ -7,6 +7,7 @@ from ...balancer.protocol.messages import DecodedItem, Lease, Message, Probed
 from ...balancer.protocol.parts import IDLE
 from ...balancer.protocol.worker_session import HEARTBEAT_S, EndWorker, OpenSource, SampleTask
 from .faults import Fault
+from .layout import SAMPLE
 from .worker import Deliver, Disk, WorkerProcess
 from .world import SLOW, World
 
@@ -168,8 +169,8 @@ class Workers:
             worker.measured(task, Probed(task.ref.ordinal, key, cost, settings.probed_bytes))
         else:
             payload = (b"%d/%d " % (task.epoch, index)).ljust(settings.payload_bytes, b".")
-            item = DecodedItem(task.ref.ordinal, key, settings.cost(index), b"")
-            worker.decoded(task.lease, item, payload)
+            item = DecodedItem(task.ref.ordinal, key, settings.cost(index), SAMPLE)
+            worker.decoded(task, item, payload)
 
     def _measure(self, worker: WorkerProcess, index: int) -> tuple[int, ...]:
         """Find a sample's costs; they are kept where the disk has room."""

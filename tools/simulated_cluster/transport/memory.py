@@ -171,6 +171,6 @@ class SimulatedBorrower:
         return [
             structs.replace(handle, token=handle.token + 1),
             structs.replace(handle, serial=0),
-            structs.replace(handle, offset=handle.offset + SEGMENT_BYTES),
+            structs.replace(handle, offset=handle.offset + MOST_BYTES),
             structs.replace(handle, segment=handle.segment + (1 << 40)),
         ][wrong]
