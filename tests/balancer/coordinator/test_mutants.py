@@ -5,7 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from counterpoise.tools.simulated_cluster.trial import _reference, trial
-from counterpoise.tools.simulated_cluster.variants import LENT_VARIANTS, SHARED_VARIANTS, VARIANTS
+from counterpoise.tools.simulated_cluster.variants import (
+    LAID_OUT_VARIANTS,
+    LENT_VARIANTS,
+    SHARED_VARIANTS,
+    VARIANTS,
+)
+from tests.balancer.coordinator.laid_out_mutants import LAID_OUT_MUTANTS
 from tests.balancer.coordinator.lent_mutants import LENT_MUTANTS
 from tests.balancer.coordinator.mutants import MUTANTS
 from tests.balancer.coordinator.planting import Mutant, edit
@@ -31,7 +37,7 @@ def is_noticed(seed: int, variants: Sequence[str]) -> bool:
 @pytest.fixture(scope="module", autouse=True)
 def _right_references() -> None:
     """Find out what every variant delivers before a bug is planted."""
-    for variant in (*VARIANTS, *SHARED_VARIANTS, *LENT_VARIANTS):
+    for variant in (*VARIANTS, *SHARED_VARIANTS, *LENT_VARIANTS, *LAID_OUT_VARIANTS):
         _reference(variant)
 
 
@@ -66,6 +72,13 @@ def test_a_planted_bug_of_lent_memory_is_noticed(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_and_notice(mutant, LENT_VARIANTS, monkeypatch)
+
+
+@pytest.mark.parametrize("mutant", LAID_OUT_MUTANTS, ids=named(LAID_OUT_MUTANTS))
+def test_a_planted_bug_of_laid_out_batches_is_noticed(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_and_notice(mutant, LAID_OUT_VARIANTS, monkeypatch)
 
 
 def test_there_are_bugs_enough() -> None:

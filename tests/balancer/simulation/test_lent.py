@@ -5,7 +5,11 @@ import pytest
 from counterpoise.tools.simulated_cluster.cluster import Simulation
 from counterpoise.tools.simulated_cluster.transport.memory import SimulatedLender
 from counterpoise.tools.simulated_cluster.trial import trial
-from counterpoise.tools.simulated_cluster.variants import LENT_VARIANTS, settings_of
+from counterpoise.tools.simulated_cluster.variants import (
+    LAID_OUT_VARIANTS,
+    LENT_VARIANTS,
+    settings_of,
+)
 
 CHUNK = 22
 LONG = pytest.mark.long
@@ -20,9 +24,19 @@ def test_faults_change_nothing_where_memory_is_lent(chunk: int) -> None:
     assert not [f"seed {v.seed}, {v.variant}: {v.wrong}" for v in verdicts if v.wrong]
 
 
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=LONG) for n in range(1, 10))])
+def test_faults_change_nothing_where_microbatches_are_laid_out(chunk: int) -> None:
+    seeds = range(chunk * CHUNK, (chunk + 1) * CHUNK)
+    verdicts = [trial(seed, variants=LAID_OUT_VARIANTS) for seed in seeds]
+    assert not [f"seed {v.seed}, {v.variant}: {v.wrong}" for v in verdicts if v.wrong]
+
+
 @pytest.mark.parametrize(
     "variant",
-    ["lent, plain", "lent, small", "lent, left early", "lent, decoded first", "lent, shared"],
+    [
+        *("lent, plain", "lent, small", "lent, left early", "lent, decoded first", "lent, shared"),
+        *("laid out, plain", "laid out, small"),
+    ],
 )
 def test_all_memory_comes_back(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inline, lent, serials = [], [], set()

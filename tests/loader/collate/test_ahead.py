@@ -21,6 +21,7 @@ from counterpoise.balancer.protocol.rank_session import Arrival
 from counterpoise.loader.collate.ahead import MOST_BYTES, MOST_TOGETHER, StackedAhead
 from counterpoise.loader.collate.buffers import BufferPool
 from counterpoise.loader.collate.chosen import BatchMaker, batch_maker
+from counterpoise.loader.collate.columnar import collate_together
 from counterpoise.loader.collate.fields import EVERY
 from counterpoise.loader.collate.undecoded import Undecoded, collate_undecoded
 from counterpoise.workers.codec.columns import ColumnReader
@@ -49,7 +50,7 @@ def together(
     dummy_tile=st.sampled_from([0, 2]),
 )
 def test_batches_are_those_of_each_alone(
-    layout: str,
+    layout: Any,
     microbatches: list[Samples],
     changes: list[tuple[int, str, Any]],
     fields: Any,
@@ -62,6 +63,12 @@ def test_batches_are_those_of_each_alone(
     undecoded = [encoded(each) for each in microbatches]
     found = together(layout, undecoded, fields, dummy_tile=dummy_tile)
     alone = [check(layout, each, fields, dummy_tile=dummy_tile) for each in microbatches]
+    if fields is EVERY:
+        given: Any = {"pad_id": 7, "dummy_tile": dummy_tile, "allocate": BufferPool().take}
+        held = collate_together(layout, every, [*map(len, microbatches)], **given)
+        if held is not None:
+            assert_same(held, alone)
+        assert (held is None) == (found is None or "labels" not in every[0])
     if found is not None:
         assert_same(found, alone)
     elif not changes:
