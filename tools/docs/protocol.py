@@ -32,6 +32,10 @@ with `PeerRejected`.
 Every message may be lost with its connection and may arrive twice: a rank that has waited for a
 second sends its open `RequestBatch`es again; a second `Ack`, result or hello changes nothing.
 
+A message costs more than what it says of a small microbatch, so several share one: a rank requests
+and acknowledges them together, and gets together those that are ready at once. None waits for
+another: see [ADR 40](adr/0040-small-microbatches-share-messages.md).
+
 Each party has one table: for a state and an event, the action and the next state, by the outcome of
 the action where it has several. Nothing else changes a state. A message for which there is no row
 is dropped and counted. Events in small letters are not messages:
@@ -73,7 +77,7 @@ worker                    coordinator                     rank
   | ProbeDone  --------------> |  ... the window is planned |
   | <-----  Lease (decode)     |                            |
   | DecodeDone + payloads ---> |                            |
-  |                            | Batch + payloads  -------> |
+  |                            | Batch + payloads  -------> |  or Batches
   |                            | <------------------  Ack   |  or with the next RequestBatch
   | <-- Lease, with FreeSlots  |                            |
 ```

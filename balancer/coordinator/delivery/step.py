@@ -21,7 +21,7 @@ from .sample import Place, Sample
 from .shared_payloads import RUN, SharedPayload, SharedRun
 
 Ranks = Sequence[Sequence[Sequence[Sample]]]
-_NBYTES = attrgetter("nbytes")
+_NBYTES, _OFFSET, _HANDLE = attrgetter("nbytes"), attrgetter("offset"), attrgetter("handle")
 
 
 class PendingMicrobatch(msgspec.Struct):
@@ -196,19 +196,34 @@ def _payloads(
     samples: Sequence[Sample],
 ) -> tuple[Handles, tuple[SharedRun, ...], tuple[object, ...]]:
     """Return where samples' payloads lie in workers' memory, in which runs, and those here."""
-    payloads = [sample.payload for sample in samples]
+    payloads: list[Any] = [sample.payload for sample in samples]
     kinds = set(map(type, payloads))
     if SharedPayload not in kinds:
         return NO_HANDLES, (), tuple(payloads)
-    shared: list[Any] = [each for each in payloads if type(each) is SharedPayload]
-    runs = tuple(dict.fromkeys(map(RUN, shared)))
-    numbers = {run: number for number, run in enumerate(runs)}
-    places = [(numbers[each.run], each.offset, each.nbytes) for each in shared]
-    # Some samples are here, as where a worker's memory was full.
     if len(kinds) > 1:
-        inside = iter(places)
-        places = [next(inside) if type(e) is SharedPayload else (-1, 0, 0) for e in payloads]
-    handles = Handles(tuple([run.handle for run in runs]), *zip(*places, strict=True))
+        return _scattered(payloads)
+    runs = tuple(dict.fromkeys(map(RUN, payloads)))
+    numbers = {run: number for number, run in enumerate(runs)}
+    run_of = tuple(map(numbers.__getitem__, map(RUN, payloads)))
+    lengths = tuple(map(_NBYTES, payloads))
+    return (
+        Handles(tuple(map(_HANDLE, runs)), run_of, tuple(map(_OFFSET, payloads)), lengths),
+        runs,
+        (),
+    )
+
+
+def _scattered(
+    payloads: Sequence[Any],
+) -> tuple[Handles, tuple[SharedRun, ...], tuple[object, ...]]:
+    """Return as `_payloads` where some are here, as where a worker's memory was full."""
+    runs = tuple(dict.fromkeys([each.run for each in payloads if type(each) is SharedPayload]))
+    numbers = {run: number for number, run in enumerate(runs)}
+    places = [
+        (numbers[each.run], each.offset, each.nbytes) if type(each) is SharedPayload else (-1, 0, 0)
+        for each in payloads
+    ]
+    handles = Handles(tuple(map(_HANDLE, runs)), *zip(*places, strict=True))
     return handles, runs, tuple([each for each in payloads if type(each) is not SharedPayload])
 
 

@@ -377,10 +377,13 @@ class DeliveryTracker:
     def _forget(self, batch: PendingMicrobatch) -> None:
         batch.taken = True
         samples, reserved = batch.samples, [each for each in batch.samples if each.reserved]
-        self._has_useless_work |= bool(reserved)
-        self.budget.release(reserved)
+        if reserved:
+            self._has_useless_work = True
+            self.budget.release(reserved)
         self.budget.end_loans(samples)
-        self.budget.drop(samples)
+        # None, where ranks read what they were sent.
+        if held := [each for each in samples if each.payload is not None]:
+            self.budget.drop(held)
         planned = self.planned.samples
         for sample in samples:
             planned.pop(sample.ordinal, None)

@@ -230,19 +230,30 @@ MUTANTS = (
     mutant(
         "the last acknowledgement is never sent again",
         edit("protocol.rank_session:RankSession._open_messages",
-             "[*self._acks.values(), *map(self._request, sorted(self._requested))]",
-             "[*map(self._request, sorted(self._requested))]"),
+             "[*self._acks.values(), *requests]", "[*requests]"),
         seed=808,
+    ),
+    mutant(
+        "what is untold is forgotten when a rank asks for more",
+        edit("protocol.rank_session:RankSession.new_requests",
+             "self._untold.values()", "()"),
+        seed=4,
+    ),
+    mutant(
+        "of microbatches that are asked for together only the first is recorded",
+        edit("coordinator.peers.requests:PendingRequests.add",
+             "request.microbatches", "request.microbatches[:1]"),
+        seed=0,
     ),
     mutant(
         "a batch that was asked for again is not sent again",
         edit("coordinator.peers.requests:PendingRequests.add",
-             "own = self._of_peer.setdefault(peer, {})",
+             "key = run, step, microbatch, rank, peer",
              """
-             own = self._of_peer.setdefault(peer, {})
+             key = run, step, microbatch, rank, peer
              seen = self.__dict__.setdefault("seen", set())
              if key in seen:
-                 return
+                 continue
              seen.add(key)
              """),
         seed=2,
