@@ -19,8 +19,7 @@ from ...workers.sources.data_identity import KnownData
 from ...workers.sources.dead_letter import DeadLetter, record_letter
 from ..collate.ahead import StackedAhead
 from ..collate.chosen import BatchMaker
-from ..collate.laid_out import is_laid_out, read_laid_out
-from ..collate.payloads import payload_buffer
+from ..collate.payloads import is_laid_out, payload_buffer, read_laid_out
 from ..resume.balanced_position import (
     START,
     ResumePosition,

@@ -8,8 +8,7 @@ from ...balancer.protocol.rank_session import Arrival
 from ...workers.lending.placed_payloads import PlacedPayloads
 from ..step.info import StepInfo
 from .chosen import BatchMaker
-from .laid_out import is_laid_out
-from .payloads import bytes_of
+from .payloads import bytes_of, is_laid_out
 
 # So many microbatches at most are laid out at a time, of so many bytes together: the memory of one
 # that is kept keeps that of all.

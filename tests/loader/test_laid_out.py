@@ -10,7 +10,7 @@ import torch
 
 from counterpoise import Balance, DataLoader
 from counterpoise.loader.balanced import microbatches
-from counterpoise.loader.collate.laid_out import read_laid_out
+from counterpoise.loader.collate.payloads import read_laid_out
 from counterpoise.loader.step.errors import LoaderError
 from counterpoise.workers.arena.views import views_alive
 from tests.loader.collate.test_stacking import assert_same

@@ -46,20 +46,16 @@ def command(
 
     Each seed is an epoch of 208 samples with 2 ranks, 3 workers and 5 faults on a simulated
     cluster; with --shared several processes play each rank, come late, fall behind and die; with
-    --lent payloads lie in workers' memory, and handles are of dead workers or out of range; with
-    --laid-out workers also lay out the microbatches that they have all samples of; with --pulled
-    ranks pull payloads, and pulls are lost, late or gone, or a worker is out of reach. Exit status
-    1 if anything was lost, came twice, came in another batch or never came. With real processes:
-    `make faults RUNS=3` in a checkout.
+    --lent payloads lie in workers' memory, and handles are of nothing; with --laid-out workers also
+    lay out whole microbatches; with --pulled ranks pull payloads, and pulls are lost, late or gone.
+    Exit status 1 if anything was lost, came twice, came in another batch or never came. With real
+    processes: `make faults RUNS=3` in a checkout.
 
     \b
     Example:
       counterpoise bench faults --simulate --seeds 1000
       counterpoise bench faults --seed 17
-      counterpoise bench faults --shared --seeds 200
-      counterpoise bench faults --lent --seeds 200
       counterpoise bench faults --laid-out --seeds 200
-      counterpoise bench faults --pulled --seeds 200
     """  # noqa: D301
     if processes:
         raise click.UsageError(

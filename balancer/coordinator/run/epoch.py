@@ -61,9 +61,8 @@ class EpochRun:
         """`known` are the costs that need not be measured; those that are measured are added.
 
         `last_lease` is the number of the last lease that was granted before; `note_leases` is told
-        each worker the number of whose leases has changed; `shared` has payloads in their memory.
-        With `check_layout` workers are doubted: what they send must be readable, and samples' names
-        must agree.
+        each worker the number of whose leases has changed; `shared` has payloads in their memory;
+        with `check_layout` workers are doubted: what they send must be readable, names must agree.
         """
         self.check_layout = check_layout
         self.number = begin.run
@@ -83,9 +82,9 @@ class EpochRun:
         self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
         self.leases = LeaseTable(job.lease_s, last_lease, note_leases)
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
-        lays_out = bool(job.lays_out)
-        self.granter = LeaseGranter(begin.epoch, self.leases, self.feed, self.delivery, lays_out)
-        self.lost_leases = LostLeases(self.leases, self.feed, self.delivery, self.failed)
+        parts = self.leases, self.feed, self.delivery
+        self.granter = LeaseGranter(begin.epoch, *parts, bool(job.lays_out))
+        self.lost_leases = LostLeases(*parts, self.failed)
         self._end_is_known = self._has_planned = False
 
     # --- planning
