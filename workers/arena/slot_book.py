@@ -7,8 +7,10 @@ more than four times too large. Where none fits, a new one is made.
 
 A loader whose batches differ in size (pictures do, and beside each lie some labels) needs slots of
 several sizes, in turns. So a slot is retired, the one that has been free longest, only to keep the
-bound: there are never more than twice as many slots, nor twice as many bytes in them, as were in
-use at one time.
+bounds. There are never more than twice as many bytes in slots as were in use at one time; and never
+more than twice as many slots, since each is a mapping. 64 mappings cost nothing, and are always
+allowed: where one batch is in use at a time, twice its slots would be two for each kind of tensor,
+and the largest, which is needed least often, would be retired and made again in every epoch.
 """
 
 from dataclasses import dataclass, field
@@ -17,6 +19,8 @@ from .memory import PAGE
 
 STEPS_PER_DOUBLING = 8
 _MOST_OF_PEAK = 2
+# There may be this many slots, however few are in use.
+_ALLOWED_SLOTS = 64
 _LARGEST_WASTE = 4
 
 
@@ -76,9 +80,8 @@ class SlotBook:
         self._nbytes += size
         self._use(size)
         slots, used_bytes = self._peak
-        while self._order and (
-            len(self.sizes) > _MOST_OF_PEAK * slots or self._nbytes > _MOST_OF_PEAK * used_bytes
-        ):
+        most, most_bytes = max(_ALLOWED_SLOTS, _MOST_OF_PEAK * slots), _MOST_OF_PEAK * used_bytes
+        while self._order and (len(self.sizes) > most or self._nbytes > most_bytes):
             self._retire_oldest()
         return number
 

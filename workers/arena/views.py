@@ -8,6 +8,7 @@ child has ended, too.
 """
 
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -49,9 +50,11 @@ def views_alive() -> int:
     return len(_alive)
 
 
-def _end(view: Any) -> None:
-    del _alive[id(view)]
-    view.ended(view.inherited)
+def _end(view: Any, _finalizing: Any = sys.is_finalizing) -> None:
+    # While the interpreter ends, what `ended` refers to may be gone, and nobody waits for it.
+    if not _finalizing():
+        del _alive[id(view)]
+        view.ended(view.inherited)
 
 
 def _before_fork() -> None:

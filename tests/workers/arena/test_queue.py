@@ -5,6 +5,8 @@ import os
 import queue
 import random
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,23 @@ def test_anything_made_of_a_view_keeps_it(derive: Callable[[object], object]) ->
     assert not ended
     del derived
     assert ended == [False]
+
+
+# The names of a module that something has are cleared in their order: what `ended` says it with is
+# gone before the view.
+OUTLIVING = """
+import sys
+from counterpoise.workers.arena.memory import PAGE, Mapping, make_memory
+from counterpoise.workers.arena.views import watched_view
+sys.kept = sys.modules["__main__"]
+said = []
+view = watched_view(Mapping(make_memory(PAGE), PAGE), PAGE, lambda inherited: said.append(1))
+"""
+
+
+def test_a_view_that_ends_with_the_interpreter_says_nothing() -> None:
+    ran = subprocess.run([sys.executable, "-c", OUTLIVING], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_a_child_reads_what_its_parent_had_and_frees_nothing() -> None:

@@ -25,7 +25,7 @@ def test_a_slot_has_one_user_and_room(seed: int) -> None:
         most = max(most, len(used))
         most_bytes = max(most_bytes, sum(book.sizes[each] for each in used))
         assert used.keys() <= book.sizes.keys()
-        assert len(book.sizes) <= 2 * most
+        assert len(book.sizes) <= max(64, 2 * most)
         assert sum(book.sizes.values()) <= 2 * most_bytes
         assert not book.sizes.keys() & set(book.retired)
 
@@ -39,29 +39,52 @@ def test_equal_batches_need_no_more_slots_than_are_in_use() -> None:
     assert len(book.sizes) == 4
 
 
-def test_batches_of_different_sizes_need_no_new_slots_when_they_come_again() -> None:
-    # Pixels of each, and three arrays of a number for each token.
-    batches = [[pixels, *[pixels // 160] * 3] for pixels in (97_608, 9_996, 51_156, 20_580)]
+# KiB of pixels in each of an epoch's batches, real ones; beside them three arrays of tokens.
+EPOCHS = {
+    "few sizes": [97_608, 9_996, 51_156, 20_580],
+    "many sizes": [98_196, 30_576, 24_696, 39_984, 13_524, 14_700, 21_168, 4_704],
+}
+
+
+@pytest.mark.parametrize("in_use", [1, 2, 4])
+@pytest.mark.parametrize("pixels", EPOCHS.values(), ids=EPOCHS)
+def test_batches_of_different_sizes_need_no_new_slots_when_they_come_again(
+    pixels: list[int], in_use: int
+) -> None:
     book = SlotBook()
     for epoch in range(4):
         waiting: list[list[int]] = []
-        for pieces in batches:
-            taken = [book.take(kibs << 10) for kibs in pieces]
+        for kibs in pixels:
+            taken = [book.take(each << 10) for each in (kibs, *[kibs // 160] * 3)]
             assert epoch == 0 or not any(new for _, new in taken)
             waiting.append([number for number, _ in taken])
-            if len(waiting) > 1:
-                for number in waiting.pop(0):
-                    book.give(number)
-        for number in waiting[0]:
-            book.give(number)
-    assert not book.retired
+            if len(waiting) >= in_use:
+                _give_all(book, waiting.pop(0))
+        for numbers in waiting:
+            _give_all(book, numbers)
+
+
+def _give_all(book: SlotBook, numbers: list[int]) -> None:
+    for number in numbers:
+        book.give(number)
 
 
 def test_slots_of_a_size_that_is_not_needed_any_more_make_room() -> None:
     book = SlotBook()
-    for nbytes in range(5_000_000, 100_000, -100_000):
+    for nbytes in range(100_000, 5_000_000, 100_000):
         book.give(book.take(nbytes)[0])
-    assert len(book.sizes) <= 2
+        assert sum(book.sizes.values()) <= 2 * slot_size(nbytes)
+    assert book.retired
+
+
+def test_slots_are_few_also_where_they_are_small() -> None:
+    book = SlotBook()
+    book.give(book.take(1 << 30)[0])
+    nbytes = 1
+    while nbytes < 1 << 24:  # of every size there is, each too large for those before
+        book.give(book.take(nbytes)[0])
+        nbytes = slot_size(nbytes) + 1
+    assert len(book.sizes) == 64
     assert book.retired
 
 
