@@ -204,8 +204,7 @@ class CoordinatorState:
     def _tell_freed(self, may_wait: bool) -> None:
         lately, run = self.shared.freed_lately(), self.run
         # Leases first: what travels with them needs no message of its own.
-        if lately or self.shared.all_freed():
-            self._outbox.replace_leases(self._with_freed)
+        self._outbox.replace_leases(self._with_freed)
         for worker in lately if may_wait else self.shared.all_freed():
             if not (may_wait and run is not None and run.leases.count(worker)):
                 for each in self.shared.take_freed(worker):
