@@ -19,7 +19,7 @@ from ...workers.arena.transport import Transport, why_inline
 from ...workers.daemon.loop import local_identity, local_name, run_worker
 from ...workers.daemon.payloads import Payloads, lent_in
 from ...workers.daemon.source_handler import SourceHandler
-from ...workers.processes.pool import Pool, start_pool
+from ...workers.processes.pool import Pool, begin_pool
 from ...workers.processes.pool_job import (
     PoolEndedError,
     PoolJob,
@@ -74,14 +74,14 @@ class WorkerStart:
         return start_method(self.context) == "fork"
 
     def start(self, config: WorkerConfig) -> Pool:
-        """Start workers as torch would now; see `start_pool` for errors."""
+        """Start workers as torch would now, and return at once; see `begin_pool` for errors."""
         # Here, and kept: each worker would look for the versions anew, and try memory files.
         software()
         find_generators()
         why_inline(config.transport)
         job = PoolJob(work=_work, payload=config, workers=self.workers, restart=RESTARTS)
         with closed_sockets():
-            return start_pool(job, start_method(self.context))
+            return begin_pool(job, start_method(self.context))
 
 
 class LocalProcesses:
@@ -114,13 +114,15 @@ class LocalProcesses:
         return self.pool is not None and self._start.persistent
 
     def start_workers(self) -> None:
-        """Start the workers of a run; the balancer starts meanwhile."""
+        """Start the workers of a run, which go on meanwhile, as a new balancer does."""
         self.pool, self._reader = self._start.start(self._config), PoolReader()
 
     def wait_ready(self) -> None:
-        """Wait for the balancer; RuntimeError with its own message if there will be none."""
+        """Wait for what was started; RuntimeError with its own message if it cannot be."""
         if self.balancer is not None:
             self.balancer.wait_ready()
+        if self.pool is not None:
+            self.pool.wait_ready()
 
     def finish(self) -> tuple[str, ...]:
         """End the workers of a run that is over, unless they are persistent; return their names."""

@@ -56,8 +56,9 @@ def door_of(directory: str, token: int) -> str:
 
 def doors_in(directory: str) -> list[int]:
     """Return the tokens of the workers whose doors are in a directory."""
-    doors = Path(directory).glob(f"{_DOOR}*")
-    return [int(door.name.removeprefix(_DOOR), 16) for door in doors]
+    # Not by pathlib, which takes as long as to connect to all of them.
+    doors = [name for name in os.listdir(directory) if name.startswith(_DOOR)]  # noqa: PTH208
+    return [int(name.removeprefix(_DOOR), 16) for name in doors]
 
 
 @dataclass(slots=True, eq=False)
