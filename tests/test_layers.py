@@ -136,6 +136,7 @@ ZMQ_SHELLS = {
     "balancer.transport.keys",
     "balancer.transport.link",
     "balancer.transport.sockets",
+    "workers.daemon.heartbeats",
     "workers.daemon.loop",
     "workers.serving.door",
     "workers.serving.server",

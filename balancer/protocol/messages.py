@@ -69,11 +69,17 @@ class WorkerHello(ArrayRecord, frozen=True):
     key: bytes = b""
 
 
+# The number of a WorkerReady that answers no Welcome.
+UNASKED = -1
+
+
 class WorkerReady(ArrayRecord, frozen=True):
     """The worker's source is open; it has `count` samples, produced by code with this fingerprint.
 
-    number: that of the Welcome that it answers; repeated when that is. cost: what each of them
-    costs, where all cost the same and that is known beforehand.
+    number: that of the Welcome that it answers; repeated when that is. UNASKED (-1) in one that
+    goes with the hello of a worker that was started with its source, and saves it the way there and
+    back; the Welcome is answered as well. cost: what each of them costs, where all cost the same
+    and that is known beforehand.
     """
 
     count: Integer

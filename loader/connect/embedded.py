@@ -29,7 +29,7 @@ from ...workers.processes.pool_job import (
 )
 from ...workers.processes.start_method import start_method
 from ...workers.sources.fingerprint import software
-from ...workers.sources.interface import Source
+from ...workers.sources.interface import Source, accepts
 from ...workers.sources.randomness import find_generators, own_generators
 from .balancer_process import EmbeddedBalancer
 from .rank_sockets import closed_sockets
@@ -76,6 +76,7 @@ class WorkerStart:
     def start(self, config: WorkerConfig) -> Pool:
         """Start workers as torch would now, and return at once; see `begin_pool` for errors."""
         # Here, and kept: each worker would look for the versions anew, and try memory files.
+        accepts(config.source.load, "allocate")
         software()
         find_generators()
         why_inline(config.transport)
@@ -189,7 +190,9 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     identity = local_identity(slot.index, slot.incarnation)
     try:
         with own_generators():
-            reason = run_worker(config.endpoint, identity, handler, payloads=payloads)
+            reason = run_worker(
+                config.endpoint, identity, handler, payloads=payloads, has_source=True
+            )
     finally:
         payloads.close()
     if reason:
