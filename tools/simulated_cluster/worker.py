@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from ...balancer.protocol.messages import (
+    UNASKED,
     DecodedItem,
     Message,
     Probed,
@@ -125,6 +126,11 @@ class WorkerProcess:
         self._free_all()
         self.ready = WorkerReady(self.count, "simulated", number)
         self._send(self.ready)
+
+    @property
+    def is_open_unasked(self) -> bool:
+        """Whether the source was opened before a Welcome came, and none was answered yet."""
+        return self.ready is not None and self.ready.number == UNASKED
 
     def next_task(self) -> SampleTask | None:
         """Return the next task; results of one lease are sent before work on another."""

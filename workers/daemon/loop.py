@@ -4,6 +4,7 @@ The handler does the work on a sample: one for sources, another for loops withou
 thread with a socket of its own sends heartbeats, since a decode can take long.
 """
 
+import _thread
 import math
 import os
 import socket as sockets
@@ -166,8 +167,8 @@ def run_worker(
             worker = _Worker(link, identity, handler, activity, payloads or Payloads())
             worker.say_hello()
             # Only now: an address that cannot be connected to has been an error of this thread, and
-            # the hello is on its way meanwhile.
-            threading.Thread(target=send_heartbeats, args=arguments, daemon=True).start()
+            # the hello is on its way meanwhile. No Thread: its start would wait for a core.
+            _thread.start_new_thread(send_heartbeats, arguments)
             worker.get_ready(has_source)
             return worker.work(stop, until_lost_s)
         finally:

@@ -5,6 +5,7 @@ let in by a thread of their own, which sleeps otherwise: a rank that waits for i
 must not wait for a decode. Both change the books, under one lock.
 """
 
+import _thread
 import array
 import contextlib
 import itertools
@@ -125,9 +126,9 @@ class Lender:
         """Let ranks in from now on.
 
         To start a thread takes a new process as long as many samples: first it says that it can be
-        leased some.
+        leased some. No Thread: its start would wait until it has a core.
         """
-        threading.Thread(target=self._let_in, daemon=True, name="lender").start()
+        _thread.start_new_thread(self._let_in, ())
 
     def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:
         """Write a payload, given as buffers, and return its handle; None where there is no room.
