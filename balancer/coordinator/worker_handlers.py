@@ -12,7 +12,6 @@ import msgspec
 from ..protocol.clock_offset import Offset, bounded
 from ..protocol.job_spec import to_json
 from ..protocol.messages import (
-    UNASKED,
     Bye,
     DecodeDone,
     HeartbeatAck,
@@ -29,7 +28,7 @@ from ..protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from ..protocol.parts import IDLE, WorkInProgress
+from ..protocol.parts import IDLE, UNASKED, WorkInProgress
 from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
 from .delivery.announced import take_announced
 from .delivery.shared_payloads import SharedPayload, size_of

@@ -1,11 +1,11 @@
 """Defines every message of the protocol: a frozen record each, grouped by sender and receiver.
 
 Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
-worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
-it receives leases (samples to probe or to decode) and answers them, in one or several messages. A
-rank sends RankHello with the job, starts a run (an epoch, from a position), requests microbatches
-some way ahead, and acknowledges each that it has copied. Every message may be repeated: a second
-request or a second answer changes nothing.
+worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady (at
+once, too, where it was started with that source); then it receives leases (samples to probe or to
+decode) and answers them, in one or several messages. A rank sends RankHello with the job, starts a
+run (an epoch, from a position), requests microbatches some way ahead, and acknowledges each that it
+has copied. Every message may be repeated: a second request or a second answer changes nothing.
 
 Payloads (decoded samples) are not part of a record: they are raw frames behind it, or lie in memory
 that workers share with ranks: see its `handles`. `WITH_PAYLOADS` lists the kinds that carry any.
@@ -67,10 +67,6 @@ class WorkerHello(ArrayRecord, frozen=True):
     transport: str = "inline"
     address: str = ""
     key: bytes = b""
-
-
-# The number of a WorkerReady that answers no Welcome.
-UNASKED = -1
 
 
 class WorkerReady(ArrayRecord, frozen=True):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from ...balancer.protocol.messages import (
-    UNASKED,
     DecodedItem,
     Message,
     Probed,
@@ -16,7 +15,7 @@ from ...balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from ...balancer.protocol.parts import IDLE, WorkInProgress
+from ...balancer.protocol.parts import IDLE, UNASKED, WorkInProgress
 from ...balancer.protocol.worker_session import (
     CarryPayloads,
     EndWorker,

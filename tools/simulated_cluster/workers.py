@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
-from ...balancer.protocol.messages import UNASKED, DecodedItem, Lease, Message, Probed
-from ...balancer.protocol.parts import IDLE
+from ...balancer.protocol.messages import DecodedItem, Lease, Message, Probed
+from ...balancer.protocol.parts import IDLE, UNASKED
 from ...balancer.protocol.worker_session import HEARTBEAT_S, EndWorker, OpenSource, SampleTask
 from .faults import Fault
 from .worker import Deliver, Disk, WorkerProcess

@@ -19,7 +19,6 @@ import zmq
 from msgspec import structs
 
 from ...balancer.protocol.messages import (
-    UNASKED,
     DecodedItem,
     DecodeDone,
     Message,
@@ -32,6 +31,7 @@ from ...balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
+from ...balancer.protocol.parts import UNASKED
 from ...balancer.protocol.worker_session import (
     CarryPayloads,
     EndWorker,

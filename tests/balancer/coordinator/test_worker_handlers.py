@@ -4,7 +4,6 @@ import pytest
 
 from counterpoise.balancer.protocol.job_spec import JobSpec
 from counterpoise.balancer.protocol.messages import (
-    UNASKED,
     Bye,
     Lease,
     Probed,
@@ -23,6 +22,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
+from counterpoise.balancer.protocol.parts import UNASKED
 from tests.balancer.coordinator.cluster import (
     JOB,
     OTHER,

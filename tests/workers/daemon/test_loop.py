@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from counterpoise.balancer.protocol.messages import (
-    UNASKED,
     DecodeDone,
     Lease,
     Message,
@@ -21,6 +20,7 @@ from counterpoise.balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import UNASKED
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers.daemon import loop
 from counterpoise.workers.daemon.activity import WorkerActivity
