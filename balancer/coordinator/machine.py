@@ -245,12 +245,24 @@ class Coordinator:
     def _settle(self, may_wait: bool = True) -> list[Send]:
         """Do what has become possible; return what to send: see CoordinatorState.take_outbox."""
         self._has_changed = True
-        self.runs.guard(EpochRun.plan_ahead)
-        self._answer_requests()
+        if not self._send_first():
+            self.runs.guard(EpochRun.plan_ahead)
+            self._answer_requests()
         self._revoke_useless_leases()
         self._grant_leases()
         self._say_goodbye()
         return self.state.take_outbox(may_wait)
+
+    def _send_first(self) -> bool:
+        """Send the run's first microbatch, if it is ready; return whether it was.
+
+        A rank waits for that and has nothing else to do: others are planned with the next message.
+        """
+        run = self.state.run
+        if run is None or run.delivery.has_sent:
+            return False
+        self._answer_requests()
+        return run.delivery.has_sent
 
     def _answer_requests(self) -> None:
         """Send what was asked for: a microbatch that is ready, the end of the epoch, a failure."""

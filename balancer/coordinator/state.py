@@ -179,6 +179,11 @@ class CoordinatorState:
     # --- the job
 
     @property
+    def has_started_workers(self) -> bool:
+        """Return whether workers are started with their source, by whom the balancer is."""
+        return self.job_is_fixed and self.job is not None and not self.job.source
+
+    @property
     def is_ready(self) -> bool:
         """Return whether a run can start: a worker has said how many samples there are."""
         return bool(self.fingerprint)

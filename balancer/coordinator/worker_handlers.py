@@ -28,7 +28,7 @@ from ..protocol.messages import (
     WorkerReady,
     WorkersEnded,
 )
-from ..protocol.parts import IDLE, WorkInProgress
+from ..protocol.parts import IDLE, UNASKED, WorkInProgress
 from ..protocol.transitions import W_PREPARING, W_READY, Action, Event, Outcome
 from .delivery.announced import take_announced
 from .delivery.shared_payloads import SharedPayload, size_of
@@ -134,12 +134,19 @@ class WorkerHandlers:
         """Do nothing: a hello was repeated that was answered already."""
 
     def accept(self, peer: bytes, ready: WorkerReady) -> Outcome:
-        """Accept a worker that has opened the source, if its data are those of the others."""
+        """Accept a worker that has opened the source, if its data are those of the others.
+
+        One that says so unasked is not refused for it: the data may have changed, and what the
+        trainer says of the workers before may come later, but before the answer to the Welcome.
+        """
         state = self.state
-        if ready.number != state.last_welcome:
+        is_unasked = ready.number == UNASKED and state.has_started_workers
+        if ready.number != state.last_welcome and not is_unasked:
             return Outcome.OUTDATED
         is_first = not state.fingerprint
         reason = why_worker_refused(state.job, state.count, state.fingerprint, ready)
+        if reason and is_unasked:
+            return Outcome.OUTDATED
         if not reason and (why := why_not_direct(state.workers[peer], state.job)):
             self.turn_away(peer, why)
             return Outcome.REFUSED

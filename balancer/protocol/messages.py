@@ -1,11 +1,11 @@
 """Defines every message of the protocol: a frozen record each, grouped by sender and receiver.
 
 Theory of operation. Three parties talk: workers, ranks, and the coordinator in the balancer. A
-worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady; then
-it receives leases (samples to probe or to decode) and answers them, in one or several messages. A
-rank sends RankHello with the job, starts a run (an epoch, from a position), requests microbatches
-some way ahead, and acknowledges those that it has copied. Every message may be repeated: a second
-request or a second answer changes nothing.
+worker sends WorkerHello, receives the job (Welcome), opens its source and sends WorkerReady (at
+once, too, where it was started with that source); then it receives leases (samples to probe or to
+decode) and answers them, in one or several messages. A rank sends RankHello with the job, starts a
+run (an epoch, from a position), requests microbatches some way ahead, and acknowledges those that
+it has copied. Every message may be repeated: a second request or a second answer changes nothing.
 
 Payloads (decoded samples) are not part of a record: they are raw frames behind it, or lie in memory
 that workers share with ranks: see its `handles`. `WITH_PAYLOADS` lists the kinds that carry any.
@@ -78,8 +78,10 @@ class WorkerHello(ArrayRecord, frozen=True):
 class WorkerReady(ArrayRecord, frozen=True):
     """The worker's source is open; it has `count` samples, produced by code with this fingerprint.
 
-    number: that of the Welcome that it answers; repeated when that is. cost: what each of them
-    costs, where all cost the same and that is known beforehand.
+    number: that of the Welcome that it answers; repeated when that is. UNASKED (-1) in one that
+    goes with the hello of a worker that was started with its source, and saves it the way there and
+    back; the Welcome is answered as well. cost: what each of them costs, where all cost the same
+    and that is known beforehand.
     """
 
     count: Integer

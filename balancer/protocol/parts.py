@@ -152,6 +152,8 @@ class EpochPosition(ArrayRecord, frozen=True):
 
 
 NO_PLACE = EpochPosition(-1, -1, -1, -1)
+# The number of a WorkerReady that answers no Welcome.
+UNASKED = -1
 # The label tokens that ranks count are kept for this many steps, on both sides.
 COUNTED_STEPS = 32
 

@@ -15,6 +15,7 @@ import math
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST_BLOCK = 1 << 30
+_libc = ctypes.CDLL(None)
 # Seconds without a payload after which memory is returned, and after which it is returned again.
 IDLE_S = 0.5
 
@@ -39,12 +40,12 @@ def share_one_heap() -> bool:
 
 def release_freed_memory() -> bool:
     """Return freed memory to the kernel; False where the C library is not glibc."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = getattr(_libc, "malloc_trim", None)
     return trim is not None and bool(trim(0))
 
 
 def _set(option: int, value: int) -> bool:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(_libc, "mallopt", None)
     return mallopt is not None and bool(mallopt(option, value))
 
 

@@ -21,7 +21,7 @@ from ...workers.daemon.identity import local_identity, local_name
 from ...workers.daemon.loop import run_worker
 from ...workers.daemon.payloads import Payloads, lent_in
 from ...workers.daemon.source_handler import SourceHandler
-from ...workers.processes.pool import Pool, start_pool
+from ...workers.processes.pool import Pool, begin_pool
 from ...workers.processes.pool_job import (
     PoolEndedError,
     PoolJob,
@@ -31,7 +31,7 @@ from ...workers.processes.pool_job import (
 )
 from ...workers.processes.start_method import start_method
 from ...workers.sources.fingerprint import software
-from ...workers.sources.interface import Source
+from ...workers.sources.interface import Source, accepts
 from ...workers.sources.randomness import find_generators, own_generators
 from .balancer_process import EmbeddedBalancer
 from .rank_sockets import closed_sockets
@@ -78,14 +78,15 @@ class WorkerStart:
         return start_method(self.context) == "fork"
 
     def start(self, config: WorkerConfig) -> Pool:
-        """Start workers as torch would now; see `start_pool` for errors."""
+        """Start workers as torch would now, and return at once; see `begin_pool` for errors."""
         # Here, and kept: each worker would look for the versions anew, and try memory files.
+        accepts(config.source.load, "allocate")
         software()
         find_generators()
         why_inline(config.transport)
         job = PoolJob(work=_work, payload=config, workers=self.workers, restart=RESTARTS)
         with closed_sockets():
-            return start_pool(job, start_method(self.context))
+            return begin_pool(job, start_method(self.context))
 
 
 class LocalProcesses:
@@ -118,13 +119,15 @@ class LocalProcesses:
         return self.pool is not None and self._start.persistent
 
     def start_workers(self) -> None:
-        """Start the workers of a run; the balancer starts meanwhile."""
+        """Start the workers of a run, which go on meanwhile, as a new balancer does."""
         self.pool, self._reader = self._start.start(self._config), PoolReader()
 
     def wait_ready(self) -> None:
-        """Wait for the balancer; RuntimeError with its own message if there will be none."""
+        """Wait for what was started; RuntimeError with its own message if it cannot be."""
         if self.balancer is not None:
             self.balancer.wait_ready()
+        if self.pool is not None:
+            self.pool.wait_ready()
 
     def finish(self) -> tuple[str, ...]:
         """End the workers of a run that is over, unless they are persistent; return their names."""
@@ -192,7 +195,9 @@ def _work(config: WorkerConfig, slot: WorkerSlot) -> None:
     identity = local_identity(slot.index, slot.incarnation)
     try:
         with own_generators():
-            reason = run_worker(config.endpoint, identity, handler, payloads=payloads)
+            reason = run_worker(
+                config.endpoint, identity, handler, payloads=payloads, has_source=True
+            )
     finally:
         payloads.close()
     if reason:

@@ -4,6 +4,8 @@ import atexit
 import os
 import socket
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch.distributed as dist
@@ -72,27 +74,32 @@ class LocalConnection(Connection):
         # Said before others start: the data may have changed, and nobody may be left who differs.
         self._report_ended(self._processes.end_workers())
         self._sockets.suspend()
-        try:
+        with self._telling_peers():
             self._processes.start_workers()
             self._sockets.watch(self._processes.descriptors())
-            self._await_balancer()
+
+    def _await_start(self) -> None:
+        """Wait for processes that still start: the balancer, and the supervisor's workers.
+
+        What the balancer is told has been sent meanwhile. LoaderError with a process' own message.
+        """
+        with self._telling_peers():
+            try:
+                self._processes.wait_ready()
+            except Exception:
+                self._sockets.give_up()
+                raise
+
+    @contextmanager
+    def _telling_peers(self) -> Iterator[None]:
+        """Tell the processes that share the balancer why this one cannot go on, if it cannot."""
+        try:
+            yield
         except Exception as error:
             if self._peers is not None:
                 self._peers.give_up(str(error))
             if isinstance(error, RuntimeError):  # as if it had come after they were ready
                 raise LoaderError(str(error)) from error
-            raise
-
-    def _await_balancer(self) -> None:
-        """Wait for a balancer that may still start; the first it hears is that this rank is here.
-
-        Raises RuntimeError with its own message if there will be none.
-        """
-        self._sockets.link()
-        try:
-            self._processes.wait_ready()
-        except Exception:
-            self._sockets.give_up()
             raise
 
     def _report_ended(self, names: tuple[str, ...]) -> None:

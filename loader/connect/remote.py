@@ -120,6 +120,7 @@ class Connection:
             self._send(self.session.begin(*start))
             self._send(self.session.new_requests())
             self._payloads.knock()
+            self._await_start()
 
     def go_on(self, start: RunStart) -> None:
         """Start the next run as `begin` does, with the workers of this one.
@@ -137,6 +138,9 @@ class Connection:
 
     def _prepare_run(self) -> None:
         """Do what a run needs before it begins."""
+
+    def _await_start(self) -> None:
+        """Wait for what was started for the run, once it has been sent for."""
 
     def next(self, timeout_s: float | None = None) -> Arrival | None:
         """Return the next microbatch in order, the same until it is released; None at the end.

@@ -244,10 +244,10 @@ class OtherInEachWorker(Dataset):
 def test_workers_that_fail_before_all_are_started_are_a_loaders_error(monkeypatch):
     """It depends on a race whether the pool or the loop hears of it first."""
 
-    def start_pool(_job: object, _method: str) -> None:
+    def begin_pool(_job: object, _method: str) -> None:
         raise RuntimeError("worker 0: worker_init_fn raised OSError: no disk")
 
-    monkeypatch.setattr(embedded, "start_pool", start_pool)
+    monkeypatch.setattr(embedded, "begin_pool", begin_pool)
     with pytest.raises(LoaderError, match="worker 0: worker_init_fn raised OSError: no disk"):
         next(iter(make(made.Deadly(), num_workers=1)))
 

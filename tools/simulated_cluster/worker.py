@@ -17,7 +17,7 @@ from ...balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
-from ...balancer.protocol.parts import IDLE, WorkInProgress
+from ...balancer.protocol.parts import IDLE, UNASKED, WorkInProgress
 from ...balancer.protocol.worker_session import (
     CarryPayloads,
     EndWorker,
@@ -132,6 +132,11 @@ class WorkerProcess:
         self._free_all()
         self.ready = WorkerReady(self.count, "simulated", number)
         self._send(self.ready)
+
+    @property
+    def is_open_unasked(self) -> bool:
+        """Whether the source was opened before a Welcome came, and none was answered yet."""
+        return self.ready is not None and self.ready.number == UNASKED
 
     def next_task(self) -> SampleTask | None:
         """Return the next task; results of one lease are sent before work on another."""

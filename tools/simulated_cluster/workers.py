@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from ...balancer.protocol.messages import DecodedItem, Lease, Message, Probed
-from ...balancer.protocol.parts import IDLE
+from ...balancer.protocol.parts import IDLE, UNASKED
 from ...balancer.protocol.worker_session import HEARTBEAT_S, EndWorker, OpenSource, SampleTask
 from .faults import Fault
 from .layout import SAMPLE
@@ -34,6 +34,8 @@ class Workers:
         for address in (worker.peer, worker.heartbeat_peer):
             world.peers[address] = (worker.party, lambda message, _: self._receive(worker, message))
         worker.send_hello()
+        if world.settings.fixed_job:  # it is the balancer's own, and started with its source
+            self._open(worker, UNASKED)
         self._send_heartbeats(worker)
 
     def crash(self, slot: int, down_s: float) -> None:
@@ -119,6 +121,8 @@ class Workers:
             self._die(worker)
             if self._is_last(worker):
                 self.world.fail(f"{worker.party} was rejected, and no other process has its slot")
+        elif isinstance(action, OpenSource) and worker.is_open_unasked:
+            worker.opened(action.number)
         elif isinstance(action, OpenSource):
             self._open(worker, action.number)
         elif isinstance(message, Lease) and not worker.busy:

@@ -4,6 +4,7 @@ The handler does the work on a sample: one for sources, another for loops withou
 thread with a socket of its own sends heartbeats, since a decode can take long.
 """
 
+import _thread
 import math
 import socket as sockets
 import threading
@@ -26,6 +27,7 @@ from ...balancer.protocol.messages import (
     WorkerHello,
     WorkerReady,
 )
+from ...balancer.protocol.parts import UNASKED
 from ...balancer.protocol.worker_session import (
     CarryPayloads,
     EndWorker,
@@ -73,12 +75,13 @@ def run_worker(
     until_lost_s: float | None = None,
     keys: PeerKeys | None = None,
     payloads: Payloads | None = None,
+    has_source: bool = False,
 ) -> str:
     """Work until the balancer ends the worker or `stop` returns true; return why, empty if well.
 
     `until_lost_s` ends a worker that has not received anything from a balancer for that time. With
     `keys` the balancer must be the one that they name. `payloads` says how payloads travel, inline
-    if it is left out.
+    if it is left out. `has_source`: the handler has one, which is opened unasked.
     """
     keep_freed_memory()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -87,9 +90,12 @@ def run_worker(
     try:
         link = Link(context, endpoint, identity.routing_id, keys)
         try:
-            # Only now: an address that cannot be connected to has been an error of this thread.
-            threading.Thread(target=send_heartbeats, args=arguments, daemon=True).start()
             worker = _Worker(link, identity, handler, activity, payloads or Payloads())
+            worker.say_hello()
+            # Only now: an address that cannot be connected to has been an error of this thread, and
+            # the hello is on its way meanwhile. No Thread: its start would wait for a core.
+            _thread.start_new_thread(send_heartbeats, arguments)
+            worker.get_ready(has_source)
             return worker.work(stop, until_lost_s)
         finally:
             link.close(LINGER_MS["worker"])
@@ -126,8 +132,13 @@ class _Worker:
         self.trimmer = IdleTrimmer()
         self.worked_at = 0.0
 
+    def get_ready(self, has_source: bool) -> None:
+        """Get ready while the hello is on its way; open a source that the handler has."""
+        if has_source:
+            self._open("", UNASKED)
+        self.payloads.begin()
+
     def work(self, stop: Callable[[], bool], until_lost_s: float | None) -> str:
-        self._send_hello()
         while not stop():
             # Looking for messages costs as much as some samples.
             if not self.session.tasks or self.now > self.looked + LOOK_S:
@@ -163,13 +174,14 @@ class _Worker:
             if refusal:
                 return refusal
         if self.session.state == "joining" and time.monotonic() > self.hello_sent + HELLO_RETRY_S:
-            self._send_hello()
+            self.say_hello()
         return ""
 
     def _silence_s(self) -> float:
         return time.monotonic() - self.last_received
 
-    def _send_hello(self) -> None:
+    def say_hello(self) -> None:
+        """Introduce this worker to the balancer."""
         self.hello_sent = time.monotonic()
         self.link.leave_clear_channel()  # a balancer that was started again does not know it
         who, host = self.identity, sockets.gethostname()
@@ -185,7 +197,7 @@ class _Worker:
             self.activity.forgotten.clear()
             if isinstance(self.session.handle(UnknownPeer()), SayHello):
                 self.payloads.free_all()
-                self._send_hello()
+                self.say_hello()
         self.looked = self.now = time.monotonic()
         while (received := self.link.receive()) is not None:
             self.last_received = time.monotonic()
@@ -204,16 +216,24 @@ class _Worker:
         return None
 
     def _open(self, job: str, number: int) -> None:
+        """Open a source and say so; what was opened unasked is that of a job without one."""
         self.results.clear()
         self.payloads.free_all()
+        unasked = self.opened
+        if unasked is not None and unasked.number == UNASKED and not job:
+            self.opened = structs.replace(unasked, number=number)
+        else:
+            self.opened = self._try_open(job, number)
+        # That it could not be opened is said when that is asked for.
+        if number != UNASKED or isinstance(self.opened, WorkerReady):
+            self._send(self.opened)
+
+    def _try_open(self, job: str, number: int) -> WorkerReady | WorkerFailed:
         try:
             count, fingerprint = self.handler.open(job)
-            cost = self.handler.uniform_cost()
+            return WorkerReady(count, fingerprint, number, self.handler.uniform_cost())
         except Exception as error:
-            self.opened = WorkerFailed(describe_error(error), number)
-        else:
-            self.opened = WorkerReady(count, fingerprint, number, cost)
-        self._send(self.opened)
+            return WorkerFailed(describe_error(error), number)
 
     def _look_up(self, tasks: Sequence[SampleTask]) -> None:
         """Measure what is left of a lease: nothing but a table is looked at."""

@@ -61,6 +61,11 @@ class Payloads:
         self._server = server
         self.address, self.key = address, b"" if server is None else server.key
 
+    def begin(self) -> None:
+        """Let ranks in that read in this process' memory; those that pull have another door."""
+        if isinstance(self._carrier, Lender):
+            self._carrier.begin()
+
     def put(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | bytearray:
         """Return a payload's handle; its bytes in one buffer, where it is to travel inline.
 

@@ -6,7 +6,6 @@ there: it has no thread.
 """
 
 import array
-import contextlib
 import os
 import select
 import socket
@@ -17,7 +16,7 @@ from ...balancer.protocol.messages import PayloadHandle
 from ..arena.memory import Mapping, received_descriptors
 from ..arena.views import watched_view
 from .borrower_book import BorrowerBook
-from .lender import door_of, doors_in
+from .lender import door_of, doors_in, remove_door
 from .packets import (
     ANSWER,
     ASK,
@@ -276,10 +275,15 @@ class Borrower:
         return self._lent[token].has(handle)
 
     def _connect(self, token: int) -> None:
-        """Connect to a worker, if it has not ended."""
+        """Connect to a worker, if it has not ended; else remove its door."""
         self._polled = None
-        with contextlib.suppress(FileNotFoundError, ConnectionError, TimeoutError):
+        try:
             self._lent[token] = _LentMemory(door_of(self._directory, token), self._name)
+        except ConnectionRefusedError:
+            # Doors of all workers there ever were would be tried, until they are too many.
+            remove_door(self._directory, token)
+        except (FileNotFoundError, ConnectionError, TimeoutError):
+            pass
 
     def _is_known(self, token: int) -> bool:
         """Return whether there is a connection to a worker; wait until it can be used."""

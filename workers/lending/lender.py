@@ -5,6 +5,7 @@ let in by a thread of their own, which sleeps otherwise: a rank that waits for i
 must not wait for a decode. Both change the books, under one lock.
 """
 
+import _thread
 import array
 import contextlib
 import itertools
@@ -44,6 +45,8 @@ from .segments import Segments
 _NAME_S = 5.0
 _NAME_BYTES = 256
 _DOOR = "lender-"
+# Until it listens.
+_MADE = "new-lender-"
 # The thread that lets ranks in has Python's lock this soon while the first is awaited: who waits
 # for it waits for a first batch.
 _SWITCH_S = 0.0005
@@ -56,8 +59,17 @@ def door_of(directory: str, token: int) -> str:
 
 def doors_in(directory: str) -> list[int]:
     """Return the tokens of the workers whose doors are in a directory."""
-    doors = Path(directory).glob(f"{_DOOR}*")
-    return [int(door.name.removeprefix(_DOOR), 16) for door in doors]
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 (pathlib takes ten times as long)
+    except FileNotFoundError:  # the balancer has ended
+        return []
+    return [int(name.removeprefix(_DOOR), 16) for name in names if name.startswith(_DOOR)]
+
+
+def remove_door(directory: str, token: int) -> None:
+    """Remove the door of a worker that has ended, which could not do it: it was killed."""
+    with contextlib.suppress(OSError):
+        Path(door_of(directory, token)).unlink()
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +98,7 @@ class _Memory:
 class Lender:
     """The memory of one worker process; its socket is in a directory that only this user can read.
 
-    Not to be inherited by a forked child. Call `close()`.
+    Not to be inherited by a forked child. Call `begin()`, and `close()`.
     """
 
     def __init__(self, directory: str, most_bytes: int) -> None:
@@ -101,12 +113,22 @@ class Lender:
         self._path = door_of(directory, token)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._door.bind(self._path)
+            # Who finds a door at which nobody listens takes it for that of a worker that has ended.
+            made = f"{directory}/{_MADE}{token:016x}"
+            self._door.bind(made)
             self._door.listen()
+            os.rename(made, self._path)  # noqa: PTH104
         except OSError:
             self._door.close()
             raise
-        threading.Thread(target=self._let_in, daemon=True, name="lender").start()
+
+    def begin(self) -> None:
+        """Let ranks in from now on.
+
+        To start a thread takes a new process as long as many samples: first it says that it can be
+        leased some. No Thread: its start would wait until it has a core.
+        """
+        _thread.start_new_thread(self._let_in, ())
 
     def lend(self, buffers: Sequence[Any], joins: bool = False) -> PayloadHandle | None:
         """Write a payload, given as buffers, and return its handle; None where there is no room.

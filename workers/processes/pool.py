@@ -2,10 +2,11 @@
 
 `start_pool(job)` has the trainer's fork server fork a supervisor, which starts the workers;
 `method="fork"` forks the supervisor from the trainer itself, as torch forks its workers.
-Either way the trainer keeps two pipe ends: the *lifeline*, which it never writes to and
-whose closing ends the pool, and the *reports*, whose end says that every process is gone.
+Either way the trainer keeps the ends of a pipe and of a socket: the *lifeline*, which it never
+writes to and whose closing ends the pool, and the *reports*, a packet each, whose end says that
+every process is gone.
 
-A forked copy of the trainer owns none of this: it drops its copies of the pipes at once (they
+A forked copy of the trainer owns none of this: it drops its copies of the ends at once (they
 would keep the pools alive beyond the trainer), and gets a fork server of its own when it needs one.
 """
 
@@ -15,6 +16,7 @@ import gc
 import os
 import select
 import signal
+import socket
 import sys
 import time
 import weakref
@@ -28,23 +30,26 @@ from .pool_job import PoolJob, Report, WorkerSlot, parse_report
 from .request import write_request
 from .supervisor import run
 
-__all__ = ["Pool", "PoolJob", "Report", "WorkerSlot", "start_pool"]
+__all__ = ["Pool", "PoolJob", "Report", "WorkerSlot", "begin_pool", "start_pool"]
 
 START_S = 120.0
 _CLOSE_S = 4.0
 _KILL_S = 2.0
 _METHODS = ("forkserver", "fork")
+# A report is shorter.
+_PACKET_BYTES = 4096
+# For those of all restarts, should the trainer read none for long; the kernel may give less.
+_UNREAD_BYTES = 1 << 20
 
 
 class _Ends:
-    """The trainer's ends of a pool's two pipes, and what is known of its processes."""
+    """The trainer's ends of a pool's pipe and socket, and what is known of its processes."""
 
     def __init__(self, lifeline: int, reports: int) -> None:
         self.lifeline = lifeline
         self.reports = reports
         self.supervisor = 0
         self.fork_server: ForkServer | None = None  # None: the supervisor is a child of ours
-        self.lines = b""
         self.pids: set[int] = set()
 
     def release(self, name: str) -> None:
@@ -54,27 +59,30 @@ class _Ends:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def read(self, whole: bool = True) -> tuple[list[Report], bool]:
-        """Return the reports that have arrived (or one at most), and whether no more can come."""
-        ended = False
-        # Byte by byte for one report: what comes after it must stay in the pipe, to wake a poll.
-        while self.reports >= 0 and not ended and (whole or not self.lines.endswith(b"\n")):
+    def read(self, last: str = "") -> tuple[list[Report], bool]:
+        """Return the reports that have arrived, and whether no more can come.
+
+        last: the kind of report after which others stay, to wake a poll.
+        """
+        reports: list[Report] = []
+        while self.reports >= 0 and not (reports and reports[-1].event == last):
             try:
-                chunk = os.read(self.reports, 65536 if whole else 1)
+                packet = os.read(self.reports, _PACKET_BYTES)
             except BlockingIOError:
-                break
-            self.lines += chunk
-            ended = not chunk
-        *complete, self.lines = self.lines.split(b"\n")
-        reports = [parse_report(line) for line in complete]
-        for report in reports:
-            if report.event in ("loading", "ready"):
-                self.supervisor = report.pid
-            elif report.event == "started":
-                self.pids.add(report.pid)
-            elif report.event == "exited":
-                self.pids.discard(report.pid)
-        return reports, ended or self.reports < 0
+                return reports, False
+            if not packet:
+                return reports, True
+            reports.append(parse_report(packet))
+            self._note(reports[-1])
+        return reports, self.reports < 0
+
+    def _note(self, report: Report) -> None:
+        if report.event in ("loading", "ready"):
+            self.supervisor = report.pid
+        elif report.event == "started":
+            self.pids.add(report.pid)
+        elif report.event == "exited":
+            self.pids.discard(report.pid)
 
 
 _open: "weakref.WeakSet[_Ends]" = weakref.WeakSet()
@@ -113,11 +121,12 @@ class Pool:
 
         The first call returns the reports until the pool was ready, even if a poll shows none.
         """
-        return self._read_reports(whole=True)
+        reports, self._pending = self._pending + self._read_reports(), []
+        return reports
 
-    def _read_reports(self, whole: bool) -> list[Report]:
-        reports, ended = self._ends.read(whole)
-        reports, self._pending = self._pending + reports, []
+    def _read_reports(self, last: str = "") -> list[Report]:
+        reports, ended = self._ends.read(last)
+        self._is_ready |= any(report.event == "ready" for report in reports)
         # A pool that ends by itself says why, in this call or in one before.
         if any(report.event == "failed" and report.worker is None for report in reports):
             self._has_told_end = True
@@ -143,23 +152,21 @@ class Pool:
     ) -> None:
         self.close()
 
-    def _wait_until_ready(self, timeout_s: float) -> None:
+    def wait_ready(self, timeout_s: float = START_S) -> None:
+        """Wait until the workers are forked; see `start_pool` for errors."""
         deadline = time.monotonic() + timeout_s
         poller = select.poll()
         poller.register(self.fileno(), select.POLLIN)
-        started: list[Report] = []
         while not self._is_ready:
             left_ms = 1000 * (deadline - time.monotonic())
             if left_ms <= 0 or not poller.poll(left_ms):
                 raise TimeoutError(f"the worker processes were not ready after {timeout_s} s")
-            # one at a time: what comes after the pool is ready must wake whoever polls then
-            for report in self._read_reports(whole=False):
+            # No more than these: what comes after must wake whoever polls then.
+            reports = self._read_reports(last="ready")
+            self._pending += reports
+            for report in reports:
                 if report.event == "failed" and report.worker is None:
                     raise RuntimeError(report.message)
-                if report.event == "ready":
-                    self._is_ready = True
-                started.append(report)
-        self._pending = started
 
 
 def start_pool(job: PoolJob, method: str = "forkserver", timeout_s: float = START_S) -> Pool:
@@ -168,26 +175,34 @@ def start_pool(job: PoolJob, method: str = "forkserver", timeout_s: float = STAR
     Raises TypeError if the job cannot be pickled, RuntimeError with the processes' own message if
     they could not load the job, TimeoutError after `timeout_s`.
     """
-    if method not in _METHODS:
-        raise ValueError(f"a pool is started by one of {_METHODS}, got {method!r}")
-    if is_importing_main():
-        raise RuntimeError(NO_GUARD)
-    _reap_orphans()
-    start = _start_by_fork_server if method == "forkserver" else _start_by_fork
-    pool = Pool(start(job, timeout_s))
+    pool = begin_pool(job, method, timeout_s)
     try:
-        pool._wait_until_ready(timeout_s)
+        pool.wait_ready(timeout_s)
     except BaseException:
         pool.close()
         raise
     return pool
 
 
+def begin_pool(job: PoolJob, method: str = "forkserver", timeout_s: float = START_S) -> Pool:
+    """Start a job's processes as `start_pool` does, and return at once: see `Pool.wait_ready`.
+
+    The workers will have what this process has now.
+    """
+    if method not in _METHODS:
+        raise ValueError(f"a pool is started by one of {_METHODS}, got {method!r}")
+    if is_importing_main():
+        raise RuntimeError(NO_GUARD)
+    _reap_orphans()
+    start = _start_by_fork_server if method == "forkserver" else _start_by_fork
+    return Pool(start(job, timeout_s))
+
+
 def _start_by_fork_server(job: PoolJob, timeout_s: float) -> _Ends:
     request, shared = write_request(job)
     trainer = own_pidfd()
     watching, lifeline = os.pipe()
-    reading, reports = os.pipe()
+    reading, reports = _report_ends()
     ends = _Ends(lifeline, reading)
     os.set_blocking(reading, False)
     try:
@@ -207,7 +222,7 @@ def _start_by_fork_server(job: PoolJob, timeout_s: float) -> _Ends:
 def _start_by_fork(job: PoolJob, timeout_s: float) -> _Ends:  # noqa: ARG001
     trainer = own_pidfd()
     watching, lifeline = os.pipe()
-    reading, reports = os.pipe()
+    reading, reports = _report_ends()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = fork_with_default_signals()
@@ -228,6 +243,13 @@ def _start_by_fork(job: PoolJob, timeout_s: float) -> _Ends:  # noqa: ARG001
     ends.supervisor = pid
     _open.add(ends)
     return ends
+
+
+def _report_ends() -> tuple[int, int]:
+    """Return the ends of the reports: the trainer's, and that of the processes."""
+    reading, writing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD_BYTES)
+    return reading.detach(), writing.detach()
 
 
 def _modules(job: PoolJob) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Lines below 4096 bytes go through a pipe in one piece, even if every character is escaped.
+# A report is below 4096 bytes, even if every character of its message is escaped.
 _MESSAGE_BYTES = 1800
 _ERROR_CHARACTERS = 1000
 
@@ -71,7 +71,7 @@ class Report:
 
 
 def format_report(report: Report) -> bytes:
-    """Return one line of JSON, short enough to go through a pipe in one piece; cuts a long message.
+    """Return one line of JSON, short enough for one packet; cuts a long message.
 
     >>> parse_report(format_report(Report("exited", worker=1, code=3))).code
     3

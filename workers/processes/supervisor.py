@@ -89,8 +89,11 @@ class _Supervisor:
 
     def start(self) -> None:
         """Start the workers."""
-        for index in range(self._job.workers):
-            self._start_worker(index, 0)
+        workers = range(self._job.workers)
+        # Told only then: the trainer would wake up beside the first worker, for nothing yet.
+        started = [self._start_worker(index, 0) for index in workers]
+        for report in started:
+            send_report(self._report, report)
         if self._inherits:
             give_up_inherited((*self._watched, self._wake, self._waker, self._report))
         send_report(self._report, Report("ready", pid=os.getpid()))
@@ -119,11 +122,12 @@ class _Supervisor:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
-    def _start_worker(self, index: int, incarnation: int) -> None:
+    def _start_worker(self, index: int, incarnation: int) -> Report:
+        """Start a worker; return the report of it, which is to be sent."""
         slot = WorkerSlot(index, self._job.workers, incarnation)
-        self._fork(index, incarnation, lambda: self._job.work(self._job.payload, slot))
+        return self._fork(index, incarnation, lambda: self._job.work(self._job.payload, slot))
 
-    def _fork(self, worker: int, incarnation: int, body: Callable[[], None]) -> None:
+    def _fork(self, worker: int, incarnation: int, body: Callable[[], None]) -> Report:
         parent = os.getpid()
         pid = fork_with_default_signals()
         if pid == 0:
@@ -132,9 +136,7 @@ class _Supervisor:
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         self._children[pid] = _Child(pid, worker, incarnation)
-        send_report(
-            self._report, Report("started", worker=worker, pid=pid, incarnation=incarnation)
-        )
+        return Report("started", worker=worker, pid=pid, incarnation=incarnation)
 
     def _reap(self) -> list[tuple[_Child, int]]:
         """Return the children that ended, with their wait status; kill the processes they left."""
@@ -161,7 +163,8 @@ class _Supervisor:
         )
         if again:
             self._restarts -= 1
-            self._start_worker(child.worker, child.incarnation + 1)
+            started = self._start_worker(child.worker, child.incarnation + 1)
+            send_report(self._report, started)
 
     def _signal(self, number: int) -> None:
         for pid in self._children:
@@ -172,7 +175,7 @@ class _Supervisor:
 def run(job: PoolJob, report: int, watched: Sequence[int], inherits: bool = False) -> NoReturn:
     """Be the supervisor of `job` until a descriptor in `watched` is readable; ends the process.
 
-    `report` is the write end of a pipe, for lines of `format_report`. Call it in a forked process
+    `report` is for packets of `format_report`. Call it in a forked process
     with one thread, that leads its own session; `inherits` says that it was forked from the
     trainer, and has the trainer's descriptors.
     """

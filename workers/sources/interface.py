@@ -6,9 +6,11 @@ and say what would have to be the same elsewhere for the same bytes to come out 
 `as_source` makes one of any map-style dataset. Nothing here imports torch.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -35,10 +37,21 @@ def accepts(function: Any, parameter: str) -> bool:
     >>> accepts(as_source, "key"), accepts(as_source, "rng"), accepts(None, "rng")
     (True, False, False)
     """
+    function = getattr(function, "__func__", function)
+    # Of plain functions they are kept: to find them out takes a forked worker almost as long as to
+    # open a source. Other callables may change, or have no hash.
+    read = _known_parameters if isinstance(function, FunctionType) else _parameters
     try:
-        return parameter in inspect.signature(function).parameters
+        return parameter in read(function)
     except (TypeError, ValueError):
         return False
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+_known_parameters = functools.lru_cache(64)(_parameters)
 
 
 class SampleError(ValueError):

@@ -1,5 +1,6 @@
 """Grant leases: choose the samples that a worker probes or decodes next."""
 
+import math
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -41,6 +42,8 @@ class LeaseGranter:
         self.feed = feed
         self.delivery = delivery
         self.lays_out = lays_out
+        # While one worker quickly decodes what is first, others are not woken until this time.
+        self._alone_until = -math.inf
 
     def grant(
         self,
@@ -62,7 +65,12 @@ class LeaseGranter:
         share = 0 if rank is None else self._share_of_first(workers, rank)
         if share:
             decode_ms = usual_ms if decode_ms is None else decode_ms
-            share = max(share, lease_samples(1, decode_ms, WAKING_MS))
+            alone = lease_samples(1, decode_ms, WAKING_MS)
+            if alone >= share * workers:
+                self._alone_until = now + WAKING_MS / 1000
+            share = max(share, alone)
+        elif now < self._alone_until and self._awaits_first():
+            return None
         for kind in ("decode", "probe") if share else self._kinds():
             if kind == "probe":
                 samples = self._to_probe(workers, probe_ms)
@@ -121,6 +129,12 @@ class LeaseGranter:
         step, microbatch = front
         ranks = delivery.steps[step].ranks
         return -(-sum(len(each[microbatch].samples) for each in ranks) // max(workers, 1))
+
+    def _awaits_first(self) -> bool:
+        """Return whether nothing was sent, and nothing that is to be sent first is decoded."""
+        step, microbatch = self.delivery.front
+        ranks = self.delivery.steps[step].ranks if step >= 0 else ()
+        return not self.delivery.has_sent and all(each[microbatch].missing for each in ranks)
 
     def _message(self, lease: GrantedLease) -> Lease:
         samples: Iterable[Sample] = lease.samples.values()

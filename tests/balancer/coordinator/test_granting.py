@@ -106,7 +106,7 @@ class Epochs:
     """
 
     def __init__(self, each_us: int = 200) -> None:
-        self.each_us = each_us
+        self.each_us, self.now = each_us, 0.0
         self.job = JobSpec(plan=replace(PLAN, samples_per_step=32, accumulate=1, batch_size=32))
         self.coordinator, self.sent = Coordinator(self.job), list[Send]()
         self.join(b"w0", b"w1")
@@ -118,7 +118,7 @@ class Epochs:
             self.tell(peer, WorkerReady(COUNT, "f", 0, (1,)))
 
     def tell(self, peer: bytes, message: Message, payloads: Sequence[bytes] = ()) -> None:
-        self.sent += self.coordinator.handle(peer, message, payloads, 0.0)
+        self.sent += self.coordinator.handle(peer, message, payloads, self.now)
 
     def take_leases(self) -> list[tuple[bytes, Lease]]:
         """Return the leases that were sent since the last call."""
@@ -160,12 +160,38 @@ def test_all_workers_decode_the_first_microbatch_and_nothing_beside_it() -> None
 def test_a_first_microbatch_that_is_decoded_before_another_worker_wakes_is_not_shared_out() -> None:
     epochs = Epochs(each_us=20)
     epochs.decode(epochs.start(0))
-    assert [(peer, len(lease.refs)) for peer, lease in epochs.start(1)] == [(b"w0", 32)]
-    # The other decodes what comes next.
+    leases = epochs.start(1)
+    assert [len(lease.refs) for _, lease in leases] == [32]
+    # The other is not woken before it is there.
     epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
-    assert [(peer, min(ordinals([(peer, each)]))) for peer, each in epochs.take_leases()][:1] == [
-        (b"w1", 32)
-    ]
+    assert not epochs.take_leases()
+    epochs.decode(leases)
+    assert [each.message.step for each in epochs.sent if isinstance(each.message, Batch)] == [0]
+    epochs.tell(b"r", RequestBatch(1, 0, 1, 0))
+    assert {peer for peer, _ in epochs.take_leases()} == {b"w0", b"w1"}
+
+
+def test_others_do_not_wait_for_a_first_microbatch_that_takes_longer_than_was_expected() -> None:
+    epochs = Epochs(each_us=20)
+    epochs.decode(epochs.start(0))
+    leases = epochs.start(1)
+    epochs.now += 0.003
+    epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
+    assert leases[0][0] not in {peer for peer, _ in epochs.take_leases()[:1]}
+
+
+def test_what_is_planned_next_waits_for_a_message_after_the_first_microbatch() -> None:
+    epochs = Epochs(each_us=20)
+    epochs.decode(epochs.start(0))
+    leases = epochs.start(1)
+    epochs.tell(b"r", RequestBatch(1, 0, 0, 0))
+    run = epochs.coordinator.state.run
+    assert run is not None
+    planned = len(run.delivery.steps)
+    epochs.decode(leases)
+    assert len(run.delivery.steps) == planned
+    epochs.tell(b"r", RequestBatch(1, 0, 1, 0))
+    assert len(run.delivery.steps) > planned
 
 
 def test_new_workers_are_taken_to_be_as_quick_with_the_first_microbatch_as_those_before() -> None:

@@ -16,7 +16,11 @@ from counterpoise.balancer.protocol.messages import (
     SampleFailed,
     SampleRef,
     Welcome,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
 )
+from counterpoise.balancer.protocol.parts import UNASKED
 from counterpoise.balancer.protocol.worker_session import SampleTask
 from counterpoise.workers.daemon import loop
 from counterpoise.workers.daemon.activity import WorkerActivity
@@ -73,11 +77,15 @@ class Taking:
 
     def __init__(self, clock: Clock, took_s: float, bad: Iterable[int] = ()) -> None:
         self.clock, self.took_s, self.bad = clock, took_s, set(bad)
+        self.opened, self.fails = 0, False
         self.begun: list[int] = []
         self.expected: list[list[int]] = []
         self.after: dict[int, Callable[[], None]] = {}
 
     def open(self, _job: str) -> tuple[int, str]:
+        self.opened += 1
+        if self.fails:
+            raise OSError("no disk")
         return 100, "print"
 
     def uniform_cost(self) -> tuple[int, ...]:
@@ -181,3 +189,30 @@ def test_a_sample_that_fails_is_reported_at_once_and_the_others_follow(clock: Cl
     activity = work(link, Taking(clock, QUICK_S, bad=[5]))
     assert results(link) == [5, [4, 6]]
     assert activity.heartbeat("w", 0, clock.now, 0.0).ordinal == -1  # nothing is in work
+
+
+def get_ready(handler: Taking) -> list[Any]:
+    """Let a worker with a source start, and be asked for it; return what it says of the source."""
+    made: Any = Scripted(Welcome("", 1))
+    worker = loop._Worker(made, Identity("w", 0, 0), handler, WorkerActivity(), Payloads())
+    worker.say_hello()
+    worker.get_ready(has_source=True)
+    worker.work(lambda: not made.inbox, None)
+    assert isinstance(made.sent[0], WorkerHello)
+    return [each for each in made.sent if isinstance(each, WorkerReady | WorkerFailed)]
+
+
+def test_a_source_is_opened_once_and_said_to_be_open_before_and_when_that_is_asked(
+    clock: Clock,
+) -> None:
+    handler = Taking(clock, QUICK_S)
+    ready = [(100, "print", UNASKED), (100, "print", 1)]
+    assert [(each.count, each.fingerprint, each.number) for each in get_ready(handler)] == ready
+    assert handler.opened == 1
+
+
+def test_that_a_source_cannot_be_opened_is_said_when_it_is_asked_for(clock: Clock) -> None:
+    handler = Taking(clock, QUICK_S)
+    handler.fails = True
+    assert get_ready(handler) == [WorkerFailed("OSError: no disk", 1)]
+    assert handler.opened == 1

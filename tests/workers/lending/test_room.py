@@ -24,6 +24,7 @@ LARGE = 300_000
 def lender(tmp_path: Path) -> Iterator[Lender]:
     """Return a lender with room for a few arrays, which is closed after the test."""
     lender = Lender(str(tmp_path), 4 << 20)
+    lender.begin()
     yield lender
     lender.close()
 
