@@ -1,6 +1,7 @@
 """Planted bugs in what is known of microbatches that workers have laid out.
 
-test_mutants.py plants them one by one and expects the trials of such workers to notice each.
+test_mutants.py plants them one by one and expects the trials of such workers to notice each. That a
+part is kept beside a sample they do not show: test_laid_out.py has that.
 """
 
 from tests.balancer.coordinator.planting import Mutant, Plant, edit
@@ -17,11 +18,6 @@ LAID_OUT_MUTANTS = (
         edit("coordinator.delivery.decoding:DecodeScheduler._parts",
              "(sample,) if found is None else found[1].samples", "(sample,)"),
         seed=3,
-    ),
-    mutant(
-        "a part of a batch is kept beside a sample",
-        edit("coordinator.delivery.tracker:DeliveryTracker._is_usable", "sizes == {1}", "True"),
-        seed=266,
     ),
     mutant(
         "parts of batches are not told from samples",
