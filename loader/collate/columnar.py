@@ -4,11 +4,12 @@ What `layouts.py` makes of the samples one by one is the same; whatever would be
 is not usual, gives None here. Several microbatches are laid out at a time: see `parts.py`.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import compress, islice, repeat
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...balancer.planning.problem.options import LayoutName
 from ...workers.codec.columns import (
@@ -41,12 +42,12 @@ def collate_together(
 ) -> list[Batch] | None:
     """Return the batches of microbatches with so many samples each; None where not all are usual.
 
-    Usual ones have labels. given: as for `lay_out`.
+    Usual ones have labels. Batches have arrays in place of tensors. given: as for `lay_out`.
     """
     columns = columns_of(samples)
     if columns is None or "labels" not in columns:
         return None
-    return lay_out(layout, columns, sizes, EVERY, **given)
+    return lay_out(layout, columns, sizes, EVERY, **given, make=_as_it_is)
 
 
 def lay_out(
@@ -58,21 +59,23 @@ def lay_out(
     pad_id: int,
     dummy_tile: int,
     allocate: Allocate,
+    make: Callable[[Array], Any] = torch.from_numpy,
 ) -> list[Batch] | None:
     """Return the batches of microbatches with so many samples each, of which `columns` are.
 
-    None where samples are not usual; the rest as for collate_padded.
+    None where samples are not usual. `make` makes a tensor of an array; others: collate_padded.
     """
     read = _texts(columns)
     if read is None:
         return None
-    parts = Parts(sizes)
+    parts = Parts(sizes, make)
     if layout == "packed":
         packed_texts(*read, parts, allocate, fields)
     else:
         each = zip(parts.batches, parts.of_each(read[0]), parts.of_each(read[1]), strict=True)
         for batch, tokens, labels in each:
-            batch |= padded_texts(tokens, labels, pad_id, allocate, fields)
+            texts = padded_texts(tokens, labels, pad_id, allocate, fields)
+            batch |= {name: make(array) for name, array in texts.items()}
     is_usual = _deal_images(columns, parts, dummy_tile, allocate, fields) and _deal_others(
         columns, parts, allocate, fields
     )
@@ -103,9 +106,7 @@ def _deal_images(
         if owned.dtype.kind not in "iu" or len(owned.shapes[0]) != 1:
             return False
         owners, counts = owned.elements(), owned.counts
-    # All samples' images, one after the other: each sample takes its own.
-    tiles_of = iter(owners.tolist())
-    if rows is None or [*map(sum, map(islice, repeat(tiles_of), counts))] != rows:
+    if rows is None or _tiles_of_samples(owners.tolist(), counts) != rows:
         return False
     if "pixel_values" in fields and not _deal_pixels(tiles, rows, parts, dummy_tile, allocate):
         return False
@@ -116,6 +117,18 @@ def _deal_images(
         joined = filled_array(allocate, counts, np.int32)
         parts.deal("images_per_sample", joined, parts.one_a_sample)
     return True
+
+
+def _tiles_of_samples(owners: list[int], counts: list[int]) -> list[int]:
+    """Return the number of each sample's tiles, of those of all images in order."""
+    tiles_of = iter(owners)
+    if max(counts) <= 1:  # most often: the next image's, or none
+        return [count and next(tiles_of) for count in counts]
+    return [*map(sum, map(islice, repeat(tiles_of), counts))]
+
+
+def _as_it_is(array: Array) -> Array:
+    return array
 
 
 def _deal_pixels(
@@ -140,7 +153,7 @@ def _deal_pixels(
     for batch, shape, own in zip(parts.batches, shapes, parts.of_each(extents), strict=True):
         if not shape[0]:
             side = own[0][-1] if own[0] else 0
-            batch["pixel_values"] = no_pixels(dummy_tile, side, allocate)
+            batch["pixel_values"] = parts.make(no_pixels(dummy_tile, side, allocate))
     return True
 
 

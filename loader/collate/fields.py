@@ -102,15 +102,16 @@ def _pixels(tiles: Sequence[Array], dummy_tile: int, allocate: Allocate) -> torc
     held = [array for array in tiles if len(array)]
     if held:
         return _concatenated("pixel_values", held, allocate)
-    return no_pixels(dummy_tile, tiles[0].shape[-1] if tiles else 0, allocate)
+    side = tiles[0].shape[-1] if tiles else 0
+    return torch.from_numpy(no_pixels(dummy_tile, side, allocate))
 
 
-def no_pixels(dummy_tile: int, side: int, allocate: Allocate) -> torch.Tensor:
+def no_pixels(dummy_tile: int, side: int, allocate: Allocate) -> Array:
     """Return the pixels of a batch without images, whose tiles would have sides of that length."""
     # An encoder under FSDP must run on every rank: a dummy tile gives it something to do.
     side = dummy_tile or side
     blank = np.zeros((1 if dummy_tile else 0, 3, side, side), np.uint8)
-    return filled_tensor(allocate, blank, np.uint8)
+    return filled_array(allocate, blank, np.uint8)
 
 
 def _owners(samples: Sequence[Sample]) -> list[Array]:

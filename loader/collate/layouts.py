@@ -66,8 +66,9 @@ def collate_padded(
     [[5, 6, 7], [8, 0, 0]]
     """
     tokens, labels = _texts(samples, pad_id)
+    texts = padded_texts(tokens, labels, pad_id, allocate, fields)
     return {
-        **padded_texts(tokens, labels, pad_id, allocate, fields),
+        **{name: torch.from_numpy(array) for name, array in texts.items()},
         **collate_images(samples, dummy_tile, allocate, fields),
         **collate_others(samples, allocate, fields),
     }
@@ -79,7 +80,7 @@ def padded_texts(
     pad_id: int,
     allocate: Allocate,
     fields: Container[str],
-) -> Batch:
+) -> dict[str, Array]:
     """Return the wanted fields that follow from tokens and labels, which have been checked."""
     longest = max(map(len, tokens))
     rows: dict[str, Array] = {}
@@ -95,7 +96,7 @@ def padded_texts(
                 rows[name][row, len(ids) :] = fill
     if "labels" in rows:
         rows["labels"][:, :1] = IGNORED
-    return {name: torch.from_numpy(array) for name, array in rows.items()}
+    return rows
 
 
 def collate_packed(

@@ -6,7 +6,7 @@ of their own, on the memory of all. The memory comes back when the last of them 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -17,9 +17,15 @@ T = TypeVar("T")
 
 
 class Parts:
-    """The batches of microbatches with so many samples each, which come one behind the other."""
+    """The batches of microbatches with so many samples each, which come one behind the other.
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    `make` makes of an array what is put into a batch.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], make: Callable[[npt.NDArray[Any]], Any] = torch.from_numpy
+    ) -> None:
+        self.make = make
         self.batches: list[dict[str, Any]] = [{} for _ in sizes]
         # The shapes of what has one value for each sample.
         self.one_a_sample: list[tuple[int, ...]] = [(size,) for size in sizes]
@@ -39,9 +45,9 @@ class Parts:
             batch[name] = value
 
     def deal(self, name: str, array: npt.NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> None:
-        """Put a tensor of its shape into each batch: the next elements of a flat array."""
-        at = 0
+        """Put what has its shape into each batch: the next elements of a flat array."""
+        make, at = self.make, 0
         for batch, shape in zip(self.batches, shapes, strict=True):
             end = at + math.prod(shape)
-            batch[name] = torch.from_numpy(array[at:end].reshape(shape))
+            batch[name] = make(array[at:end].reshape(shape))
             at = end

@@ -78,7 +78,7 @@ class HeldColumn(NamedTuple):
         """Return each sample's elements in C order, as views of its array where that is."""
         if len(self.shapes[0]) == 1:
             return [*self.arrays]
-        return [array.reshape(-1) for array in self.arrays]
+        return [*map(np.ndarray.ravel, self.arrays)]
 
     def elements(self) -> Array:
         """Return all elements, one sample's behind the other's."""
@@ -140,13 +140,16 @@ class ColumnReader:
 
 def columns_of(samples: Sequence[Any]) -> dict[str, HeldColumn] | None:
     """Return the fields of samples by their names; None if they are not all of one kind."""
-    if {*map(type, samples)} != {dict}:
+    if {*map(type, samples)} != {dict} or len({*map(len, samples)}) > 1:
         return None
     names = [*samples[0]]
-    if [*map(list, samples)].count(names) < len(samples) or {*map(type, names)} - {str}:
+    if {*map(type, names)} != {str}:
         return None
-    columns = [*map(_column_of, zip(*map(dict.values, samples), strict=True))]
-    found = {name: each for name, each in zip(names, columns, strict=True) if each is not None}
+    try:
+        columns = {name: _column_of([*map(itemgetter(name), samples)]) for name in names}
+    except KeyError:
+        return None
+    found = {name: each for name, each in columns.items() if each is not None}
     return found if len(found) == len(names) else None
 
 

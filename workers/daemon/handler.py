@@ -8,8 +8,9 @@ import msgspec
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 
-# Returns the batches of microbatches with so many samples each, None where it makes none of them.
-LayOut = Callable[[Sequence[Any], Sequence[int]], Sequence[Any] | None]
+# Returns the batches of microbatches with so many samples each, None where it makes none of them:
+# dicts of arrays, which are to be tensors, and numbers.
+LayOut = Callable[[Sequence[Any], Sequence[int]], Sequence[dict[str, Any]] | None]
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
