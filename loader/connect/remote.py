@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 # Pause between pings while waiting, and the silence after which a balancer is taken for dead.
 PING_S = 1.0
 PATIENCE_S = 30.0
+# Between microbatches that are here, messages are looked for this often.
+LOOK_S = 0.001
 # A balancer that is silent this long may be reachable under CURVE: the clear channel is closed.
 CLEAR_PATIENCE_S = 5.0
 # A balancer that is silent this long may have lost this connection: another one is opened.
@@ -92,7 +94,7 @@ class Connection:
         self._awaits_restart = False
         self._is_first = True  # nothing of the run has been handed out yet
         self._clock = ClockFilter()
-        self._heard = time.monotonic()
+        self._heard = self._looked = time.monotonic()
         self._leave = weakref.finalize(self, _close, self._sockets, watch)
 
     @property
@@ -151,8 +153,10 @@ class Connection:
         with self._sockets.lock:
             has_next = self._has_next()
             # `_wait` receives, too, but may pause before or give up.
-            is_to_drain = has_next or self._is_draining or bool(self.session.failure)
-            if is_to_drain or timeout_s is not None:
+            is_open = self._is_draining or bool(self.session.failure)
+            # Of what is here to look for messages costs a good part: others can wait a moment.
+            is_due = not has_next or time.monotonic() > self._looked + LOOK_S
+            if is_open or (is_due and (has_next or timeout_s is not None)):
                 self._drain()
                 self._payloads.turn(self.session)
                 has_next = self._has_next()
@@ -263,6 +267,7 @@ class Connection:
             # A signal's handler has raised in it: a message may be half read, and one not handled.
             self._sockets.drop()
         self._is_draining = True
+        self._looked = time.monotonic()
         link = self._sockets.link()
         while (received := link.receive()) is not None:
             self._heard = time.monotonic()

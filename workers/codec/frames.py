@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 Header = dict[str, Any]
+# How a header of tensors begins.
+_TENSORS = msgpack.packb({"tensors": []})[:-1]
 # Samples of one data set have few different headers, which are read once each: so many are
 # remembered, of at most this size.
 HEADERS_REMEMBERED = 256
@@ -110,7 +112,7 @@ def _reader(header: object, allow_object: bool) -> Callable[[memoryview], Any]:
 
 
 def _packed_reader(header: bytes, allow_object: bool) -> Callable[[memoryview], Any]:
-    layout = read_arrays(header)
+    layout = None if header.startswith(_TENSORS) else read_arrays(header)
     return layout.read if layout is not None else _reader(msgpack.unpackb(header), allow_object)
 
 

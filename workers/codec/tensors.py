@@ -13,7 +13,7 @@ import reprlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -97,8 +97,7 @@ def encode_batch(batch: Mapping[str, Any]) -> tuple[bytes, list[Buffer]] | None:
     return _packed_header("dict", tuple(batch), tuple(form)), aligned(contents)
 
 
-@dataclass(frozen=True, slots=True)
-class MemberPlace:
+class MemberPlace(NamedTuple):
     """A member in a payload: the type of a tensor or the format of a number, and its bytes.
 
     shape: of a tensor. start, nbytes: where it lies.
@@ -161,7 +160,7 @@ def _form(layout: object) -> SampleForm:
             container, names = "dict", tuple(map(_name, keys))
         case _:
             raise CodecError(f"no such container: {reprlib.repr(layout)}")
-    places, end = [], 0
+    places, end = list[MemberPlace](), 0
     for member in members:
         kind, shape, size = _checked(member)
         start = padded(end) if size else end
@@ -225,19 +224,19 @@ def _packed_header(container: str, names: tuple[str, ...], form: tuple[Member, .
 
 def _checked(member: object) -> tuple[torch.dtype | struct.Struct, tuple[int, ...], int]:
     """Return a member's type, shape, and size in bytes."""
-    match member:
-        case [str() as name, []] if name in _PACKED:
-            return _PACKED[name], (), _PACKED[name].size
-        case [str() as name, [*lengths]] if name in _TYPES:
-            shape = tuple(_length(each) for each in lengths)
-            return _TYPES[name], shape, math.prod(shape) * _TYPES[name].itemsize
+    # Each batch that a worker lays out has a form of its own: patterns would take three times this.
+    if type(member) is list and len(member) == 2:
+        name, lengths = member
+        if type(name) is str and type(lengths) is list:
+            if lengths == [] and name in _PACKED:
+                return _PACKED[name], (), _PACKED[name].size
+            if name in _TYPES and all(map(_is_length, lengths)):
+                return _TYPES[name], tuple(lengths), math.prod(lengths) * _TYPES[name].itemsize
     raise CodecError(f"no such member: {reprlib.repr(member)}")
 
 
-def _length(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 48:
-        raise CodecError(f"no such length: {reprlib.repr(value)}")
-    return value
+def _is_length(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 48
 
 
 def _name(value: object) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,10 @@ def together(
     return collate_undecoded(layout, ColumnReader(), microbatches, fields, **given)
 
 
+def as_tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
 @both
 @given(
     microbatches=st.lists(usual, min_size=1, max_size=4),
@@ -67,7 +72,7 @@ def test_batches_are_those_of_each_alone(
         given: Any = {"pad_id": 7, "dummy_tile": dummy_tile, "allocate": BufferPool().take}
         held = collate_together(layout, every, [*map(len, microbatches)], **given)
         if held is not None:
-            assert_same(held, alone)
+            assert_same([{n: as_tensor(v) for n, v in batch.items()} for batch in held], alone)
         assert (held is None) == (found is None or "labels" not in every[0])
     if found is not None:
         assert_same(found, alone)
