@@ -42,8 +42,9 @@ class Pictures:
         time.sleep(DECODE_S)
         tokens = np.arange(3 + index % 5)
         tiles = np.full((1 + index % 3, 3, 128, 128), index, np.uint8)
-        count = np.array([len(tiles)])
-        return {"input_ids": tokens, "pixel_values": tiles, "tiles_per_image": count}
+        # With labels, so that workers lay out the microbatches that they have all samples of.
+        texts = {"input_ids": tokens, "labels": tokens}
+        return {**texts, "pixel_values": tiles, "tiles_per_image": np.array([len(tiles)])}
 
 
 class Tensors(Pictures):
