@@ -1,7 +1,8 @@
 """`counterpoise bench soak`: shows what grows while loaders run at full speed for long.
 
 A trainer in a process of its own takes batches without a pause, by a plain loader, a balanced one,
-or by balanced ones that are made anew for each epoch. Memory, descriptors and threads of it and of
+one whose workers lay out its microbatches of small samples, or by balanced ones that are made anew
+for each epoch. Memory, descriptors and threads of it and of
 all processes below it are looked at from outside; what counts is their slope.
 """
 
@@ -19,11 +20,14 @@ from rich.table import Table
 
 from ...console.reporting import emit
 from . import transports
+from .overhead import OverheadCell, loader_of
 from .processes.usage import PARTS, Usage, usage_by_part
 from .systems.cell import Cell, parse_cell
 from .systems.peers import open_system
 
-KINDS = ("plain", "balanced", "remade")
+KINDS = ("plain", "balanced", "laid out", "remade")
+# Samples of a microbatch that workers lay out, and of an epoch of such.
+LAID_OUT, LAID_OUT_SAMPLES = 16, 12_800
 FIGURES = ("nbytes", "descriptors", "threads")
 # Of all looks, this part at the beginning is not counted: buffers grow to their size.
 _WARM_UP = 0.2
@@ -135,9 +139,9 @@ def _epoch(kind: str, cell: Cell, kept: Any) -> int:
     loader, samples = _loader(kind, cell) if kept is None else kept, 0
     try:
         for batch in loader:
-            tensor = batch["pixel_values"] if isinstance(batch, dict) else batch
+            tensor = batch["input_ids"] if isinstance(batch, dict) else batch
             tensor.flatten()[0].item()
-            samples += cell.batch_size
+            samples += len(batch["cu_seq_lens"]) - 1 if isinstance(batch, dict) else len(batch)
     finally:
         if kept is None:
             loader.close()
@@ -147,6 +151,8 @@ def _epoch(kind: str, cell: Cell, kept: Any) -> int:
 def _loader(kind: str, cell: Cell) -> Any:
     if kind == "plain":
         return open_system("ours", cell)
+    if kind == "laid out":
+        return loader_of(OverheadCell(LAID_OUT, LAID_OUT_SAMPLES, cell.workers), "known")
     return transports.loader_of("arena", cell)
 
 
