@@ -103,16 +103,19 @@ class SmallSamples:
         }
 
 
-def loader_of(cell: OverheadCell, costs: str) -> Any:
-    """Return a balanced loader whose later epochs know the costs, or one that measures them."""
+def loader_of(cell: OverheadCell, costs: str, room: float = ROOM) -> Any:
+    """Return a balanced loader whose later epochs know the costs, or one that measures them.
+
+    `room`: budgets are so many times what a microbatch has on average.
+    """
     from ....balancer.planning.problem.balance import Balance
     from ....loader import DataLoader
 
     samples = SmallSamples(cell)
-    room = ROOM * cell.microbatch
+    most = room * cell.microbatch
     budgets = {
-        "tiles": int(room * samples.tiles.mean()),
-        "tokens": int(room * samples.tokens.mean()),
+        "tiles": int(most * samples.tiles.mean()),
+        "tokens": int(most * samples.tokens.mean()),
     }
     budgets = {name: max(each, int(getattr(samples, name).max())) for name, each in budgets.items()}
     return DataLoader(

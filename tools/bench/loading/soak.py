@@ -28,6 +28,8 @@ from .systems.peers import open_system
 KINDS = ("plain", "balanced", "laid out", "remade")
 # Samples of a microbatch that workers lay out, and of an epoch of such.
 LAID_OUT, LAID_OUT_SAMPLES = 16, 12_800
+# In so many epochs some step has far more than the average.
+ROOM = 2.5
 FIGURES = ("nbytes", "descriptors", "threads")
 # Of all looks, this part at the beginning is not counted: buffers grow to their size.
 _WARM_UP = 0.2
@@ -152,7 +154,7 @@ def _loader(kind: str, cell: Cell) -> Any:
     if kind == "plain":
         return open_system("ours", cell)
     if kind == "laid out":
-        return loader_of(OverheadCell(LAID_OUT, LAID_OUT_SAMPLES, cell.workers), "known")
+        return loader_of(OverheadCell(LAID_OUT, LAID_OUT_SAMPLES, cell.workers), "known", ROOM)
     return transports.loader_of("arena", cell)
 
 
