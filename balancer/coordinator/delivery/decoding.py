@@ -62,11 +62,14 @@ class DecodeScheduler:
         found = self._queue.nearest(self.planned.is_front, rank)
         return None if found is None else found[0][:2]
 
-    def next_samples(self, most: int, rank: int = 0, spans: bool = False) -> list[Sample]:
+    def next_samples(
+        self, most: int, rank: int = 0, spans: bool = False, whole: bool = False
+    ) -> list[Sample]:
         """Return up to `most` samples to decode, nearest first; of one microbatch unless `spans`.
 
-        Of each microbatch those of `rank` first, and of the ranks after it. A sample that is
-        suspected of killing workers comes alone.
+        `whole`: a further microbatch is begun only if all that waits of it is taken. Of each those
+        of `rank` first, and of the ranks after it. A sample that is suspected of killing workers
+        comes alone.
         """
         chosen: list[Sample] = []
         while len(chosen) < most:
@@ -74,6 +77,8 @@ class DecodeScheduler:
             if found is None:
                 break
             if chosen and not spans and found[0][:2] != chosen[0].position:
+                break
+            if chosen and whole and len(found[1]) > most - len(chosen):
                 break
             if not self._choose(found[1], most, chosen) or chosen[-1].crash_count:
                 break

@@ -66,6 +66,7 @@ class LeaseGranter:
         if share:
             decode_ms = usual_ms if decode_ms is None else decode_ms
             alone = lease_samples(1, decode_ms, WAKING_MS)
+            # One worker has all of it sooner than another could be woken.
             if alone >= share * workers:
                 self._alone_until = now + WAKING_MS / 1000
             share = max(share, alone)
@@ -105,7 +106,8 @@ class LeaseGranter:
         most = lease_samples(DECODE_SAMPLES, each_ms)
         if share:
             return self.delivery.decoding.next_samples(min(most, share), rank)
-        return self.delivery.decoding.next_samples(most, rank, spans=most > DECODE_SAMPLES)
+        spans = most > DECODE_SAMPLES
+        return self.delivery.decoding.next_samples(most, rank, spans, whole=spans and self.lays_out)
 
     def _to_probe(self, workers: int, each_ms: float | None) -> list[Sample]:
         # Asked first: after most messages there is nothing to probe.

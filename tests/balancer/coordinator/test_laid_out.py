@@ -150,14 +150,21 @@ def granted(*sizes: int, most: int = 99, lays_out: bool = True) -> Lease:
         batch.samples = batch.samples[::-1]
     feed: Any = None
     granter = LeaseGranter(0, LeaseTable(9.0), feed, delivered.tracker, lays_out)
-    samples = delivered.tracker.decoding.next_samples(most, spans=True)
+    samples = delivered.tracker.decoding.next_samples(most, spans=True, whole=lays_out)
     return granter._message(granter.leases.grant(b"w", "decode", samples, 0.0))
 
 
 def test_a_lease_says_which_microbatches_it_has_all_of_in_their_own_order() -> None:
-    lease = granted(2, 3, 4, most=7)
-    assert [ref.ordinal for ref in lease.refs] == [1, 0, 4, 3, 2, 5, 6]
-    assert lease.whole == (WholeMicrobatch(0, 2), WholeMicrobatch(2, 3))
+    lease = granted(2, 3, 4)
+    assert [ref.ordinal for ref in lease.refs] == [1, 0, 4, 3, 2, 8, 7, 6, 5]
+    assert lease.whole == (WholeMicrobatch(0, 2), WholeMicrobatch(2, 3), WholeMicrobatch(5, 4))
+
+
+def test_a_lease_ends_with_a_microbatch_unless_one_is_more_than_a_lease_has() -> None:
+    assert [ref.ordinal for ref in granted(2, 3, 4, most=7).refs] == [1, 0, 4, 3, 2]
+    assert [ref.ordinal for ref in granted(2, 3, 4, most=7, lays_out=False).refs] == [*range(7)]
+    too_large = granted(5, 2, most=4)
+    assert ([ref.ordinal for ref in too_large.refs], too_large.whole) == ([0, 1, 2, 3], ())
 
 
 def test_one_of_a_single_sample_is_no_matter() -> None:
