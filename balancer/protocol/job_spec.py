@@ -69,7 +69,7 @@ class JobSpec:
 
     @property
     def untold_bytes(self) -> int:
-        """A process that has released so many bytes of payloads acknowledges them at once."""
+        """Bytes of released payloads from which on a rank's process acknowledges them at once."""
         return min(UNTOLD_BYTES, self.buffer_bytes // (UNTOLD_PART * self.ranks))
 
     @property

@@ -61,12 +61,14 @@ class StackedAhead:
         self, arrival: Arrival, following: Callable[[Arrival], Iterable[Arrival]]
     ) -> list[Arrival]:
         """Return a microbatch and those behind it that are small enough to be laid out with it."""
-        together, left = [arrival], MOST_BYTES
+        together = [arrival]
         if self._alone:
             self._alone -= 1
             return together
-        left -= _nbytes(arrival.payloads) if self._batches.takes_several else left
-        for each in following(arrival) if left > 0 else ():
+        left = MOST_BYTES - _nbytes(arrival.payloads)
+        if left <= 0 or not self._batches.takes_several:
+            return together
+        for each in following(arrival):
             left -= _nbytes(each.payloads)
             is_other = not each.batch.items or is_laid_out(each)
             if left < 0 or is_other or len(together) == MOST_TOGETHER:

@@ -55,7 +55,7 @@ class BatchMaker:
     `collate` is given the samples and the names that are wanted, and may return more; `lends`:
     whether what it returns may lie in the samples' own memory. `pins`: whether batches are pinned.
     `stack`, if there is one, may make the batches of microbatches that are not decoded and the
-    names that are wanted; else it returns None. `gains`: it takes less for several at once.
+    names that are wanted; else it returns None. `joins`: it takes less for several at once.
     `takes_foreign`: it reads only what may come from other hosts. `lay_out`, if there is one, is
     for workers, which may make whole batches with it.
     """
@@ -66,13 +66,13 @@ class BatchMaker:
     pins: bool = False
     stack: Stack | None = None
     lay_out: LayOut | None = None
-    gains: bool = False
+    joins: bool = False
     takes_foreign: bool = False
 
     @property
     def takes_several(self) -> bool:
         """Return whether several microbatches are better stacked at once."""
-        return self.gains and not callable(self.fields)
+        return self.joins and not callable(self.fields)
 
     def collated(self, samples: list[Any], info: StepInfo) -> Any:
         """Return the batch of samples, of which labels may still be counted."""
@@ -159,7 +159,7 @@ def batch_maker(
         pins=pins,
         stack=partial(collate_undecoded, balance.layout, ColumnReader(), **given),
         lay_out=lay_out,
-        gains=True,
+        joins=True,
         takes_foreign=True,
     )
 

@@ -40,7 +40,7 @@ _NO_OWNERS = np.zeros(0, np.int64)
 def collate_together(
     layout: LayoutName, samples: Sequence[Any], sizes: Sequence[int], **given: Any
 ) -> list[Batch] | None:
-    """Return the batches of microbatches with so many samples each; None where not all are usual.
+    """Return the batches of microbatches of these sizes; None where some sample is not usual.
 
     Usual ones have labels. Batches have arrays in place of tensors. given: as for `lay_out`.
     """
@@ -61,7 +61,7 @@ def lay_out(
     allocate: Allocate,
     make: Callable[[Array], Any] = torch.from_numpy,
 ) -> list[Batch] | None:
-    """Return the batches of microbatches with so many samples each, of which `columns` are.
+    """Return the batches of microbatches of these sizes, whose samples `columns` have.
 
     None where samples are not usual. `make` makes a tensor of an array; others: collate_padded.
     """
@@ -100,6 +100,7 @@ def _deal_images(
     if tiles is None and not dummy_tile:
         return True
     samples = len(columns["input_ids"].counts)
+    # By sample the tiles that it has; by image the tiles that it owns; by sample its images.
     rows = [0] * samples if tiles is None else _lengths(tiles)
     owners, counts = _NO_OWNERS, [0] * samples
     if owned is not None:

@@ -80,19 +80,11 @@ def collate_images(
     batch: Batch = {}
     if "pixel_values" in fields:
         batch["pixel_values"] = _pixels(tiles, dummy_tile, allocate)
-    every = np.concatenate([*owners, ()])
-    counts = [*map(len, owners)] or [0]
-    return batch | images_of(every, counts, allocate, fields)
-
-
-def images_of(
-    owners: Array, counts: Sequence[int], allocate: Allocate, fields: Container[str]
-) -> Batch:
-    """Return what says whose tiles are whose: how many each image has, and images of a sample."""
-    batch: Batch = {}
     if "tiles_per_image" in fields:
-        batch["tiles_per_image"] = filled_tensor(allocate, owners, np.int32)
+        every = np.concatenate([*owners, ()])
+        batch["tiles_per_image"] = filled_tensor(allocate, every, np.int32)
     if "images_per_sample" in fields:
+        counts = [*map(len, owners)] or [0]
         batch["images_per_sample"] = filled_tensor(allocate, counts, np.int32)
     return batch
 
@@ -190,18 +182,11 @@ def _concatenated(name: str, arrays: list[Array], allocate: Allocate) -> torch.T
         kinds = sorted({f"{array.dtype} {('n', *array.shape[1:])}" for array in arrays})
         raise ValueError(f"field {name!r} comes as {' and '.join(kinds)}; make them all alike")
     shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-    return joined_tensor(arrays, shape, allocate)
-
-
-def joined_tensor(
-    arrays: Sequence[Array], shape: tuple[int, ...], allocate: Allocate
-) -> torch.Tensor:
-    """Copy arrays of one type, whole or flat, into one buffer; `shape` is that of all of them."""
     return torch.from_numpy(joined_array(arrays, shape, allocate))
 
 
 def joined_array(arrays: Sequence[Array], shape: tuple[int, ...], allocate: Allocate) -> Array:
-    """Return what joined_tensor does, as an array."""
+    """Copy arrays of one type, whole or flat, into one buffer; `shape` is that of all of them."""
     joined = empty_array(allocate, shape, arrays[0].dtype)
     np.concatenate(arrays, out=joined if arrays[0].ndim == len(shape) else joined.reshape(-1))
     return joined

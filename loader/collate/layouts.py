@@ -138,6 +138,7 @@ def packed_texts(
 ) -> None:
     """Put the wanted fields that follow from tokens and labels, which have been checked."""
     lengths = [*map(len, tokens)]
+    # Of all microbatches' samples in one row; each microbatch gets its part of it.
     begins = [*accumulate(lengths, initial=0)]
     rows = [(1, total) for total in parts.sums(lengths)]
     for name in ("input_ids", "labels", "position_ids"):

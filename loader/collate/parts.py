@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Parts:
-    """The batches of microbatches with so many samples each, which come one behind the other.
+    """The batches of microbatches of these sizes, whose samples come one behind the other.
 
     `make` makes of an array what is put into a batch.
     """

@@ -135,7 +135,7 @@ class WorkerProcess:
 
     @property
     def is_open_unasked(self) -> bool:
-        """Whether the source was opened before a Welcome came, and none was answered yet."""
+        """True if the source was opened before a Welcome came, and none was answered yet."""
         return self.ready is not None and self.ready.number == UNASKED
 
     def next_task(self) -> SampleTask | None:

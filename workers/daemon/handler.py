@@ -8,7 +8,7 @@ import msgspec
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 
-# Returns the batches of microbatches with so many samples each, None where it makes none of them:
+# Returns the batches of microbatches of these sizes, None where it makes none of these samples:
 # dicts of arrays, which are to be tensors, and numbers.
 LayOut = Callable[[Sequence[Any], Sequence[int]], Sequence[dict[str, Any]] | None]
 
@@ -80,7 +80,7 @@ class Handler(Protocol):
         """Return a sample that was loaded as it is decoded."""
 
     def laid_out(self, loaded: Sequence[Loaded], sizes: Sequence[int]) -> list[Decoded] | None:
-        """Return the batches of microbatches with so many samples each; None if some are unusual.
+        """Return the batches of microbatches of these sizes; None if some sample is unusual.
 
         A batch has no name and no cost.
         """

@@ -56,7 +56,7 @@ from .results import LeaseResults
 # A hello without an answer is sent again after this time.
 HELLO_RETRY_S = 5.0
 # Microbatches of about so many samples are laid out together.
-MOST_TOGETHER = 64
+MOST_LAID_OUT = 64
 # Between samples that are decoded more quickly, messages are looked for this often.
 LOOK_S = 0.001
 # What payloads lie in, where ranks get them themselves, and what they were decoded with, is given
@@ -249,7 +249,7 @@ class _Worker:
         lays_out = self.payloads.lends and self.handler.lays_out
         try:
             while True:
-                whole = self.session.next_whole(MOST_TOGETHER) if lays_out else []
+                whole = self.session.next_whole(MOST_LAID_OUT) if lays_out else []
                 if whole:
                     self._work_on_whole(whole)
                 else:
@@ -283,6 +283,7 @@ class _Worker:
         ]
         sizes = [*map(len, microbatches)]
         batches: Sequence[Decoded | None] | None = None
+        # With a sample that failed the others are no whole microbatch.
         if [*map(len, loaded)] == sizes:
             batches = self.handler.laid_out([each for own in loaded for _, each in own], sizes)
         took_s = (time.monotonic() - began) / sum(sizes)

@@ -62,7 +62,7 @@ class Payloads:
         self.address, self.key = address, b"" if server is None else server.key
 
     def begin(self) -> None:
-        """Let ranks in that read in this process' memory; those that pull have another door."""
+        """Open the door to ranks that read in this process' memory; others pull from another."""
         if isinstance(self._carrier, Lender):
             self._carrier.begin()
 
@@ -71,7 +71,7 @@ class Payloads:
 
         joins: it may be in one run with the one before, as both will be announced in one message.
         """
-        handle = None if self._carrier is None else self._carrier.lend(buffers, joins)
+        handle = self.lend(buffers, joins)
         return payload_of(buffers) if handle is None else handle
 
     @property

@@ -50,8 +50,8 @@ class SourceHandler:
         """`threads` load samples; with 1 the caller's own does, when the sample is asked for.
 
         allocator: returns, for each sample that the caller's thread loads, what gives memory to a
-        transform that takes it. lay_out: returns the batches of microbatches with so many samples
-        each, None where it does not make them of these.
+        transform that takes it. lay_out: returns the batches of microbatches of these sizes, None
+        where it does not make them of these samples.
         """
         self.source = source
         self.resources = resources
@@ -156,7 +156,7 @@ class SourceHandler:
         return self._packed(loaded.key, (), loaded.sample, loaded.load_s)
 
     def laid_out(self, loaded: Sequence[Loaded], sizes: Sequence[int]) -> list[Decoded] | None:
-        """Return the batches of microbatches with so many samples each; None if some are unusual.
+        """Return the batches of microbatches of these sizes; None if some sample is unusual.
 
         A batch has no name and no cost.
         """

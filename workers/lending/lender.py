@@ -123,7 +123,7 @@ class Lender:
             raise
 
     def begin(self) -> None:
-        """Let ranks in from now on.
+        """Accept connections of ranks from now on.
 
         To start a thread takes a new process as long as many samples: first it says that it can be
         leased some. No Thread: its start would wait until it has a core.

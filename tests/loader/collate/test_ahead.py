@@ -147,7 +147,7 @@ def ahead(**given: Any) -> tuple[StackedAhead, Counted]:
     maker = batch_maker(balance, None, given.get("fields"), pins=False)
     counted = Counted(maker)
     made = BatchMaker(
-        maker.collate, maker.fields, stack=counted, gains=maker.gains, takes_foreign=True
+        maker.collate, maker.fields, stack=counted, joins=maker.joins, takes_foreign=True
     )
     return StackedAhead(made, local=True), counted
 

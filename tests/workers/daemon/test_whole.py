@@ -21,7 +21,7 @@ from counterpoise.workers.daemon import loop
 from counterpoise.workers.daemon.activity import WorkerActivity
 from counterpoise.workers.daemon.handler import Decoded, Loaded
 from counterpoise.workers.daemon.identity import Identity
-from counterpoise.workers.daemon.loop import MOST_TOGETHER
+from counterpoise.workers.daemon.loop import MOST_LAID_OUT
 from counterpoise.workers.daemon.payloads import Payloads
 from counterpoise.workers.lending.lender import Lender
 from tests.workers.daemon.test_loop import QUICK_S, Clock, Scripted, Taking, clock
@@ -132,7 +132,7 @@ def test_without_room_samples_are_sent_inline(clock: Clock, tmp_path: Path) -> N
 
 
 def test_several_are_laid_out_together_but_not_without_end(clock: Clock, lender: Lender) -> None:
-    handler, size = LayingOut(clock), MOST_TOGETHER // 4
+    handler, size = LayingOut(clock), MOST_LAID_OUT // 4
     link = work(
         handler, Payloads(lender), lease(1, [6 * size], [(n * size, size) for n in range(6)])
     )

@@ -2,8 +2,8 @@
 
 A trainer in a process of its own takes batches without a pause, by a plain loader, a balanced one,
 one whose workers lay out its microbatches of small samples, or by balanced ones that are made anew
-for each epoch. Memory, descriptors and threads of it and of
-all processes below it are looked at from outside; what counts is their slope.
+for each epoch. Memory, descriptors and threads of it and of all processes below it are looked at
+from outside; what counts is their slope.
 """
 
 import multiprocessing
