@@ -238,6 +238,8 @@ def _lays_out(start: WorkerStart, given: BalancedArguments, job: JobSpec) -> str
     if given.balancer is not None or not start.workers or job.counts_batches:
         return ""
     balance = given.balance
+    if balance.layout == "torch":
+        return balance.layout
     return f"{balance.layout}, pad_id {balance.pad_id}, dummy_tile {balance.dummy_tile}"
 
 

@@ -362,7 +362,7 @@ class BalancedLoader:
             made = read_laid_out(arrival)
             if compares:
                 keys = [item.key for item in batch.items]
-                self._labels.compare_counted(made["labels"], batch.weights.label_tokens, keys)
+                self._labels.compare_batch(made, batch.weights.label_tokens, keys)
             return Delivered(batches.finished(made, info), info)
         if not (compares or self.job.counts_batches):
             stacked = self._stacked.take(arrival, info, self.open().following)

@@ -18,11 +18,11 @@ from ...balancer.planning.problem.balance import Balance
 from ...workers.codec.columns import ColumnReader
 from ...workers.daemon.handler import LayOut
 from ..step.info import StepInfo
+from . import columnar, stacking
 from .buffers import BufferPool
-from .columnar import collate_together
 from .fields import EVERY
 from .layouts import COLLATE_BY_LAYOUT
-from .stacking import WarmCollate
+from .stacking import WarmCollate, is_torchs
 from .undecoded import Undecoded, collate_undecoded
 
 # The names of a batch's fields, or a function from a microbatch's info to them; None for all.
@@ -140,7 +140,11 @@ def batch_maker(
         if made is default_collate:
             warm = WarmCollate()
             return BatchMaker(
-                partial(_stacked, warm), fields, pins=pins, stack=partial(_payloads, warm)
+                partial(_stacked, warm),
+                fields,
+                pins=pins,
+                stack=partial(_payloads, warm),
+                lay_out=stacking.collate_together if is_torchs() else None,
             )
         return BatchMaker(lambda samples, _: made(samples), fields, pins=pins)
     if collate_fn is not None:
@@ -151,7 +155,9 @@ def batch_maker(
         "allocate": BufferPool().take,
     }
     collate = COLLATE_BY_LAYOUT[balance.layout]
-    lay_out = partial(collate_together, balance.layout, **{**given, "allocate": BufferPool().take})
+    lay_out = partial(
+        columnar.collate_together, balance.layout, **{**given, "allocate": BufferPool().take}
+    )
     return BatchMaker(
         lambda samples, wanted: collate(samples, fields=wanted, **given),
         fields,

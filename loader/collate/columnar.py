@@ -19,6 +19,7 @@ from ...workers.codec.columns import (
     first_extent,
     other_extents,
 )
+from ...workers.codec.tensors import Encoded, encode_batch
 from .fields import (
     EVERY,
     KNOWN_FIELDS,
@@ -39,15 +40,17 @@ _NO_OWNERS = np.zeros(0, np.int64)
 
 def collate_together(
     layout: LayoutName, samples: Sequence[Any], sizes: Sequence[int], **given: Any
-) -> list[Batch] | None:
+) -> list[Encoded] | None:
     """Return the batches of microbatches of these sizes; None where some sample is not usual.
 
-    Usual ones have labels. Batches have arrays in place of tensors. given: as for `lay_out`.
+    Usual ones have labels. given: as for `lay_out`.
     """
     columns = columns_of(samples)
     if columns is None or "labels" not in columns:
         return None
-    return lay_out(layout, columns, sizes, EVERY, **given, make=_as_it_is)
+    batches = lay_out(layout, columns, sizes, EVERY, **given, make=_as_it_is)
+    found = [encoded for batch in batches or () if (encoded := encode_batch(batch)) is not None]
+    return found if len(found) == len(sizes) else None
 
 
 def lay_out(

@@ -1,7 +1,8 @@
 """default_collate, with the large tensors of a batch in memory that is used again.
 
-Samples that came as bytes need not be made for it: where all have one form, as they usually do, the
-bytes of each member go side by side, without a tensor for each sample.
+A worker that has all samples of a microbatch stacks them where the trainer reads them. Other
+samples come as bytes, and need not be made: where all have one form, as they usually do, the bytes
+of each member go side by side, without a tensor for each sample.
 
 torch's stacks into new memory, of which the kernel clears and maps each page: several times what
 copying the samples takes. And it stacks in several threads, which wait for each other where workers
@@ -11,6 +12,8 @@ be changed.
 """
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,14 +21,16 @@ import torch
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from ...workers.arena.packing import is_ordinary
-from ...workers.codec.frames import MAX_REMEMBERED_BYTES
-from ...workers.codec.tensors import MemberPlace, SampleForm, form_of
+from ...workers.codec.frames import MAX_REMEMBERED_BYTES, encode_packed
+from ...workers.codec.tensors import Encoded, MemberPlace, SampleForm, TensorRows, form_of
 from ...workers.lending.placed_payloads import PlacedPayloads
 from .buffers import SMALLEST_KEPT, BufferPool, Bytes
 from .payloads import bytes_of
 
 # With others in its table, default_collate may do anything with what contains tensors.
 _USUAL_TYPES = frozenset(default_collate_fn_map)
+# Smaller tensors are stacked in less time than their bytes are found.
+_LEAST_ROW = 16 << 10
 
 
 class WarmCollate:
@@ -51,9 +56,7 @@ class WarmCollate:
 
         headers, payloads: as encode_packed makes them.
         """
-        functions = default_collate_fn_map
-        is_usual = functions.get(torch.Tensor) is collate_tensor_fn
-        if not (headers and is_usual and functions.keys() == _USUAL_TYPES):
+        if not (headers and is_torchs()):
             return None
         if headers.count(headers[0]) < len(headers) or len(headers[0]) > MAX_REMEMBERED_BYTES:
             return None
@@ -102,6 +105,51 @@ class WarmCollate:
         for row, each in zip(memory.reshape(len(batch), nbytes), batch, strict=True):
             row[:] = each.view(-1).view(torch.uint8).numpy()
         return torch.from_numpy(memory).view(first.dtype).view(len(batch), *first.shape)
+
+
+def is_torchs() -> bool:
+    """Return whether default_collate is torch's: nobody has changed its table of functions.
+
+    >>> is_torchs()
+    True
+    """
+    functions = default_collate_fn_map
+    is_usual = functions.get(torch.Tensor) is collate_tensor_fn
+    return is_usual and functions.keys() == _USUAL_TYPES
+
+
+def collate_together(samples: Sequence[Any], sizes: Sequence[int]) -> list[Encoded] | None:
+    """Return what default_collate makes of microbatches of these sizes, as `encode_packed` does.
+
+    None where it makes nothing that can be sent; who collates them then says why. The rows of large
+    tensors are the samples' own memory.
+    """
+    if not is_torchs():
+        return None
+    functions = {**default_collate_fn_map, torch.Tensor: _rows}
+    ends = accumulate(sizes, initial=0)
+    try:
+        return [
+            encode_packed(collate(samples[begin:end], collate_fn_map=functions))
+            for begin, end in pairwise(ends)
+        ]
+    except Exception:  # whatever a sample's own types raise
+        return None
+
+
+def _rows(tensors: Sequence[torch.Tensor], **_: Any) -> Any:
+    """Return a batch's tensor, or what it is to be made of."""
+    first = tensors[0]
+    if first.is_nested or first.layout is not torch.strided:
+        raise TypeError("default_collate takes no such tensors")
+    if any(map(_requires_grad, tensors)):
+        raise TypeError("what was computed from them is not known to another process")
+    if first.numel() * first.element_size() < _LEAST_ROW:
+        return torch.stack([*tensors])
+    return TensorRows(tensors)
+
+
+_requires_grad = attrgetter("requires_grad")
 
 
 def _copy_evenly(rows: Bytes, place: MemberPlace, payloads: PlacedPayloads) -> None:

@@ -3,7 +3,7 @@
 A wrong count is a wrong denominator of every loss, which no training loop notices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,16 @@ class LabelCheck:
         before = sum(int(np.count_nonzero(each != IGNORED)) for each in found)
         self._compare(at_token, before, declared, keys)
 
-    def compare_counted(self, labels: torch.Tensor, declared: int, keys: Sequence[str]) -> None:
-        """Do what `compare` does, of the labels of a batch without each sample's first."""
-        count = int((labels != IGNORED).sum())
-        self._compare(count, count, declared, keys)
+    def compare_batch(self, batch: Any, declared: int, keys: Sequence[str]) -> None:
+        """Do what `compare` does, of a batch whose samples nobody has made."""
+        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        if not isinstance(labels, torch.Tensor):
+            return
+        if not self.shifted:  # a row is a sample's
+            self.compare([{"labels": row} for row in labels.numpy()], declared, keys)
+        elif self.left > 0:  # without each sample's first
+            count = int((labels != IGNORED).sum())
+            self._compare(count, count, declared, keys)
 
     def _compare(self, at_token: int, before: int, declared: int, keys: Sequence[str]) -> None:
         self.left -= 1

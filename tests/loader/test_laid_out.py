@@ -44,6 +44,38 @@ class Texts:
         }
 
 
+class Rows:
+    """Samples that default_collate stacks: large and small arrays, a number and text."""
+
+    def __init__(self, broken: tuple[int, ...] = (), unlike: tuple[int, ...] = ()) -> None:
+        self.broken = broken
+        self.unlike = unlike
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def tokens(self, _: int) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index in self.broken:
+            raise ValueError("it does not decode")
+        labels = torch.full((5 + (index in self.unlike),), index)
+        labels[: index % 3] = -100
+        return {
+            "pixels": torch.full((3, 80, 80), index % 251, dtype=torch.uint8),
+            "labels": labels,
+            "weights": np.full((2, 3), index / 7),
+            "name": f"sample {index}",
+            "number": index,
+        }
+
+
+def stacked(**given: Any) -> dict[str, Any]:
+    """Return what a loader of stacked rows is given."""
+    return {"data": Rows(), "balance": {"layout": "torch"}} | given
+
+
 def loader(workers: int = 2, data: Any = None, **given: Any) -> DataLoader[Any, Any]:
     data = Texts() if data is None else data
     balance = given.pop("balance", {})
@@ -92,6 +124,9 @@ def expected(**given: Any) -> list[tuple[Any, Any]]:
     return found
 
 
+each_layout = pytest.mark.parametrize("given", [{}, stacked()], ids=["packed", "torch"])
+
+
 @pytest.mark.parametrize(
     ("layout", "context"), [("packed", "fork"), ("padded", "fork"), ("packed", "spawn")]
 )
@@ -108,9 +143,32 @@ def test_batches_are_those_that_the_trainer_lays_out(
     made.close()
 
 
-def test_they_are_views_of_lent_memory_that_nobody_else_writes_to(read: list[Any]) -> None:
-    due = [batch for batch, _ in expected()]
-    made = loader()
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_batches_are_those_that_default_collate_makes(context: str, read: list[Any]) -> None:
+    due = expected(**stacked())
+    made = loader(multiprocessing_context=context, **stacked())
+    found = list(epochs(made))
+    assert_same([batch for batch, _ in found], [batch for batch, _ in due])
+    assert [info for _, info in found] == [info for _, info in due]
+    assert read
+    made.close()
+
+
+def test_samples_that_cannot_be_stacked_raise_what_default_collate_does(read: list[Any]) -> None:
+    made = loader(**stacked(data=Rows(unlike=(200,))))
+    found = []
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        found.extend(epochs(made, 1))
+    made.close()
+    assert read
+
+
+@each_layout
+def test_they_are_views_of_lent_memory_that_nobody_else_writes_to(
+    given: dict[str, Any], read: list[Any]
+) -> None:
+    due = [batch for batch, _ in expected(**given)]
+    made = loader(**given)
     kept = []
     for number, (batch, _) in enumerate(epochs(made)):
         assert_same(batch, due[number])
@@ -130,8 +188,12 @@ def test_they_are_views_of_lent_memory_that_nobody_else_writes_to(read: list[Any
     assert views_alive() == 0
 
 
-def test_a_sample_that_fails_leaves_its_microbatch_to_the_trainer(read: list[Any]) -> None:
-    given: dict[str, Any] = {"data": Texts(broken=(3, 100, 101)), "on_error": "skip"}
+@each_layout
+def test_a_sample_that_fails_leaves_its_microbatch_to_the_trainer(
+    given: dict[str, Any], read: list[Any]
+) -> None:
+    data = type(given.get("data", Texts()))
+    given = {**given, "data": data(broken=(3, 100, 101)), "on_error": "skip"}
     due = expected(**given)
     made = loader(**given)
     found = list(epochs(made))
@@ -200,15 +262,31 @@ def test_labels_are_compared_with_their_count(read: list[Any]) -> None:
     made.close()
 
 
-def test_a_position_in_the_middle_of_a_step_goes_on(read: list[Any]) -> None:
-    due = [batch for batch, _ in expected()]
-    made = loader()
+def test_labels_of_rows_are_compared_with_their_count(read: list[Any]) -> None:
+    data = Rows()
+    for first in (0, 1):  # either at their token, or at the one before
+        counted = [int((data[n]["labels"][first:] != -100).sum()) for n in range(COUNT)]
+        made = loader(cost={"tokens": [10] * COUNT, "label_tokens": counted}, **stacked())
+        assert len(list(epochs(made, 1))) == 40
+        made.close()
+    assert read
+    counted = [count + 1 for count in counted]
+    made = loader(cost={"tokens": [10] * COUNT, "label_tokens": counted}, **stacked())
+    with pytest.raises(LoaderError, match="label tokens"):
+        list(epochs(made, 1))
+    made.close()
+
+
+@each_layout
+def test_a_position_in_the_middle_of_a_step_goes_on(given: dict[str, Any], read: list[Any]) -> None:
+    due = [batch for batch, _ in expected(**given)]
+    made = loader(**given)
     batches = epochs(made)
     for number in range(50):
         assert_same(next(batches)[0], due[number])
     state = made.state_dict()
     made.close()
-    made = loader()
+    made = loader(**given)
     made.load_state_dict(state)
     rest = [batch for batch, _ in epochs(made, 1)]
     assert_same(rest, due[50:])

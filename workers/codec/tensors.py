@@ -13,6 +13,7 @@ import reprlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgpack
@@ -38,12 +39,33 @@ _ARRAY_NAMES = {np.dtype(name): name for name in _TYPES if name != "bfloat16"}
 _NUMBERS = {int: "int", float: "float", bool: "truth"}
 _PACKED = {"int": struct.Struct("<q"), "float": struct.Struct("<d"), "truth": struct.Struct("<?")}
 
+# A packed header, and the buffers of the payload.
+Encoded = tuple[bytes, list[Buffer]]
 # A member's type, and the shape of a tensor.
 Member = tuple[str, tuple[int, ...]]
 
 
-def encode_tensors(value: object) -> tuple[bytes, list[Buffer]] | None:
+class TensorRows:
+    """TensorRows of a batch's tensor, which need not be made: tensors of one type and shape."""
+
+    __slots__ = ("tensors",)
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[torch.Tensor]]:
+        """Return how it is pickled: as the tensor. RuntimeError where it cannot be made."""
+        return _itself, (torch.stack([*self.tensors]),)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def encode_tensors(value: object) -> Encoded | None:
     """Return the packed header and the buffers of the payload; None for what has another form.
+
+    In place of a tensor may be its TensorRows.
 
     >>> header, buffers = encode_tensors((torch.tensor([65, 66], dtype=torch.uint8), 7))
     >>> msgpack.unpackb(header), [len(each) for each in buffers]
@@ -56,7 +78,9 @@ def encode_tensors(value: object) -> tuple[bytes, list[Buffer]] | None:
         if described is None:
             return None
         return _packed_header("one", (), described[:1]), [described[1]] if described[1] else []
-    if type(value) is tuple or type(value) is list:
+    if type(value) is TensorRows:
+        container, members = "one", (value,)
+    elif type(value) is tuple or type(value) is list:
         container, members = type(value).__name__, value
     elif type(value) is dict and all(type(name) is str for name in value):
         container, names, members = "dict", tuple(value), tuple(value.values())
@@ -65,12 +89,14 @@ def encode_tensors(value: object) -> tuple[bytes, list[Buffer]] | None:
     found = _described(members)
     if found is None:
         return None
-    form, contents = found
+    form, contents, has_rows = found
     buffers = contents if len(contents) == 1 and contents[0] else aligned(contents)
+    if has_rows:
+        buffers = [*chain.from_iterable(map(_pieces, buffers))]
     return _packed_header(container, names, form), buffers
 
 
-def encode_batch(batch: Mapping[str, Any]) -> tuple[bytes, list[Buffer]] | None:
+def encode_batch(batch: Mapping[str, Any]) -> Encoded | None:
     """Return what `encode_tensors` does of a dict of tensors on these arrays, and of numbers.
 
     Arrays lie in C order. None where some type is not known here.
@@ -169,17 +195,22 @@ def _form(layout: object) -> SampleForm:
     return SampleForm(str(container), names, tuple(places), end)
 
 
-def _described(members: Sequence[Any]) -> tuple[tuple[Member, ...], list[Buffer]] | None:
-    """Return types and shapes, and the bytes of each member.
+def _described(members: Sequence[Any]) -> tuple[tuple[Member, ...], list[Any], bool] | None:
+    """Return types and shapes, the bytes of each member, and whether some have them in rows.
 
     None if one has no type that is known here, or is there twice.
     """
     if len(members) > MOST_MEMBERS:
         return None
-    form, contents, tensors = list[Member](), list[Buffer](), set[int]()
+    form, contents, tensors, has_rows = list[Member](), list[Any](), set[int](), False
     for member in members:
         is_tensor = type(member) is torch.Tensor
-        described = _tensor(member) if is_tensor else _number(member)
+        described: tuple[Member, Any] | None
+        if type(member) is TensorRows:
+            is_tensor = has_rows = True
+            described = _rows(member.tensors)
+        else:
+            described = _tensor(member) if is_tensor else _number(member)
         # Pickle keeps one that is there twice one tensor.
         if described is None or id(member) in tensors:
             return None
@@ -187,7 +218,28 @@ def _described(members: Sequence[Any]) -> tuple[tuple[Member, ...], list[Buffer]
             tensors.add(id(member))
         form.append(described[0])
         contents.append(described[1])
-    return (tuple(form), contents) if tensors else None
+    return (tuple(form), contents, has_rows) if tensors else None
+
+
+class _Pieces(list[Buffer]):
+    """The bytes of a tensor's rows; its length is that of all."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self))
+
+
+def _pieces(content: Any) -> Sequence[Buffer]:
+    return content if type(content) is _Pieces else (content,)
+
+
+def _rows(tensors: Sequence[torch.Tensor]) -> tuple[Member, _Pieces] | None:
+    """Return the type and shape of a tensor of these rows, and their bytes."""
+    found = [_tensor(tensor) if type(tensor) is torch.Tensor else None for tensor in tensors]
+    rows = [each for each in found if each is not None]
+    if len(rows) < len(tensors) or len({member for member, _ in rows}) != 1:
+        return None
+    name, shape = rows[0][0]
+    return (name, (len(rows), *shape)), _Pieces(content for _, content in rows)
 
 
 def _number(value: Any) -> tuple[Member, Buffer] | None:

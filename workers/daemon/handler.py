@@ -8,9 +8,9 @@ import msgspec
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 
-# Returns the batches of microbatches of these sizes, None where it makes none of these samples:
-# dicts of arrays, which are to be tensors, and numbers.
-LayOut = Callable[[Sequence[Any], Sequence[int]], Sequence[dict[str, Any]] | None]
+# Returns the batches of microbatches of these sizes, each as `encode_packed` does, None where it
+# makes none of these samples.
+LayOut = Callable[[Sequence[Any], Sequence[int]], Sequence[tuple[bytes, Sequence[Any]]] | None]
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,6 @@ from ...balancer.protocol.job_spec import LABEL_TOKENS, from_json
 from ...balancer.protocol.messages import Probed, SampleRef
 from ...balancer.protocol.worker_session import SampleTask
 from ..codec.frames import encode_packed, holds_fields
-from ..codec.tensors import encode_batch
 from ..lending.room import Allocate
 from ..sources.failures import RETRIES, load_with_retries
 from ..sources.interface import (
@@ -162,9 +161,7 @@ class SourceHandler:
         """
         samples = [each.sample for each in loaded]
         batches = None if self._lay_out is None else self._lay_out(samples, sizes)
-        encoded = [] if batches is None else [*map(encode_batch, batches)]
-        found = [Decoded("", (), *each) for each in encoded if each is not None]
-        return found if len(found) == len(sizes) else None
+        return None if batches is None else [Decoded("", (), *batch) for batch in batches]
 
     def _source(self) -> Source:
         if self.source is None:

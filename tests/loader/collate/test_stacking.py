@@ -10,8 +10,9 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from counterpoise.balancer.protocol.messages import Handles
-from counterpoise.loader.collate.stacking import WarmCollate
-from counterpoise.workers.codec.frames import encode_packed, payload_of
+from counterpoise.loader.collate.stacking import WarmCollate, collate_together
+from counterpoise.workers.codec.frames import decode_packed, encode_packed, payload_of
+from counterpoise.workers.codec.tensors import Encoded
 from counterpoise.workers.lending.placed_payloads import PlacedPayloads
 
 LARGE = 5000
@@ -39,7 +40,12 @@ def assert_same(ours: Any, torchs: Any) -> None:
         assert ours == torchs
 
 
-@pytest.mark.parametrize(
+def decoded(batch: Encoded) -> Any:
+    header, buffers = batch
+    return decode_packed(header, payload_of(buffers), allow_object=True)
+
+
+USUAL = pytest.mark.parametrize(
     "samples",
     [
         rows(lambda n: torch.full((LARGE,), n)),
@@ -51,8 +57,14 @@ def assert_same(ours: Any, torchs: Any) -> None:
         [torch.empty(0, LARGE)] * 3,
         rows(lambda n: torch.tensor(n)),
         rows(lambda n: torch.full((LARGE,), n, dtype=torch.bfloat16), count=1),
+        rows(lambda n: {"x": {"y": (torch.full((LARGE,), n), f"{n}")}, "none": [n, 0.5]}),
+        rows(lambda n: (np.float32(n), np.full((2, 3), n), n % 2 == 0)),
+        rows(lambda n: {"large": torch.full((LARGE,), n), "small": torch.full((3,), n), "n": n}),
     ],
 )  # fmt: skip
+
+
+@USUAL
 def test_a_batch_is_that_of_default_collate(samples: list[Any]) -> None:
     collate = WarmCollate()
     for _ in range(2):  # into new memory, and into used
@@ -168,3 +180,45 @@ def test_who_has_changed_torchs_table_gets_samples(
 ) -> None:
     monkeypatch.setitem(default_collate_fn_map, kind, lambda batch, **_: len(batch))
     assert WarmCollate().of_payloads(*encoded(ENCODED[0])) is None
+
+
+@USUAL
+def test_a_worker_s_batches_are_those_of_default_collate(samples: list[Any]) -> None:
+    sizes = [len(samples), 1, len(samples)]
+    found = collate_together([*samples, samples[0], *samples], sizes)
+    assert found is not None
+    due = default_collate(samples)
+    assert_same([*map(decoded, found)], [due, default_collate(samples[:1]), due])
+
+
+def test_large_tensors_are_not_stacked_before_they_are_sent() -> None:
+    samples = rows(lambda n: (torch.full((LARGE,), n), torch.full((3,), n)))
+    found = collate_together(samples, [3])
+    assert found is not None
+    whole, *_ = (each for each in found[0][1] if len(each) == samples[0][0].nbytes)
+    samples[0][0].fill_(9)
+    assert set(np.frombuffer(whole, np.int64)) == {9}
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        rows(lambda n: torch.zeros(LARGE + n)),
+        rows(lambda n: torch.zeros(3 + n)),
+        rows(lambda n: torch.full((LARGE,), float(n), requires_grad=True)),
+        [torch.ones(2).to_sparse()] * 2,
+        [object()] * 2,
+        [{"x": 1}, {"y": 1}],
+        [torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])] * 2,
+    ],
+)
+def test_a_worker_leaves_to_the_trainer_what_cannot_be_sent(samples: list[Any]) -> None:
+    assert collate_together(samples, [len(samples)]) is None
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, dict])
+def test_a_worker_that_has_another_table_makes_no_batch(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(default_collate_fn_map, kind, lambda batch, **_: len(batch))
+    assert collate_together(ENCODED[0], [3]) is None
