@@ -63,13 +63,13 @@ class DecodeScheduler:
         return None if found is None else found[0][:2]
 
     def next_samples(
-        self, most: int, rank: int = 0, spans: bool = False, whole: bool = False
+        self, most: int, rank: int = 0, spans: bool = False, most_whole: int = 0
     ) -> list[Sample]:
         """Return up to `most` samples to decode, nearest first; of one microbatch unless `spans`.
 
-        `whole`: a further microbatch is begun only if all that waits of it is taken. Of each those
-        of `rank` first, and of the ranks after it. A sample that is suspected of killing workers
-        comes alone.
+        `most_whole`, if it is not 0: a further microbatch is begun only if all that waits of it is
+        taken, and of the first all that waits, up to so many. Of each those of `rank` first, and of
+        the ranks after it. A sample that is suspected of killing workers comes alone.
         """
         chosen: list[Sample] = []
         while len(chosen) < most:
@@ -78,7 +78,10 @@ class DecodeScheduler:
                 break
             if chosen and not spans and found[0][:2] != chosen[0].position:
                 break
-            if chosen and whole and len(found[1]) > most - len(chosen):
+            waiting = len(found[1])
+            if not chosen and most < waiting <= most_whole:
+                most = waiting
+            if chosen and most_whole and waiting > most - len(chosen):
                 break
             if not self._choose(found[1], most, chosen) or chosen[-1].crash_count:
                 break

@@ -16,6 +16,8 @@ PROBE_SAMPLES = 16
 DECODE_SAMPLES = 4
 # Where they are quick, messages cost more than they do: so many more, for about this time.
 MOST_SAMPLES = 128
+# And of a microbatch that workers lay out if they have all of it.
+MOST_LAID_OUT = 1024
 LEASE_MS = 10.0
 # Steps planned ahead of the front, so that nobody waits for planning.
 STEPS_AHEAD = 3
@@ -68,7 +70,8 @@ class LeaseGranter:
             alone = lease_samples(1, decode_ms, WAKING_MS)
             # One worker has all of it sooner than another could be woken.
             if alone >= share * workers:
-                self._alone_until = now + WAKING_MS / 1000
+                took_ms = WAKING_MS + share * workers * (decode_ms or 0.0)
+                self._alone_until = now + took_ms / 1000
             share = max(share, alone)
         elif now < self._alone_until and self._awaits_first():
             return None
@@ -107,7 +110,8 @@ class LeaseGranter:
         if share:
             return self.delivery.decoding.next_samples(min(most, share), rank)
         spans = most > DECODE_SAMPLES
-        return self.delivery.decoding.next_samples(most, rank, spans, whole=spans and self.lays_out)
+        whole = lease_samples(0, each_ms, most=MOST_LAID_OUT) if spans and self.lays_out else 0
+        return self.delivery.decoding.next_samples(most, rank, spans, whole)
 
     def _to_probe(self, workers: int, each_ms: float | None) -> list[Sample]:
         # Asked first: after most messages there is nothing to probe.
@@ -162,7 +166,9 @@ class LeaseGranter:
         return ordered, tuple(whole)
 
 
-def lease_samples(least: int, each_ms: float | None, lease_ms: float = LEASE_MS) -> int:
+def lease_samples(
+    least: int, each_ms: float | None, lease_ms: float = LEASE_MS, most: int = MOST_SAMPLES
+) -> int:
     """Return the most samples of a lease of `lease_ms`, by the time that a worker takes for one.
 
     >>> [lease_samples(4, each_ms) for each_ms in (None, 16.0, 1.0, 0.05)]
@@ -171,4 +177,4 @@ def lease_samples(least: int, each_ms: float | None, lease_ms: float = LEASE_MS)
     if each_ms is None:
         return least
     # Far below what may be infinitely many.
-    return max(least, int(min(lease_ms / max(each_ms, 1e-3), MOST_SAMPLES)))
+    return max(least, int(min(lease_ms / max(each_ms, 1e-3), most)))

@@ -1,6 +1,7 @@
 """Microbatches that a worker has laid out: parts of one payload, of use together only."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,14 +144,16 @@ def test_only_of_what_lies_on_the_ranks_machine_parts_are_believed() -> None:
 # --- leases
 
 
-def granted(*sizes: int, most: int = 99, lays_out: bool = True) -> Lease:
+def granted(*sizes: int, most: int = 99, lays_out: bool = True, most_whole: int = 1) -> Lease:
     delivered = Delivered(*sizes)
     # In another order than that of their numbers.
     for batch in delivered.tracker.steps[0].ranks[0]:
         batch.samples = batch.samples[::-1]
     feed: Any = None
     granter = LeaseGranter(0, LeaseTable(9.0), feed, delivered.tracker, lays_out)
-    samples = delivered.tracker.decoding.next_samples(most, spans=True, whole=lays_out)
+    samples = delivered.tracker.decoding.next_samples(
+        most, spans=True, most_whole=most_whole * lays_out
+    )
     return granter._message(granter.leases.grant(b"w", "decode", samples, 0.0))
 
 
@@ -165,6 +168,26 @@ def test_a_lease_ends_with_a_microbatch_unless_one_is_more_than_a_lease_has() ->
     assert [ref.ordinal for ref in granted(2, 3, 4, most=7, lays_out=False).refs] == [*range(7)]
     too_large = granted(5, 2, most=4)
     assert ([ref.ordinal for ref in too_large.refs], too_large.whole) == ([0, 1, 2, 3], ())
+    whole = granted(5, 2, most=4, most_whole=5)
+    assert ([ref.ordinal for ref in whole.refs], whole.whole) == (
+        [4, 3, 2, 1, 0],
+        (WholeMicrobatch(0, 5),),
+    )
+
+
+def test_a_worker_gets_all_of_a_microbatch_that_takes_no_longer_than_a_lease() -> None:
+    for each_ms, due in ((0.01, 300), (0.03, 300), (0.04, 128), (0.1, 100)):
+        delivered = Delivered(20, 300, budget=10**6)
+        feed: Any = SimpleNamespace(has_to_probe=lambda _: False)
+        granter = LeaseGranter(0, LeaseTable(9.0), feed, delivered.tracker, lays_out=True)
+        first = granter.grant(b"w", 0.0, decode_ms=each_ms)
+        assert first is not None
+        delivered.store([ref.ordinal for ref in first.refs], [SAMPLE] * 20)
+        delivered.tracker.ready(0, 0, 0)
+        delivered.tracker.mark_sent(0, 0, 0, 0.0, b"r")
+        lease = granter.grant(b"w", 0.0, decode_ms=each_ms)
+        assert lease is not None
+        assert (len(first.refs), len(lease.refs)) == (20, due)
 
 
 def test_one_of_a_single_sample_is_no_matter() -> None:
