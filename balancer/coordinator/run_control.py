@@ -5,17 +5,14 @@ until all ranks have left the current one, or until none of it is left to be ser
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from ..planning.kernels.arrays import Int64
-from ..planning.problem.shuffle import permutation
 from ..protocol.job_spec import JobSpec
 from ..protocol.messages import EpochEnd, Revoke, RunFailed, StartRun
 from .delivery.rank_progress import RankProgress
 from .peers.admission import why_apart
 from .peers.records import RankPeer
 from .run.epoch import EpochRun
-from .run.planning_feed import WindowPlanner, plans_whole_epoch
+from .run_maker import CannotStartError, RunMaker
 from .state import CoordinatorState
 
 
@@ -24,6 +21,7 @@ class RunControl:
 
     def __init__(self, state: CoordinatorState) -> None:
         self.state = state
+        self.maker = RunMaker(state)
 
     # --- starting
 
@@ -37,38 +35,20 @@ class RunControl:
         if start is None:
             return
         self.stop()
-        order = self._order_of_epoch(state.job, start)
-        planner = self._planner(state.job, start)
-        if order is None or planner is None:
+        try:
+            state.run = self.maker.make(state.job, start, self._holes_before(start.run))
+        except CannotStartError as error:
+            self.fail(error.kind, str(error))
             return
-        # What this machine's own workers send is not doubted: they are this trainer's processes.
-        check = state.check_layout if state.job.source else None
-        told = state.told_costs() if check is None else None
-        # Holes are reported by their names, which are not kept.
-        state.costs.note_failed(order[self._holes_before(start.run, len(order))].tolist())
-        whole = plans_whole_epoch(planner)
-        known = state.costs.known_to(state.job, state.count, state.fingerprint, whole, told)
-        state.run = EpochRun(
-            start,
-            state.job,
-            order,
-            planner,
-            known,
-            state.last_lease,
-            check,
-            state.pool.note,
-            state.shared,
-        )
         state.requests.look_at_all()
         state.pool.note_all()
         for rank in state.ranks.values():
             self.apply_progress(rank)
 
-    def _holes_before(self, run: int, count: int) -> list[int]:
-        """Return the ordinals that ranks report to be holes where they resume; of `count`."""
+    def _holes_before(self, run: int) -> set[int]:
+        """Return the ordinals that ranks report to be holes where they resume."""
         starts = [rank.started for rank in self.state.ranks.values() if rank.started]
-        holes = {each for start in starts if start.run == run for each in start.holes}
-        return [each for each in holes if each < count]
+        return {each for start in starts if start.run == run for each in start.holes}
 
     def _stop_superseded(self) -> None:
         """Stop the current run if a rank is in an earlier one.
@@ -106,32 +86,6 @@ class RunControl:
             for number in rank.hello.ranks
         }
         return {number for number in beyond if not self.state.sharers.of_run(number, run)}
-
-    def _order_of_epoch(self, job: JobSpec, start: StartRun) -> Int64 | None:
-        """Return the order of the epoch's samples; None after failing if there cannot be one."""
-        state = self.state
-        if not 0 <= start.start.start <= state.count:
-            self.fail(
-                "protocol",
-                f"the ledger is at sample {start.start.start}, but the data set has {state.count}: "
-                "the ledger belongs to another data set; resume with its own",
-            )
-            return None
-        try:
-            return permutation(state.count, job.plan.seed, start.epoch, shuffle=job.shuffle)
-        except MemoryError as error:
-            self.fail("plan", f"the balancer has no memory for an order of {state.count}: {error}")
-            return None
-
-    def _planner(self, job: JobSpec, start: StartRun) -> WindowPlanner | None:
-        """Return the planner of a run; None after failing for costs that cannot be gone by."""
-        if not start.costs:
-            return self.state.plan_with(job.plan)
-        try:
-            return self.state.plan_with(replace(job.plan, pipeline=start.costs))
-        except ValueError as error:
-            self.fail("plan", f"the costs that a pipeline has measured: {error}")
-            return None
 
     def why_apart(self) -> str:
         """Return why ranks that have started the same run cannot run together, "" if they can.

@@ -53,16 +53,15 @@ class EpochRun:
         order: Int64,
         planner: WindowPlanner,
         known: KnownCosts,
-        last_lease: int = 0,
         check_layout: LayoutCheck | None = None,
         note_leases: Callable[[bytes], None] = lambda _: None,
         shared: SharedPayloads | None = None,
     ) -> None:
         """`known` are the costs that need not be measured; those that are measured are added.
 
-        `last_lease` is the number of the last lease that was granted before; `note_leases` is told
-        each worker the number of whose leases has changed; `shared` has payloads in their memory;
-        with `check_layout` workers are doubted: what they send must be readable, names must agree.
+        `note_leases` is told each worker the number of whose leases has changed; `shared` has
+        payloads in their memory; with `check_layout` workers are doubted: what they send must be
+        readable, names must agree.
         """
         self.check_layout = check_layout
         self.number = begin.run
@@ -80,7 +79,7 @@ class EpochRun:
         )
         self.delivery.skip_to(range(job.ranks), begin.start.step, begin.start.microbatch)
         self.feed = PlanningFeed(begin.epoch, order, begin.start, planner, known, self.delivery)
-        self.leases = LeaseTable(job.lease_s, last_lease, note_leases)
+        self.leases = LeaseTable(job.lease_s, note_change=note_leases)
         self.failed = FailedSamples(self.feed, self.delivery, job.on_error)
         parts = self.leases, self.feed, self.delivery
         self.granter = LeaseGranter(begin.epoch, *parts, bool(job.lays_out))
