@@ -35,6 +35,8 @@ from .records import ArrayRecord, Integer
 
 # Microbatches that one message may request.
 MOST_REQUESTED = 1024
+# More microbatches than these are not asked for ahead of need, however many a step has.
+MOST_AHEAD = 256
 RequestCount = Annotated[int, msgspec.Meta(ge=1, le=MOST_REQUESTED)]
 # In place of a sample's header: it is part of a batch whose header is at a sample before it.
 LAID_OUT = b""
@@ -251,3 +253,12 @@ def with_acks(acks: Iterable[Ack], requests: Iterable[RequestBatch]) -> list[Ack
         ack = of_rank.pop(request.rank, None)
         messages.append(request if ack is None else structs.replace(request, ack=ack))
     return [*of_rank.values(), *messages]
+
+
+def microbatches_ahead(prefetch: int, microbatches: int) -> int:
+    """Return how many are asked for ahead, of all ranks; `microbatches`: of a step, 0 if unknown.
+
+    >>> microbatches_ahead(2, 4), microbatches_ahead(2, 0), microbatches_ahead(4, 100)
+    (8, 2, 256)
+    """
+    return max(prefetch, min(prefetch * microbatches, MOST_AHEAD))

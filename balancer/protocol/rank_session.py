@@ -38,14 +38,12 @@ from .messages import (
     UnknownPeer,
     WorkersEnded,
 )
-from .payload_messages import requests_in_ranges, with_acks
+from .payload_messages import microbatches_ahead, requests_in_ranges, with_acks
 from .transitions import BEGIN, RANK, Outcome, RankAction
 
 Position = tuple[int, int, int]
 # The holes of this many steps are kept, for a balancer that was restarted.
 KNOWN_STEPS = 32
-# More microbatches than these are not asked for ahead of need, however many a step has.
-MOST_AHEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,8 @@ class RankSession:
     # Why the run cannot continue.
     failure = ""
     dropped = 0
+    # The number of the last ping that was answered.
+    answered = 0
     left = False
     _start_run: StartRun | None = None
 
@@ -93,7 +93,7 @@ class RankSession:
         self.state = "joining"
         self.hello = RankHello(ranks, job, sharer, max(prefetch, 1), name)
         self.ranks = ranks
-        self.prefetch = _microbatches_ahead(max(prefetch, 1) * len(ranks), microbatches)
+        self.prefetch = microbatches_ahead(max(prefetch, 1) * len(ranks), microbatches)
         self.ready: Ready | None = None
         self.status: Pong | None = None
         self.run = -1
@@ -372,7 +372,7 @@ class RankSession:
             self._requested = {p: True for p in self._requested if p[0] < message.steps}
 
     def _store_status(self, message: Pong) -> None:
-        self.status = message
+        self.status, self.answered = message, max(self.answered, message.number)
 
     def _await_restart(self, _: BalancerStops) -> None:
         self.awaits_restart = True
@@ -382,15 +382,6 @@ class RankSession:
 
     def _fail(self, message: RunFailed | PeerRejected) -> None:
         self.failure = message.reason
-
-
-def _microbatches_ahead(prefetch: int, microbatches: int) -> int:
-    """Return how many are asked for ahead, of all ranks; `microbatches`: of a step, 0 if unknown.
-
-    >>> _microbatches_ahead(2, 4), _microbatches_ahead(2, 0), _microbatches_ahead(4, 100)
-    (8, 2, 256)
-    """
-    return max(prefetch, min(prefetch * microbatches, MOST_AHEAD))
 
 
 def _nbytes(arrival: Arrival) -> int:

@@ -44,6 +44,7 @@ class LocalConnection(Connection):
     ) -> None:
         """Make a connection to a balancer, which other processes use too if there are `peers`."""
         self._processes = processes
+        self._told_of_end = 0
         shared = peers is not None and processes.balancer is not None
         patience_s = OTHERS_S if shared else 0.0
         super().__init__(
@@ -59,7 +60,11 @@ class LocalConnection(Connection):
             return
         with self._sockets.lock:
             self._report_ended(self._processes.finish())
-            self._payloads.close()  # nobody answers workers between epochs: see Borrower
+            # Nobody answers workers between epochs: see Borrower.
+            if self._processes.are_kept():
+                self._payloads.rest()
+            else:
+                self._payloads.close()
 
     def close(self) -> None:
         """Leave the balancer and end the processes; wait for other ranks that need the balancer."""
@@ -73,6 +78,9 @@ class LocalConnection(Connection):
             return
         # Said before others start: the data may have changed, and nobody may be left who differs.
         self._report_ended(self._processes.end_workers())
+        if self._sockets.is_open:
+            # Of a connection that is replaced nothing is read any more.
+            self._await_pong(self._told_of_end)
         self._sockets.suspend()
         with self._telling_peers():
             self._processes.start_workers()
@@ -107,6 +115,7 @@ class LocalConnection(Connection):
         self._sockets.watch(self._processes.descriptors())
         if names:
             self._send(self.session.end_workers(names))
+            self._told_of_end = self._ping()
 
 
 # Connections whose balancer serves other ranks too: at exit they must be closed before the pools.

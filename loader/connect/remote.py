@@ -340,6 +340,16 @@ class Connection:
         for message in messages:
             link.send(self._timed(message) if isinstance(message, Ping) else message)
 
+    def _ping(self) -> int:
+        """Send a ping; return its number."""
+        ping = self._timed(Ping())
+        self._sockets.link().send(ping)
+        return ping.number
+
+    def _await_pong(self, number: int) -> None:
+        """Wait until the balancer has answered a ping, or one after it: it has read all before."""
+        self._wait(lambda: self.session.answered >= number, None)
+
     def _timed(self, ping: Ping) -> Ping:
         """Return a ping with this machine's clock offset, which asks to measure it again."""
         best = self._clock.best()

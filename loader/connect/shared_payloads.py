@@ -94,6 +94,11 @@ class SharedPayloadReader:
         if self._borrower is not None:
             self._borrower.turn(session.handles())
 
+    def rest(self) -> None:
+        """Read nothing for some time, in which workers that ask get no answer."""
+        if self._borrower is not None:
+            self._borrower.rest()
+
     def waits_for(self) -> str:
         """Return in a few words what is on its way here, "" if nothing is."""
         return f"answers of workers to {self._pulls.waiting} pulls" if self._pulls.waiting else ""

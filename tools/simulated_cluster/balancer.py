@@ -59,6 +59,8 @@ class BalancerProcess:
                 self.watch.received(self.coordinator, peer, message)
                 now = self.world.now
                 self._emit(self.coordinator.handle(peer, wired, payloads, now))
+                if self.coordinator.next_deadline() <= now:  # the next run can be prepared
+                    self._emit(self.coordinator.tick(now))
 
         self.world.network.send(party, peer, "up", arrive)
 

@@ -33,6 +33,9 @@ from .packets import (
 _ANSWER_S = 5.0
 # A rank knocks at so many doors; to look whether a worker has said something costs it each time.
 MOST_DOORS = 16
+# While a rank rests, up to so much that workers may have given up stays mapped: to map it again
+# would hold up the first batch after it.
+MOST_RESTING = 64 << 20
 _ANCILLARY = socket.CMSG_SPACE(MOST_SEGMENTS * array.array("i").itemsize)
 
 
@@ -232,6 +235,16 @@ class Borrower:
             lent.answer(mine)
             if lent.ended and not mine:
                 self._forget(token)  # its memory goes with the last tensor
+
+    def rest(self) -> None:
+        """Answer what has been asked; where much is mapped, leave the workers until the next use.
+
+        Nothing that has arrived is going to be read.
+        """
+        self.turn(())
+        mapped = [each.size for lent in self._lent.values() for each in lent.mappings.values()]
+        if sum(mapped) > MOST_RESTING:
+            self.close()
 
     def close(self) -> None:
         """Give back all memory that no tensor refers to."""

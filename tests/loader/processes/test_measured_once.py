@@ -1,11 +1,15 @@
 """Balanced loaders measure samples once, as long as their workers stay."""
 
 import multiprocessing
+import os
+import signal
+import threading
 from typing import Any
 
 import pytest
 
 from counterpoise.loader import Balance, DataLoader
+from counterpoise.loader.connect.factory import LocalConnection
 from counterpoise.workers.sources.interface import Probe
 
 pytestmark = pytest.mark.slow
@@ -69,3 +73,26 @@ def test_new_workers_are_asked_what_the_data_set_says_now(workers: int) -> None:
     other.set_epoch(2)
     assert changed == epochs(other, 2)
     assert [len(batches) for batches in first] != [len(batches) for batches in changed]
+
+
+def test_the_end_of_workers_reaches_a_balancer_that_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a connection that is replaced before all of it is read the rest is lost."""
+    data = Counted()
+    loader = make(data, num_workers=1)
+    data.asked.value = 0
+    finish = LocalConnection.finish
+
+    def finish_while_it_stands(self: LocalConnection) -> None:
+        balancer = self._processes.balancer
+        assert balancer is not None
+        os.kill(balancer.pid, signal.SIGSTOP)
+        threading.Timer(0.2, os.kill, (balancer.pid, signal.SIGCONT)).start()
+        finish(self)
+
+    monkeypatch.setattr(LocalConnection, "finish", finish_while_it_stands)
+    epochs(loader)
+    monkeypatch.undo()
+    loader.close()
+    assert data.asked.value == 3 * COUNT
