@@ -342,3 +342,24 @@ def test_idle_memory_is_given_back_on_both_sides(lender: Lender, borrower: Borro
     borrower.turn(())
     assert mapped() == others
     assert bytes(read(borrower, lender.lend([b"again"]))[0]) == b"again"
+
+
+@pytest.mark.parametrize("most", [0, 64 << 20])
+def test_a_rank_that_rests_keeps_what_is_small_and_answers_first(
+    lender: Lender, borrower: Borrower, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("counterpoise.workers.lending.borrower.MOST_RESTING", most)
+    others = mapped()
+    handle = lender.lend([bytes(1 << 20)])
+    read(borrower, handle)
+    free(lender, handle)
+    borrower.rest()
+    hear(lender)
+    lender.trim()  # nobody reads there any more
+    assert (mapped() > others) == bool(most)
+    known = dict(borrower._lent)
+    assert bool(known) == bool(most)
+    borrower.knock()
+    assert bytes(read(borrower, lender.lend([b"again"]))[0]) == b"again"
+    if most:
+        assert borrower._lent == known

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterpoise.balancer.coordinator import run_maker
+from counterpoise.balancer.coordinator import run_control
 from counterpoise.balancer.planning.planner import Planner
 from counterpoise.balancer.planning.problem.config import Planned, Window
 from counterpoise.balancer.planning.problem.options import Mode
@@ -119,7 +119,7 @@ def test_a_run_that_is_otherwise_is_made_anew(
 
 
 def test_a_large_data_set_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_maker, "MOST_SAMPLES", COUNT - 1)
+    monkeypatch.setattr(run_control, "MOST_SAMPLES", COUNT - 1)
     epochs = Epochs()
     epochs.epoch()
     assert prepared(epochs) is None
