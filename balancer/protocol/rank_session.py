@@ -72,6 +72,7 @@ class RankSession:
     dropped = 0
     # The number of the last ping that was answered.
     answered = 0
+    ended: tuple[str, ...] = ()
     left = False
     _start_run: StartRun | None = None
 
@@ -183,8 +184,11 @@ class RankSession:
         return begun is not None and (begun.epoch, begun.at, begun.costs) == (epoch, at, costs)
 
     def end_workers(self, names: tuple[str, ...]) -> list[Message]:
-        """Report that this process has ended its workers; others are ready when `ready` is set."""
-        self.ready = None
+        """Report that this process has ended its workers; others are ready when `ready` is set.
+
+        Until `ended` is emptied, because that was read, it is repeated over new connections.
+        """
+        self.ready, self.ended = None, self.ended + names
         return [WorkersEnded(names)]
 
     def new_requests(self) -> list[Message]:
@@ -214,7 +218,8 @@ class RankSession:
 
     def reattach(self) -> list[Message]:
         """Return what a balancer must be told over a new connection."""
-        return [self.hello, *self._open_messages(), *self._labels.unanswered()]
+        ended = [WorkersEnded(self.ended)] if self.ended else []
+        return [self.hello, *ended, *self._open_messages(), *self._labels.unanswered()]
 
     def take(self) -> tuple[Arrival, list[Message]] | None:
         """Return the next microbatch in order and what to send for it, if it has arrived."""

@@ -81,6 +81,7 @@ class LocalConnection(Connection):
         if self._sockets.is_open:
             # Of a connection that is replaced nothing is read any more.
             self._await_pong(self._told_of_end)
+            self.session.ended = ()
         self._sockets.suspend()
         with self._telling_peers():
             self._processes.start_workers()

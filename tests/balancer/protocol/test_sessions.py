@@ -194,6 +194,16 @@ def test_when_workers_have_ended_a_rank_waits_for_others_to_be_ready():
     assert session.ready == Ready(8, "other")
 
 
+def test_that_workers_have_ended_is_repeated_until_it_was_read():
+    session = running()
+    session.end_workers(("host/1/0",))
+    session.end_workers(("host/2/0",))
+    ended = WorkersEnded(("host/1/0", "host/2/0"))
+    assert session.reattach()[:2] == [session.hello, ended]
+    session.ended = ()
+    assert ended not in session.reattach()
+
+
 def test_never_more_than_the_prefetch_is_asked_for_and_kept():
     session = running(prefetch=2)
     for step in range(6):
