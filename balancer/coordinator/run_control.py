@@ -85,7 +85,10 @@ class RunMaker:
         run, state = self._state.run, self._state
         self._prepared, self._prepared_in = None, run
         # Costs of what could not be used are forgotten when the next run starts, not before.
-        if run is None or state.count > MOST_SAMPLES or state.costs.has_failed:
+        # Of several ranks each says for itself what comes next, and ends workers of its own first.
+        if run is None or run.job.ranks > 1:
+            return
+        if state.count > MOST_SAMPLES or state.costs.has_failed:
             return
         begin = run.begin
         at = EpochPosition(0, 0, 0, 0)

@@ -167,6 +167,8 @@ def test_samples_that_cannot_be_stacked_raise_what_default_collate_does(read: li
 def test_they_are_views_of_lent_memory_that_nobody_else_writes_to(
     given: dict[str, Any], read: list[Any]
 ) -> None:
+    gc.collect()
+    others = views_alive()  # of tests before, which frames of their errors hold
     due = [batch for batch, _ in expected(**given)]
     made = loader(**given)
     kept = []
@@ -181,11 +183,11 @@ def test_they_are_views_of_lent_memory_that_nobody_else_writes_to(
             if isinstance(value, torch.Tensor):
                 assert (value == number % 100).all()
     assert read
-    assert views_alive() > 0
+    assert views_alive() > others
     made.close()
     del kept, batch, value
     gc.collect()
-    assert views_alive() == 0
+    assert views_alive() <= others
 
 
 @each_layout
