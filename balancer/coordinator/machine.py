@@ -32,6 +32,7 @@ from ..protocol.transitions import ABSENT, COORDINATOR, W_PREPARING, Event, Outc
 from .effects import Send
 from .notices import send_pong
 from .peers.payload_servers import MakeCredentials
+from .peers.records import RankPeer
 from .pull_handlers import PullHandlers
 from .rank_checks import RankChecks
 from .rank_handlers import RankHandlers
@@ -365,8 +366,20 @@ class Coordinator:
     def _say_goodbye(self) -> None:
         """Answer ranks that have left, once no other rank needs this balancer's run."""
         state = self.state
-        ranks = state.ranks.values()
-        if state.leaving and all(r.finished or not r.started for r in ranks):
+        if state.leaving and not any(map(self._needs_run, state.ranks.values())):
             for peer in sorted(state.leaving):
                 state.send(peer, Bye())
             state.leaving.clear()
+
+    def _needs_run(self, rank: RankPeer) -> bool:
+        """Return whether a rank may still ask for microbatches of its run.
+
+        One that was sent the end may have to ask again for what it has not taken: that may lie in
+        the memory of workers that end with those who leave.
+        """
+        run = self.state.run
+        if rank.started is None or not rank.finished:
+            return rank.started is not None
+        if run is None or run.number != rank.started.run or self.state.failure is not None:
+            return False
+        return min(map(rank.reached, rank.hello.ranks)) < (run.feed.step, 0)

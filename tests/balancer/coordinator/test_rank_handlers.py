@@ -236,6 +236,29 @@ def test_a_rank_at_its_end_does_not_hold_the_others():
     ]
 
 
+def test_a_rank_that_has_not_taken_all_is_waited_for_though_it_knows_the_end():
+    """What it was sent may lie in memory of a worker that ends, and be asked for again."""
+    cluster = Cluster()
+    for peer, ranks in ((b"r0", (0,)), (b"r1", (1,))):
+        cluster.rank(peer, ranks)
+    cluster.worker(count=4)
+    sent = []
+    for rank, peer in enumerate((b"r0", b"r1")):
+        requests = [RequestBatch(0, rank, *place) for place in ((0, 0), (0, 1), (1, 0))]
+        sent += cluster.send(peer, StartRun(0, 0, START), *requests)
+    sent += do_leases(cluster, sent)
+    for peer in (b"r0", b"r1"):
+        assert kinds(sent, peer).count("Batch") == 2
+        assert "EpochEnd" in kinds(sent, peer)
+    cluster.send(b"r0", Ack(0, 0, 0, 0), Ack(0, 0, 0, 1))
+    assert kinds(cluster.send(b"r0", RankBye()), b"r0") == []
+    again = cluster.send(b"r1", RequestBatch(0, 1, 0, 1, lost=True))
+    again += do_leases(cluster, again)
+    assert (kinds(again, b"r1"), kinds(again, b"r0")) == (["Batch"], [])
+    assert kinds(cluster.send(b"r1", Ack(0, 1, 0, 0)), b"r0") == []
+    assert kinds(cluster.send(b"r1", Ack(0, 1, 0, 1)), b"r0") == ["Bye"]
+
+
 def taken_by(cluster, peer, rank, after_s):
     """The steps that a rank is given, which waits so long when it is given nothing."""
     taken = []
