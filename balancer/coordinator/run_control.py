@@ -85,10 +85,7 @@ class RunMaker:
         run, state = self._state.run, self._state
         self._prepared, self._prepared_in = None, run
         # Costs of what could not be used are forgotten when the next run starts, not before.
-        # Of several ranks each says for itself what comes next, and ends workers of its own first.
-        if run is None or run.job.ranks > 1:
-            return
-        if state.count > MOST_SAMPLES or state.costs.has_failed:
+        if run is None or state.count > MOST_SAMPLES or state.costs.has_failed:
             return
         begin = run.begin
         at = EpochPosition(0, 0, 0, 0)

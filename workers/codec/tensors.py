@@ -46,7 +46,7 @@ Member = tuple[str, tuple[int, ...]]
 
 
 class TensorRows:
-    """TensorRows of a batch's tensor, which need not be made: tensors of one type and shape."""
+    """The rows of a batch's tensor, which need not be made: tensors of one type and shape."""
 
     __slots__ = ("tensors",)
 

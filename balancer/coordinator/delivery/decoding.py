@@ -79,6 +79,7 @@ class DecodeScheduler:
             if chosen and not spans and found[0][:2] != chosen[0].position:
                 break
             waiting = len(found[1])
+            # Only a worker that has all of a microbatch lays it out.
             if not chosen and most < waiting <= most_whole:
                 most = waiting
             if chosen and most_whole and waiting > most - len(chosen):
