@@ -168,7 +168,8 @@ def test_they_are_views_of_lent_memory_that_nobody_else_writes_to(
     given: dict[str, Any], read: list[Any]
 ) -> None:
     gc.collect()
-    others = views_alive()  # test_exceptions.py interrupts finalizers, too, which leaves some counted
+    # Signals in test_exceptions.py interrupt finalizers, too, which leaves some counted.
+    others = views_alive()
     due = [batch for batch, _ in expected(**given)]
     made = loader(**given)
     kept = []

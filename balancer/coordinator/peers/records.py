@@ -50,10 +50,11 @@ class RankPeer(msgspec.Struct):
     """A trainer process, which plays one or several ranks.
 
     `started` is the run that it started last. `finished` is set once it was sent the end of that
-    run, of which it may have more to take. `taken_until` is the (step, microbatch) up to which it took that run before the balancer
-    started the run again. `launch` counts the launches of the trainer, as far as they can be
-    distinguished from here. `pinged_at` is when it last reported that it waits for a microbatch.
-    `taken` is what it has acknowledged of its run since the balancer started that.
+    run, of which it may have more to take. `taken_until` is the (step, microbatch) up to which it
+    took that run before the balancer started the run again. `launch` counts the launches of the
+    trainer, as far as they can be distinguished from here. `pinged_at` is when it last reported
+    that it waits for a microbatch. `taken` is what it has acknowledged of its run since the
+    balancer started that.
     """
 
     peer: bytes
