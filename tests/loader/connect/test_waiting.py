@@ -1,5 +1,6 @@
 """What a rank does before it waits for a microbatch: others may wait for its answer."""
 
+import time
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from counterpoise.balancer.planning.problem.config import PlanConfig
 from counterpoise.balancer.protocol.job_spec import JobSpec, to_json
 from counterpoise.balancer.protocol.messages import RunFailed
-from counterpoise.loader.connect.remote import Connection, Party
+from counterpoise.loader.connect.remote import LOOK_S, Connection, Party
 from counterpoise.loader.step.errors import LoaderError
 from tests.loader.alarms import Interrupted
 
@@ -51,6 +52,16 @@ def test_what_has_arrived_is_received_before_a_wait_that_may_end_at_once(connect
     with pytest.raises(TimeoutError):
         connection.next(timeout_s=0)
     assert connection.done == ["receive", "answer"]
+
+
+@pytest.mark.parametrize(("passed_s", "done"), [(0.5, []), (1.5, ["receive", "answer"])])
+def test_messages_are_looked_for_rarely_while_microbatches_are_here(
+    connection: Any, monkeypatch: pytest.MonkeyPatch, passed_s: float, done: list[str]
+) -> None:
+    monkeypatch.setattr(connection, "_has_next", lambda: True)
+    monkeypatch.setattr(time, "monotonic", lambda: connection._looked + passed_s * LOOK_S)
+    connection.next()
+    assert connection.done == done
 
 
 def test_a_failure_that_came_while_sockets_were_closed_is_raised_at_once(connection: Any) -> None:
