@@ -38,6 +38,7 @@ from .rank_checks import RankChecks
 from .rank_handlers import RankHandlers
 from .run.doubted_results import LayoutCheck
 from .run.epoch import EpochRun
+from .run.granting import HELP_AFTER_S
 from .run.planning_feed import WindowPlanner
 from .run_control import RunControl
 from .state import HEARTBEAT_TIMEOUT_S, CoordinatorState
@@ -239,9 +240,7 @@ class Coordinator:
         for lease in state.run.lost_leases.return_expired(state.now, self.workers.work_in_progress):
             state.diagnostics.record_expired(state.now)
             state.send(lease.worker, Revoke(lease.number))
-            if lease.worker in state.workers:
-                state.set_unresponsive(state.workers[lease.worker], True)
-                self.workers.send_job(lease.worker)
+            self.workers.doubt(lease.worker)
 
     def _admit_postponed(self) -> None:
         """Admit the ranks of another job: those of the current one had time to show up."""
@@ -327,8 +326,12 @@ class Coordinator:
 
     def _revoke_useless_leases(self) -> None:
         """Revoke leases whose samples others have done, or nobody needs any more."""
-        for lease in self.state.run.leases.take_useless() if self.state.run is not None else []:
-            self.state.send(lease.worker, Revoke(lease.number))
+        state = self.state
+        for lease in state.run.leases.take_useless() if state.run is not None else []:
+            state.send(lease.worker, Revoke(lease.number))
+            # It may hang: without this it would get samples again and again, and all wait for them.
+            if lease.shared and lease.shown_at <= state.now - HELP_AFTER_S:
+                self.workers.doubt(lease.worker)
 
     def _grant_leases(self) -> None:
         """Grant one lease after another to the worker with the fewest, until there is no work."""

@@ -200,6 +200,7 @@ class RankHandlers:
             return
         rank.started, rank.taken_until, rank.taken = start, NOTHING, RankProgress()
         rank.finished = False
+        state.requests.remove_before(peer, start.run)
         self._doubt_former_launch(rank, start)
         if self.runs.why_apart():
             self.runs.stop()
@@ -232,7 +233,8 @@ class RankHandlers:
         rank = self.state.ranks[peer]
         if request.ack is not None:
             self.acknowledge(peer, request.ack)
-        if request.rank in rank.hello.ranks:
+        has_left = rank.started is not None and request.run < rank.started.run
+        if request.rank in rank.hello.ranks and not has_left:
             run = self.state.run
             if request.lost and run is not None and run.number == request.run:
                 for microbatch in request.microbatches:

@@ -166,6 +166,13 @@ class WorkerHandlers:
             self.runs.start_next()
         return Outcome.ADMITTED
 
+    def doubt(self, peer: bytes) -> None:
+        """Lease no more to a worker, which may hang, before it has answered or shown a result."""
+        worker = self.state.workers.get(peer)
+        if worker is not None:
+            self.state.set_unresponsive(worker, True)
+            self.send_job(peer)
+
     def confirm(self, peer: bytes, ready: WorkerReady) -> None:
         """Lease samples again to a worker that has answered: it is not stuck with a sample."""
         if ready.number == self.state.last_welcome:
@@ -380,8 +387,7 @@ class WorkerHandlers:
         for lease in lost:
             state.send(worker.peer, Revoke(lease.number))
         if lost or worker.unresponsive:
-            state.set_unresponsive(worker, True)
-            self.send_job(worker.peer)
+            self.doubt(worker.peer)
 
     def _see(self, name: str, incarnation: int) -> None:
         """Record that a worker process is alive: a new one shows that the one before died."""

@@ -21,12 +21,12 @@ class WorkerPeer(msgspec.Struct):
     """A worker process.
 
     `heard_at` and `sent_at` are when the last message came from it and went to it. A worker is
-    `unresponsive` when a lease of it expired or was lost and it has shown no result since: it gets
-    no more work until it does. `failure` is why it cannot open the job's source, empty if it can or
-    has not tried; `rubbish` counts what it sent that cannot be right. `in_progress` is the sample
-    that it last reported to work on, at `heartbeat_at`. `cost` is what each sample costs, as it
-    says, () where they differ or it cannot know. `serves` is where ranks pull its payloads,
-    None if they cannot; `why_inline` why it announces no more there.
+    `unresponsive` when a lease of it expired or was lost, or others had to do it, and it has shown
+    no result since: it gets no more work until it does. `failure` is why it cannot open the job's
+    source, empty if it can or has not tried; `rubbish` counts what it sent that cannot be right.
+    `in_progress` is the sample that it last reported to work on, at `heartbeat_at`. `cost` is what
+    each sample costs, as it says, () where they differ or it cannot know. `serves` is where ranks
+    pull its payloads, None if they cannot; `why_inline` why it announces no more there.
     """
 
     peer: bytes

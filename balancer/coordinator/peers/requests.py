@@ -4,6 +4,7 @@ A request is *looked at* when it has come and when something has changed that ma
 those who change that say so by `look_at_...`. So no message has to walk all open requests.
 """
 
+import math
 from collections.abc import Iterable
 
 from ...protocol.messages import RequestBatch
@@ -85,7 +86,11 @@ class PendingRequests:
 
     def remove_peer(self, peer: bytes) -> None:
         """Forget all that a peer has asked for."""
-        for key in list(self._of_peer.get(peer, ())):
+        self.remove_before(peer, math.inf)
+
+    def remove_before(self, peer: bytes, run: float) -> None:
+        """Forget what a peer has asked for of runs before this one: it has left them."""
+        for key in [key for key in self._of_peer.get(peer, ()) if key[0] < run]:
             self._forget(key)
 
     # --- questions

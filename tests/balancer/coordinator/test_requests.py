@@ -67,6 +67,15 @@ def test_a_new_run_forgets_the_requests_of_those_before_and_looks_at_all():
     assert len(pending) == 1
 
 
+def test_what_a_peer_has_asked_for_of_runs_that_it_has_left_is_forgotten():
+    pending = asked((0, 0))
+    pending.add(A, RequestBatch(1, 0, 3, 0), 0.0)
+    pending.add(B, RequestBatch(0, 0, 0, 0), 0.0)
+    pending.remove_before(A, 1)
+    assert pending.take(0) == [(RequestBatch(0, 0, 0, 0), B)]
+    assert pending.take(1) == [(RequestBatch(1, 0, 3, 0), A)]
+
+
 def test_a_peer_cannot_ask_for_any_number(monkeypatch):
     monkeypatch.setattr(requests, "MAX_REQUESTS", 3)
     pending = asked(*((step, 0) for step in range(9)))

@@ -252,3 +252,18 @@ def test_no_work_is_leased_twice_for_a_second_process() -> None:
     take(cluster, B, 0)
     sent = cluster.send(B, RequestBatch(0, 0, 0, 0))
     assert not [message for _, message in sent if isinstance(message, Lease)]
+
+
+def test_one_that_has_left_the_run_is_sent_nothing_more_of_it():
+    """What it has asked for ahead would wait for those behind, and then be sent for nothing."""
+    cluster, _ = started(A, B)
+    for step in range(AHEAD):
+        take(cluster, A, step)
+    assert ask(cluster, A, AHEAD) == []
+    do(cluster, A, StartRun(1, 1, START))
+    late = do(cluster, A, RequestBatch(0, 0, AHEAD, 0))
+    for step in range(AHEAD):
+        late += do(cluster, B, RequestBatch(0, 0, step, 0))
+        late += do(cluster, B, Ack(0, 0, step, 0))
+    assert [message for to, message in late if to == A and isinstance(message, Batch)] == []
+    assert take(cluster, B, AHEAD)
