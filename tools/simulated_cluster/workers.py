@@ -188,10 +188,10 @@ class Workers:
 
 
 def hold_up(worker: WorkerProcess, kind: str, until: float) -> None:
-    """Make a worker stop, hang or be slow until then."""
+    """Make a worker stop, hang or be slow until then, or longer if it does already."""
     if kind == "stop":
-        worker.stopped_until = until
+        worker.stopped_until = max(worker.stopped_until, until)
     elif kind == "hang":
-        worker.hung_until = until
+        worker.hung_until = max(worker.hung_until, until)
     else:
-        worker.slow_until = until
+        worker.slow_until = max(worker.slow_until, until)

@@ -9,7 +9,7 @@ import msgspec
 
 from ...protocol.clock_offset import NOT_MEASURED, Offset
 from ...protocol.messages import PayloadServer, RankHello, StartRun, WorkerHello
-from ...protocol.parts import IDLE, NO_PLACE, NOT_REPORTED, WorkInProgress
+from ...protocol.parts import NO_PLACE, NOT_REPORTED, WorkInProgress
 from ..delivery.rank_progress import BEGINNING, Position, RankProgress
 from .worker_stats import WorkerStats
 
@@ -22,12 +22,11 @@ class WorkerPeer(msgspec.Struct):
 
     `heard_at` and `sent_at` are when the last message came from it and went to it. A worker is
     `unresponsive` when a lease of it expired or was lost, or others had to do it, and it has shown
-    no result since: it gets no more work until it does, or answers while it no longer works on the
-    sample of then, `doubted_at`. `failure` is why it cannot open the job's source, empty if it can
-    or has not tried; `rubbish` counts what it sent that cannot be right. `in_progress` is the
-    sample that it last reported to work on, at `heartbeat_at`. `cost` is what each sample costs, as
-    it says, () where they differ or it cannot know. `serves` is where ranks pull its payloads, None
-    if they cannot; `why_inline` why it announces no more there.
+    no result since: it gets no more work until it does. `failure` is why it cannot open the job's
+    source, empty if it can or has not tried; `rubbish` counts what it sent that cannot be right.
+    `in_progress` is the sample that it last reported to work on, at `heartbeat_at`. `cost` is what
+    each sample costs, as it says, () where they differ or it cannot know. `serves` is where ranks
+    pull its payloads, None if they cannot; `why_inline` why it announces no more there.
     """
 
     peer: bytes
@@ -35,7 +34,6 @@ class WorkerPeer(msgspec.Struct):
     heard_at: float
     sent_at: float
     unresponsive: bool = False
-    doubted_at: WorkInProgress = IDLE
     failure: str = ""
     rubbish: int = 0
     in_progress: WorkInProgress = NOT_REPORTED

@@ -11,7 +11,6 @@ from counterpoise.balancer.protocol.messages import (
     Probed,
     ProbeDone,
     RequestBatch,
-    WorkerHeartbeat,
     WorkerReady,
 )
 from tests.balancer.coordinator.cluster import PLAN, Cluster, do_leases, kinds, started
@@ -33,12 +32,6 @@ def leased_to(peer: bytes, sent: Any) -> list[Lease]:
 
 def leases(cluster: Cluster) -> Any:
     return cluster.coordinator.state.run.leases.of_worker(SLOW)
-
-
-def heartbeat(cluster: Cluster, lease: int = 0, ordinal: int = -1) -> Any:
-    """Let SLOW report the sample that it works on."""
-    message = WorkerHeartbeat(SLOW.decode(), 0, lease=lease, ordinal=ordinal)
-    return cluster.send(b"heartbeat", message)
 
 
 def take(cluster: Cluster, step: int) -> Any:
@@ -70,19 +63,6 @@ def test_a_worker_whose_work_others_had_to_do_is_leased_nothing_before_it_answer
     welcome = cluster.coordinator.state.last_welcome
     answered = cluster.send(SLOW, WorkerReady(20, "same", welcome)) + take(cluster, 1)
     assert leased_to(SLOW, answered)
-
-
-def test_a_worker_that_answers_is_leased_nothing_while_it_works_on_the_same_sample(
-    cluster: Cluster,
-) -> None:
-    (slow,) = leases(cluster)
-    heartbeat(cluster, slow.number, next(iter(slow.samples)))
-    do_leases(cluster, cluster.tick(after_s=HELP_AFTER_S + 0.1), QUICK)
-    answer = WorkerReady(20, "same", cluster.coordinator.state.last_welcome)
-    assert not leased_to(SLOW, cluster.send(SLOW, answer) + take(cluster, 0))
-    asked = heartbeat(cluster) + heartbeat(cluster)
-    assert "Welcome" in kinds(asked, SLOW)
-    assert leased_to(SLOW, cluster.send(SLOW, answer) + take(cluster, 1))
 
 
 def test_one_that_has_just_shown_a_result_is_not_doubted(cluster: Cluster) -> None:

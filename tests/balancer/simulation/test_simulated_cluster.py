@@ -59,6 +59,16 @@ def test_workers_that_hang_change_nothing(seed: int) -> None:
     assert outcome.delivered == reference.delivered
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_worker_that_hangs_for_good_is_waited_for_once(seed: int) -> None:
+    reference = Simulation(PLAIN, seed=seed).run()
+    shorter = (Fault(3.0, "hang", "worker 0", 1.0),)
+    outcome = Simulation(replace(PLAIN, hangs=((2.0, 0),), faults=shorter), seed=seed).run()
+    assert not outcome.trouble
+    assert outcome.delivered == reference.delivered
+    assert outcome.seconds < 2 * reference.seconds  # two workers in place of three
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_the_byte_budget_holds(seed: int, on_error: str) -> None:
