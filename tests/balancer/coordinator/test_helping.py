@@ -13,9 +13,10 @@ from counterpoise.balancer.protocol.messages import (
     RequestBatch,
     WorkerReady,
 )
-from tests.balancer.coordinator.cluster import PLAN, Cluster, do_leases, kinds, started
+from tests.balancer.coordinator.cluster import Cluster, do_leases, kinds, started
 
 SLOW, QUICK = b"w", b"v"
+MICROBATCHES = 2
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def leases(cluster: Cluster) -> Any:
 def take(cluster: Cluster, step: int) -> Any:
     """Take a step, while QUICK does all that it is leased; return what is sent."""
     sent = []
-    for microbatch in range(PLAN.accumulate):
+    for microbatch in range(MICROBATCHES):
         for rank, peer in enumerate((b"r0", b"r1")):
             now = cluster.send(peer, RequestBatch(0, rank, step, microbatch))
             now += cluster.send(peer, Ack(0, rank, step, microbatch))
