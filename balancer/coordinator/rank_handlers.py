@@ -233,15 +233,17 @@ class RankHandlers:
         rank = self.state.ranks[peer]
         if request.ack is not None:
             self.acknowledge(peer, request.ack)
-        has_left = rank.started is not None and request.run < rank.started.run
-        if request.rank in rank.hello.ranks and not has_left:
-            run = self.state.run
-            if request.lost and run is not None and run.number == request.run:
-                for microbatch in request.microbatches:
-                    run.delivery.lose_sent(request.rank, request.step, microbatch, peer)
-            self.state.requests.add(peer, request, self.state.now)
-            if rank.started is not None and request.run > rank.started.run:
-                self.state.send(peer, UnknownPeer())
+        known = request.run if rank.started is None else rank.started.run
+        # One of a run that the rank has left was on its way meanwhile.
+        if request.rank not in rank.hello.ranks or request.run < known:
+            return
+        run = self.state.run
+        if request.lost and run is not None and run.number == request.run:
+            for microbatch in request.microbatches:
+                run.delivery.lose_sent(request.rank, request.step, microbatch, peer)
+        self.state.requests.add(peer, request, self.state.now)
+        if request.run > known:
+            self.state.send(peer, UnknownPeer())
 
     def identify(self, peer: bytes, _: RequestBatch | LabelCount) -> None:
         """Ask an unknown rank to introduce itself again, unless it was replaced."""
