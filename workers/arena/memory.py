@@ -57,15 +57,17 @@ class Mapping:
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Map `size` bytes of a file, with all their pages; OSError where that fails."""
+        self.address = 0
         self.unpin: Callable[[int], None] | None = None
+        self.size, self._process = size, os.getpid()
         access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _POPULATE
-        address = _libc.mmap(None, size, access, flags, descriptor, 0)
-        if address == _FAILED:
-            number = ctypes.get_errno()
-            self._process, self.address, self.size = -1, 0, 0
+        # Unpacked, not called: right behind a call a signal's handler may raise, as torch's does
+        # when a worker dies, and the address would be lost.
+        (self.address,) = map(_libc.mmap, [None], [size], [access], [flags], [descriptor], [0])
+        if self.address == _FAILED:
+            number, self.address = ctypes.get_errno(), 0
             raise OSError(number, f"cannot map {size} bytes: {os.strerror(number)}")
-        self.address, self.size, self._process = int(address), size, os.getpid()
-        _libc.madvise(address, size, mmap.MADV_DONTFORK)
+        _libc.madvise(self.address, size, mmap.MADV_DONTFORK)
 
     def inherit(self) -> None:
         """Map this memory also in children that are forked from now on."""
@@ -82,7 +84,7 @@ class Mapping:
     def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
         # Not in a child, where another thing may be at this address; nor while the interpreter
         # ends, when tensors on the memory may still be read.
-        if self._process == _getpid() and not _finalizing():
+        if self.address and self._process == _getpid() and not _finalizing():
             if self.unpin is not None:
                 self.unpin(self.address)
             _libc.munmap(self.address, self.size)
