@@ -29,8 +29,9 @@ def inode_is_mapped(descriptor: int) -> bool:
 
 
 def map_forever(descriptor: int) -> None:
+    kept = []  # what a handler raises while one is deleted would be lost
     while True:
-        Mapping(descriptor, NBYTES)
+        kept.append(Mapping(descriptor, NBYTES))
 
 
 def test_a_file_is_mapped_as_long_as_its_mapping_lives(descriptor: int) -> None:
