@@ -83,8 +83,9 @@ class Mapping:
 
     def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
         # Not in a child, where another thing may be at this address; nor while the interpreter
-        # ends, when tensors on the memory may still be read.
-        if self.address and self._process == _getpid() and not _finalizing():
+        # ends, when tensors on the memory may still be read. There is no address where a handler
+        # raised before anything was mapped.
+        if getattr(self, "address", 0) and self._process == _getpid() and not _finalizing():
             if self.unpin is not None:
                 self.unpin(self.address)
             _libc.munmap(self.address, self.size)

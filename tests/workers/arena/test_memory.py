@@ -28,8 +28,9 @@ def inode_is_mapped(descriptor: int) -> bool:
     return memory_of("self").count(os.fstat(descriptor).st_ino) > 1
 
 
-def map_forever(descriptor: int) -> None:
+def map_until_interrupted(descriptor: int) -> None:
     kept = []  # what a handler raises while one is deleted would be lost
+    signal.setitimer(signal.ITIMER_REAL, AFTER_S)
     while True:
         kept.append(Mapping(descriptor, NBYTES))
 
@@ -47,9 +48,8 @@ def test_an_exception_of_a_signal_while_a_file_is_mapped_leaves_nothing(descript
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, AFTER_S)
         with pytest.raises(Interrupted):
-            map_forever(descriptor)
+            map_until_interrupted(descriptor)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
