@@ -66,6 +66,7 @@ ORDER = (
     "balancer.server",
     "balancer",
     # workers
+    "workers.signals",
     "workers.arena",
     "workers.lending",
     "workers.codec",

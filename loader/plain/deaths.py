@@ -1,11 +1,23 @@
-"""Names the signal that killed a worker, where torch only sees that one is gone.
+"""How a worker's death is raised: not where it would lose something, and with its signal's name.
 
 torch learns of signals by SIGCHLD: in the main thread, and of children only. Workers from our fork
 server are none, and a loader may be iterated in another thread.
 """
 
 import signal
+from multiprocessing.popen_fork import Popen
 from typing import Any
+
+from ...workers.signals.holding import hold, uninterrupted
+from .torch_names import DEATHS_MODULE
+
+# A child's exit status that is lost here never comes again: it would count as running for ever.
+uninterrupted(Popen.poll)
+
+
+def hold_deaths() -> None:
+    """Let torch raise a worker's death anywhere but in functions marked as uninterrupted."""
+    hold(signal.SIGCHLD, DEATHS_MODULE)
 
 
 def killed_worker(workers: list[Any]) -> str | None:

@@ -11,10 +11,11 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ...workers.batches.envelope import Envelope
+from ...workers.signals.holding import uninterrupted
 from ..connect.rank_sockets import closed_sockets
 from ..step.turns import OneCaller
 from .arguments import make_arguments
-from .deaths import killed_worker
+from .deaths import hold_deaths, killed_worker
 from .iteration import Iteration
 from .state import PlainState
 from .torch_names import TorchInlineIterator, TorchWorkersIterator, is_profiled
@@ -96,8 +97,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         self._pinned = arguments.pinned
         # torch's __next__ warns where a stream has more than the length that it has told.
         self._warns = isinstance(arguments.dataset, IterableDataset)
-        with closed_sockets():  # of balanced loaders: no thread of theirs should be forked
-            super().__init__(arguments)
+        self._start(arguments)
         # torch ends its workers through these queues when the iterator is deleted. Where that is
         # the garbage collector's work (a loop left by an exception), the queues' threads would end
         # first, and torch then waits 5 s for each worker. What is held here outlives the iterator.
@@ -106,6 +106,12 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         _all.add(self)
         if arguments.beginnings is not None:
             arguments.beginnings.wait(self._workers, loader.timeout)
+
+    @uninterrupted
+    def _start(self, arguments: Any) -> None:
+        with closed_sockets():  # of balanced loaders: no thread of theirs should be forked
+            super().__init__(arguments)
+        hold_deaths()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:

@@ -20,6 +20,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..signals.holding import uninterrupted
+
 PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -30,6 +32,7 @@ _FAILED = ctypes.c_void_p(-1).value
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
+@uninterrupted
 def make_memory(size: int) -> int:
     """Return the descriptor of a new sealed memory file; OSError where there is no memory for it.
 
@@ -55,6 +58,7 @@ class Mapping:
 
     __slots__ = ("__weakref__", "_process", "address", "size", "unpin")
 
+    @uninterrupted
     def __init__(self, descriptor: int, size: int) -> None:
         """Map `size` bytes of a file, with all their pages; OSError where that fails."""
         self.address = 0
@@ -81,6 +85,7 @@ class Mapping:
         """
         return (ctypes.c_char * length).from_address(self.address)
 
+    @uninterrupted
     def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
         # Not in a child, where another thing may be at this address; nor while the interpreter
         # ends, when tensors on the memory may still be read. There is no address where a handler

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from typing import Any
 
+from ..signals.holding import raise_held, uninterrupted
 from . import frames
 from .layout import Packet, Packets
 from .memory import received_descriptors
@@ -105,6 +106,7 @@ class ArenaQueue:
                 raise queue.Empty
             self.receive()
 
+    @uninterrupted
     def close(self) -> None:
         """Close both ends in this process; what has arrived, and its tensors, stay."""
         _waiting.pop(id(self), None)
@@ -121,6 +123,7 @@ class ArenaQueue:
     def cancel_join_thread(self) -> None:
         """Do nothing: there is no thread."""
 
+    @uninterrupted
     def receive(self) -> bool:
         """Read one message if there is one; return whether there was."""
         try:
@@ -166,6 +169,7 @@ class ArenaQueue:
     def _wait(self, deadline: float | None) -> bool:
         """Wait until something arrives; return whether it did before the deadline."""
         while True:
+            raise_held()
             send_kept()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if _waiting:
@@ -175,6 +179,7 @@ class ArenaQueue:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
+    @uninterrupted
     def _send_or_keep(self, thing: Any) -> None:
         """Send what there is room for, in order, and keep the rest."""
         task = frames.task(thing)
@@ -216,6 +221,7 @@ class ArenaQueue:
             pass
         return bool(self._read) and self._read[-1] is None
 
+    @uninterrupted
     def _try_send(self, packet: Packet) -> bool:
         """Send a message and close its descriptors; return False if there is no room for it."""
         parts, descriptors = packet

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from ..signals.holding import uninterrupted
 from .memory import Mapping
 from .pinned import PinnedSlots
 from .sender import FREED
@@ -29,6 +30,7 @@ class _Sender:
         self._pipe = pipe
         self._unsaid: deque[bytes] = deque()
 
+    @uninterrupted
     def free(self, number: int, inherited: bool) -> None:
         """Tell the sender that a slot is free; `inherited`: that it must not be used again."""
         if inherited:
@@ -45,6 +47,7 @@ class _Sender:
         except OSError:
             pass  # the sender has ended
 
+    @uninterrupted
     def __del__(self, _close: Any = os.close) -> None:
         _close(self._pipe)
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..signals.holding import uninterrupted
 from .memory import Mapping, make_memory
 from .slot_book import SlotBook, slot_size
 from .views import watched_view
@@ -50,6 +51,7 @@ class Sender:
     token: tells the receiver's senders apart, also one that took the place of another.
     """
 
+    @uninterrupted
     def __init__(self) -> None:
         self._process = os.getpid()
         self.token = secrets.randbits(63)
@@ -103,6 +105,7 @@ class Sender:
         slot.handed = False
         self._settle(slot)
 
+    @uninterrupted
     def _make(self, number: int, size: int) -> OwnSlot:
         for old in self._book.retired:
             if old in self._slots:
@@ -148,6 +151,7 @@ class Sender:
         del self._slots[slot.number]
         del self._by_address[slot.mapping.address]
 
+    @uninterrupted
     def close(self) -> None:
         """Close the descriptors; the memory goes with its last tensor."""
         for descriptor in (self._freed_reader, *self.pipe_to_send()):
@@ -158,6 +162,7 @@ class Sender:
             os.close(slot.descriptor)
         self.unannounced = []
 
+    @uninterrupted
     def __del__(self, _getpid: Any = os.getpid, _finalizing: Any = sys.is_finalizing) -> None:
         # torch raises a worker's death wherever the trainer is, also within its own clean-up, and
         # then nobody calls close(). In a forked child the descriptors may be others by now.

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from ...balancer.protocol.messages import PayloadHandle
 from ..arena.memory import Mapping, received_descriptors
 from ..arena.views import watched_view
+from ..signals.holding import uninterrupted
 from .borrower_book import BorrowerBook
 from .lender import door_of, doors_in, remove_door
 from .packets import (
@@ -81,6 +82,7 @@ class _LentMemory:
                 self._socket.setblocking(False)
                 self.is_known = True
 
+    @uninterrupted
     def _receive(self) -> tuple[int, int, list[int]]:
         """Return the next packet; new segments are mapped. OSError at the end."""
         data, ancillary, _, _ = self._socket.recvmsg(MOST_BYTES, _ANCILLARY)

@@ -1,0 +1,1 @@
+"""Keeps what signals' handlers raise from losing memory and descriptors."""
