@@ -218,6 +218,11 @@ def test_the_workers_end_when_the_loop_is_left():
     assert until(lambda: gone(pids))
 
 
+def kill_and_iterate(pid, loader):
+    os.kill(pid, signal.SIGKILL)  # torch may raise right behind this
+    list(loader)
+
+
 def test_persistent_workers_stay_and_end_with_the_loader():
     loader = DataLoader(data.Samples(8, "integer"), num_workers=2, persistent_workers=True)
     iterator = iter(loader)
@@ -225,7 +230,6 @@ def test_persistent_workers_stay_and_end_with_the_loader():
     assert [len(list(loader)) for _ in range(3)] == [8, 8, 8]
     assert not gone(pids)
     with pytest.raises(RuntimeError, match="DataLoader worker"):
-        os.kill(pids[-1], signal.SIGKILL)  # torch may raise right behind this
-        list(loader)
+        kill_and_iterate(pids[-1], loader)
     del loader, iterator
     assert until(lambda: gone(pids))

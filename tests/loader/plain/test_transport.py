@@ -125,12 +125,16 @@ def test_a_batch_that_cannot_be_pickled_raises_in_the_trainer() -> None:
         next(iter(loader))
 
 
+def kill_worker_and_go_on(batches: Any) -> None:
+    os.kill(batches._workers[0].pid, signal.SIGKILL)  # torch may raise right behind this
+    list(batches)
+
+
 def test_a_killed_worker_takes_no_batch_away() -> None:
     batches: Any = iter(DataLoader(Pictures(), 4, num_workers=1))
     first = next(batches)
     with pytest.raises(RuntimeError, match="killed by signal"):
-        os.kill(batches._workers[0].pid, signal.SIGKILL)  # torch may raise right behind this
-        list(batches)
+        kill_worker_and_go_on(batches)
     check(first, 0)
     del batches
 
