@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ...workers.batches.envelope import Envelope
-from ...workers.signals.holding import uninterrupted
+from ...workers.signals.holding import raise_held, uninterrupted
 from ..connect.rank_sockets import closed_sockets
 from ..step.turns import OneCaller
 from .arguments import make_arguments
@@ -146,6 +146,7 @@ class WorkersIterator(_Counting, TorchWorkersIterator):  # type: ignore[misc]
         if self._pinned is not None:
             self._pinned.settle()
         try:
+            raise_held()  # here, too: where batches are pinned, the queue is torch's thread's
             return _next(self, self._torchs_next)
         except RuntimeError as error:
             killed = killed_worker(self._workers) if _GONE in str(error) else None

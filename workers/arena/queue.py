@@ -167,7 +167,10 @@ class ArenaQueue:
         return unpack(pickled, buffers)
 
     def _wait(self, deadline: float | None) -> bool:
-        """Wait until something arrives; return whether it did before the deadline."""
+        """Wait until something arrives; return whether it did before the deadline.
+
+        Raises a worker's death that was held back.
+        """
         while True:
             raise_held()
             send_kept()

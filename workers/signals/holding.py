@@ -38,17 +38,23 @@ def hold(number: int, module: str) -> None:
     Otherwise, and outside of the main thread, nothing is changed.
     """
     found = signal.getsignal(number)
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and callable(found) and getattr(found, "__module__", None) == module:
+    if _is_main_thread() and callable(found) and getattr(found, "__module__", None) == module:
         _handlers[number] = found
         signal.signal(number, _handle)
 
 
 def raise_held() -> None:
-    """Call the handlers of the signals that were held back; raises what they raise."""
-    while _held:
+    """Call the handlers of the signals that were held back; raises what they raise.
+
+    Only in the main thread, where Python calls handlers: torch's that pins batches waits, too.
+    """
+    while _held and _is_main_thread():
         number = _held.pop()
         _handlers[number](number, None)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
