@@ -1,4 +1,4 @@
-"""How a worker's death is raised: not where it would lose something, and with its signal's name.
+"""Raises a worker's death where nothing is lost by it, and with the name of its signal.
 
 torch learns of signals by SIGCHLD: in the main thread, and of children only. Workers from our fork
 server are none, and a loader may be iterated in another thread.
@@ -16,7 +16,7 @@ uninterrupted(Popen.poll)
 
 
 def hold_deaths() -> None:
-    """Let torch raise a worker's death anywhere but in functions marked as uninterrupted."""
+    """Hold torch's report of a worker's death back in functions marked as uninterrupted."""
     hold(signal.SIGCHLD, DEATHS_MODULE)
 
 

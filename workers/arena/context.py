@@ -13,7 +13,7 @@ from .queue import ArenaQueue
 
 
 class LockFreeEvent:
-    """What one process sets and others look at; nobody can wait for it.
+    """An event that one process sets and others look at; nobody can wait for it.
 
     context: the multiprocessing context of the processes.
     """

@@ -32,7 +32,6 @@ _FAILED = ctypes.c_void_p(-1).value
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
-@uninterrupted
 def make_memory(size: int) -> int:
     """Return the descriptor of a new sealed memory file; OSError where there is no memory for it.
 
@@ -58,15 +57,14 @@ class Mapping:
 
     __slots__ = ("__weakref__", "_process", "address", "size", "unpin")
 
-    @uninterrupted
     def __init__(self, descriptor: int, size: int) -> None:
         """Map `size` bytes of a file, with all their pages; OSError where that fails."""
         self.address = 0
         self.unpin: Callable[[int], None] | None = None
         self.size, self._process = size, os.getpid()
         access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _POPULATE
-        # Unpacked, not called: right behind a call a signal's handler may raise, as torch's does
-        # when a worker dies, and the address would be lost.
+        # Unpacked, not called: right behind a call the handler of a signal that nobody holds back,
+        # as Ctrl-C, may raise, and the address would be lost.
         (self.address,) = map(_libc.mmap, [None], [size], [access], [flags], [descriptor], [0])
         if self.address == _FAILED:
             number, self.address = ctypes.get_errno(), 0

@@ -194,6 +194,7 @@ class ArenaQueue:
             self._unsent.extend(Packets(thing, self._sender).packets())
         self.send_unsent()
 
+    @uninterrupted
     def send_unsent(self) -> None:
         """Send what was kept, in order, as far as there is room."""
         while self._unsent:
@@ -224,7 +225,6 @@ class ArenaQueue:
             pass
         return bool(self._read) and self._read[-1] is None
 
-    @uninterrupted
     def _try_send(self, packet: Packet) -> bool:
         """Send a message and close its descriptors; return False if there is no room for it."""
         parts, descriptors = packet

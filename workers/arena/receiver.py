@@ -30,7 +30,6 @@ class _Sender:
         self._pipe = pipe
         self._unsaid: deque[bytes] = deque()
 
-    @uninterrupted
     def free(self, number: int, inherited: bool) -> None:
         """Tell the sender that a slot is free; `inherited`: that it must not be used again."""
         if inherited:

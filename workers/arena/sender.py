@@ -51,7 +51,6 @@ class Sender:
     token: tells the receiver's senders apart, also one that took the place of another.
     """
 
-    @uninterrupted
     def __init__(self) -> None:
         self._process = os.getpid()
         self.token = secrets.randbits(63)
@@ -105,7 +104,6 @@ class Sender:
         slot.handed = False
         self._settle(slot)
 
-    @uninterrupted
     def _make(self, number: int, size: int) -> OwnSlot:
         for old in self._book.retired:
             if old in self._slots:
@@ -151,7 +149,6 @@ class Sender:
         del self._slots[slot.number]
         del self._by_address[slot.mapping.address]
 
-    @uninterrupted
     def close(self) -> None:
         """Close the descriptors; the memory goes with its last tensor."""
         for descriptor in (self._freed_reader, *self.pipe_to_send()):

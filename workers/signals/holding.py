@@ -6,11 +6,13 @@ it returned, where a descriptor that has arrived or a child's exit status would 
 a finalizer, where the exception is swallowed and the memory stays.
 
 A function that must not be left there is marked `uninterrupted`. The handler looks whether such a
-function is running; if so, it is called again where the trainer is about to wait. So the marked
-functions cost nothing, and a worker's death is still raised at once. Only a signal that is asked
-for (`hold`) is held; Ctrl-C is not, since nobody may wait after it.
+function is running, itself or below; if so, it is called again where the trainer is about to wait.
+So the marked functions cost nothing, and a worker's death is still raised at once. Marked are the
+finalizers, and what a trainer enters from outside. Only signals that are asked for (`hold`) are
+held; Ctrl-C is not, since nobody may wait after it.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -70,3 +72,6 @@ def _is_uninterrupted(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+os.register_at_fork(after_in_child=_held.clear)  # they were its parent's

@@ -10,6 +10,7 @@ import pytest
 from counterpoise.workers.arena.memory import PAGE, Mapping, make_memory
 from tests.faults.leftovers import memory_of
 from tests.loader.alarms import Interrupted
+from tests.workers.signals.raising import raising_handler
 
 # To map so much, with all its pages, takes far longer than AFTER_S.
 NBYTES = 64 << 20
@@ -43,16 +44,8 @@ def test_a_file_is_mapped_as_long_as_its_mapping_lives(descriptor: int) -> None:
 
 
 def test_an_exception_of_a_signal_while_a_file_is_mapped_leaves_nothing(descriptor: int) -> None:
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with pytest.raises(Interrupted):
-            map_until_interrupted(descriptor)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with raising_handler(signal.SIGALRM), pytest.raises(Interrupted):
+        map_until_interrupted(descriptor)
     gc.collect()
     assert not inode_is_mapped(descriptor)
 

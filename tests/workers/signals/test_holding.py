@@ -11,21 +11,16 @@ import pytest
 from counterpoise.workers.signals import holding
 from counterpoise.workers.signals.holding import hold, raise_held, uninterrupted
 from tests.loader.alarms import Interrupted
+from tests.workers.signals.raising import interrupt, raising_handler
 
 SIGNAL = signal.SIGUSR1
 
 
-def interrupt(*_: object) -> None:
-    raise Interrupted
-
-
 @pytest.fixture(autouse=True)
-def _handled() -> Iterator[None]:
-    before = signal.signal(SIGNAL, interrupt)
-    yield
-    signal.signal(SIGNAL, before)
-    holding._handlers.pop(SIGNAL, None)
-    holding._held.discard(SIGNAL)
+def module() -> Iterator[str]:
+    """Return the module of the handler."""
+    with raising_handler(SIGNAL) as name:
+        yield name
 
 
 def be_sent_a_signal() -> int:
@@ -49,30 +44,30 @@ class Deleted:
         self.found.append(be_sent_a_signal())
 
 
-def test_a_marked_function_and_what_it_calls_are_finished_first() -> None:
-    hold(SIGNAL, __name__)
+def test_a_marked_function_and_what_it_calls_are_finished_first(module: str) -> None:
+    hold(SIGNAL, module)
     assert be_marked() == 7
     with pytest.raises(Interrupted):
         raise_held()
 
 
-def test_what_was_raised_is_not_raised_again() -> None:
-    hold(SIGNAL, __name__)
+def test_what_was_raised_is_not_raised_again(module: str) -> None:
+    hold(SIGNAL, module)
     be_marked()
     with pytest.raises(Interrupted):
         raise_held()
     raise_held()
 
 
-def test_elsewhere_it_is_raised_at_once() -> None:
-    hold(SIGNAL, __name__)
+def test_elsewhere_it_is_raised_at_once(module: str) -> None:
+    hold(SIGNAL, module)
     with pytest.raises(Interrupted):
         be_sent_a_signal()
     raise_held()
 
 
-def test_a_finalizer_is_finished_first() -> None:
-    hold(SIGNAL, __name__)
+def test_a_finalizer_is_finished_first(module: str) -> None:
+    hold(SIGNAL, module)
     found: list[int] = []
     del_me = Deleted(found)
     del del_me
@@ -81,8 +76,8 @@ def test_a_finalizer_is_finished_first() -> None:
         raise_held()
 
 
-def test_it_is_raised_in_the_main_thread_only() -> None:
-    hold(SIGNAL, __name__)
+def test_it_is_raised_in_the_main_thread_only(module: str) -> None:
+    hold(SIGNAL, module)
     be_marked()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(raise_held).result()
@@ -97,28 +92,26 @@ def test_handlers_of_others_are_left_alone(handler: Any) -> None:
     assert signal.getsignal(SIGNAL) is handler
 
 
-def test_it_is_held_once_however_often_it_is_asked_for() -> None:
-    hold(SIGNAL, __name__)
+def test_it_is_held_once_however_often_it_is_asked_for(module: str) -> None:
+    hold(SIGNAL, module)
     held = signal.getsignal(SIGNAL)
-    hold(SIGNAL, __name__)
+    hold(SIGNAL, module)
     assert signal.getsignal(SIGNAL) is held
     assert holding._handlers[SIGNAL] is interrupt
 
 
-def test_outside_of_the_main_thread_nothing_is_changed() -> None:
+def test_outside_of_the_main_thread_nothing_is_changed(module: str) -> None:
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(hold, SIGNAL, __name__).result()
+        pool.submit(hold, SIGNAL, module).result()
     assert signal.getsignal(SIGNAL) is interrupt
 
 
-def test_a_signal_of_the_system_is_held_too() -> None:
-    hold(SIGNAL, __name__)
-
-    @uninterrupted
-    def be_killed() -> int:
-        os.kill(os.getpid(), SIGNAL)
-        return 7
-
-    assert be_killed() == 7
+def test_a_child_has_none_of_its_parents(module: str) -> None:
+    hold(SIGNAL, module)
+    be_marked()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(holding._held))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     with pytest.raises(Interrupted):
         raise_held()
