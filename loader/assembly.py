@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..balancer.planning.problem.balance import Balance
 from ..balancer.planning.problem.config import PlanConfig
 from ..balancer.planning.problem.options import Waits
 from ..balancer.protocol.job_spec import LABEL_TOKENS, JobSpec
-from ..balancer.transport.keys import peer_keys
 from ..workers.arena.transport import Transport
 from ..workers.sources.data_identity import KnownData
 from ..workers.sources.dead_letter import checked_path
@@ -22,12 +22,13 @@ from .auto.choice import Choice
 from .auto.late import AutoSettings, LateAutoLoader
 from .auto.resolve import source_of
 from .balanced.arguments import check_plan, find_resources, make_plan, said_or_adopted
+from .balanced.fetching import MicrobatchSource
 from .balanced.late import LateBalancedLoader
 from .balanced.microbatches import BalancedLoader
 from .balanced.spare import SpareSample
-from .collate.chosen import BatchMaker, WantedFields, batch_maker
-from .connect.embedded import WorkerStart
-from .connect.factory import ConnectionFactory
+from .collate.chosen import BatchMaker, WantedFields, batch_maker, collate_in_worker
+from .local.loop import LocalLoop, LocalSettings
+from .local.workers import WorkerStart
 from .refused_arguments import check_decode_threads
 from .remote_dataset import RemoteDataset
 from .step.batch_labels import find_label_source
@@ -129,7 +130,7 @@ class BalancedSettings:
         return BalancedLoader(
             job=job,
             ranks=place.played,
-            connect=_connection(torch, given, job, source, place, self.batches).connect,
+            connect=self._connection(job, place),
             batches=self.batches,
             timeout_s=torch.timeout or None,
             dead_letter=given.dead_letter,
@@ -142,6 +143,26 @@ class BalancedSettings:
             auto=auto,
             spare=spare,
         )
+
+    def _connection(self, job: JobSpec, place: Place) -> Callable[[], MicrobatchSource]:
+        """Return what makes the connection: the local loop, or the way to a balancer."""
+        torch, given, source = self.torch, self.given, self.source
+        if given.balancer is not None or source is None or place.sharers > 1:
+            return partial(_connect, torch, given, job, source, place, self.batches)
+        made = given.collate_fn or default_collate
+        settings = LocalSettings(
+            job=job,
+            dataset=torch.dataset,
+            source=source,
+            place=place,
+            start=torch.start,
+            collate=collate_in_worker(given.balance, given.collate_fn, given.fields),
+            takes_empty=self.takes_empty,
+            draws=given.balance.layout == "torch" and made is not default_collate,
+            prefetch=torch.prefetch_factor or DEFAULT_PREFETCH,
+            transport=given.transport,
+        )
+        return partial(LocalLoop, settings)
 
 
 def prepare_balanced(loader: TorchDataLoader[Any], given: BalancedArguments) -> LateBalancedLoader:
@@ -263,15 +284,19 @@ def _torch_arguments(loader: TorchDataLoader[Any], threads: int) -> TorchArgumen
     )
 
 
-def _connection(
+def _connect(
     torch: TorchArguments,
     given: BalancedArguments,
     job: JobSpec,
     source: Source | None,
     place: Place,
     batches: BatchMaker,
-) -> ConnectionFactory:
-    return ConnectionFactory(
+) -> MicrobatchSource:
+    """Connect to a balancer. Only here: who has none loads nothing of ZeroMQ."""
+    from ..balancer.transport.keys import peer_keys
+    from .connect.factory import ConnectionFactory
+
+    factory = ConnectionFactory(
         job=job,
         source=source,
         place=place,
@@ -284,6 +309,7 @@ def _connection(
         batches_lie_in_payloads=batches.lends,
         lay_out=batches.lay_out,
     )
+    return factory.connect()
 
 
 def _description(dataset: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ...balancer.server import embedded
 from ...workers.processes.clean_interpreter import clean_command
 from ...workers.processes.fork_client import own_pidfd
 from ...workers.processes.forked_child import ForkedProcess, fork_child
-from .rank_sockets import closed_sockets
+from ...workers.processes.quiet_forks import quiet_forks
 from .socket_directory import make_socket_directory, remove_socket_directory
 from .wait_log import FIRST_LOG_S
 
@@ -192,7 +192,7 @@ def _fork(text: str, directory: str, listening: int, report: int, lifeline: int)
         embedded.serve_job(text, directory, listening, report, watched)
 
     try:
-        with closed_sockets():
+        with quiet_forks():
             return fork_child(serve, kept=(listening, report, *watched))
     finally:
         for descriptor in trainer:

@@ -1,0 +1,315 @@
+"""The local loop of a balanced loader: this process' workers under a planned order.
+
+It is what a balanced loader takes its microbatches from where no balancer is asked for: the plan
+says which samples each microbatch has, and the loader's own workers load and collate them.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ...balancer.planning.planner import make_planner
+from ...balancer.planning.problem.config import PlanConfig
+from ...balancer.planning.problem.shuffle import permutation
+from ...balancer.protocol.job_spec import JobSpec
+from ...balancer.protocol.messages import Ready
+from ...workers.arena.transport import Transport
+from ...workers.batches.planned_reader import PlannedReader
+from ...workers.sources.interface import Source
+from ..balanced.arrivals import LocalArrival
+from ..connect.wait_log import WaitLog
+from ..resume.balanced_position import RunStart
+from ..step.batch_labels import count_label_tokens_of
+from ..step.errors import LoaderError
+from ..step.label_check import COMPARED
+from ..step.ranks import Place
+from .ahead import PlanAhead, Shares
+from .contents import Cell, Contents, contents_of, usable_cells
+from .costs import LoopCosts
+from .feed import PlanFeed, PlannedStep
+from .planning import Planning, PlanningThread
+from .run import LocalRun, RunSettings
+from .workers import InlineTasks, WorkerStart, WorkerTasks
+
+logger = logging.getLogger(__name__)
+
+# Planned samples that are enough ahead of what is handed out, and steps.
+AHEAD_SAMPLES, AHEAD_STEPS = 1024, 2
+# A wait looks at the clock this often.
+WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """What a local loop is made of.
+
+    collate: makes a batch of samples, in a worker; takes_empty: also of none; draws: it may draw
+    random numbers. prefetch: tasks for each worker.
+    """
+
+    job: JobSpec
+    dataset: Any
+    source: Source
+    place: Place
+    start: WorkerStart
+    collate: Callable[[list[Any]], Any]
+    takes_empty: bool
+    draws: bool
+    prefetch: int = 2
+    transport: Transport = "auto"
+
+
+class LocalLoop:
+    """Gives a process' microbatches in order: see MicrobatchSource.
+
+    An exception may leave `next` at any moment. What it was doing is begun again then, at the
+    position that the loader has: workers that are in the middle of something are replaced.
+    """
+
+    def __init__(self, settings: LocalSettings, meet: Callable[[], Shares] | None = None) -> None:
+        """`meet` returns the other ranks, once they have come; None: there are none."""
+        self._settings = settings
+        self._meet = meet
+        self._shares: Shares | None = None
+        self._costs: LoopCosts | None = None
+        self._tasks: WorkerTasks | InlineTasks | None = None
+        self._planning: Planning | None = None
+        self._run: LocalRun | None = None
+        self._number = self._runs = 0
+        self._compares = COMPARED if settings.job.counts_labels else 0
+        # Whether an exception has left something half done.
+        self._is_torn = False
+        self._owner = os.getpid()
+
+    @property
+    def left_out(self) -> int:
+        """The number of samples that were in no step of the run that has ended."""
+        return 0 if self._run is None else self._run.left_out
+
+    def wait_ready(self) -> Ready:
+        """Return the number of samples."""
+        return Ready(len(self._settings.source), "")
+
+    def begin(self, start: RunStart) -> None:
+        """Start the next run, and its workers."""
+        self._is_torn = True
+        self._end_run()
+        if not self._keeps_workers:
+            self._end_workers()
+        job = self._settings.job
+        if self._costs is None:
+            self._costs = LoopCosts.of_source(self._settings.source, job.resources)
+        else:
+            self._costs.begin_epoch(self._keeps_costs)
+        count = len(self._settings.source)
+        if not 0 <= start.at.start <= count:
+            raise LoaderError(
+                f"the ledger is at sample {start.at.start}, but the data set has {count}: the "
+                "ledger belongs to another data set; resume with its own"
+            )
+        if self._meet is not None and self._shares is None:
+            self._shares = self._meet()
+        if self._tasks is None:
+            self._tasks = self._start_workers()
+        self._start_run(start, self._tasks)
+        self._is_torn = False
+
+    def go_on(self, start: RunStart, /) -> None:
+        """Start the next run as `begin` does, with the workers of this one."""
+        if self._tasks is None:
+            self.begin(start)
+            return
+        self._is_torn = True
+        self._end_run()
+        self._start_run(start, self._tasks)
+        self._is_torn = False
+
+    def recover(self, start: RunStart) -> None:
+        """Begin again at a position if an exception has left something half done."""
+        if self._owner != os.getpid():
+            raise LoaderError(
+                f"this loader's workers belong to process {self._owner}, and a forked child cannot "
+                "use them: make a new DataLoader in the child"
+            )
+        if self._is_torn or self._run is None:
+            self._end_run()
+            self._end_workers()
+            self.begin(start)
+
+    def next(self, timeout_s: float | None = None) -> LocalArrival | None:
+        """Return the next microbatch, the same until it is released; None at the end of the run.
+
+        Raises LoaderError when the run cannot go on, TimeoutError after `timeout_s`, RuntimeError
+        for a worker that has ended, and what collate_fn raises.
+        """
+        run = self._run
+        if run is None:
+            raise LoaderError("the run has not begun")
+        self._is_torn = True
+        run.pump()
+        arrival = run.head()
+        if arrival is None and not run.is_at_end:
+            arrival = self._wait(run, timeout_s)
+        self._is_torn = False
+        return arrival
+
+    def _wait(self, run: LocalRun, timeout_s: float | None) -> LocalArrival | None:
+        log, since = WaitLog(run.is_first), time.monotonic()
+        while True:
+            waited = time.monotonic() - since
+            left = WAIT_S if timeout_s is None else min(WAIT_S, timeout_s - waited)
+            if left <= 0:
+                self._is_torn = False  # nothing is half done
+                raise TimeoutError(f"no batch within {timeout_s} s")
+            run.pump(left)
+            arrival = run.head()
+            if arrival is not None or run.is_at_end:
+                return arrival
+            if log.is_due(waited):
+                logger.warning(
+                    "rank %s has waited %.0f s for %s; still missing: %s",
+                    ", ".join(map(str, self._settings.place.played)), waited, log.what,
+                    run.waits_for,
+                )  # fmt: skip
+
+    def release(self, arrival: LocalArrival) -> None:
+        """Go on to the microbatches after this one; does nothing the second time."""
+        if self._run is not None and not self._is_torn:
+            self._is_torn = True
+            self._run.release(arrival.batch)
+            self._is_torn = False
+
+    def add_up_labels(
+        self, step: int, tokens: Mapping[int, int], timeout_s: float | None = None, /
+    ) -> int:
+        """Return a step's label tokens on all ranks; `tokens` are those of each rank here."""
+        own, run = sum(tokens.values()), self._run
+        if self._shares is None or run is None:
+            return own
+        key = f"{self._runs}/labels/{step}"
+        values = run.said(key, str(own).encode())
+        since = time.monotonic()
+        while values is None:
+            if timeout_s is not None and time.monotonic() - since > timeout_s:
+                raise TimeoutError(f"the label tokens of all ranks not within {timeout_s} s")
+            run.pump(WAIT_S)
+            values = run.said(key)
+        return sum(map(int, values))
+
+    def finish(self) -> None:
+        """End the run's workers, unless they are persistent."""
+        if self._owner != os.getpid():
+            return
+        self._end_run()
+        if not self._settings.start.persistent:
+            self._end_workers()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._end_run()
+        self._end_workers()
+        self._run = None
+
+    # --- parts
+
+    @property
+    def _keeps_workers(self) -> bool:
+        return self._tasks is not None and self._settings.start.persistent and not self._is_lost
+
+    _is_lost = False
+
+    @property
+    def _keeps_costs(self) -> bool:
+        """Return whether what was measured in one epoch holds in the next.
+
+        What shows only when a sample is loaded is compared then; otherwise the data set of new
+        workers may be another.
+        """
+        source, start = self._settings.source, self._settings.start
+        return start.persistent or bool(getattr(source, "decode_first", False))
+
+    def _start_workers(self) -> WorkerTasks | InlineTasks:
+        settings, job = self._settings, self._settings.job
+        reader = PlannedReader(
+            settings.dataset, settings.source, job.resources, job.plan.seed, settings.collate,
+            job.on_error == "skip", settings.takes_empty, settings.draws,
+            count_label_tokens_of if job.counts_batches else None, settings.start.threads,
+        )  # fmt: skip
+        self._owner, self._is_lost = os.getpid(), False
+        if not settings.start.workers:
+            return InlineTasks(reader)
+        return WorkerTasks(reader, settings.start, settings.prefetch, settings.transport)
+
+    def _start_run(self, start: RunStart, tasks: WorkerTasks | InlineTasks) -> None:
+        settings, job = self._settings, self._settings.job
+        plan = replace(job.plan, pipeline=start.costs) if start.costs else job.plan
+        played = settings.place.played
+        costs = self._costs
+        assert costs is not None
+        self._runs += 1
+        ahead = max(AHEAD_SAMPLES, AHEAD_STEPS * plan.samples_per_step)
+        if not settings.start.workers:
+            ahead = 1
+        make = partial(
+            _make_ahead, start, plan, job.shuffle, costs, ahead, self._shares, str(self._runs)
+        )
+        describe = partial(
+            _plain_contents, played=played, label=job.label, padded=plan.padded_columns
+        )
+        kind = PlanningThread if settings.start.workers else Planning
+        self._planning = kind(make, plan, describe, self._shares)
+        run_settings = RunSettings(
+            job=job,
+            source=settings.source,
+            played=played,
+            ranks_elsewhere=self._shares is not None,
+            named_by_index=not getattr(settings.source, "names_samples", True),
+            takes_empty=settings.takes_empty,
+            checks_costs=self._runs > 1 and bool(getattr(settings.source, "decode_first", False)),
+            post_at=max(1, ahead // 4),
+        )
+        self._run = LocalRun(run_settings, start, tasks, self._planning, self._number)
+        self._run.compares, self._compares = self._compares, 0
+        if isinstance(self._planning, PlanningThread):
+            self._planning.start()
+
+    def _end_run(self) -> None:
+        planning, self._planning = self._planning, None
+        if planning is not None:
+            planning.stop()
+        if self._run is not None:
+            self._number = self._run.next_number
+            if self._run.costs_differ and self._costs is not None:
+                self._costs.is_lasting = False
+
+    def _end_workers(self) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            tasks.close()
+
+
+def _make_ahead(
+    start: RunStart,
+    plan: PlanConfig,
+    shuffle: bool,
+    costs: LoopCosts,
+    ahead: int,
+    shares: Shares | None,
+    name: str,
+) -> PlanAhead:
+    """Return the planning of an epoch from a position."""
+    order = permutation(len(costs), plan.seed, start.epoch, shuffle)
+    feed = PlanFeed(start.epoch, order, make_planner(plan), costs, start.at)
+    return PlanAhead(feed, ahead, plan.samples_per_step, shares, name)
+
+
+def _plain_contents(
+    step: PlannedStep, played: tuple[int, ...], label: int, padded: tuple[int, ...]
+) -> dict[Cell, Contents]:
+    """Return what a process' microbatches hold if no sample is a hole."""
+    cells = usable_cells(step, (), True)
+    return contents_of(step, cells or {}, played, label, padded)
